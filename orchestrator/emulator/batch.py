@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from orchestrator.emulator.model import RankLimits, Replica
+from orchestrator.emulator.model import Chunk, RankLimits, Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 
 _NEVER = -1
@@ -205,12 +205,12 @@ class Batch:
             given_back.clear()
         return hit
 
-    def _schedule(self) -> list[tuple[int, int]]:
-        """Hand out the step's token budget to prefills; returns their chunks as (start, tokens)."""
+    def _schedule(self) -> list[Chunk]:
+        """Hand out the step's token budget to prefills; returns their chunks."""
         budget = self.limits.max_num_batched_tokens
         if not self.limits.prefill_first:
             budget -= len(self.decoding)
-        chunks: list[tuple[int, int]] = []
+        chunks: list[Chunk] = []
         for sequence in self.prefilling:
             budget = self._give(sequence, budget, chunks)
         while self.waiting and self._may_admit(self.waiting[0], budget):
@@ -241,22 +241,22 @@ class Batch:
         return limits.chunked_prefill or sequence.base - sequence.cached <= budget
 
     @staticmethod
-    def _give(sequence: Sequence, budget: int, chunks: list[tuple[int, int]]) -> int:
+    def _give(sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
         """Add the next chunk of a prefill, as far as the token budget reaches. Returns what is left
         of the budget.
         """
         tokens = min(sequence.base - sequence.prefilled, budget)
         if tokens > 0:
-            chunks.append((sequence.prefilled, tokens))
+            chunks.append(Chunk(sequence.prefilled, tokens))
             sequence.prefilled += tokens
         return budget - tokens
 
-    def _mixed_step(self, chunks: list[tuple[int, int]]) -> list[Sequence]:
+    def _mixed_step(self, chunks: list[Chunk]) -> list[Sequence]:
         """Run a step of decodes and prefill chunks; returns the sequences that finished."""
         decodes_rest = self.limits.prefill_first and bool(self.decoding)
         self.resting = len(self.decoding) if decodes_rest else 0
         decodes = len(self.decoding) - self.resting
-        self.computed = decodes + sum(tokens for _, tokens in chunks)
+        self.computed = decodes + sum(chunk.tokens for chunk in chunks)
         if decodes:
             step_s = self.costs.mixed(decodes, self.context, self.windowed, chunks)
         else:

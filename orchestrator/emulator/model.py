@@ -7,7 +7,7 @@ while each of the ``m = min(stages, sequences)`` micro-batches in flight is 1/m 
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
@@ -34,6 +34,13 @@ class RankLimits:
     recv_interval: int = 1  # decode steps from one look for new requests to the next
 
 
+class Chunk(NamedTuple):
+    """The part of a prompt that one step computes."""
+
+    start: int  # tokens computed before
+    tokens: int
+
+
 class StepTimes(Protocol):
     """How long the steps of one data-parallel rank take: ``Costs`` by formula, ``Tables``
     (tables.py) by measured kernels. ``context``: tokens that all decodes of a step read in layers
@@ -47,10 +54,8 @@ class StepTimes(Protocol):
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
         """Seconds of a step of decodes alone, and by how much the next is longer."""
 
-    def mixed(
-        self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]
-    ) -> float:
-        """Seconds of a step of decodes and prefill chunks, each (tokens computed before, tokens)."""
+    def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
+        """Seconds of a step of decodes and prefill chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +118,15 @@ class Costs:
         growth_s = sequences * self.context_s / m
         return step_s, growth_s
 
-    def mixed(
-        self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]
-    ) -> float:
+    def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
         tokens = decodes
         attention_s = context * self.context_s + windowed * self.window_s
         floor_s = self.prefill_s if chunks else 0.0
-        for start, count in chunks:
-            tokens += count
-            middle = start + count / 2
-            attention_s += max(count * middle * self.attend_s, start * self.context_s)
-            attention_s += count * min(middle, self.window) * self.attend_window_s
+        for chunk in chunks:
+            tokens += chunk.tokens
+            middle = chunk.start + chunk.tokens / 2
+            attention_s += max(chunk.tokens * middle * self.attend_s, chunk.start * self.context_s)
+            attention_s += chunk.tokens * min(middle, self.window) * self.attend_window_s
         sequences = decodes + len(chunks)
         return (
             floor_s

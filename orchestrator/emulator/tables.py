@@ -18,6 +18,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, read_config
+from orchestrator.emulator.model import Chunk
 from orchestrator.emulator.profile import Constants
 from orchestrator.spec.settings import EngineSettings
 
@@ -80,22 +81,18 @@ class Tables:
         growth_s = max(0.0, ahead_ms - kernels_ms) / _AHEAD / 1e3
         return step_s, growth_s
 
-    def mixed(
-        self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]
-    ) -> float:
-        """As ``Costs.mixed``: seconds of a step of decodes and prefill chunks of (start, tokens).
-        Raises NoRow.
-        """
+    def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
+        """As ``Costs.mixed``: seconds of a step of decodes and prefill chunks. Raises NoRow."""
         if not chunks:
             step_s, _ = self.decode(decodes, context, windowed)
             return step_s
-        tokens = decodes + sum(count for _, count in chunks)
+        tokens = decodes + sum(chunk.tokens for chunk in chunks)
         kernels_ms = self._parts(tokens, 0, tokens, 0).without_attention
-        attention_ms = [
-            self._parts(start + count, 0, start + count, start).prompt_attention
-            for start, count in chunks
-        ]
-        kernels_ms += sum(attention_ms)
+        attention_ms = 0.0
+        for chunk in chunks:
+            length = chunk.start + chunk.tokens
+            attention_ms += self._parts(length, 0, length, chunk.start).prompt_attention
+        kernels_ms += attention_ms
         if decodes:
             mean_context = max(1, round(context / decodes))
             kernels_ms += self._parts(0, decodes, mean_context, 0).decode_attention

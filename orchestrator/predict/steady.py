@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from orchestrator.base.arrays import Floats
-from orchestrator.emulator.model import Replica
+from orchestrator.emulator.model import Chunk, Replica
 from orchestrator.spec.load import Control
 
 SAMPLES = 256  # requests that stand for a workload
@@ -67,7 +67,7 @@ class State:
 class _PromptLoad:
     """The prompts of one step that holds any."""
 
-    chunks: list[tuple[int, int]]  # (tokens before it, its tokens) of each chunk
+    chunks: list[Chunk]
     tokens: float  # of all chunks, on average
     step_share: float  # of steps that hold prompts
 
@@ -144,10 +144,10 @@ class Rank:
         if parts > 1:
             together = 1.0
         start = round(self._cached + (self._prompt - chunk) / 2)
-        chunks = [(start, round(chunk))] * int(together)
+        chunks = [Chunk(start, round(chunk))] * int(together)
         last = round(together % 1 * chunk)
         if last:
-            chunks.append((start, last))
+            chunks.append(Chunk(start, last))
         return _PromptLoad(chunks, chunk * together, min(1.0, due / together))
 
     def _chunks_together(self, running: float, due: float, room: float) -> float:

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orchestrator.emulator.batch import Batch, Sequence, refusal
+from orchestrator.emulator.model import Chunk
 from orchestrator.emulator.profile import Constants
 from tests.unit.emulator.builders import IDEAL, a_replica
 
@@ -114,7 +115,9 @@ def test_a_request_alone_takes_a_prefill_and_a_step_per_further_token() -> None:
     sequence = batch.submit(1.0, prompt_tokens=100, output_tokens=3)
     run(batch)
     steps = [replica.costs.mixed(1, context, 0.0, []) for context in (100, 101)]
-    assert sequence.first_token_s == pytest.approx(1.5 + replica.costs.mixed(0, 0, 0.0, [(0, 100)]))
+    assert sequence.first_token_s == pytest.approx(
+        1.5 + replica.costs.mixed(0, 0, 0.0, [Chunk(0, 100)])
+    )
     assert sequence.last_token_s - sequence.first_token_s == pytest.approx(sum(steps))
 
 

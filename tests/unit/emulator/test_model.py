@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.model import Costs, replica
+from orchestrator.emulator.model import Chunk, Costs, replica
 from orchestrator.emulator.profile import Constants
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
 
@@ -47,7 +47,7 @@ def test_a_long_prefill_takes_the_time_of_its_flops_and_its_activations() -> Non
     )
     attention = 4 * 32 * 4096 * 2048 * 1024 / 1e14
     activations = 2048 * 32 * 2 * (8 * 4096 + 3 * 14336) / 1e12
-    assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(
+    assert costs.mixed(0, 0, 0.0, [Chunk(0, 2048)]) == pytest.approx(
         products + attention + activations, rel=1e-6
     )
 
@@ -160,8 +160,8 @@ def test_a_step_reads_the_expected_number_of_distinct_experts() -> None:
 def test_sliding_layers_read_at_most_a_window() -> None:
     costs = a_replica(config={"model_type": "mistral", "sliding_window": 128}).costs
     assert costs.context_s == costs.attend_s == 0
-    assert costs.mixed(0, 0, 0.0, [(4000, 1)]) == pytest.approx(
-        costs.mixed(0, 0, 0.0, [(128, 1)]), rel=0.01
+    assert costs.mixed(0, 0, 0.0, [Chunk(4000, 1)]) == pytest.approx(
+        costs.mixed(0, 0, 0.0, [Chunk(128, 1)]), rel=0.01
     )
 
 

@@ -15,7 +15,7 @@ from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
 from orchestrator.catalog.quantization import quantization_from_config
 from orchestrator.emulator import tables
-from orchestrator.emulator.model import Replica, replica
+from orchestrator.emulator.model import Chunk, Replica, replica
 from orchestrator.emulator.profile import Constants
 from orchestrator.emulator.tables import NoRow, Tables
 from orchestrator.predict.simulate import run_closed
@@ -81,7 +81,7 @@ def test_a_step_is_its_kernels_and_its_host(in_the_tables: None) -> None:
     assert growth == pytest.approx(8e-4 / 1e3)  # every sequence is one token longer
     assert steps.decode(8, 8 * 1001, 0.0)[0] == pytest.approx(first + growth)
     assert steps.mixed(8, 8 * 1000, 0.0, []) == first
-    prompts = [(0, 512), (1024, 256)]  # one whole, one chunk after 1,024 tokens
+    prompts = [Chunk(0, 512), Chunk(1024, 256)]  # one whole, one chunk after 1,024 tokens
     attention_ms = 1e-5 * (512 * 256 + 256 * (1024 + 128)) + 0.8
     expected = 1e-3 + 10e-5 + (5 + 0.01 * (8 + 768) + attention_ms) / 1e3
     assert steps.mixed(8, 8 * 1000, 0.0, prompts) == pytest.approx(expected)
