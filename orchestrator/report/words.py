@@ -151,7 +151,7 @@ def remedy_texts(comparison: Comparison) -> list[str]:
     for doubt in comparison.doubts:
         if doubt.remedy is None:
             continue
-        text = _REMEDIES[doubt.remedy](doubt)
+        text = _remedy_text(doubt.remedy, doubt)
         if doubt.remedy is Remedy.RUN_AGAIN and comparison.run_command is not None:
             text = f"{text}: {comparison.run_command}"
         texts.append(text)
@@ -160,7 +160,27 @@ def remedy_texts(comparison: Comparison) -> list[str]:
 
 def doubt_text(doubt: Doubt) -> str:
     """What is in doubt, as a clause."""
-    return _DOUBTS[doubt.kind](doubt)
+    with_figures = _DOUBTS_WITH_FIGURES.get(doubt.kind)
+    if with_figures is not None:
+        return with_figures(doubt)
+    return _filled(_DOUBTS[doubt.kind], doubt)
+
+
+def _remedy_text(remedy: Remedy, doubt: Doubt) -> str:
+    with_figures = _REMEDIES_WITH_FIGURES.get(remedy)
+    if with_figures is not None:
+        return with_figures(doubt)
+    return _filled(_REMEDIES[remedy], doubt)
+
+
+def _filled(sentence: str, doubt: Doubt) -> str:
+    """The sentence with the names of deployments and levels."""
+    return sentence.format(
+        deployments=listed(doubt.deployments),
+        are=_are(doubt.deployments),
+        levels=listed(_all_at_levels(doubt)),
+        to_remedy=listed(doubt.to_remedy),
+    )
 
 
 def _are(names: Sequence[str]) -> str:
@@ -196,9 +216,8 @@ def _may_miss_target(doubt: Doubt) -> str:
 
 def _more_is_claimed(doubt: Doubt) -> str:
     return (
-        f"more is claimed of {listed(doubt.deployments)}, but the probes of {doubt.leader} expect "
-        "it"
-        " to hold more"
+        f"more is claimed of {listed(doubt.deployments)}, but the probes of {doubt.leader} expect"
+        " it to hold more"
     )
 
 
@@ -212,38 +231,24 @@ def _bounds_overlap(doubt: Doubt) -> str:
     return f"{text}, and no search tells more: levels are {GRID_STEP - 1:.1%} apart"
 
 
-def _starts_differ(doubt: Doubt) -> str:
-    names = doubt.deployments
-    return f"{listed(names)} {_are(names)} behind by less than starts differ"
-
-
-_DOUBTS: Mapping[DoubtKind, Callable[[Doubt], str]] = {
-    DoubtKind.NOT_MEASURED: lambda doubt: (
-        f"{listed(doubt.deployments)} {_are(doubt.deployments)} not measured yet"
-    ),
-    DoubtKind.OPEN_LEVELS: lambda doubt: (
-        f"levels of {listed(doubt.deployments)} that could hold have no valid measurement"
-    ),
-    DoubtKind.NEAR_THE_LIMIT: lambda doubt: f"{listed(doubt.deployments)} could hold more",
+# Sentences that name nothing but deployments and levels.
+_DOUBTS: Mapping[DoubtKind, str] = {
+    DoubtKind.NOT_MEASURED: "{deployments} {are} not measured yet",
+    DoubtKind.OPEN_LEVELS: "levels of {deployments} that could hold have no valid measurement",
+    DoubtKind.NEAR_THE_LIMIT: "{deployments} could hold more",
+    DoubtKind.CAPACITY_NOT_REACHED: "the capacity of {deployments} was not reached",
+    DoubtKind.INCOMPARABLE: "{deployments} cannot be compared with the others",
+    DoubtKind.NOT_STEADY: "no part of {levels} was steady",
+    DoubtKind.REPEATS_NOT_VALID: "repeats of {deployments} failed or are not valid",
+    DoubtKind.ONE_START: "one start: spread unknown",
+    DoubtKind.ONE_VALID_START: "one start alone of {deployments} is valid",
+    DoubtKind.STARTS_DIFFER: "{deployments} {are} behind by less than starts differ",
+}
+_DOUBTS_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.NOT_SETTLED: _not_settled,
-    DoubtKind.CAPACITY_NOT_REACHED: lambda doubt: (
-        f"the capacity of {listed(doubt.deployments)} was not reached"
-    ),
-    DoubtKind.INCOMPARABLE: lambda doubt: (
-        f"{listed(doubt.deployments)} cannot be compared with the others"
-    ),
-    DoubtKind.NOT_STEADY: lambda doubt: f"no part of {listed(_all_at_levels(doubt))} was steady",
-    DoubtKind.REPEATS_NOT_VALID: lambda doubt: (
-        f"repeats of {listed(doubt.deployments)} failed or are not valid"
-    ),
-    DoubtKind.ONE_START: lambda doubt: "one start: spread unknown",
-    DoubtKind.ONE_VALID_START: lambda doubt: (
-        f"one start alone of {listed(doubt.deployments)} is valid"
-    ),
     DoubtKind.MAY_MISS_TARGET: _may_miss_target,
     DoubtKind.MORE_IS_CLAIMED: _more_is_claimed,
     DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
-    DoubtKind.STARTS_DIFFER: _starts_differ,
 }
 
 
@@ -280,24 +285,24 @@ def _lower_levels(doubt: Doubt) -> str:
     return f"measure below {level_text(level)}"
 
 
-_REMEDIES: Mapping[Remedy, Callable[[Doubt], str]] = {
+def _repair(doubt: Doubt) -> str:
+    return doubt.validity.remedy.format(listed(doubt.deployments))
+
+
+_REMEDIES: Mapping[Remedy, str] = {
+    Remedy.MORE_DEPLOYMENTS: "give a larger max_deployments: no more are started",
+    Remedy.MORE_REPEATS_OR_LONGER: "measure {levels} again: more repeats, or longer",
+    Remedy.MORE_REPEATS: "measure {deployments} with more repeats",
+    Remedy.LONGER: "measure {levels} longer",
+    Remedy.SEARCH_LONGER: "search {deployments} on, with more budget or longer probes",
+    Remedy.SMALLER_PRECISION: "search {to_remedy} on, with a smaller precision",
+}
+_REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,
-    Remedy.MORE_DEPLOYMENTS: lambda doubt: "give a larger max_deployments: no more are started",
-    Remedy.MORE_REPEATS_OR_LONGER: lambda doubt: (
-        f"measure {listed(_all_at_levels(doubt))} again: more repeats, or longer"
-    ),
-    Remedy.MORE_REPEATS: lambda doubt: f"measure {listed(doubt.deployments)} with more repeats",
-    Remedy.LONGER: lambda doubt: f"measure {listed(_all_at_levels(doubt))} longer",
     Remedy.MORE_STARTS: _more_starts,
-    Remedy.SEARCH_LONGER: lambda doubt: (
-        f"search {listed(doubt.deployments)} on, with more budget or longer probes"
-    ),
-    Remedy.SMALLER_PRECISION: lambda doubt: (
-        f"search {listed(doubt.to_remedy)} on, with a smaller precision"
-    ),
     Remedy.HIGHER_LEVELS: _higher_levels,
     Remedy.LOWER_LEVELS: _lower_levels,
-    Remedy.REPAIR: lambda doubt: doubt.validity.remedy.format(listed(doubt.deployments)),
+    Remedy.REPAIR: _repair,
 }
 
 
