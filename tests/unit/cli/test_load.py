@@ -35,7 +35,7 @@ def test_the_exit_status_says_what_came_of_the_levels(outcome: _Outcome, status:
     assert outcome.exit_status() == status
 
 
-def test_a_level_that_could_not_be_stored_is_the_error_also_when_interrupted() -> None:
+def test_a_level_that_was_not_stored_is_an_error_also_when_interrupted() -> None:
     outcome = _Outcome(interrupted=True, unsaved=ResultsError("the disk is full"))
     with pytest.raises(ResultsError, match="the disk is full"):
         outcome.exit_status()

@@ -98,7 +98,7 @@ def test_lengths_may_be_fixed_uniform_or_spread() -> None:
 @example("300:100")
 @example("0+-5")
 @example("10%")
-def test_what_is_no_length_is_said_with_its_option_and_nothing_else_is_let_through(
+def test_any_text_is_a_length_or_a_problem_of_its_option(
     text: str,
 ) -> None:
     load, problems = asked(f"--input-tokens={text}", "--output-tokens", "1")
@@ -212,12 +212,12 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
     ]  # fmt: skip
 
 
-def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
+def test_a_trace_needs_prompts_that_are_all_sent(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "times.txt").write_text("1\n2\n3\n")
     talks = [[{"from": "human", "value": "Hi"}], [{"from": "gpt", "value": "nobody asked"}], []]
-    (tmp_path / "talks.json").write_text(json.dumps([{"conversations": one} for one in talks]))
+    (tmp_path / "talks.json").write_text(json.dumps([{"conversations": talk} for talk in talks]))
     args = (
         "--trace",
         str(tmp_path / "times.txt"),
@@ -231,7 +231,7 @@ def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
         planned(asked(*args, "4")[0])
 
 
-def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_wrong_in_a_trace_is_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(
         TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n'
@@ -240,9 +240,9 @@ def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
     assert problems == []
     with pytest.raises(ProblemsError) as error:
         planned(made)
-    said = "\n".join(one.message for one in error.value.problems)
-    assert "line 5: 4000 is before the 5000" in said
-    assert "line 6: input_length is 0" in said
+    messages = "\n".join(problem.message for problem in error.value.problems)
+    assert "line 5: 4000 is before the 5000" in messages
+    assert "line 6: input_length is 0" in messages
 
 
 @pytest.mark.parametrize("text", ["1\n2\n", "1.5"])
@@ -259,7 +259,7 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((*LENGTHS, "--prefix-count", "2"), "--prefix-count is for --prefix-tokens"),
         ((*LENGTHS, "--think-time", "2s"), "--think-time is for --turns"),
@@ -274,12 +274,12 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
         ((*LENGTHS, "--rate", "1", "--burstiness", "2"), "--burstiness is for --arrivals gamma"),
     ],
 )
-def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], said: str) -> None:
-    assert any(problem.startswith(said) for problem in asked(*args)[1])
+def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], message: str) -> None:
+    assert any(problem.startswith(message) for problem in asked(*args)[1])
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--rate", "1", "--timeout", "1e300s"), "--timeout: '1e300s' is longer than 1e+09 s"),
         (("--rate", "1", "--timeout", "1e999s"), "--timeout: '1e999s' is longer than 1e+09 s"),
@@ -289,10 +289,12 @@ def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], sa
         ),
     ],
 )
-def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], said: str) -> None:
+def test_times_beyond_reason_are_problems_of_their_option(
+    args: tuple[str, ...], message: str
+) -> None:
     problems: list[Problem] = []
     asked_load(URL, parsed(*LENGTHS, *args), problems)
-    assert any(problem.message.startswith(said) for problem in problems)
+    assert any(problem.message.startswith(message) for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], s
         ("--rate", "1", "--max-in-flight", "100001"),
     ],
 )
-def test_sizes_beyond_reason_are_said_by_the_plan(args: tuple[str, ...]) -> None:
+def test_sizes_beyond_reason_are_refused_by_the_plan(args: tuple[str, ...]) -> None:
     with pytest.raises(ProblemsError, match="at most"):
         planned(asked(*LENGTHS, *args)[0])
 
@@ -343,7 +345,7 @@ def test_a_name_of_a_model_that_cannot_be_shown_is_refused(name: str, message: s
     assert [problem.message for problem in problems] == [message]
 
 
-def test_problems_of_records_and_files_are_told_together(tmp_path: Path) -> None:
+def test_problems_of_records_and_files_are_reported_together(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.jsonl")
     asked_for, _ = asked(
         *("--rate", "1", "--requests", "100000000000"),
@@ -392,7 +394,7 @@ def test_no_problem_shows_what_may_be_secret() -> None:
     assert "hidden" not in " ".join(problem.message for problem in problems)
 
 
-def test_a_path_of_its_own_is_that_of_every_dialect_and_trust_is_the_targets() -> None:
+def test_endpoint_sets_the_path_of_dialects_and_insecure_the_trust_of_targets() -> None:
     problems: list[Problem] = []
     options = parsed(*LENGTHS, "--endpoint", "/v2/complete?version=1", "--insecure")
     assert {dialect.path for dialect in dialects_of(options, problems)} == {
@@ -424,7 +426,7 @@ def search(*args: str, results: Path = Path("nowhere")) -> tuple[AskedLoad, list
     return made, [problem.message for problem in problems]
 
 
-def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_search() -> None:
+def test_a_search_has_no_levels_and_the_name_of_its_options() -> None:
     made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
     assert problems == []
     assert load_of(made) == Load(
@@ -455,7 +457,7 @@ def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_se
     ]
     + [("--natural-lengths",), ("--api", "chat")],
 )
-def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_another(
+def test_a_search_that_sends_something_else_has_another_name(
     sent: tuple[str, ...],
 ) -> None:
     (made, _), (other, problems) = (search("--slo", "ttft<=500ms", *more) for more in ((), sent))
@@ -464,13 +466,15 @@ def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_an
     assert search("--slo", "ttft<=500ms", *sent)[0].name == other.name
 
 
-def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(
+def test_a_search_goes_on_with_the_seed_of_its_stored_probes(
     tmp_path: Path,
 ) -> None:
     """Two searches that send the same requests at the same instants find the same, by chance or
     not.
     """
-    first, second = (search("--slo", "ttft<=500ms", results=tmp_path / one)[0] for one in "ab")
+    first, second = (
+        search("--slo", "ttft<=500ms", results=tmp_path / folder)[0] for folder in "ab"
+    )
     assert first.name == second.name
     assert first.seed != second.seed
     plan = planned(first)
@@ -479,7 +483,7 @@ def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one
     assert (again.name, again.seed) == (first.name, first.seed)
 
 
-def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(
+def test_a_search_whose_stored_seed_is_unknown_does_not_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With another seed the stored probes would count no more. Where options are wrong the storage
@@ -524,7 +528,7 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
         ("vllm", "chat", '{"cache_salt": null}', False),
     ],
 )
-def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
+def test_only_servers_that_are_known_to_take_a_cache_salt_get_one(
     owner: str, api: str, extra: str, salted: bool
 ) -> None:
     candidates = dialects_of(parsed("--api", api, "--extra-body", extra), [])
@@ -558,7 +562,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("a.csv", AZURE, "is Azure's trace of LLM requests as a table, which is not read"),
         ("a.csv", "name;weight\nx;1\n", "is a table (CSV) with the columns name, weight"),
@@ -567,17 +571,17 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
         ("a.jsonl", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "line 1: input_l"),
     ],
 )
-def test_a_file_of_times_and_prompts_is_wrong_once_and_as_the_trace_it_was_given_as(
-    name: str, text: str, told: str, tmp_path: Path
+def test_a_wrong_file_of_times_and_prompts_is_one_problem_of_trace(
+    name: str, text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     made, problems = asked("--trace", str(tmp_path / name))
     assert problems == []
-    found: list[Problem] = []
-    assert _plan(made, "m", found, "--trace") is None
-    (problem,) = found
+    planning_problems: list[Problem] = []
+    assert _plan(made, "m", planning_problems, "--trace") is None
+    (problem,) = planning_problems
     assert problem.message.startswith(f"--trace '{tmp_path / name}'")
-    assert told in problem.message
+    assert message in problem.message
 
 
 def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
@@ -588,7 +592,7 @@ def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "told"),
+    ("process", "message"),
     [
         ("trace", "--arrivals trace: give the file of times as --trace FILE"),
         ("poison", "--arrivals poison: there is no such process; did you mean 'poisson'?"),
@@ -597,10 +601,10 @@ def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
     ],
 )
 def test_arrivals_without_an_option_for_their_settings_are_refused_once(
-    process: str, told: str
+    process: str, message: str
 ) -> None:
     made, problems = asked(*LENGTHS, "--rate", "1", "--requests", "9", "--arrivals", process)
-    assert problems == [told]
+    assert problems == [message]
     planned(made)
 
 

@@ -10,7 +10,7 @@ from orchestrator.cli.run import run
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["--seed", "-1"], "'-1': give a whole number from 0 to 9223372036854775807"),
         (["--seed", "x"], "'x': give a whole number from 0 to 9223372036854775807"),
@@ -22,10 +22,10 @@ from orchestrator.cli.run import run
         (["--speed-up", "fast"], "'fast': give a number from 1e-09 to 1e+09"),
     ],
 )
-def test_a_number_out_of_bounds_is_told_the_bounds(args: list[str], told: str) -> None:
+def test_a_number_out_of_bounds_is_refused_with_the_bounds(args: list[str], message: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         load.make_context("load", ["http://host", *args])
-    assert caught.value.message == told
+    assert caught.value.message == message
 
 
 def test_numbers_within_bounds_are_taken() -> None:

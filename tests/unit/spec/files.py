@@ -34,12 +34,12 @@ def problems(**changes: Any) -> list[Problem]:
 
 def problem(**changes: Any) -> str:
     """The message and hint of the only problem."""
-    (found,) = problems(**changes)
-    return found.message + (f" ({found.hint})" if found.hint else "")
+    (reported,) = problems(**changes)
+    return reported.message + (f" ({reported.hint})" if reported.hint else "")
 
 
 def problems_in(text: str) -> list[tuple[int | None, str]]:
     """Line and message of every problem of a text."""
     with pytest.raises(ProblemsError) as caught:
         parse_experiment(text, "x.yaml")
-    return [(found.line, found.message) for found in caught.value.problems]
+    return [(reported.line, reported.message) for reported in caught.value.problems]

@@ -47,7 +47,7 @@ def test_a_pasted_path_names_its_api(path: str, api: str | None) -> None:
     assert parse_address(f"http://h{path}").api == api
 
 
-def test_a_path_of_the_users_is_the_only_one_and_keeps_the_query() -> None:
+def test_a_path_that_is_given_is_the_only_path_and_keeps_the_query() -> None:
     address = parse_address("http://h/v1?api-version=1", "/predict")
     assert address.paths(CHAT) == address.paths("/generate") == ["/predict?api-version=1"]
     assert address.model_lists == ["/v1/models?api-version=1"]
@@ -112,6 +112,6 @@ def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
         ("http://a:0/v1", "port 0"),
     ],
 )
-def test_what_no_request_can_be_sent_to_is_refused_with_what_to_write(url: str, why: str) -> None:
+def test_an_address_without_a_server_is_refused_with_what_to_write(url: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         parse_url(url)

@@ -28,15 +28,18 @@ axes = st.dictionaries(
 
 def settings(**deployments: Any) -> list[EngineSettings]:
     return [
-        one.settings for one in parsed(deployments={"engine": "vllm", **deployments}).combinations
+        deployment.settings
+        for deployment in parsed(deployments={"engine": "vllm", **deployments}).combinations
     ]
 
 
 @given(axes)
 def test_a_grid_is_the_product_of_its_axes_in_their_order(grid: dict[str, list[int]]) -> None:
-    found = settings(vary=[{"grid": grid}])
+    combinations = settings(vary=[{"grid": grid}])
     expected = list(itertools.product(*grid.values()))
-    assert [tuple(getattr(one, name) for name in grid) for one in found] == expected
+    assert [
+        tuple(getattr(deployment, name) for name in grid) for deployment in combinations
+    ] == expected
 
 
 @given(
@@ -46,10 +49,10 @@ def test_a_grid_is_the_product_of_its_axes_in_their_order(grid: dict[str, list[i
 )
 def test_a_zip_pairs_its_lists(lists: tuple[list[int], ...]) -> None:
     content = dict(zip(SIZES, lists, strict=False))
-    found = settings(vary=[{"zip": content}])
-    assert [tuple(getattr(one, name) for name in content) for one in found] == list(
-        zip(*lists, strict=True)
-    )
+    combinations = settings(vary=[{"zip": content}])
+    assert [
+        tuple(getattr(deployment, name) for name in content) for deployment in combinations
+    ] == list(zip(*lists, strict=True))
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4))
@@ -58,11 +61,12 @@ def test_blocks_multiply_and_the_last_varies_fastest(lists: list[list[int]]) -> 
     kinds += [
         {"cases": [{SIZES[i + 1]: value} for value in values]} for i, values in enumerate(lists[1:])
     ]
-    found = settings(vary=kinds)
-    assert len(found) == math.prod(len(values) for values in lists)
-    assert [tuple(getattr(one, name) for name in SIZES[: len(lists)]) for one in found] == list(
-        itertools.product(*lists)
-    )
+    combinations = settings(vary=kinds)
+    assert len(combinations) == math.prod(len(values) for values in lists)
+    assert [
+        tuple(getattr(deployment, name) for name in SIZES[: len(lists)])
+        for deployment in combinations
+    ] == list(itertools.product(*lists))
 
 
 @given(axes, st.sampled_from(SIZES), st.sampled_from(["<", ">=", "==", "!="]), st.integers(1, 64))
@@ -71,28 +75,38 @@ def test_a_rule_leaves_out_what_python_says_it_does(
 ) -> None:
     grid = {**grid, name: [1, value, 64]}
     rule = f"{name} {sign} {value} and not ({SIZES[0]} * {SIZES[1]} > 100)"
-    for one in parsed(
+    for deployment in parsed(
         deployments={"engine": "vllm", "vary": [{"grid": grid}], "exclude": [rule]}
     ).combinations:
-        assert (one.excluded_by == rule) == eval(rule, {}, dict(one.settings))
+        assert (deployment.excluded_by == rule) == eval(rule, {}, dict(deployment.settings))
 
 
 def test_the_first_rule_that_applies_is_the_one_named() -> None:
     rules = ["tensor_parallel_size > 100", "tensor_parallel_size > 2", "tensor_parallel_size > 1"]
     vary = [{"grid": {"tensor_parallel_size": [1, 2, 4]}}]
-    found = parsed(deployments={"engine": "vllm", "vary": vary, "exclude": rules}).combinations
-    assert [one.excluded_by for one in found] == [None, rules[2], rules[1]]
+    combinations = parsed(
+        deployments={"engine": "vllm", "vary": vary, "exclude": rules}
+    ).combinations
+    assert [deployment.excluded_by for deployment in combinations] == [None, rules[2], rules[1]]
 
 
 def test_a_varied_value_takes_the_place_of_the_base_value() -> None:
-    found = settings(max_num_seqs=8, dtype="float32", vary=[{"cases": [{"max_num_seqs": 16}, {}]}])
-    assert [(one.max_num_seqs, one.dtype) for one in found] == [(16, "float32"), (8, "float32")]
+    combinations = settings(
+        max_num_seqs=8, dtype="float32", vary=[{"cases": [{"max_num_seqs": 16}, {}]}]
+    )
+    assert [(deployment.max_num_seqs, deployment.dtype) for deployment in combinations] == [
+        (16, "float32"),
+        (8, "float32"),
+    ]
 
 
 def test_env_and_extra_args_are_added_to() -> None:
     vary = [{"grid": {"env": [{"B": "2"}, {"A": "3"}]}}, {"cases": [{"env": {"C": "4"}}]}]
-    found = settings(env={"A": "1"}, vary=vary)
-    assert [one.env for one in found] == [{"A": "1", "B": "2", "C": "4"}, {"A": "3", "C": "4"}]
+    combinations = settings(env={"A": "1"}, vary=vary)
+    assert [deployment.env for deployment in combinations] == [
+        {"A": "1", "B": "2", "C": "4"},
+        {"A": "3", "C": "4"},
+    ]
 
 
 def test_a_list_of_deployments_is_the_union_of_its_grids() -> None:
@@ -101,11 +115,12 @@ def test_a_list_of_deployments_is_the_union_of_its_grids() -> None:
         "max_num_seqs": 4,
         "vary": [{"grid": {"tensor_parallel_size": [1, 2]}}],
     }
-    found = parsed(
+    combinations = parsed(
         deployments=[first, {"engine": "transformers", "model": "other/model"}]
     ).combinations
     assert [
-        (one.settings.engine, one.settings.model, one.settings.max_num_seqs) for one in found
+        (deployment.settings.engine, deployment.settings.model, deployment.settings.max_num_seqs)
+        for deployment in combinations
     ] == [
         ("vllm", "org/model", 4),
         ("vllm", "org/model", 4),
@@ -116,19 +131,22 @@ def test_a_list_of_deployments_is_the_union_of_its_grids() -> None:
 def test_derived_values_may_use_those_before_and_rules_may_use_all() -> None:
     derive = {"gpus": "tensor_parallel_size * pipeline_parallel_size", "half": "gpus // 2"}
     vary = [{"grid": {"tensor_parallel_size": [2, 8]}}]
-    found = parsed(
+    combinations = parsed(
         deployments={"engine": "vllm", "vary": vary, "derive": derive, "exclude": ["half > 2"]}
     ).combinations
-    assert [dict(one.derived) for one in found] == [{"gpus": 2, "half": 1}, {"gpus": 8, "half": 4}]
-    assert [one.excluded_by for one in found] == [None, "half > 2"]
+    assert [dict(deployment.derived) for deployment in combinations] == [
+        {"gpus": 2, "half": 1},
+        {"gpus": 8, "half": 4},
+    ]
+    assert [deployment.excluded_by for deployment in combinations] == [None, "half > 2"]
 
 
 def test_a_derived_name_that_is_a_setting_sets_it() -> None:
-    found = settings(
+    combinations = settings(
         vary=[{"grid": {"max_num_seqs": [8, 16]}}],
         derive={"max_num_batched_tokens": "max_num_seqs * 64"},
     )
-    assert [one.max_num_batched_tokens for one in found] == [512, 1024]
+    assert [deployment.max_num_batched_tokens for deployment in combinations] == [512, 1024]
 
 
 def test_hardware_is_an_axis_and_rules_know_its_name() -> None:
@@ -138,21 +156,25 @@ def test_hardware_is_an_axis_and_rules_know_its_name() -> None:
         "vary": [{"grid": {"hardware": ["h100", "cpu", None]}}],
         "exclude": ["hardware == 'cpu'"],
     }
-    found = parsed(hardware=hardware, deployments=deployments).combinations
-    assert [(one.hardware, one.excluded_by is None) for one in found] == [
+    combinations = parsed(hardware=hardware, deployments=deployments).combinations
+    assert [
+        (deployment.hardware, deployment.excluded_by is None) for deployment in combinations
+    ] == [
         ("h100", True),
         ("cpu", False),
         (None, True),
     ]
 
 
-def test_a_deployment_with_its_own_model_does_not_get_the_revision_of_the_other() -> None:
+def test_a_deployment_with_its_own_model_gets_no_other_revision() -> None:
     vary = [{"grid": {"model": ["org/model", "org/other"]}}]
     model = {"id": "org/first", "revision": "abc", "tokenizer": "org/tokens"}
-    found = parsed(
+    combinations = parsed(
         model=model, deployments=[{"engine": "vllm"}, {"engine": "vllm", "vary": vary}]
     ).combinations
-    assert [(one.settings.model, one.settings.revision) for one in found] == [
+    assert [
+        (deployment.settings.model, deployment.settings.revision) for deployment in combinations
+    ] == [
         ("org/first", "abc"),
         ("org/model", None),
         ("org/other", None),

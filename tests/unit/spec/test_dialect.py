@@ -7,7 +7,7 @@ from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect, open
 CHAT = Dialect("openai_chat", "/v1/chat/completions", cache_salt=True)
 
 
-def test_a_salt_is_sent_with_every_request_and_can_be_left_out_again() -> None:
+def test_a_salt_is_sent_and_can_be_left_out_again() -> None:
     salted = CHAT.salted("a")
     assert salted.extra_body == {"cache_salt": "a"}
     unsalted = salted.unsalted()

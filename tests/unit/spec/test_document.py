@@ -90,9 +90,9 @@ def test_a_place_that_is_not_there_has_the_line_around_it() -> None:
     ],
 )
 def test_scalars_follow_the_core_schema_of_yaml_1_2(text: str, value: Any) -> None:
-    found = parse_document(f"x: {text}\n", "x.yaml").value["x"]
-    assert found == value
-    assert type(found) is type(value)
+    parsed = parse_document(f"x: {text}\n", "x.yaml").value["x"]
+    assert parsed == value
+    assert type(parsed) is type(value)
 
 
 def test_keys_are_always_text() -> None:
@@ -170,7 +170,7 @@ def test_half_characters_and_null_bytes_are_refused(text: str) -> None:
     assert "control characters or halves of characters" in only_problem(text).message
 
 
-def test_a_character_in_two_halves_is_one_as_json_writes_it() -> None:
+def test_two_halves_of_a_character_are_joined() -> None:
     assert parse_document(json.dumps({"name": "x\U0001f600"}), "x.json").value == {
         "name": "x\U0001f600"
     }

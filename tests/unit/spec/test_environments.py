@@ -30,7 +30,7 @@ load: {{levels: {{concurrency: [1]}}}}
 
 
 def settings(**changes: Any) -> list[EngineSettings]:
-    return [one.settings for one in parsed(**changes).combinations]
+    return [deployment.settings for deployment in parsed(**changes).combinations]
 
 
 def versions(*names: Any, **more: Any) -> dict[str, Any]:
@@ -48,11 +48,13 @@ def test_every_version_lives_where_its_environment_says() -> None:
 
 
 def test_versions_need_no_quotes_and_stay_as_they_are_written() -> None:
-    found = [
-        one.settings
-        for one in parse_experiment(TEXT.format(versions='[0.30, 0.3, 7, "0.30"]')).combinations
+    combinations = [
+        deployment.settings
+        for deployment in parse_experiment(
+            TEXT.format(versions='[0.30, 0.3, 7, "0.30"]')
+        ).combinations
     ]
-    assert [(one.engine_version, one.executable) for one in found] == [
+    assert [(deployment.engine_version, deployment.executable) for deployment in combinations] == [
         ("0.30", "/a"), ("0.3", "/b"), ("7", "/c"), ("0.30", "/a"),
     ]  # fmt: skip
 
@@ -62,17 +64,17 @@ def test_a_version_that_replaces_a_merged_one_is_read_as_itself() -> None:
         "deployments: {", "deployments: {<<: {engine_version: 0.30}, "
     )
     text = text.replace(", vary: [{grid: {engine_version: [0.3]}}]", ', engine_version: "7"')
-    (one,) = parse_experiment(text).combinations
-    assert one.settings.executable == "/c"
+    (deployment,) = parse_experiment(text).combinations
+    assert deployment.settings.executable == "/c"
 
 
 def test_rules_see_where_a_version_lives() -> None:
     deployments = versions(
         "0.31", "0.32", exclude=["image is None"], derive={"max_num_seqs": "8 if image else 4"}
     )
-    found = parsed(environments={"vllm": VLLM}, deployments=deployments).combinations
-    assert [one.excluded_by for one in found] == ["image is None", None]
-    assert [one.settings.max_num_seqs for one in found] == [4, 8]
+    combinations = parsed(environments={"vllm": VLLM}, deployments=deployments).combinations
+    assert [deployment.excluded_by for deployment in combinations] == ["image is None", None]
+    assert [deployment.settings.max_num_seqs for deployment in combinations] == [4, 8]
 
 
 def test_an_engine_without_environments_keeps_its_version_as_a_name() -> None:
@@ -113,8 +115,8 @@ def test_unknown_versions_stand_with_their_lines_and_the_nearest() -> None:
     ],
 )
 def test_what_an_environment_may_not_be(environment: Any, message: str) -> None:
-    found = problem(environments={"vllm": {"0.31": environment}}, deployments=versions("0.31"))
-    assert message in found
+    text = problem(environments={"vllm": {"0.31": environment}}, deployments=versions("0.31"))
+    assert message in text
 
 
 def test_an_engine_with_no_version_at_all_is_an_error() -> None:
@@ -128,16 +130,16 @@ def test_a_place_given_twice_is_an_error_wherever_it_stands(name: str) -> None:
         versions("0.31", **{name: place}),
         versions("0.31", derive={name: f"'{place}'"}),
     ):
-        found = problem(environments={"vllm": VLLM}, deployments=deployments)
-        assert found.startswith(f"'{name}' is ")
-        assert "'environments'" in found
+        text = problem(environments={"vllm": VLLM}, deployments=deployments)
+        assert text.startswith(f"'{name}' is ")
+        assert "'environments'" in text
 
 
 @pytest.mark.parametrize("name", ["engine", "engine_version"])
 def test_what_environments_are_looked_up_by_cannot_be_derived(name: str) -> None:
     deployments = {"engine": "vllm", "derive": {name: "'0.31'"}}
-    found = problems(environments={"vllm": VLLM}, deployments=deployments)
-    assert [one.message for one in found] == [
+    reported = problems(environments={"vllm": VLLM}, deployments=deployments)
+    assert [entry.message for entry in reported] == [
         f"{name!r} is given already" if name == "engine" else f"{name!r} cannot be derived"
     ]
 
@@ -146,11 +148,11 @@ def test_what_environments_are_looked_up_by_cannot_be_derived(name: str) -> None
     ("more", "where"),
     [({}, "on the nodes' PATH"), ({"executable": "/v"}, "/v"), ({"image": "i"}, "i")],
 )
-def test_two_versions_in_one_place_are_an_error_said_once(more: dict[str, str], where: str) -> None:
+def test_two_versions_in_one_place_are_one_error(more: dict[str, str], where: str) -> None:
     deployments = versions("0.31", "0.32", **more)
     deployments["vary"].append({"grid": {"tensor_parallel_size": [1, 2]}})
-    found = problem(deployments=deployments)
-    assert found.startswith(f"vllm '0.31' and '0.32' are the same: both are {where}")
+    text = problem(deployments=deployments)
+    assert text.startswith(f"vllm '0.31' and '0.32' are the same: both are {where}")
 
 
 def test_two_environments_of_one_place_are_an_error() -> None:

@@ -88,7 +88,7 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
 def test_the_nearest_name_is_the_hint() -> None:
     with pytest.raises(ProblemsError) as caught:
         parse_experiment(BROKEN, "x.yaml")
-    hints = {found.message: found.hint for found in caught.value.problems}
+    hints = {reported.message: reported.hint for reported in caught.value.problems}
     assert hints["unknown key 'nam'"] == "did you mean 'name'?"
     assert hints["unknown key 'revison'"] == "did you mean 'revision'?"
     assert hints["unknown hardware 'h10'"] == "did you mean 'h100'?"
@@ -97,8 +97,8 @@ def test_the_nearest_name_is_the_hint() -> None:
 
 
 def test_a_problem_reads_as_file_line_message_hint() -> None:
-    (found,) = problems(repeat=3)
-    assert str(found) == "x.yaml:1: unknown key 'repeat' (did you mean 'repeats'?)"
+    (reported,) = problems(repeat=3)
+    assert str(reported) == "x.yaml:1: unknown key 'repeat' (did you mean 'repeats'?)"
 
 
 def test_defaults_are_those_of_the_documentation() -> None:
@@ -127,7 +127,9 @@ def test_slos_and_hardware_carry_the_name_of_their_key() -> None:
     )
     assert experiment.spec.slos["fast"].name == "fast"
     assert experiment.spec.slos["fast"].ttft == 0.5
-    assert [(name, one.accelerator) for name, one in experiment.hardware.items()] == [
+    assert [
+        (name, hardware_class.accelerator) for name, hardware_class in experiment.hardware.items()
+    ] == [
         ("cpu", "cpu"),
         ("big", "H100-80GB"),
     ]
@@ -144,10 +146,11 @@ def test_an_endpoint_needs_no_model_of_its_own() -> None:
 
 def test_sizes_may_carry_units() -> None:
     deployments = {"engine": "vllm", "vary": [{"grid": {"kv_cache_memory_bytes": ["2GiB", 1024]}}]}
-    found = [
-        one.settings.kv_cache_memory_bytes for one in parsed(deployments=deployments).combinations
+    sizes = [
+        combination.settings.kv_cache_memory_bytes
+        for combination in parsed(deployments=deployments).combinations
     ]
-    assert found == [2 * 2**30, 1024]
+    assert sizes == [2 * 2**30, 1024]
 
 
 @pytest.mark.parametrize(
@@ -277,10 +280,10 @@ def test_each_mistake_is_one_problem(changes: dict[str, Any], message: str) -> N
     }
     with pytest.raises(ProblemsError) as caught:
         parse_experiment(json.dumps(content), "x.yaml")
-    assert [message in str(found) for found in caught.value.problems] == [True], caught.value
+    assert [message in str(reported) for reported in caught.value.problems] == [True], caught.value
 
 
-def test_a_wrong_base_value_is_said_once_for_the_whole_grid() -> None:
+def test_a_wrong_base_value_is_reported_once_for_the_whole_grid() -> None:
     vary = [{"grid": {"tensor_parallel_size": list(range(1, 101))}}]
     assert (
         problem(deployments={"engine": "vllm", "max_num_seqs": 0, "vary": vary})
@@ -353,9 +356,9 @@ def test_a_file_damaged_anywhere_is_an_experiment_or_problems(
 
 def test_every_start_has_a_repeat_of_its_own() -> None:
     assert parsed(repeats=3, starts=3).spec.starts == 3
-    found = problem(repeats=2, starts=3)
-    assert "3 starts share 2 repeats of each point" in found
-    assert "give repeats: 3 or more" in found
+    text = problem(repeats=2, starts=3)
+    assert "3 starts share 2 repeats of each point" in text
+    assert "give repeats: 3 or more" in text
 
 
 def test_words_for_containers_are_a_list_in_a_file() -> None:

@@ -45,7 +45,7 @@ def test_lengths_say_all_their_forms() -> None:
     )
 
 
-def test_an_unknown_distribution_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_distribution_comes_with_the_known_ones() -> None:
     assert of_workload(output_tokens={"zipf": {"a": 2}}) == (
         "unknown key 'zipf'",
         "known: fixed, lognormal, uniform",

@@ -123,13 +123,13 @@ def test_truncation_and_padding_of_the_file_are_not_ours(folder: Path, tmp_path:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     plain, loaded = load_tokenizer(str(folder)), load_tokenizer(str(tmp_path))
     texts = ["fox", "the quick brown fox jumps over the lazy dog"]
-    found = [len(code.ids) for code in loaded.encode_batch_fast(texts)]
-    assert found == [len(plain.encode(text).ids) for text in texts]
-    assert found[1] > 4
+    lengths = [len(code.ids) for code in loaded.encode_batch_fast(texts)]
+    assert lengths == [len(plain.encode(text).ids) for text in texts]
+    assert lengths[1] > 4
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "path"),
     [
         (None, None),
         ("folder", "folder"),
@@ -141,14 +141,14 @@ def test_truncation_and_padding_of_the_file_are_not_ours(folder: Path, tmp_path:
         ("/nowhere/x.gguf", None),
     ],
 )
-def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
-    name: str | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_gguf_file_and_an_uncached_model_are_no_tokenizer(
+    name: str | None, path: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     for file in ("folder/tokenizer.json", "folder/tokens", "x.gguf"):
         (tmp_path / file).write_bytes(b"GGUF")
-    assert local_tokenizer(name) == found
+    assert local_tokenizer(name) == path
 
 
 def one_token_a_word() -> Tokenizer:

@@ -124,7 +124,7 @@ def test_a_share_without_an_upper_bound_is_never_certain() -> None:
     assert 0 < workload.longer_prompts(2**31 - 1) < 0.01
 
 
-def test_the_prefix_of_a_warm_up_is_not_the_one_that_is_measured() -> None:
+def test_a_warm_up_has_another_prefix_than_the_measurement() -> None:
     requests = random_requests(shared_prefix_tokens=5).requests(IDS, seed=3)
     measured = requests.prompt(0, 0, "measure", ()).messages
     warm_up = requests.prompt(0, 0, "warmup", ()).messages
@@ -133,7 +133,7 @@ def test_the_prefix_of_a_warm_up_is_not_the_one_that_is_measured() -> None:
     assert requests.warmup_differs
 
 
-def test_a_conversation_sends_what_was_said_before() -> None:
+def test_a_conversation_sends_all_earlier_messages() -> None:
     requests = conversations().requests(IDS, seed=3)
     earlier = (Message("user", ("a",), 1), Message("assistant", ("b",), 1))
     prompt = requests.prompt(0, 1, "measure", earlier)

@@ -53,7 +53,7 @@ def test_a_key_that_would_change_a_request_is_refused_by_name(name: str) -> None
     assert read(**{key: None}) == read(**{key: []}) == read(), "it asks for nothing"
 
 
-def test_a_key_that_nobody_knows_is_refused_unless_it_is_marked() -> None:
+def test_an_unknown_key_is_refused_unless_it_is_marked() -> None:
     (reason,) = reasons({"prompt": "x", "temprature": 0.5})
     assert reason.startswith("'temprature' is not sent: it is not known")
     assert read(_temprature=0.5).unused == {"_temprature"}
@@ -89,7 +89,7 @@ def test_only_one_key_may_say_what_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "problem"),
     [
         ({"role": "user", "content": "x", "tool_calls": [1]}, "'tool_calls' is not sent"),
         ({"role": "user", "content": "x", "name": "Bob"}, "'name' is not sent"),
@@ -100,7 +100,7 @@ def test_only_one_key_may_say_what_is_sent() -> None:
     ],
 )
 def test_what_a_message_holds_besides_its_text_is_refused(
-    message: dict[str, Any], said: str
+    message: dict[str, Any], problem: str
 ) -> None:
     (reason,) = reasons({"messages": [message]})
-    assert said in reason
+    assert problem in reason

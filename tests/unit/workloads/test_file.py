@@ -49,7 +49,7 @@ def test_sampling_of_a_line_is_refused_where_it_cannot_be_sent(tmp_path: Path) -
         made.resolved(str)
 
 
-def test_all_problems_are_said_and_those_that_repeat_are_counted(tmp_path: Path) -> None:
+def test_all_problems_are_reported_and_repeated_ones_counted(tmp_path: Path) -> None:
     entries = [{"prompt": "x", "image_files": ["a.png"], "model": "m"}] * 40
     with pytest.raises(ProblemsError) as caught:
         workload(tmp_path / "p.jsonl", entries, output_tokens=Lengths(fixed=1)).resolved(str)
@@ -120,12 +120,12 @@ def test_a_file_without_recorded_answers_is_refused_for_their_lengths(tmp_path: 
     made = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=lengths)
     with pytest.raises(ProblemsError, match="has no recorded answers: give a number"):
         made.resolved(str)
-    some = workload(tmp_path / "t.jsonl", SHARE_GPT[:1])
+    first_conversation = workload(tmp_path / "t.jsonl", SHARE_GPT[:1])
     with pytest.raises(ProblemsError, match=r"\(a number, or file for the lengths of the recorded"):
-        some.resolved(str)
+        first_conversation.resolved(str)
 
 
-def test_blocks_of_a_trace_have_the_one_size_that_fits_all_its_lines(tmp_path: Path) -> None:
+def test_blocks_of_a_trace_have_the_size_that_fits_all_lines(tmp_path: Path) -> None:
     rows = [
         {"chat_id": 1, "input_length": 40, "output_length": 5, "hash_ids": [5, 6, 9]},
         {"chat_id": 2, "input_length": 16, "output_length": 5, "hash_ids": [5]},

@@ -48,7 +48,7 @@ BURST_1 = (
 
 @pytest.mark.parametrize("what", ["prompts", "trace"])
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "problem"),
     [
         ("a.csv", AZURE.encode(), "is Azure's trace of LLM requests as a table"),
         ("a.txt", codecs.BOM_UTF8 + AZURE.encode(), "is Azure's trace"),
@@ -64,10 +64,10 @@ BURST_1 = (
     ],
 )
 def test_a_file_that_is_no_text_is_refused_with_what_it_is(
-    name: str, data: bytes, said: str, what: str, tmp_path: Path
+    name: str, data: bytes, problem: str, what: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    assert said in refusal(tmp_path / name, what)
+    assert problem in refusal(tmp_path / name, what)
 
 
 def test_a_table_without_known_columns_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -79,16 +79,16 @@ def test_a_table_without_known_columns_is_refused_by_its_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "problem"),
     [
         ("a.txt", '{"text": "hello", "output_length": 8}\n', 'name its "text" "prompt"'),
         ("a.txt", '{"custom_id": "r", "body": {"messages": []}}\n', "a line of an OpenAI batch"),
         ("a.json", '{\n "data": [\n {"prompt": "x"}]}', "is one JSON object: give one object"),
     ],
 )
-def test_json_is_never_sent_as_text(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_json_is_never_sent_as_text(name: str, text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    assert said in refusal(tmp_path / name)
+    assert problem in refusal(tmp_path / name)
 
 
 def test_an_array_over_several_lines_is_json_by_whatever_name() -> None:

@@ -39,11 +39,13 @@ def test_a_single_part_is_not_copied() -> None:
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 9), st.integers(0, 9))
-def test_streams_of_one_seed_are_independent_and_repeatable(seed: int, one: int, two: int) -> None:
-    first = stream(seed, one).integers(0, 2**62, 4).tolist()
-    assert stream(seed, one).integers(0, 2**62, 4).tolist() == first
-    if one != two:
-        assert stream(seed, two).integers(0, 2**62, 4).tolist() != first
+def test_streams_of_one_seed_are_independent_and_repeatable(
+    seed: int, purpose: int, other_purpose: int
+) -> None:
+    first = stream(seed, purpose).integers(0, 2**62, 4).tolist()
+    assert stream(seed, purpose).integers(0, 2**62, 4).tolist() == first
+    if purpose != other_purpose:
+        assert stream(seed, other_purpose).integers(0, 2**62, 4).tolist() != first
 
 
 def test_a_session_is_a_single_request_by_default() -> None:

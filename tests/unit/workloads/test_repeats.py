@@ -25,7 +25,7 @@ def three_texts(folder: Path) -> Workload:
     return of_file(folder, "a\nb\nc\n", "texts.txt")
 
 
-def test_a_warm_up_ends_with_the_last_prompt_and_a_level_begins_with_the_first(
+def test_warm_ups_end_with_the_last_prompt_levels_begin_with_the_first(
     tmp_path: Path,
 ) -> None:
     repeats = PromptRepeats(three_texts(tmp_path))
@@ -33,20 +33,20 @@ def test_a_warm_up_ends_with_the_last_prompt_and_a_level_begins_with_the_first(
     assert repeats.add_level(2) == []
 
 
-def test_prompts_that_earlier_levels_sent_are_told(tmp_path: Path) -> None:
+def test_prompts_that_earlier_levels_sent_are_reported(tmp_path: Path) -> None:
     repeats = PromptRepeats(three_texts(tmp_path))
     repeats.add_level(2)
     assert repeats.add_level(3) == [
         "3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 "
         "times; a prefix cache answers faster"
     ]
-    (told,) = repeats.add_level(4)
-    assert "up to 4 times" in told
+    (note,) = repeats.add_level(4)
+    assert "up to 4 times" in note
 
 
-def test_a_level_that_sends_its_own_prompts_again_tells_so(tmp_path: Path) -> None:
-    (told,) = PromptRepeats(three_texts(tmp_path)).add_level(4)
-    assert told == (
+def test_a_level_that_sends_its_own_prompts_again_says_so(tmp_path: Path) -> None:
+    (note,) = PromptRepeats(three_texts(tmp_path)).add_level(4)
+    assert note == (
         "4 requests of 3 prompts: each sent up to 2 times; a prefix cache answers faster"
     )
 
