@@ -2,20 +2,22 @@
 /* What the page does: reads the payload, keeps the limits, and shows what judge.js finds. */
 (async () => {
   const byId = (id) => document.getElementById(id);
-  const payload = JSON.parse(byId("payload").textContent);
+  if (typeof DecompressionStream === "undefined") return;
+  const packed = JSON.parse(byId("payload").textContent);
+  const payload = JSON.parse(new TextDecoder().decode(await inflated(packed.described)));
   const groups = payload.groups;
-  if (groups.length === 0 || typeof DecompressionStream === "undefined") return;
+  if (groups.length === 0) return;
   const LATENCIES = [["ttft", "TTFT"], ["tpot", "TPOT"], ["e2e", "E2E"]];
   const UNITS = { gpu: "output tokens/s per device", usd: "output tokens/USD", deployment: "output tokens/s" };
-  const bins = judge.decodeBins(await inflated(payload.bins), groups);
+  const bins = judge.decodeBins(await inflated(packed.bins), groups);
   const number = charts.number;
   const state = { group: 0, slo: 0, ttft: judge.NO_LIMIT, tpot: judge.NO_LIMIT, e2e: judge.NO_LIMIT,
     attainment: 0.95, per: "gpu", price: "", metric: "throughput", sort: "rank", heatX: "", heatY: "", point: 0 };
   let result = null;
 
   async function inflated(text) {
-    const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
 

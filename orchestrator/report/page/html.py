@@ -130,7 +130,7 @@ def page_html(document: PageDocument, payload: Payload) -> str:
     style = _inlined("style.css")
     return templates.get_template("page.html.j2").render(
         page=document,
-        payload=payload.as_json(),
+        payload=payload.encoded(),
         scripts=scripts,
         style=style,
         version=__version__,

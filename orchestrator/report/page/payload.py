@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 from scipy.special import stdtrit
 
 from orchestrator.analysis.attempt_summary import AttemptIds
@@ -24,6 +25,7 @@ from orchestrator.base.arrays import Floats
 from orchestrator.capacity.best import group_of
 from orchestrator.capacity.capacities import (
     Excluded,
+    Exclusion,
     Group,
     level_of,
     per_or_default,
@@ -119,17 +121,22 @@ class PageGroup:
 @dataclass(frozen=True, slots=True)
 class Payload:
     """``stops``: by latency, in seconds. ``student_t``: half the width of an interval in standard
-    errors, by degrees of freedom. ``bins``: the three planes one after the other, compressed, in
-    base64.
+    errors, by degrees of freedom. ``bins``: the three planes one after the other.
     """
 
     groups: list[PageGroup]
     stops: dict[str, list[float]]
     student_t: list[float]
-    bins: str
+    bins: bytes
 
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
+    def encoded(self) -> dict[str, str]:
+        """All of it as texts that a page may hold: compressed, in base64."""
+        described = {
+            "groups": [asdict(group) for group in self.groups],
+            "stops": self.stops,
+            "student_t": self.student_t,
+        }
+        return {"described": _packed(orjson.dumps(described)), "bins": _packed(self.bins)}
 
 
 def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
@@ -147,7 +154,7 @@ def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
         groups=groups,
         stops={name: values.tolist() for name, values in stops.items()},
         student_t=_student_t(most_batches),
-        bins=builder.encoded_bins(),
+        bins=builder.bins(),
     )
 
 
@@ -189,10 +196,9 @@ class _Builder:
         """The most batches that the repeats of one point have together."""
         return max((BATCHES * len(point.repeats) for point in group.points), default=1)
 
-    def encoded_bins(self) -> str:
+    def bins(self) -> bytes:
         planes = [plane for name in LATENCIES for plane in self._planes[name]]
-        data = np.concatenate(planes).tobytes() if planes else b""
-        return base64.b64encode(zlib.compress(data, 6)).decode()
+        return np.concatenate(planes).tobytes() if planes else b""
 
     def _group(
         self, group: Group, points: Sequence[StoredPoint], judged: JudgedExperiment
@@ -232,7 +238,8 @@ class _Builder:
     def _point(self, point: StoredPoint, deployment: int) -> PagePoint:
         reason = reason_to_exclude(point)
         excluded = None
-        if reason is not None:
+        # whether a request was due is seen in the page; without limits in the file nobody looked
+        if reason not in (None, Exclusion.NO_REQUESTS):
             excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
         figures = point.figures
         return PagePoint(
@@ -274,6 +281,10 @@ class _Builder:
             tokens=repeat.output_tokens.amounts.tolist(),
             seconds=repeat.output_tokens.sizes.tolist(),
         )
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
 def _deployment(point: StoredPoint, agreement: float | None) -> PageDeployment:

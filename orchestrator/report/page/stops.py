@@ -15,6 +15,7 @@ from orchestrator.base.arrays import Bools, Floats
 Bins = npt.NDArray[np.uint8]
 
 MOST_STOPS = 254
+LEAST_STEP = 1.01  # between neighbours: nobody moves a limit by less than one per cent
 BEYOND = 254  # the bin of a value above every stop, or of one that is not known
 FAILED = 255  # the bin of a request without an answer
 
@@ -26,10 +27,11 @@ def stops_for(values: Floats, limits_s: Iterable[float]) -> Floats:
     wanted = set(limits_s)
     known = values[np.isfinite(values) & (values > 0)]
     if known.size:
-        low, high = float(known.min()), float(known.max())
-        spaced = np.geomspace(low, max(high * 1.001, low * 1.01), MOST_STOPS - len(wanted))
-        rounded = {float(f"{value:.3g}") for value in spaced}
-        wanted |= set(sorted(rounded)[: MOST_STOPS - len(wanted)])
+        low = float(known.min())
+        high = max(float(known.max()) * 1.001, low * LEAST_STEP)
+        steps = 1 + int(np.log(high / low) / np.log(LEAST_STEP))
+        spaced = np.geomspace(low, high, min(1 + steps, MOST_STOPS - len(wanted)))
+        wanted |= {float(f"{value:.3g}") for value in spaced}
     return np.array(sorted(wanted), np.float64)
 
 

@@ -34,7 +34,7 @@ def page(name: str) -> str:
         deployments=[deployment],
         points=[],
     )
-    return page_html(document, Payload([group], {}, [], ""))
+    return page_html(document, Payload([group], {}, [], b""))
 
 
 @pytest.fixture(scope="module")
