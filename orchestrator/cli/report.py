@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -35,14 +34,18 @@ Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def report(uri: str, output: Path, experiment: str | None) -> int:
     """Write one page with the answer, its charts and all points at URI."""
-    from orchestrator.report.page.html import write_page
+    from orchestrator.report.page.html import page_of
     from orchestrator.report.selection import experiments
     from orchestrator.report.text import echo
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    found = experiments(open_results(uri), experiment)
-    written = write_page(uri, found, output, datetime.now(UTC))
-    echo(f"{output}: {written.size_bytes / 1e6:.1f} MB, {written.requests:,} requests")
-    return 0 if written.has_answer and not any(stored.damaged for stored in found) else 3
+    stored = experiments(open_results(uri), experiment)
+    page = page_of(uri, stored)
+    partial = output.with_name(f"{output.name}.partial")
+    partial.write_bytes(page.html)
+    partial.replace(output)  # a page that was there stays until this one is whole
+    echo(f"{output}: {len(page.html) / 1e6:.1f} MB, {page.requests:,} requests")
+    is_damaged = any(each.damaged for each in stored)
+    return 0 if page.has_answer and not is_damaged else 3

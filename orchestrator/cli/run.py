@@ -114,6 +114,9 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
     ),
 )
 @click.option(
+    "--no-report", is_flag=True, help="Write no page (report.html) beside the results at the end."
+)
+@click.option(
     "--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last."
 )
 def run(
@@ -126,6 +129,7 @@ def run(
     store_s: float,
     retry_failed: bool,
     most_again: int,
+    no_report: bool,
     allow_impossible: bool,
 ) -> int:
     """Measure EXPERIMENT and store the results.
@@ -196,6 +200,8 @@ def run(
                     cluster.close()
         live.say(_summary(report, store))
     is_complete = _print_answer(store)
+    if not no_report:
+        _write_page(store)
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and _is_whole(report.counts) else 3
@@ -242,6 +248,22 @@ def _print_answer(store: Store) -> bool:
     if missing:
         click.echo(f"without a valid measurement: {', '.join(missing)}", err=True)
     return not missing
+
+
+def _write_page(store: Store) -> None:
+    """Writes the page beside the results, and prints where it is. Without a measurement there is
+    nothing to look at.
+    """
+    from orchestrator.plan.current import StoredExperiment
+    from orchestrator.report.page.html import page_of
+
+    try:
+        page = page_of(store.uri, [StoredExperiment(store)])
+        if page.requests:
+            click.echo(f"page: {store.write_page(page.html)}", err=True)
+    except Exception as error:
+        # all is measured: a page can be written later
+        click.echo(f"note: no page (orchestrator report writes it): {error}", err=True)
 
 
 def _summary(report: SweepReport, store: Store) -> str:

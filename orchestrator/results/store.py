@@ -213,6 +213,11 @@ class Store:
         if self.is_local:
             drop_unfinished(self._blobs.path(self.experiment), *self._listed)
 
+    def write_page(self, html: bytes) -> str:
+        """Store the experiment's page beside its results, replacing the last one. Returns where."""
+        self._blobs.put(self._key("report.html"), html)
+        return f"{self.uri}/{self.experiment}/report.html"
+
     def plan(self) -> str | None:
         """The text of plan.json, even if damaged; None when there is none."""
         data = self._blobs.get(self._key("plan.json"))

@@ -72,6 +72,8 @@ def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_i
     assert points["ok"]["validity"] in ("valid", "client_bound")
     assert "cannot hold 2 nodes" in points["failed"]["reason"]
     assert {row["status"] for row in rows(results, "requests")} == {"ok"}
+    (page,) = results.glob("*/report.html")
+    assert f"page: {page}" in done.stderr
 
 
 LONG = """

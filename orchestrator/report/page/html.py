@@ -8,7 +8,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -64,37 +64,32 @@ class PageDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenPage:
-    """``has_answer``: every comparison has a valid measurement."""
+class Page:
+    """``requests``: how many can be judged again in it. ``has_answer``: every comparison has a
+    valid measurement.
+    """
 
-    size_bytes: int
+    html: bytes
     requests: int
     has_answer: bool
 
 
-def write_page(
-    uri: str, stored: Sequence[StoredExperiment], output: Path, created: datetime
-) -> WrittenPage:
-    """Writes the page of some experiments. A page that was there stays until this one is whole."""
+def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
+    """The page of some experiments. ``uri``: where they lie. Raises InputError if they hold more
+    requests than a browser can judge.
+    """
     judged = list(with_limits(None, stored))
     ranked = answers(limits(None, stored))
     payload = payload_of(judged)
     document = PageDocument(
         uri=uri,
-        created=created,
+        created=datetime.now(UTC),
         answer=answer_document(ranked.comparisons),
         experiments=tuple(map(_section, judged, ranked.experiments)),
     )
-    text = page_html(document, payload)
-    partial = output.with_name(f"{output.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(output)
-    repeats = [
-        repeat for group in payload.groups for point in group.points for repeat in point.repeats
-    ]
-    return WrittenPage(
-        size_bytes=len(text.encode()),
-        requests=sum(repeat.requests for repeat in repeats),
+    return Page(
+        html=page_html(document, payload).encode(),
+        requests=payload.requests,
         has_answer=bool(ranked.comparisons)
         and all(comparison.measured for comparison in ranked.comparisons),
     )

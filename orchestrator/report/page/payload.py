@@ -22,6 +22,7 @@ from orchestrator.analysis.request_values import stored_limit_values
 from orchestrator.analysis.slo import LimitValues, format_slo
 from orchestrator.analysis.throughput import BATCHES
 from orchestrator.base.arrays import Floats
+from orchestrator.base.errors import InputError
 from orchestrator.capacity.best import group_of
 from orchestrator.capacity.capacities import (
     Excluded,
@@ -36,6 +37,7 @@ from orchestrator.report.selection import JudgedExperiment
 from orchestrator.report.words import exclusion_text, level_text
 from orchestrator.spec.load import Slo
 
+MOST_REQUESTS = 20_000_000  # some 50 MB of page, and a second for each judgement
 LATENCIES = ("ttft", "tpot", "e2e")  # the limits that the page can move
 
 
@@ -129,6 +131,10 @@ class Payload:
     student_t: list[float]
     bins: bytes
 
+    @property
+    def requests(self) -> int:
+        return len(self.bins) // len(LATENCIES)
+
     def encoded(self) -> dict[str, str]:
         """All of it as texts that a page may hold: compressed, in base64."""
         described = {
@@ -140,7 +146,21 @@ class Payload:
 
 
 def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
-    """Everything that the page judges. ``experiments``: their points, judged by their own SLOs."""
+    """Everything that the page judges. ``experiments``: their points, judged by their own SLOs.
+
+    Raises InputError for more than MOST_REQUESTS.
+    """
+    requests = sum(
+        repeat.requests.scheduled
+        for judged in experiments
+        for point in judged.points.current
+        for repeat in point.used
+    )
+    if requests > MOST_REQUESTS:
+        raise InputError(
+            f"{requests:,} requests are too many for one page (at most {MOST_REQUESTS:,}):"
+            " choose one experiment with --experiment"
+        )
     latencies: dict[AttemptIds, LimitValues] = {}
     for judged in experiments:
         used = [repeat.point.ids for point in judged.points.current for repeat in point.used]
