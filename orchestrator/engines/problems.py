@@ -65,7 +65,7 @@ def _hardware_problems(engine: Engine, hardware: Hardware) -> Iterator[str]:
 
 def _unsupported_fields(engine: Engine, settings: EngineSettings) -> Iterator[str]:
     supported = engine.supported_fields()
-    for name in settings.given():
+    for name in settings.without_defaults():
         if name not in supported:
             yield f"{name}: {engine.reason_to_refuse(name)}"
 

@@ -60,7 +60,7 @@ def _check_size(experiment: Experiment, candidates: Sequence[Candidate], loads: 
     deployments = sum(candidate.excluded_by is None for candidate in candidates)
     levels = 0
     if load is not None and load.levels is not None:
-        levels = loads * len(load.levels.given)
+        levels = loads * len(load.levels.written)
     repeats = experiment.parts.get("repeats", 1)
     measurements = deployments * levels * repeats
     if measurements <= MOST_MEASUREMENTS:

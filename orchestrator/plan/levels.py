@@ -27,7 +27,7 @@ def levels_of(
     load: Load | None = experiment.parts.get("load")
     if load is None or load.levels is None or not load.levels.follow:
         return {}
-    of_file = _LevelsOfFile(load, load.levels.given)
+    of_file = _LevelsOfFile(load, load.levels.written)
     levels = {
         candidate.id: of_file.levels_of(candidate)
         for candidate in candidates

@@ -101,7 +101,7 @@ def _question(experiment: Experiment, load: Load) -> Question:
     """The search's question, with a level of 1 for each level that an expression may give."""
     levels: list[Level] = []
     if load.levels is not None:
-        levels = [Level(control=level.control, value=1.0) for level in load.levels.given]
+        levels = [Level(control=level.control, value=1.0) for level in load.levels.written]
     if not levels and load.search == "levels":  # only recorded arrivals need no levels
         levels = [Level(control="request_rate", value=1.0)]
     return Question(

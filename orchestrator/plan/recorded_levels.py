@@ -49,7 +49,7 @@ def _check_levels(load: Load, workload: Workload, rate: float, problems: Problem
     infinite rate no recorded time counts.
     """
     assert load.levels is not None
-    for level in load.levels.given:
+    for level in load.levels.written:
         if level.value == float(INFINITE):
             continue
         if level.control == "concurrency":

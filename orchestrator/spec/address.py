@@ -114,10 +114,10 @@ def parse_address(url: str, path: str | None = None) -> ServerAddress:
     parts = urlsplit(url.strip())
     check_query(parts.query)
     query = f"?{parts.query}" if parts.query else ""
-    given = parts.path.rstrip("/")
+    pasted_path = parts.path.rstrip("/")
     slash = "/" if parts.path.endswith("/") else ""
-    api_path = next((ending for ending in _API_PATHS if given.endswith(ending)), None)
-    root = given.removesuffix(api_path) if api_path else given
+    api_path = next((ending for ending in _API_PATHS if pasted_path.endswith(ending)), None)
+    root = pasted_path.removesuffix(api_path) if api_path else pasted_path
     has_version = root.endswith(VERSION)
     base = urlunsplit((parts.scheme, parts.netloc, root.removesuffix(VERSION), "", ""))
     if path is not None:

@@ -166,7 +166,7 @@ class Levels(Strict):
     concurrency_per_gpu: Annotated[list[RequestsInFlight], Field(min_length=1)] | None = None
 
     @property
-    def given(self) -> list[WrittenLevel]:
+    def written(self) -> list[WrittenLevel]:
         """All levels, requests/s first."""
         levels: list[WrittenLevel] = []
         for key, control in LEVEL_KEYS.items():
@@ -179,12 +179,12 @@ class Levels(Strict):
     @property
     def follow(self) -> bool:
         """Whether any level depends on the deployment."""
-        return any(isinstance(level.value, str) for level in self.given)
+        return any(isinstance(level.value, str) for level in self.written)
 
     @model_validator(mode="after")
     def _some_and_once(self) -> Levels:
         seen: set[tuple[str, float | str]] = set()
-        for level in self.given:
+        for level in self.written:
             if (level.key, level.value) in seen:
                 written = getattr(self, level.key)[level.index]
                 hint = "use repeats to measure a level more than once"
@@ -230,7 +230,7 @@ class Load(LoadRules):
             raise wrong((), "'load' needs levels", example)
         if self.duration_s is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
-        levels = self.levels.given if self.levels is not None else []
+        levels = self.levels.written if self.levels is not None else []
         if self.requests is None and any(level.value == math.inf for level in levels):
             raise wrong(
                 "levels",
@@ -256,7 +256,7 @@ class Load(LoadRules):
         """Whether requests are kept in flight at every level, so that arrivals are not used."""
         if self.levels is None:
             return self.control == "concurrency"
-        return all(level.control == "concurrency" for level in self.levels.given)
+        return all(level.control == "concurrency" for level in self.levels.written)
 
     def too_much(self, control: Control, level: float) -> str | None:
         """Why a point at this level would be more than a client can hold."""
@@ -274,7 +274,7 @@ class Load(LoadRules):
         """
         if self.levels is None or self.levels.follow:
             return []
-        return [Level(control=level.control, value=level.value) for level in self.levels.given]
+        return [Level(control=level.control, value=level.value) for level in self.levels.written]
 
 
 class Budget(Strict):
@@ -373,7 +373,7 @@ class Experiment:
             _check_texts(_plain(part), (name,), problems)
         if settings is None:
             return cls(parts, [], (), problems)
-        _check_texts(settings.given(), block, problems)
+        _check_texts(settings.without_defaults(), block, problems)
         engines = [NamedEngine("engine", (*block, "engine"), settings.engine)]
         return cls(parts, [combination_of(settings, block)], engines, problems)
 

@@ -347,7 +347,7 @@ class EngineSettings(Strict):
         """Devices of one replica on each of its nodes, rounded up; ``plan`` refuses a remainder."""
         return -(-self.world_size // self.nnodes)
 
-    def given(self) -> dict[str, Any]:
+    def without_defaults(self) -> dict[str, Any]:
         """The fields whose values are not their defaults."""
         return self.model_dump(exclude_defaults=True)
 

@@ -155,7 +155,7 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
         router=settings.router.engine if settings.router else None,
         nodes=max(part.nnodes for part in settings.engines.values()),
         usd_per_hour=price * devices if price is not None else None,
-        settings_json=json.dumps(settings.given(), sort_keys=True),
+        settings_json=json.dumps(settings.without_defaults(), sort_keys=True),
         predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
     )
 

@@ -202,5 +202,5 @@ def test_any_part_of_the_fullest_settings_gives_known_flags_or_is_refused(
         {"engine": name, "model": "m"} | {field: recorded.fullest(name)[field] for field in fields}
     )
     if not problems_of(ENGINES[name], made, GPU):
-        argv = arguments(name, GPU, NODE, made.given() | {"model": "m"})
+        argv = arguments(name, GPU, NODE, made.without_defaults() | {"model": "m"})
         assert complaints(argv, recorded.flags(name)["flags"]) == []

@@ -210,7 +210,7 @@ def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_dow
 ) -> None:
     made, given = engine(name), settings(name)
     pins = made.open_pins(given, hardware)
-    assert not set(pins) & set(given.given())
+    assert not set(pins) & set(given.without_defaults())
     if not made.launches or problems_of(made, given, hardware):
         return
     command = made.command(given, hardware, NODE, KEY)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.combinations import FIELDS
-from orchestrator.spec.experiment import ExperimentFile, parse_experiment
+from orchestrator.spec.document import problems_without_file
+from orchestrator.spec.experiment import Experiment, ExperimentFile, parse_experiment
 from orchestrator.spec.load import Level
+from orchestrator.spec.settings import EngineSettings
 from tests.unit.spec.files import GOOD, parsed, problem, problems, problems_in
 
 BROKEN = """\
@@ -376,3 +379,31 @@ def test_words_for_containers_are_a_list_in_a_file() -> None:
             deployments=image | {"container_args": ["-e", "MY_TOKEN=abcdef123456"]},
             hardware=hardware,
         )
+
+
+def test_an_experiment_may_be_made_of_records() -> None:
+    settings = EngineSettings(engine="endpoint", url="http://h", model="m")
+    experiment = Experiment.of_records(
+        {"version": 1, "name": "x"}, settings, problems_without_file()
+    )
+    (combination,) = experiment.combinations
+    assert combination.settings == settings
+    assert combination.place("url") == ("deployments", "url")
+    assert [engine.name for engine in experiment.engines] == ["endpoint"]
+    assert experiment.spec.name == "x"
+    assert experiment.folder == Path.cwd()
+
+
+def test_records_that_were_refused_raise_their_problems() -> None:
+    refused = problems_without_file()
+    refused.add(("deployments", "url"), "the url is wrong")
+    experiment = Experiment.of_records({"version": 1, "name": "x"}, None, refused)
+    assert experiment.combinations == []
+    with pytest.raises(ProblemsError, match="the url is wrong"):
+        _ = experiment.spec
+
+
+def test_records_are_checked_for_secrets_like_a_file() -> None:
+    settings = EngineSettings(engine="endpoint", url="http://h", model="hf_" + "a1B2" * 9)
+    with pytest.raises(ProblemsError, match="'model' looks like a secret"):
+        _ = Experiment.of_records({}, settings, problems_without_file()).spec
