@@ -256,7 +256,7 @@ class Batch:
         decodes_rest = self.limits.prefill_first and bool(self.decoding)
         self.resting = len(self.decoding) if decodes_rest else 0
         decodes = len(self.decoding) - self.resting
-        self.computed = decodes + sum(chunk.tokens for chunk in chunks)
+        self.computed = decodes + sum(tokens for _, tokens in chunks)
         if decodes:
             step_s = self.costs.mixed(decodes, self.context, self.windowed, chunks)
         else:

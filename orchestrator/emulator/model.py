@@ -122,11 +122,11 @@ class Costs:
         tokens = decodes
         attention_s = context * self.context_s + windowed * self.window_s
         floor_s = self.prefill_s if chunks else 0.0
-        for chunk in chunks:
-            tokens += chunk.tokens
-            middle = chunk.start + chunk.tokens / 2
-            attention_s += max(chunk.tokens * middle * self.attend_s, chunk.start * self.context_s)
-            attention_s += chunk.tokens * min(middle, self.window) * self.attend_window_s
+        for start, chunk_tokens in chunks:
+            tokens += chunk_tokens
+            middle = start + chunk_tokens / 2
+            attention_s += max(chunk_tokens * middle * self.attend_s, start * self.context_s)
+            attention_s += chunk_tokens * min(middle, self.window) * self.attend_window_s
         sequences = decodes + len(chunks)
         return (
             floor_s
