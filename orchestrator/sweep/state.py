@@ -145,17 +145,18 @@ class SweepState:
             self._launch(deployment).advance(LaunchEvent.REFUSED)
             del self._launches[deployment.id]
 
-    def ended(self, deployment: Deployment) -> None:
-        """The thread of the deployment's launch is over: its nodes are free. A launch that is in
-        the queue again keeps its record; others lose it.
+    def ended(self, deployment: Deployment) -> bool:
+        """The thread of the deployment's launch is over: its nodes are free. Returns whether the
+        launch is in the queue again; it keeps its record then, and loses it otherwise.
         """
         with self._lock:
+            self._set_aside.pop(deployment.id, None)
             launch = self._launch(deployment)
             if launch.state is LaunchState.QUEUED:
                 launch.reservation = None
-            else:
-                del self._launches[deployment.id]
-            self._set_aside.pop(deployment.id, None)
+                return True
+            del self._launches[deployment.id]
+            return False
 
     def reservation_of(self, deployment_id: str) -> Reservation:
         """The nodes and the expected end of a deployment's launch. Raises KeyError if it has no

@@ -361,7 +361,10 @@ class Sweep:
             self._idle = _without(self._idle, reopened) | finished
             has_moved_work = has_moved_work or bool(finished or reopened)
             for work in finished.values():
-                self._withdraw(work)
+                self._withdraw_launch(work)
+                if work.stage is WorkStage.DOMINATED:
+                    text = "it is not measured further: others hold more"
+                    self._context.tell(Event("outraced", text, work.deployment.label))
         if self._followed_version == version_before:
             return
         if has_moved_work or any(work.races and work.has_begun for work in self._queued.values()):
@@ -385,14 +388,10 @@ class Sweep:
                 reopened[name] = work
         return reopened
 
-    def _withdraw(self, work: DeploymentWork) -> None:
-        """A deployment has left the queue because nothing of it is left to measure."""
+    def _withdraw_launch(self, work: DeploymentWork) -> None:
+        """The queued launch of a deployment is not started, because nothing is left to measure."""
         self._state.withdraw(work.deployment)
-        label = work.deployment.label
-        self._context.tell(Phase(label, PhaseName.REFUSED))
-        if work.stage is WorkStage.DOMINATED:
-            text = "it is not measured further: others hold more"
-            self._context.tell(Event("outraced", text, label))
+        self._context.tell(Phase(work.deployment.label, PhaseName.REFUSED))
 
     def _race_moved(self) -> bool:
         """Whether searches have found something since the queue last followed the race."""
@@ -666,7 +665,7 @@ class Sweep:
             work = ended.work
             if self._launched.pop(work.deployment.id, None) is None:
                 continue  # an interrupt lists a launch twice
-            self._state.ended(work.deployment)
+            is_queued_again = self._state.ended(work.deployment)
             self._context.breakers.ended(work.deployment.id)
             self._last_admission_inputs = None
             work.follow_race()
@@ -675,6 +674,8 @@ class Sweep:
                 self._queue.add(self._waiting(work))
             else:
                 self._idle[work.deployment.id] = work
+                if is_queued_again:
+                    self._withdraw_launch(work)
             if ended.raised is not None and raising:
                 raise ended.raised
 

@@ -121,6 +121,27 @@ def test_clients_keep_off_nodes_of_engines() -> None:
     assert state.avoid("mine") == {"a": 1, "b": 2, "c": 2}
 
 
+def test_a_launch_that_queues_again_keeps_its_record_and_gives_back_its_nodes() -> None:
+    state, waiting = SweepState(), deployment()
+    record = state.launch(waiting)
+    state.admitted(waiting, Reservation(ResourceRequest(), (("a",),), 0.0))
+    for event in (LaunchEvent.HOST_HELD, LaunchEvent.STOP_BEGAN, LaunchEvent.REQUEUED):
+        state.advance(waiting, event)
+    assert state.ended(waiting)
+    assert state.launch(waiting) is record
+    assert state.reservations() == []
+
+
+def test_a_launch_that_has_ended_loses_its_record() -> None:
+    state, measured = SweepState(), deployment()
+    record = state.launch(measured)
+    state.admitted(measured, Reservation(ResourceRequest(), (("a",),), 0.0))
+    for event in (LaunchEvent.HOSTS_TAKEN, LaunchEvent.STOP_BEGAN, LaunchEvent.STOPPED):
+        state.advance(measured, event)
+    assert not state.ended(measured)
+    assert state.launch(measured) is not record
+
+
 def test_a_deployment_that_queues_again_after_its_withdrawal_has_a_new_launch() -> None:
     state, beaten = SweepState(), deployment()
     record = state.launch(beaten)
