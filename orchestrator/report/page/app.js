@@ -219,7 +219,7 @@
   }
 
   function cautions(first, second) {
-    const texts = [];
+    const texts = group().emulated ? ["emulated: no real engine answered"] : [];
     const fixed = group().slos[state.slo]?.fixed ?? [];
     if (fixed.length > 0) texts.push(`the limits on ${fixed.join(", ")} are not judged here: see the answer above`);
     if (group().searched) texts.push("levels were chosen by a search: this is the highest probe that held, not a claim");
@@ -298,8 +298,15 @@
     byId("ranking-table").replaceChildren(top, body);
     const ranked = new Set(result.ranking.map((each) => each.index));
     const others = group().deployments.filter((each, index) => !ranked.has(index));
-    byId("not-ranked").textContent = others.length > 0
-      ? `holds at no level, or cannot be ranked: ${others.map((each) => each.disagrees ? `${each.label} (answers differ)` : each.label).join(", ")}` : "";
+    byId("not-ranked").textContent = others.length > 0 ? `holds at no level, or cannot be ranked: ${listed(others)}` : "";
+  }
+
+  const MOST_NAMED = 12;
+
+  function listed(deployments) {
+    const names = deployments.slice(0, MOST_NAMED).map((each) => each.disagrees ? `${each.label} (answers differ)` : each.label);
+    const more = deployments.length - names.length;
+    return names.join(", ") + (more > 0 ? ` and ${more} more` : "");
   }
 
   function plainRows() {
