@@ -129,7 +129,7 @@ def test_every_limit_is_judged_as_python_does(opened, levels):
             figures = [each.point.head.level, *bounds(each.throughput)]
             assert row[1:] == pytest.approx(figures, abs=1e-9, rel=1e-9), (triple, target, row)
         for point in points:
-            tests = point.held[index] if point.held else ()
+            tests = point.attained_by_slo[index] if point.attained_by_slo else ()
             share = pytest.approx(bounds(tests[0].share), abs=1e-9) if tests else None
             assert found["attainment"][point.head.point_id] == share
         ranked += len(expected)
