@@ -151,6 +151,13 @@ def test_a_moved_limit_changes_the_winner_and_the_address(opened):
     assert "No deployment holds these limits" in opened.locator("#winner").inner_text()
 
 
+def test_the_answer_says_what_was_asked_and_what_holds(opened):
+    answer = opened.locator(".answer").first.inner_text()
+    assert "chat of capacity: meta-llama/Llama-3.1-8B-Instruct on cpu, interactive" in answer
+    assert "emulated: no real engine" in answer
+    assert "emulator seqs=8 at 10 in flight: at least" in answer
+
+
 def test_tabs_change_with_the_arrow_keys(opened):
     tabs = opened.locator("[role=tab]")
     tabs.first.focus()

@@ -60,8 +60,14 @@
 
   function settingText(deployment, name) {
     const value = deployment.settings[name];
-    if (value === undefined || value === null) return "-";
+    if (value === undefined || value === null) return "default";
     return typeof value === "object" ? JSON.stringify(value) : String(value);
+  }
+
+  /* Paths that differ at their end alone are shown by their end. */
+  function shortened(texts) {
+    const ends = texts.map((text) => text.replace(/^.*\/(?=[^/]+$)/, ""));
+    return new Set(ends).size === texts.length ? ends : texts;
   }
 
   // The state in the address: a link shows what its sender saw.
@@ -443,7 +449,7 @@
       const y = rows.indexOf(settingText(ranked.deployment, names[1]));
       cells.set(`${x} ${y}`, { x, y, value: ranked.throughput.estimate, label: ranked.deployment.label });
     }
-    charts.heat(chart, columns, rows, [...cells.values()], { x: names[0], y: names[1], value: unit() });
+    charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], { x: names[0], y: names[1], value: unit() });
   }
 
   function chosenPoint() { return group().points[state.point]; }

@@ -120,8 +120,8 @@ const charts = (() => {
     const category = { type: "category", splitArea: { show: false }, splitLine: { show: false } };
     chart.setOption({
       ...option, grid: { left: 110, right: 70, top: 10, bottom: 46 },
-      xAxis: axis(names.x, { ...category, scale: undefined, data: columns, axisLabel: { color: css("--soft") } }),
-      yAxis: axis(names.y, { ...category, scale: undefined, data: rows, nameGap: 80, axisLabel: { color: css("--soft") } }),
+      xAxis: axis(names.x, { ...category, scale: undefined, data: columns, axisLabel: { color: css("--soft"), interval: 0, width: 110, overflow: "truncate" } }),
+      yAxis: axis(names.y, { ...category, scale: undefined, data: rows, nameGap: 80, axisLabel: { color: css("--soft"), width: 90, overflow: "truncate" } }),
       visualMap: {
         show: cells.length > 1, min: Math.min(...values, 0), max: Math.max(...values, 1), right: 0, top: "middle",
         inRange: { color: ["#cfe3f5", "#56b4e9", "#0072b2", "#00304d"] }, textStyle: { color: css("--soft") },

@@ -29,7 +29,7 @@ from orchestrator.report.selection import (
     with_limits,
 )
 from orchestrator.report.text import figure
-from orchestrator.report.words import experiment_notes, level_text, slo_text
+from orchestrator.report.words import experiment_notes, level_text, model_text, slo_text
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("vendor/echarts.min.js", "judge.js", "charts.js", "app.js")
@@ -132,6 +132,7 @@ def page_html(document: PageDocument, payload: Payload) -> str:
         headline=_headline,
         slo_text=slo_text,
         level_text=level_text,
+        model_text=model_text,
     )
 
 
