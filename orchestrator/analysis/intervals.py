@@ -76,7 +76,7 @@ def exceeds(first: Interval, second: Interval) -> bool:
     freedom = variance**2 / (
         first.variance**2 / (first.starts - 1) + second.variance**2 / (second.starts - 1)
     )
-    return bool(difference > _t(freedom) * np.sqrt(variance))
+    return bool(difference > student_t(freedom) * np.sqrt(variance))
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
@@ -213,11 +213,11 @@ def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
         np.array([repeat.sizes.sum() for repeat in measured]),
     )
     within_start = max(_variance(batches, ratio), _variance(totals, ratio))
-    spreads = [_Spread(within_start, _t(batches.amounts.size - 1))]
+    spreads = [_Spread(within_start, student_t(batches.amounts.size - 1))]
     groups = sorted(set(start_of_measured))
     if len(groups) > 1:
         of_starts = _totals_of_starts(totals, np.array(start_of_measured), groups)
-        spreads.append(_Spread(_variance(of_starts, ratio), _t(len(groups) - 1)))
+        spreads.append(_Spread(_variance(of_starts, ratio), student_t(len(groups) - 1)))
     variance = max(spread.variance for spread in spreads)
     if variance > 0:
         t = max(spread.t * np.sqrt(spread.variance / variance) for spread in spreads)
@@ -250,7 +250,7 @@ def _variance(parts: Batches, ratio: float) -> float:
     return float(count / (count - 1) * squares / sizes.sum() ** 2)
 
 
-def _t(freedom: float) -> float:
+def student_t(freedom: float) -> float:
     """Student's t of CONFIDENCE, two-sided."""
     from scipy.special import stdtrit  # imported late: `load` starts without scipy
 

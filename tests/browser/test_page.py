@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.analysis.intervals import rate_interval, share_interval
+from orchestrator.analysis.intervals import rate_interval, share_interval, student_t
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.analysis.throughput import Batches
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
 from orchestrator.cli.main import cli
-from orchestrator.report.page.payload import LATENCIES, _student_t
+from orchestrator.report.page.payload import LATENCIES
 from orchestrator.report.selection import experiments
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
@@ -202,12 +202,12 @@ def test_it_prints(opened):
 def test_intervals_over_several_starts_are_those_of_python(opened):
     """The store has one start of each deployment: repeats here are made up."""
     chance = random.Random(7)
-    student_t = _student_t(60)
+    quantiles = [student_t(freedom) for freedom in range(61)]
     for _ in range(200):
         repeats = [made_up_repeat(chance) for _ in range(chance.randint(1, 5))]
         found = opened.evaluate(
             "([repeats, t]) => [judge.rateInterval(repeats, t), judge.shareInterval(repeats, t)]",
-            [repeats, student_t],
+            [repeats, quantiles],
         )
         starts = [repeat["start"] for repeat in repeats]
         rate = rate_interval(

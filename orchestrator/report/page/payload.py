@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 import orjson
-from scipy.special import stdtrit
 
 from orchestrator.analysis.attempt_summary import AttemptIds
-from orchestrator.analysis.intervals import CONFIDENCE, batches_of
+from orchestrator.analysis.intervals import batches_of, student_t
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.output_agreement import disagreement
 from orchestrator.analysis.points import Repeat, StoredPoint
@@ -173,7 +172,7 @@ def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
     return Payload(
         groups=groups,
         stops={name: values.tolist() for name, values in stops.items()},
-        student_t=_student_t(most_batches),
+        student_t=[student_t(freedom) for freedom in range(most_batches + 1)],
         bins=builder.bins(),
     )
 
@@ -339,9 +338,3 @@ def _differences(bins: Bins) -> Bins:
         differences[first + 1 : first + size] = np.diff(bins[first : first + size])
         first += size
     return differences
-
-
-def _student_t(most_batches: int) -> list[float]:
-    """Quantiles of Student's distribution for two-sided intervals, by degrees of freedom."""
-    freedoms = np.maximum(np.arange(most_batches + 1), 1)
-    return [float(value) for value in stdtrit(freedoms, (1 + CONFIDENCE) / 2)]

@@ -16,6 +16,7 @@ from orchestrator.analysis.intervals import (
     rate_interval,
     share_interval,
     starts_to_decide,
+    student_t,
 )
 from orchestrator.analysis.throughput import Batches
 
@@ -205,3 +206,8 @@ def test_the_true_share_is_inside_as_often_as_promised_also_for_runs(
         usual += lower <= 0.9 <= upper
     assert ours / 300 >= 0.93
     assert usual / 300 <= usual_at_most
+
+
+def test_quantiles_of_student_are_the_tabled_ones() -> None:
+    quantiles = [round(student_t(freedom), 3) for freedom in (1, 2, 9, 30)]
+    assert quantiles == [12.706, 4.303, 2.262, 2.042]

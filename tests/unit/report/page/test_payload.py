@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from orchestrator.analysis.intervals import batches_of
-from orchestrator.report.page.payload import _differences, _order_within_batches, _student_t
+from orchestrator.report.page.payload import _differences, _order_within_batches
 
 planes = arrays(np.uint8, st.integers(0, 60))
 
@@ -30,13 +30,3 @@ def test_differences_add_up_to_the_bins(bins):
         batch = slice(first, first + size)
         assert (np.cumsum(differences[batch], dtype=np.uint8) == ordered[batch]).all()
         first += size
-
-
-def test_quantiles_of_student_are_the_tabled_ones():
-    quantiles = _student_t(30)
-    assert [round(quantiles[freedom], 3) for freedom in (1, 2, 9, 30)] == [
-        12.706,
-        4.303,
-        2.262,
-        2.042,
-    ]

@@ -1,0 +1,51 @@
+"""``orchestrator report``: the file it writes, and its exit statuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import InputError
+from orchestrator.report.page import payload
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.test_current import planned, run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned())
+    return store
+
+
+def test_the_page_has_the_answer_under_each_limit(store: Store, tmp_path: Path) -> None:
+    output = tmp_path / "page.html"
+    done = invoke("report", store.uri, "--output", str(output))
+    assert done.status == 0
+    html = output.read_text()
+    assert "interactive (ttft&lt;=150ms,attainment&gt;=0.9)" in html
+    assert "tight (ttft&lt;=1ms,attainment&gt;=0.9)" in html
+
+
+def test_it_says_where_the_page_is_and_how_large(store: Store, tmp_path: Path) -> None:
+    output = tmp_path / "page.html"
+    done = invoke("report", store.uri, "--output", str(output))
+    size_mb = output.stat().st_size / 1e6
+    assert f"page.html: {size_mb:.1f} MB" in done.stdout
+
+
+def test_an_experiment_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
+    output = tmp_path / "page.html"
+    with pytest.raises(InputError, match="other"):
+        invoke("report", store.uri, "--experiment", "other", "--output", str(output))
+    assert not output.exists()
+
+
+def test_more_requests_than_a_browser_can_judge_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload, "MOST_REQUESTS", 1)
+    with pytest.raises(InputError, match=r"too many for one page \(at most 1\)"):
+        invoke("report", store.uri, "--output", str(tmp_path / "page.html"))
