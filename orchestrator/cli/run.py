@@ -256,11 +256,12 @@ def _write_page(store: Store) -> None:
     """
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.page.html import page_of
+    from orchestrator.report.text import echo
 
     try:
         page = page_of(store.uri, [StoredExperiment(store)])
         if page.requests:
-            click.echo(f"page: {store.write_page(page.html)}", err=True)
+            echo(f"page: {store.write_page(page.html)}", err=True)
     except Exception as error:
         # all is measured: a page can be written later
         click.echo(f"note: no page (orchestrator report writes it): {error}", err=True)
