@@ -1,16 +1,16 @@
 """Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
 confidence out.
 
-For notebooks: ``read``, ``metrics``, ``best`` and ``requests`` (docs/recipes.md).
+For notebooks: ``read``, ``metrics``, ``best``, ``frontier`` and ``requests`` (docs/recipes.md).
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.report.frames import best, metrics, read, requests
+    from orchestrator.report.frames import best, frontier, metrics, read, requests
 
 __version__ = "0.1.0"
-__all__ = ["best", "metrics", "read", "requests"]
+__all__ = ["best", "frontier", "metrics", "read", "requests"]
 
 
 def __getattr__(name: str) -> Any:

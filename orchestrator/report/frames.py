@@ -29,7 +29,7 @@ from orchestrator.spec.settings import EngineSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["best", "metrics", "read", "requests"]
+__all__ = ["best", "frontier", "metrics", "read", "requests"]
 
 Library = Literal["pandas", "polars"]
 Frame = Any  # pandas.DataFrame or polars.DataFrame
@@ -174,6 +174,33 @@ def best(
         ]
         frame.attrs["why"] = "; ".join(reasons) or NOTHING_TO_RANK
     return frame
+
+
+def frontier(points: Frame) -> Frame:
+    """The valid rows of ``metrics`` that no other beats: in tokens/s that a user sees (median) and
+    in tokens/s per device. Equal rows all stay.
+
+    Adds ``per_user`` and ``per_device``. Points of different workloads or models should not be
+    compared: filter them first.
+    """
+    import numpy as np
+
+    from orchestrator.analysis.frontier import on_frontier
+
+    def numbers(name: str) -> Any:
+        return np.asarray(points[name].to_numpy(), np.float64)
+
+    devices = numbers("devices")
+    columns = {
+        "per_user": numbers("decode_throughput.p50"),
+        "per_device": numbers("output_token_throughput") / np.where(devices > 0, devices, np.nan),
+    }
+    is_valid = points["validity"].to_numpy() == "valid"
+    per_user = np.where(is_valid, columns["per_user"], np.nan)
+    stays = on_frontier(per_user, columns["per_device"])
+    if hasattr(points, "with_columns"):  # Polars
+        return points.with_columns(**columns).filter(stays)
+    return points.assign(**columns)[stays]
 
 
 def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:

@@ -66,6 +66,8 @@ def test_every_python_recipe_runs_and_agrees_with_results(
     }
     assert names["polars_points"]["ttft_ms.p99"].to_list() == points["ttft_ms.p99"].tolist()
     assert names["polars_points"].columns == points.columns.tolist()
+    polars_pareto = orchestrator.frontier(names["polars_points"])
+    assert polars_pareto["point_id"].to_list() == names["pareto"]["point_id"].tolist()
     assert names["ttft"].filter(level=4).row(0)[1:] == tuple(names["curve"].loc[4.0])
     polars_goodput = {one["measurement_id"]: one for one in names["polars_goodput"].to_dicts()}
     for one in shown:
