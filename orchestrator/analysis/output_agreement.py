@@ -1,5 +1,5 @@
-"""How much of what a deployment answered to fixed prompts, before it was measured, equals the
-answers of its model's reference deployment.
+"""Compares what a deployment answered to fixed prompts, before it was measured, with the answers
+of its model's reference deployment.
 
 This does not evaluate quality: it tells a fast engine from one that computes something else. Only
 answers of one model to the same prompt through the same API are compared (docs/metrics.md).
@@ -17,7 +17,7 @@ from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# below it, hardly any token equals the reference's: answers of another model do as well
+# below this share, answers agree with the reference no better than those of another model
 NEAR_CHANCE = 0.1
 
 
@@ -27,11 +27,11 @@ class AgreementNote(Enum):
     # no share
     IS_REFERENCE = auto()
     ALONE = auto()  # nothing else of its model was asked the same
-    NOT_STORED = auto()  # its answers are not
-    MADE_UP = auto()  # by an emulator
+    NOT_STORED = auto()  # its answers are not stored
+    MADE_UP = auto()  # an emulator made its answers up
     NO_REFERENCE = auto()  # no deployment of its model gave output
-    OTHER_PROMPTS = auto()  # the reference was asked others
-    EMPTY = auto()  # its answers and the reference's are
+    OTHER_PROMPTS = auto()  # the reference was asked other prompts
+    EMPTY = auto()  # its answers and the reference's are empty
     # remarks
     SUPERSEDED = auto()  # the plan no longer asks for the reference
     REFERENCE_AGAIN = auto()  # another start of the reference itself
@@ -66,8 +66,9 @@ class Disagreement:
 
 
 def disagreement(agreement: Agreement, limit: float) -> Disagreement | None:
-    """None if the agreement is at least ``limit``. The reference, and the only deployment of its
-    model, agree with themselves.
+    """Judge an agreement by ``limit``; None if it is at least that.
+
+    The reference, and a deployment that nothing can be compared with, count as agreeing.
     """
     if agreement.share is None:
         agrees = agreement.note in (AgreementNote.IS_REFERENCE, AgreementNote.ALONE)
@@ -106,7 +107,7 @@ def agreements(
     described: Callable[[StoredDeployment], StoredDeployment] = _as_stored,
     planned: Iterable[str] = (),
 ) -> dict[str, Agreement]:
-    """By deployment id, for deployments whose answers are stored.
+    """The agreement of every deployment whose answers are stored, by deployment id.
 
     ``described``: turns a deployment into the one that is shown; ``planned``: deployment ids in the
     order of the file.

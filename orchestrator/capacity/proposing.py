@@ -1,9 +1,9 @@
-"""Which deployments a race starts where it may not start all: the first in order, or those that
-Optuna proposes.
+"""Chooses the deployments that a race starts where it may not start all: those predicted best
+(without predictions the first in order), or those that Optuna proposes.
 
-The proposer is asked again for every start, with all that is known by then, and remembers nothing:
-after the same outcomes it proposes the same, in a sweep that goes on too. What it does not propose
-is not started, so the answer is the best of the deployments that were.
+The proposer is asked anew for every start, with everything that is known by then, and remembers
+nothing: after the same outcomes it makes the same proposal, also in a sweep that is continued.
+A deployment that is not chosen is not started, so the answer is the best of those that were.
 """
 
 from collections import Counter
@@ -16,16 +16,17 @@ from orchestrator.capacity.dominance import expected
 from orchestrator.capacity.race import GroupClaims, Race, distance
 
 INSTALL = "pip install llm-serving-orchestrator[optuna]"
-FIRST = 10  # starts of a group before outcomes count: of fewer no model can be made
+FIRST = 10  # starts of a group before outcomes count: fewer are not enough for a model
 
 Settings = Mapping[str, Any]
 T = TypeVar("T")
 
 
 class Shortlist:
-    """Chooses at most ``most`` deployments of a race, by name; None: all are chosen. ``targets``:
-    share of requests, by name of SLO. ``promise``: see ``plan/order.py``; empty: nothing is
-    predicted.
+    """Chooses at most ``most`` deployments of a race, by name; with None, all of them.
+
+    ``targets``: share of requests, by name of SLO. ``promise``: ``plan/order.py:
+    queue_priority``; empty where nothing is predicted.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class Shortlist:
 
     @property
     def left(self) -> int:
-        """How many may still be chosen; 0 where all are."""
+        """How many more may be chosen; 0 where all are chosen anyway."""
         return max(0, (self._most or 0) - len(self.chosen))
 
     def has(self, name: str) -> bool:
-        """Whether it was chosen."""
+        """Whether this deployment was chosen."""
         return self._most is None or name in self.chosen
 
     def others(self, names: Iterable[str]) -> list[str]:
@@ -64,10 +65,10 @@ class Shortlist:
         return [deployment for name, deployment in by_name.items() if name not in beyond]
 
     def choose(self, names: Sequence[str], running: Collection[str]) -> str:
-        """One more of ``names``. ``running``: of those chosen before, what is not over yet.
+        """Choose one more of ``names``. ``running``: deployments chosen before that are not over.
 
-        Groups that are not compared with each other take turns. The proposer begins with what is
-        predicted best, too.
+        Groups that are not compared with each other take turns. With a proposer, too, the first
+        starts of a group are those predicted best, if there are predictions.
         """
         turns = Counter(self._group(chosen) for chosen in self.chosen)
         group = self._group(min(names, key=lambda name: turns[self._group(name)]))
@@ -95,8 +96,8 @@ class Shortlist:
         return None if entrant is None else entrant.group
 
     def _results(self, group: Hashable, running: Collection[str]) -> dict[str, float | None]:
-        """What chosen ones hold, as a share of the best of them, of several searches the largest;
-        0: they failed; None: nothing is known yet.
+        """What each chosen deployment of the group holds, as a share of the best of them: 0 if it
+        failed, None if nothing is known yet. Of several searches the largest share counts.
         """
         results: dict[str, float | None] = {}
         for name in sorted(self.chosen):
@@ -110,8 +111,8 @@ class Shortlist:
         return results
 
     def _values(self, group_claims: GroupClaims, names: Collection[str]) -> dict[str, float]:
-        """What those of these names are expected to hold, over their divisors, as far as probes
-        tell.
+        """The load that each of ``names`` is expected to hold, divided by its divisor. Deployments
+        of which probes say nothing yet are left out.
         """
         target = self._targets[group_claims.slo]
         values: dict[str, float] = {}
@@ -125,9 +126,10 @@ class Shortlist:
 
 
 def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None], seed: int) -> str:
-    """The one of ``settings``, by name, to be tried next, by Optuna's tree-structured Parzen
-    estimator. ``known``: the values of those that were tried, the higher the better; None: not
-    known yet. Raises InputError without Optuna.
+    """The name in ``settings`` to try next, by Optuna's tree-structured Parzen estimator.
+
+    ``known``: by name, the value of each that was tried, the higher the better; None if it is not
+    known yet. Raises InputError if Optuna is not installed.
     """
     try:
         import optuna
@@ -158,8 +160,10 @@ def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None],
 
 
 def _axes(settings: Sequence[Settings]) -> dict[str, list[Any]]:
-    """Values of each setting that varies, numbers in order. Of settings that vary together the
-    first stands for all. Values are told apart by how they are written: 1 and True are two.
+    """The values of each setting that varies; numbers are sorted.
+
+    Where several settings vary together, only the first is kept. Values are told apart by their
+    ``repr``, so 1 and True differ.
     """
     axes: dict[str, list[Any]] = {}
     patterns: set[tuple[int, ...]] = set()  # in which deployments a setting has equal values
@@ -185,14 +189,16 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _distribution(kinds: Any, values: Sequence[Any]) -> Any:
-    """Of places in ``values``: near ones are alike if these are numbers."""
+    """The distribution of indexes into ``values``. Indexes of numbers are ordered, so that Optuna
+    takes neighbours for alike; others are categories.
+    """
     if _are_numbers(values):
         return kinds.IntDistribution(0, len(values) - 1)
     return kinds.CategoricalDistribution(range(len(values)))
 
 
 def _places(settings: Settings, axes: Mapping[str, Sequence[Any]]) -> dict[str, int]:
-    """Where a deployment stands on each axis."""
+    """The index of a deployment's value on each axis."""
     places: dict[str, int] = {}
     for axis, values in axes.items():
         texts = [repr(value) for value in values]

@@ -1,12 +1,12 @@
-"""The highest load that holds the limits: one level after the other is probed until that is known
+"""Finds the highest load that holds the limits by probing one level after the other
 (docs/search.md).
 
-What is asked next follows from what was told alone, in whatever order
-(``capacity/choose_level.py``). Tiers of limits share probes: the one that knows least is asked for
-first. One that is dominated in a race (``capacity/race.py``), or whose probes have a verdict that
-no other load changes, asks no more. Where the deployment is started more than once, all is
-searched on one start and what it found is confirmed on the second one, on which the search then
-stays.
+The next level depends only on the outcomes that the search was told, not on their order
+(``capacity/choose_level.py``). Tiers of limits share probes: the tier about which least is known
+has its level probed first. A tier asks for nothing more once it is dominated in a race
+(``capacity/race.py``), or once its probes have a verdict that no other load can change. Where the
+deployment is started more than once, the search explores on the first start, confirms what it
+found on the second, and stays on the second from then on.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ from orchestrator.results.records import Committed
 from orchestrator.spec.load import Level, Slo
 
 MOST_PROBES = 64  # of one run; another one goes on
-EXPECTED, BEHIND = 12, 2  # probes of one search, and of one that others are ahead of, for estimates
+# for estimates of time: how many probes a search takes
+EXPECTED_PROBES = 12
+EXPECTED_PROBES_BEHIND = 2  # while other deployments of the race are expected to hold more
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class WantedLevel:
-    """A level that a tier would have probed next. ``width``: of the tier's bracket, which says how
-    little is known; the largest comes first.
+    """A level that a tier would have probed next.
+
+    ``width``: of the tier's bracket. The wider the bracket, the less is known of the tier; the
+    widest comes first.
     """
 
     width: float
@@ -56,8 +60,10 @@ class WantedLevel:
 
 @dataclass(frozen=True, slots=True)
 class WantedLevels:
-    """What all tiers would have probed next. ``to_confirm``: what the second start of the engine is
-    to confirm, when nothing is left ``to_explore``; empty where there is one start.
+    """What all tiers would have probed next.
+
+    ``to_confirm``: levels for the second start of the engine, probed when nothing is left
+    ``to_explore``; empty where the engine is started only once.
     """
 
     to_explore: list[WantedLevel]
@@ -68,7 +74,7 @@ class Capacity:
     """One search, of all tiers. Its points are probes: each ends as soon as it is known whether it
     holds every SLO.
 
-    Until ``look``, ``tell`` or ``hurry`` change what is known, all answers follow from the same.
+    Its answers change only after ``look``, ``tell`` or ``hurry``.
     """
 
     needs_figures = True
@@ -114,20 +120,20 @@ class Capacity:
         return Level(control=self._control, value=max(levels).level)
 
     def look(self) -> bool:
-        """See what rivals hold now; whether that is anything else."""
+        """Look at what rivals hold now. Returns whether that has changed."""
         if self._rivals is None or not self._rivals.look(self._told > 0):
             return False
         self._wanted_levels = None
         return True
 
     def hurry(self, left_s: float) -> None:
-        """So many seconds are left: ask for what they suffice to show, if anything."""
+        """Only ``left_s`` seconds of load are left: explore only what they suffice to show."""
         self._left_s = left_s
         self._wanted_levels = None
 
     @property
     def _ended(self) -> bool:
-        """Whether nothing is asked any more in this run, whatever is known."""
+        """Whether this run asks for nothing more, whatever is known."""
         if self._refused:
             return True
         return self._told_before is not None and self._told - self._told_before >= MOST_PROBES
@@ -185,7 +191,7 @@ class Capacity:
         level = self.ask()
         if level is None:
             return ()
-        probes = BEHIND if self._is_behind() else EXPECTED
+        probes = EXPECTED_PROBES_BEHIND if self._is_behind() else EXPECTED_PROBES
         return (level,) * max(probes - self._told, 1)
 
     def _is_behind(self) -> bool:
@@ -200,7 +206,9 @@ class Capacity:
 
     @property
     def before(self) -> tuple[tuple[EarlierProbes, ...], ...]:
-        """Of each tier's tests, for the next probe (``capacity/sequential_test.py: Probe``)."""
+        """What earlier probes say to each test of each tier, for the next probe
+        (``capacity/sequential_test.py: Probe``).
+        """
         level = self.ask()
         if level is None:
             return ()
@@ -218,7 +226,9 @@ class Capacity:
 
     @property
     def start(self) -> int:
-        """Of the deployment, that the next probe belongs to: once turned to, the second one stays."""
+        """The start of the deployment that the next probe belongs to: 0 for the first, 1 for the
+        second. A search that has probed on the second start stays there.
+        """
         return int(self._starts > 1 and (self._confirms or not self._wanted().to_explore))
 
     def claims(self) -> dict[str, Claim]:
@@ -236,7 +246,7 @@ class Capacity:
         return reaches
 
     def asking(self) -> set[str]:
-        """The SLOs, by name, that a level is asked for now: others may be over, dominated, or wait
+        """Names of the SLOs for which a level is wanted now. The others are over, dominated, or wait
         for rivals.
         """
         wanted = self._wanted()
@@ -304,13 +314,14 @@ class Tier:
 
     @property
     def width(self) -> float:
-        """Of the bracket: how little is known."""
+        """The bracket's upper bound divided by its lower: the wider, the less is known."""
         return self.claim.high / max(self.claim.low, LOWEST)
 
     def before(self, level: float, start: int = 0) -> tuple[EarlierProbes, ...]:
-        """What the next probe of a level begins with, for each test. The first one of a level is
-        quick while it shall only be known whether to go up or down: without that, searches took 17 %
-        more load.
+        """What the next probe of a level begins with, for each test.
+
+        While the search only needs to know whether to go up or down, the first probe of a level is
+        quick: without that, searches took 17 % more load.
         """
         there = self.state.at(level)
         if there is None and self.state.is_screening:

@@ -1,16 +1,19 @@
-"""The outcome of a request: its status, and unless that is ``ok`` the class of its error."""
+"""The outcome of a request: its status, the class of its error unless the status is ``ok``, and
+where its token count comes from; and what an attempt knows of prefix caches.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Literal
 
-# Whether an attempt could find earlier prompts in the prefix caches: no, because its requests carry
-# a salt of their own (salted), the caches were emptied before it, or are off; otherwise nobody
-# knows.
+# Why an attempt cannot have found earlier prompts in the prefix caches: its requests carry a salt of
+# their own (salted), the caches were emptied before it, or they are off. Otherwise it is unknown
+# whether it found any.
 CacheState = Literal["salted", "emptied", "off", "unknown"]
 
-# of chunks that arrive together with the one before; above it chunk times say nothing of tokens
+# share of chunks that arrive together with the one before; above it, chunk times say nothing about
+# the times of tokens
 BUFFERED_SHARE = 0.2
 # with fewer chunks, of unknown lengths, TPOT may be off by more than a fifth
 FEW_CHUNKS = 5
@@ -25,7 +28,7 @@ class TokenCounts(StrEnum):
     CONTINUOUS_USAGE = "continuous_usage"
     NATIVE = "native"
     TOKENIZER = "tokenizer"
-    CHUNKS = "chunks"  # nobody counts tokens: each event is taken as one
+    CHUNKS = "chunks"  # tokens are not counted: each event is taken as one token
 
 
 # sources of token counts that say what each event held
