@@ -14,7 +14,7 @@ from orchestrator.results.store import Store
 def stored_limit_values(
     store: Store, attempts: Iterable[AttemptIds], latencies: Sequence[str]
 ) -> dict[AttemptIds, LimitValues]:
-    """The values of some attempts by their ids, those of ``latencies`` (names of LIMITS) alone.
+    """The values of ``latencies`` (names of LIMITS) for every request, by attempt.
 
     Damaged attempts are left out (``store.damage``).
     """

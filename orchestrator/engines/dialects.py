@@ -13,7 +13,7 @@ from orchestrator.spec.settings import EngineSettings
 
 
 def dialect_of(engine: Engine, settings: EngineSettings, api: str) -> Dialect:
-    """The dialect of one of its APIs. Raises KeyError for one that it does not have."""
+    """The dialect of one API of a deployment. Raises KeyError if it does not have that API."""
     drafted = 0
     if engine.drafts is not None:
         drafted = max(engine.drafts.tokens(part) for part in settings.engines.values())
@@ -21,7 +21,7 @@ def dialect_of(engine: Engine, settings: EngineSettings, api: str) -> Dialect:
 
 
 def dialects_of(engine: Engine, settings: EngineSettings) -> dict[str, Dialect]:
-    """By API; limited to what the router in front of the engine passes on."""
+    """The dialects of a deployment by API, limited to what a router in front of it passes on."""
     own = engine.dialects(settings)
     if settings.router is None:
         return own

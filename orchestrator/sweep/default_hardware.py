@@ -26,7 +26,7 @@ def on_this_cluster(
     """Give deployments without hardware the cluster's accelerator: its GPUs (``any`` if
     unlabelled), else CPU cores.
 
-    Raises ProblemsError with each of them if the cluster has several kinds of GPU.
+    Raises ProblemsError, with each such deployment, if the cluster has several kinds of GPU.
     """
     labels = {
         machine.labels.get(ACCELERATOR_LABEL, ANY.accelerator)
@@ -63,7 +63,7 @@ def check_same(
     """Check that committed results of deployments without hardware come from the accelerator they
     would run on here.
 
-    Raises ProblemsError with every deployment for which that is not so.
+    Raises ProblemsError with every deployment that was measured on another accelerator.
     """
     here = {
         deployment.id: deployment
