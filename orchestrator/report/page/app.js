@@ -191,7 +191,7 @@
     showWinner();
     showRanking();
     writeHash();
-    drawSoon();
+    drawSoon(["frontier", "curves", "heat"]);  // the others show one point, whatever the limits are
   }
 
   function throughputText(ranked) {
@@ -504,6 +504,7 @@
     replaceChoice("heat-y", settings, state.heatY, (value) => { state.heatY = value; writeHash(); drawSoon(["heat"]); });
     showPoint();
     judgeAgain();
+    drawSoon(["distribution", "timeline"]);
   }
 
   byId("copy-csv").addEventListener("click", (event) => copy(event.currentTarget, csv()));
