@@ -6,7 +6,8 @@ from orchestrator.base.arrays import Bools, Floats
 
 
 def on_frontier(first: Floats, second: Floats) -> Bools:
-    """Which points no other beats: is as good in both figures, and better in one.
+    """Which points no other point beats. One beats another if it is at least as good in both figures
+    and better in one.
 
     Equal points beat each other in nothing, so all of them stay. A point with an unknown figure
     (NaN) is never on the frontier.

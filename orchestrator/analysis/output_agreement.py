@@ -218,7 +218,8 @@ def _agreement(of_deployment: Sequence[AnsweredLaunch], first: AnsweredLaunch) -
     if not pairs:
         return Agreement(reference=label, note=AgreementNote.OTHER_PROMPTS)
     as_ids = all(answer.token_ids and other.token_ids for answer, other in pairs)
-    equal = total = 0
+    equal = 0
+    total = 0
     for answer, other in pairs:
         if as_ids:
             own, expected = answer.token_ids or (), other.token_ids or ()

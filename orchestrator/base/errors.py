@@ -1,4 +1,5 @@
-"""Every exception this program raises on purpose.
+"""The exceptions that may leave a room. Those that one room raises and handles itself are defined
+there.
 
 OrchestratorError
 ├── InputError            the user's input is wrong; nothing was started; exit status 2
@@ -21,7 +22,9 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Who or what is to blame; decides how often it is tried again (docs/failures.md)."""
+    """Who or what is to blame for a failure. It decides how often what failed is tried again
+    (docs/failures.md).
+    """
 
     retries: int
     meaning: str
@@ -209,7 +212,7 @@ class Failure:
 
 
 class OrchestratorError(Exception):
-    """Root of everything raised on purpose."""
+    """Root of the exceptions that may leave a room."""
 
 
 class InputError(OrchestratorError):

@@ -1,4 +1,4 @@
-"""Many things at a time: in groups, and named in a sentence."""
+"""Groups of values by a key, and lists of names in a sentence."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar

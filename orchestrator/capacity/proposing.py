@@ -56,11 +56,11 @@ class Shortlist:
         return self._most is None or name in self.chosen
 
     def others(self, names: Iterable[str]) -> list[str]:
-        """Of these, the ones that were not chosen."""
+        """The names among ``names`` that were not chosen."""
         return [name for name in names if not self.has(name)]
 
     def expected(self, by_name: Mapping[str, T]) -> list[T]:
-        """Of these, the chosen ones and as many others as may still be chosen."""
+        """The chosen deployments of ``by_name``, and as many others as may still be chosen."""
         beyond = set(self.others(by_name)[self.left :])
         return [deployment for name, deployment in by_name.items() if name not in beyond]
 

@@ -120,7 +120,7 @@ class Capacity:
         return Level(control=self._control, value=max(levels).level)
 
     def look(self) -> bool:
-        """Look at what rivals hold now. Returns whether that has changed."""
+        """Take in what rivals hold now. Returns whether that has changed."""
         if self._rivals is None or not self._rivals.look(self._told > 0):
             return False
         self._wanted_levels = None
@@ -161,7 +161,8 @@ class Capacity:
         """The levels that a tier would explore and confirm; not below what the leader of the race
         is expected to hold.
         """
-        guess, leader_estimate = self._guess, 0.0
+        guess = self._guess
+        leader_estimate = 0.0
         if self._rivals is not None:
             leader_estimate = self._rivals.leader_estimate(tier.slo.name)
             guess = guess or self._rivals.neighbour(tier.slo.name)

@@ -42,26 +42,26 @@ ALPHA = 0.05  # how often one verdict may be wrong
 # the same for probes that confirm: their level was shown to hold before, and they only have to say
 # that this was no luck
 CONFIRM_ALPHA = 0.2
-# a running probe gets this part of alpha: its stored rows are cut a little differently, and shall
-# lead to the same verdict
+# a running probe gets this part of alpha: its stored rows, which are cut a little differently, must
+# lead to the same verdict later
 LIVE = 0.6
 PRIOR_MISSES = 6  # independent misses that weigh as much as the design effect that was assumed
 # standard deviations by which a backlog grows, in each of the last two quarters of a run
 GROWTH = 3.0
 MOSTLY = 0.8  # share of the requests of the last quarter that miss
-SLOWER = 2.0  # times as long as the first requests take the last ones
-FEWEST = 30  # requests that a verdict rests on: two slow ones of a cold engine are none
-# independent requests that "fails" rests on: one long run of misses comes at good levels, too
+SLOWER = 2.0  # the last requests take so many times as long as the first ones
+FEWEST = 30  # requests that a verdict needs: two slow ones of a cold engine show nothing
+# independent requests that "fails" needs: one long run of misses happens at good levels, too
 FEWEST_TO_FAIL = 20.0
-# times the target: two probes that began apart and fell so far show that a level fails; where only
-# evidence did, searches took 8 % more load, at a cliff 67 %
+# times the target: a running probe that falls so far fails, and two such probes, which began apart,
+# show that their level fails; with evidence alone, searches took 8 % more load, at a cliff 67 %
 FAR_BELOW = 0.7
 # between two looks at a running probe: the longer of this and this share of how long it has run
 LOOK_S = 0.5
 LOOK_SHARE = 0.1
 # evidence (a logarithm) that is expected at the end of a probe, with what the mixture costs
 NEEDED = -np.log(ALPHA) + 2.0
-# a probe may be found to take far more requests than expected after 1 / PATIENT of them
+# a probe may be judged to take far more requests than expected after 1 / PATIENT of those expected
 PATIENT = 4.0
 FAR_MORE = 2.0  # times the expected requests
 FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before they are judged
@@ -99,10 +99,10 @@ class Evidence:
 class EarlierProbes:
     """What earlier probes say of one test when a probe begins.
 
-    ``runs``: flags of probes of its level that count with it, in any order. ``learned``: of those
-    of its level that only tell how misses run. ``seen``: how misses run at other levels.
-    ``confirms``: its level was shown to hold. ``quick``: it shall only be known whether to go up or
-    down, which proves nothing, so requests are taken to be independent.
+    ``runs``: flags of earlier probes of its level that count as evidence, in any order.
+    ``learned``: flags of those that only tell how misses run. ``seen``: how misses run at other
+    levels. ``confirms``: its level was shown to hold. ``quick``: the probe only has to tell whether
+    to go up or down, which proves nothing, so requests are taken to be independent.
     """
 
     runs: tuple[Bools, ...] = ()
@@ -191,8 +191,8 @@ def _effect_of(runs: Sequence[Bools], missed: int, prior_effect: float) -> float
 
 
 def far_below(met: Bools, target: float) -> bool:
-    """Whether so many requests of a probe miss that another probe tells sooner than the rest of
-    this one whether that was one long run of misses.
+    """Whether so many requests of a probe miss that it should end. Whether they were one long run
+    of misses is told sooner by another probe than by the rest of this one.
     """
     return len(met) >= FEWEST and bool(met.mean() < FAR_BELOW * target)
 
@@ -267,7 +267,7 @@ class Probe:
             self._before = [EarlierProbes()] * len(self._targets)
         self._alpha = LIVE / max(1, len(self._targets))  # times that of a verdict
         self._ended: list[_EndedRequests] = []
-        # the first one of a tier stays
+        # a tier keeps its first verdict, but fails as soon as the probe diverges
         self.verdicts: tuple[LevelVerdict | None, ...] = (None,) * len(tiers)
         # at the last look: to a verdict it would take far more requests than expected
         self.takes_longer = False

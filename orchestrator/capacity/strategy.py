@@ -30,19 +30,20 @@ class Question:
     starts: int = 1  # of the engine
     rivals: Rivals | None = None  # searches of other deployments; None: there are none
     precision: float | None = None  # of a search for capacities; None: its own
-    follows: bool = False  # another one of its race is expected to be ahead, for estimates
+    # another deployment of its race is expected to be ahead; used for estimates
+    follows: bool = False
 
 
 class Strategy(Protocol):
     """Says which level to measure next, for one workload on one deployment.
 
-    What it asks follows from what it was told alone, so a sweep that was killed goes on by telling it
-    what is committed. A strategy that needs figures is told all of it first, the oldest first and whatever it
-    would have asked for. A level that is to be repeated is asked for again.
+    What it asks for depends only on what it was told, so a sweep that was killed goes on by telling
+    it what is committed. A strategy that needs figures is first told all of that, the oldest first,
+    whether or not it would have asked for it. A level is repeated by asking for it again.
     """
 
-    # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps
-    # are read then
+    # whether it must be told AttemptData, where the stored rows have it: then the rows of earlier
+    # sweeps are read, too
     needs_figures: ClassVar[bool]
 
     def __init__(self, question: Question) -> None: ...

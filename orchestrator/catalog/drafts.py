@@ -87,12 +87,13 @@ def _head_bytes(draft: ModelFacts, settings: EngineSettings, tensor: int) -> flo
     """Bytes of a head on one rank, at least: what it shares with the model is not counted, nor what
     only some heads have.
     """
-    parts, hidden = draft.parameters, draft.shape.hidden_size
+    parts = draft.parameters
+    shape = draft.shape
+    hidden = shape.hidden_size
     layers = parts.attention + parts.mlp + parts.experts
     # queries, keys and values read the embedding beside the hidden state
-    attention = draft.shape
-    layers += hidden * attention.head_dim * attention.num_attention_heads
-    layers += 2 * hidden * attention.head_dim * attention.num_key_value_heads
+    layers += hidden * shape.head_dim * shape.num_attention_heads
+    layers += 2 * hidden * shape.head_dim * shape.num_key_value_heads
     if draft.draft_vocab_size:
         joined = AUXILIARY_STATES * hidden * hidden
         layers += joined + draft.draft_vocab_size * hidden

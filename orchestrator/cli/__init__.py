@@ -1,1 +1,1 @@
-"""One file per command: parse, call, print; no logic."""
+"""One file per command: parse, call, print. Beside them stand the options that several share."""

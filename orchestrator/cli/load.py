@@ -571,7 +571,7 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     if not target.model:
         target = replace(target, model=only_model(target, listing, options.api_key_env))
         plan = _plan(asked, target.model, problems, prompts_option)
-    if plan is None:  # the name that the server gives its model is none
+    if plan is None:  # what the server calls its model is no name of a model
         raise ProblemsError(problems)
     plan = _of_this_run(plan, options_digest(asked, options), options)
     owner = (listing.owners or {}).get(target.model, "")

@@ -1,9 +1,9 @@
 """``transformers serve`` 5.24 (and 5.19) with continuous batching: a reference for correctness, and
 a light engine for CPUs.
 
-It takes no API key, and lists no models or the model by its own name, so only the owner of the
-listening socket proves that it is ours. Its log has no sizes: the first request creates its cache,
-and logs it at a level that is off.
+It takes no API key. It lists no models, or the model under a name of its own, so only the owner of
+the listening socket proves that a server is ours. Its log has no sizes: its cache is created with
+the first request, and logged at a level that is off.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
 BLOCK = 256  # tokens of a KV block; kv_cache_tokens are turned into blocks
-# By default its KV cache and attention mask would take most of a CPU node's memory, and the first
-# request minutes.
+# By default its KV cache and attention mask would take most of a CPU node's memory, and its first
+# request would take minutes.
 CPU_PINS = {"kv_cache_tokens": 16384, "max_num_batched_tokens": 1024}
 # modeling_utils.py: AttentionInterface
 ATTENTION = (

@@ -1,1 +1,3 @@
-"""The load path: arrivals, workloads, one striped schedule, wires, transport, client, validity."""
+"""The load path: arrivals, one striped schedule, wires, transport, client, validity. What requests
+contain is in ``workloads``.
+"""

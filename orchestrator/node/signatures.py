@@ -3,8 +3,8 @@ hub, the operating system and container runtimes.
 
 An engine's own messages are in its file (``LogWords``). Each signature has the kind of failure, a
 pattern that recognizes the line, and a line that was seen. The kind decides whether a launch is
-tried again (``FailureKind.failure_class``) and in which order signatures are looked for
-(``Weight``).
+tried again (``FailureKind.failure_class``). The kind, and whether a signature is vague, decide in
+which order signatures are looked for (``Weight``).
 """
 
 import re

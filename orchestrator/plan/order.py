@@ -1,5 +1,6 @@
 """The order in which deployments run: by class (``QueueClass``), then those over several nodes, then
-those predicted best, then the longest.
+those predicted best, then the longest. In the class CONTINUED those over several nodes have no
+precedence.
 """
 
 import statistics
@@ -39,7 +40,7 @@ def queue_position(
     ``priority``: see ``queue_priority``; of a launch that is CONTINUED, how much load the
     deployment may still hold. ``seconds``: how long the launch is expected to take.
 
-    The table in ``tests/unit/sweep/test_admission_order.py`` guards this order.
+    ``tests/unit/sweep/test_admission_order.py`` guards this order.
     """
     goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED
     return QueuePosition(queue_class, goes_after_gangs, -priority, -seconds)

@@ -33,7 +33,9 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
 
 
 def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
-    """The probes of one search, if none of them tells of its level."""
+    """The probes of one search that call for another measurement: those whose verdict no load
+    changes; where there are none, all of them, if none tells anything of its level.
+    """
     repeats = [repeat for point in probes for repeat in point.repeats]
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]
     if unchangeable:

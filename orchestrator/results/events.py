@@ -9,7 +9,8 @@ from typing import Any
 
 from orchestrator.results.records import EventRow
 
-# Every kind of event and what it means; a test checks that the program uses no others
+# Every kind of event and what it means, as in the table of docs/data-format.md; a test checks that the
+# program uses no others
 KINDS = {
     "sweep": "the sweep begins: `total` measurements, of which `skipped` are already done",
     "node_silent": "a node did not answer the check before the start",
@@ -57,7 +58,8 @@ KINDS = {
         "fails), `status`"
     ),
     "gives_way": (
-        "a launch ends for others: of its race, or until it is known what they leave of the budget"
+        "a launch ends so that others may run: others of its race, or all until it is known what "
+        "they leave of the budget"
     ),
     "open_again": "measurements that were spoilt are measured again (`run --again`)",
     "kept": "measurements were spoilt as often as they are measured again, and stay as they are",
@@ -79,7 +81,7 @@ KINDS = {
 }
 
 
-SWEEP = "sweep"  # stands for a deployment's label in the phases of the sweep itself
+SWEEP = "sweep"  # in phases of the sweep itself, in place of a deployment's label
 
 
 class LaunchState(StrEnum):

@@ -3,7 +3,7 @@ whole path of one API, with a query.
 
 ``http://host``, ``http://host/v1``, ``https://host/api/v3``, ``https://host/v1/chat/completions/``
 and ``https://host/openai/deployments/x/chat/completions?api-version=2026-01-01`` are all such
-addresses. Engines, the load client and commands may not import each other, so it is defined here.
+addresses. Engines and the load client, which may not import each other, both need it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.base.redaction import is_secret
 
 _KEYS = "keys go into a variable: --api-key-env, in a file api_key_env"
 VERSION = "/v1"  # stands before OpenAI's paths nearly everywhere
-# what a pasted path of an API ends with, longest first -> the API's name in `load`
+# what a pasted path of an API ends with -> the API's name in `load`
 _API_PATHS = {
     "/chat/completions": "chat",
     "/completions": "completions",

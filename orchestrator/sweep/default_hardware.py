@@ -85,13 +85,21 @@ def check_same(
     problems = []
     for row in rows_of(rows, DeploymentRow):
         deployment = here[row.deployment_id]
-        was = row.accelerator
-        now = deployment.hardware.accelerator
-        if was != now and (CPU in (was, now) or ANY.accelerator not in (was, now)):
+        measured_on = row.accelerator
+        present = deployment.hardware.accelerator
+        if _are_different(measured_on, present):
             text = (
-                f"{deployment.label} names no hardware; it was measured on {was}, "
-                f"and this cluster has {now}"
+                f"{deployment.label} names no hardware; it was measured on {measured_on}, "
+                f"and this cluster has {present}"
             )
             problems.append(Problem(text, hint="name the hardware, so that both are kept apart"))
     if problems:
         raise ProblemsError(problems)
+
+
+def _are_different(measured_on: str, present: str) -> bool:
+    """Whether two accelerators are surely not the same. ``any`` may be every kind of GPU."""
+    if measured_on == present:
+        return False
+    both = (measured_on, present)
+    return CPU in both or ANY.accelerator not in both

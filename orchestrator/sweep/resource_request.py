@@ -27,7 +27,7 @@ from orchestrator.spec.load import counted
 from orchestrator.spec.settings import ROUTER
 from orchestrator.spec.stages import PlannedSettings
 
-# for nodes of a cluster that just starts to join, and for a lost node to come back
+# how long nodes of a starting cluster get to join it, and a lost node to come back
 ROOM_S, RETURN_S = 5.0, 60.0
 NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
 # factor on --placement-timeout while nodes are being set up, which includes image and weights
@@ -191,8 +191,9 @@ class ResourceRequest:
         sizes: list[int] = []
         for footprint in self._whole_nodes(machines, types, most):
             sizes += [footprint.bundles[0].gpus] * len(footprint.bundles)
-        if not self.gpus:
-            del sizes[max(map(len, self.replicas), default=0) :]
+        if not self.gpus:  # replicas may share nodes then: as many as the largest of them needs
+            most_ranks = max(map(len, self.replicas), default=0)
+            del sizes[most_ranks:]
         labels = {ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}
         labels |= dict(self.labels)
         nodes = []
@@ -255,10 +256,11 @@ class ResourceRequest:
         if most == math.inf:
             sizes = sizes[:1]
 
-        def nodes_beyond_most(footprints: list[Footprint]) -> float:
+        def count_above_most(footprints: list[Footprint]) -> float:
+            """The number of nodes; all numbers that ``most`` allows count alike."""
             return max(most, sum(len(footprint.bundles) for footprint in footprints))
 
-        return min((self._pack_onto_nodes(*size) for size in sizes), key=nodes_beyond_most)
+        return min((self._pack_onto_nodes(*size) for size in sizes), key=count_above_most)
 
     def _pack_onto_nodes(self, gpus: int, cpus: float) -> list[Footprint]:
         """Whole nodes of this size that hold all replicas. Those without GPUs are asked for with

@@ -17,8 +17,10 @@ from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
 
-# how long a host that others hold is not tried: each try starts an agent where others measure
-REST_S, MOST_REST_S = 2.0, 60.0
+# how long a host that others hold is not tried, at first and at most: each try starts an agent where
+# others measure
+REST_S = 2.0
+MOST_REST_S = 60.0
 
 
 @dataclass(slots=True)
@@ -90,11 +92,11 @@ class SweepState:
         # engine -> actual and estimated seconds of its starts
         self._engines: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
-        self._launches: dict[str, LaunchRecord] = {}  # deployment id -> its launch of now
+        self._launches: dict[str, LaunchRecord] = {}  # deployment id -> its current launch
         self._spent = Spending()
         self._set_aside: dict[str, _SetAside] = {}  # by deployment id
         self._resting: dict[str, _Rest] = {}  # by address
-        # hosts of a launch that waits on other hosts by now -> since when it had waited for them
+        # hosts that a launch waited for before it chose others -> since when it had waited for them
         self._waited_since: dict[tuple[str, ...], int] = {}
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = 0.0
@@ -108,7 +110,7 @@ class SweepState:
                 setattr(self.counts, name, getattr(self.counts, name) + number)
 
     def launch(self, deployment: Deployment) -> LaunchRecord:
-        """The deployment's launch of now; a new one, in the queue, if there is none."""
+        """The deployment's current launch; a new one, in the queue, if there is none."""
         with self._lock:
             return self._launch(deployment)
 

@@ -32,7 +32,7 @@ class _ProbeActor:
 
 
 _PROBE_ACTOR: Any = ray.remote(num_cpus=0, max_restarts=0)(_ProbeActor)
-# a task: a node without the program says so
+# a task: on a node that lacks the program it fails, and its error says so
 _REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
 
 
@@ -61,8 +61,8 @@ class HeadMonitor:
         self._answer: bool | None = None
 
     def has_configuration(self) -> bool | None:
-        """Whether it was; None while the head has not answered, False once the time for an answer
-        is over. Does not wait.
+        """Whether the monitor has an autoscaling configuration. None: the head has not answered
+        yet. False also when the time for its answer is over. Does not wait.
         """
         if self._answer is None and self._question is None:
             self._ask()

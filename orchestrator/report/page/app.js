@@ -7,6 +7,7 @@
   const payload = JSON.parse(new TextDecoder().decode(await inflated(packed.described)));
   const groups = payload.groups;
   if (groups.length === 0) return;
+  for (const point of groups.flatMap((group) => group.points)) point.level ??= Infinity;  // all at once: JSON has no such number
   const LATENCIES = [["ttft", "TTFT"], ["tpot", "TPOT"], ["e2e", "E2E"]];
   const UNITS = { gpu: "output tokens/s per device", usd: "output tokens/USD", deployment: "output tokens/s" };
   const bins = judge.decodeBins(await inflated(packed.bins), groups);

@@ -96,8 +96,8 @@ def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
 
 
 def _section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:
-    bends = judged.experiment.knees(judged.points)
-    points = [point_document(point, judged.slos, knees=bends) for point in judged.points.current]
+    knees = judged.experiment.knees(judged.points)
+    points = [point_document(point, judged.slos, knees=knees) for point in judged.points.current]
     return ExperimentSection(
         name=judged.experiment.name,
         points=tuple(points),

@@ -71,20 +71,16 @@ def test_starts_that_take_less_than_expected_reorder_the_queue(store: Store) -> 
     """
     plan = plan_of("{max_num_seqs: 1}, {max_num_seqs: 2}, {engine: emulator, profile: h100-80gb}")
     sweep(world_of(ready_after_s=1.0), plan, store)
-    engines = {one.id: one.settings.engine for one in plan.deployments}
+    engines = {deployment.id: deployment.settings.engine for deployment in plan.deployments}
     assert [engines[row.deployment_id] for row in launches(store)] == ["vllm", "emulator", "vllm"]
 
 
 def test_no_launch_overtakes_a_gang_onto_one_node_too_many() -> None:
-    machines, reservations = (
-        [*HOSTS[:2], node("small", gpus=1)],
-        [Reservation(need(8), (("a",),), 100.0)],
-    )
-    gang, long, short = (
-        Waiting("gang", need(8, 2), 50),
-        Waiting("long", need(1), 500),
-        Waiting("short", need(1), 20),
-    )
+    machines = [*HOSTS[:2], node("small", gpus=1)]
+    reservations = [Reservation(need(8), (("a",),), 100.0)]
+    gang = Waiting("gang", need(8, 2), 50)
+    long = Waiting("long", need(1), 500)
+    short = Waiting("short", need(1), 20)
     assert picked([gang, long], machines, reservations, most_nodes=2) == ""
     assert picked([gang, long], machines, reservations, most_nodes=3) == "long"
     assert picked([gang, long, short], machines, reservations, most_nodes=2) == "short"
