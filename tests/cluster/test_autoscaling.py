@@ -165,7 +165,7 @@ from orchestrator.cluster.base import Bundle, Footprint
 from orchestrator.cluster.ray.cluster import RayCluster
 from orchestrator.cluster.ray.private import head_node
 
-end_s = time.monotonic() + 60.0
+end_s = time.monotonic() + 150.0  # nodes of a busy machine come late
 while True:
     try:
         ray.init(address=sys.argv[1], _node_ip_address="{ELSEWHERE}", log_to_driver=False, namespace="orchestrator")
