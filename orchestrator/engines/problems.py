@@ -103,6 +103,8 @@ def _container_problems(settings: EngineSettings, hardware: Hardware) -> Iterato
 
 
 def _extra_args_conflicts(engine: Engine, settings: EngineSettings) -> list[str]:
+    if not settings.extra_args:
+        return []
     owners = _flag_owners(engine)
     release = release_of(engine.name, settings)
     if release is not None:
@@ -186,10 +188,8 @@ def _unknown_words(engine: Engine, settings: EngineSettings, is_certain: bool) -
 def _unknown_values(
     engine: Engine, settings: EngineSettings, command_line: CommandLine | None
 ) -> Iterator[str]:
-    for name, flag in _flags_with_choices(engine, command_line).items():
+    for name, flag in _flags_with_choices(engine, settings, command_line).items():
         value = getattr(settings, name)
-        if value is None:
-            continue
         common_words = engine.value_names.get(name, {})
         word = common_words.get(value, value)
         if word is None or flag.has_choice(word) or _is_of_plugin(engine, flag, settings):
@@ -206,13 +206,15 @@ def _unknown_values(
 
 
 def _flags_with_choices(
-    engine: Engine, command_line: CommandLine | None
+    engine: Engine, settings: EngineSettings, command_line: CommandLine | None
 ) -> dict[str, RecordedFlag]:
-    """Fields with the choices of their values: those of the engine's record, else the recorded
-    ones.
+    """Fields that are set, with the choices of their values: those of the engine's record, else
+    the recorded ones.
     """
     flags = {}
     for name, flag in iter_flags(engine.flags):
+        if getattr(settings, name) is None:
+            continue
         recorded = command_line.find(flag.name) if command_line else None
         if flag.choices:
             is_open = recorded is not None and recorded.is_open
@@ -220,7 +222,8 @@ def _flags_with_choices(
         elif recorded and recorded.choices and flag.kind == "value" and flag.of is None:
             flags[name] = recorded
     for name, values in engine.allowed_values.items():
-        flags[name] = RecordedFlag(name, "value", values)
+        if getattr(settings, name) is not None:
+            flags[name] = RecordedFlag(name, "value", values)
     return flags
 
 
