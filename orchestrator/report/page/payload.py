@@ -120,19 +120,66 @@ class PageGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class BinnedAttempt:
+    """Where the requests of an attempt lie in the bins. ``first``: the number of its first one."""
+
+    first: int
+    requests: int
+
+
+class RequestBins:
+    """The requests of attempts as bins, one attempt after the other, in the order they came."""
+
+    def __init__(self, stops: Mapping[str, Floats]) -> None:
+        """``stops``: by latency, in seconds."""
+        self.stops = stops
+        self.requests = 0
+        self._attempts: dict[AttemptIds, BinnedAttempt] = {}
+        self._planes: dict[str, list[Bins]] = {name: [] for name in LATENCIES}
+
+    def __contains__(self, ids: object) -> bool:
+        return ids in self._attempts
+
+    def __getitem__(self, ids: AttemptIds) -> BinnedAttempt:
+        return self._attempts[ids]
+
+    def add(self, ids: AttemptIds, latencies: LimitValues) -> None:
+        """Lays the requests of an attempt behind those that are there."""
+        planes = {
+            name: bins_of(latencies.seconds[name], latencies.ok, self.stops[name])
+            for name in LATENCIES
+        }
+        order = _order_within_batches(planes["ttft"])
+        for name in LATENCIES:
+            plane = planes[name][order]
+            self._planes[name].append(_differences(plane) if name == "ttft" else plane)
+        self._attempts[ids] = BinnedAttempt(self.requests, int(order.size))
+        self.requests += int(order.size)
+
+    def encoded(self, after: int = 0) -> bytes:
+        """The three planes one after the other. ``after``: how many attempts to leave out."""
+        planes = [plane for name in LATENCIES for plane in self._planes[name][after:]]
+        return np.concatenate(planes).tobytes() if planes else b""
+
+    def __len__(self) -> int:
+        """How many attempts there are."""
+        return len(self._attempts)
+
+
+@dataclass(frozen=True, slots=True)
 class Payload:
     """``stops``: by latency, in seconds. ``student_t``: half the width of an interval in standard
-    errors, by degrees of freedom. ``bins``: the three planes one after the other.
+    errors, by degrees of freedom.
     """
 
     groups: list[PageGroup]
     stops: dict[str, list[float]]
     student_t: list[float]
-    bins: bytes
+    bins: RequestBins
 
     @property
     def requests(self) -> int:
-        return len(self.bins) // len(LATENCIES)
+        return self.bins.requests
 
     def encoded(self) -> dict[str, str]:
         """All of it as texts that a page may hold: compressed, in base64."""
@@ -141,13 +188,16 @@ class Payload:
             "stops": self.stops,
             "student_t": self.student_t,
         }
-        return {"described": _packed(orjson.dumps(described)), "bins": _packed(self.bins)}
+        return {"described": _packed(orjson.dumps(described)), "bins": _packed(self.bins.encoded())}
 
 
-def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
+def payload_of(
+    experiments: Sequence[JudgedExperiment], earlier: RequestBins | None = None
+) -> Payload:
     """Everything that the page judges. ``experiments``: their points, judged by their own SLOs.
 
-    Raises InputError for more than MOST_REQUESTS.
+    ``earlier``: bins that hold some of the attempts; those that it lacks are added. Raises
+    InputError for more than MOST_REQUESTS.
     """
     requests = sum(
         repeat.requests.scheduled
@@ -163,17 +213,21 @@ def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
     latencies: dict[AttemptIds, LimitValues] = {}
     for judged in experiments:
         used = [repeat.point.ids for point in judged.points.current for repeat in point.used]
-        latencies |= stored_limit_values(judged.experiment.store, used, LATENCIES)
-    slos = [slo for judged in experiments for slo in judged.slos]
-    stops = _stops(list(latencies.values()), slos)
-    builder = _Builder(latencies, stops)
-    groups = [group for judged in experiments for group in builder.groups(judged)]
-    most_batches = max((builder.most_batches(group) for group in groups), default=1)
+        unread = [ids for ids in used if earlier is None or ids not in earlier]
+        latencies |= stored_limit_values(judged.experiment.store, unread, LATENCIES)
+    bins = earlier
+    if bins is None:
+        slos = [slo for judged in experiments for slo in judged.slos]
+        bins = RequestBins(_stops(list(latencies.values()), slos))
+    for ids, values in latencies.items():
+        bins.add(ids, values)
+    groups = [group for judged in experiments for group in _groups(judged, bins)]
+    most_batches = max((_most_batches(group) for group in groups), default=1)
     return Payload(
         groups=groups,
-        stops={name: values.tolist() for name, values in stops.items()},
+        stops={name: values.tolist() for name, values in bins.stops.items()},
         student_t=[student_t(freedom) for freedom in range(most_batches + 1)],
-        bins=builder.bins(),
+        bins=bins,
     )
 
 
@@ -191,115 +245,91 @@ def _stops(latencies: Sequence[LimitValues], slos: Sequence[Slo]) -> Mapping[str
     return stops
 
 
-class _Builder:
-    """Lays the requests of one repeat after the other's."""
+def _groups(judged: JudgedExperiment, bins: RequestBins) -> Iterator[PageGroup]:
+    points_by_group: dict[Group, list[StoredPoint]] = {}
+    for point in judged.points.current:
+        points_by_group.setdefault(group_of(point), []).append(point)
+    for group in sorted(points_by_group):
+        yield _group(group, points_by_group[group], judged, bins)
 
-    def __init__(
-        self,
-        latencies: Mapping[AttemptIds, LimitValues],
-        stops: Mapping[str, Floats],
-    ) -> None:
-        self._latencies = latencies
-        self._stops = stops
-        self._planes: dict[str, list[Bins]] = {name: [] for name in LATENCIES}
-        self._requests = 0
 
-    def groups(self, judged: JudgedExperiment) -> Iterator[PageGroup]:
-        points_by_group: dict[Group, list[StoredPoint]] = {}
-        for point in judged.points.current:
-            points_by_group.setdefault(group_of(point), []).append(point)
-        for group in sorted(points_by_group):
-            yield self._group(group, points_by_group[group], judged)
+def _most_batches(group: PageGroup) -> int:
+    """The most batches that the repeats of one point have together."""
+    return max((BATCHES * len(point.repeats) for point in group.points), default=1)
 
-    def most_batches(self, group: PageGroup) -> int:
-        """The most batches that the repeats of one point have together."""
-        return max((BATCHES * len(point.repeats) for point in group.points), default=1)
 
-    def bins(self) -> bytes:
-        planes = [plane for name in LATENCIES for plane in self._planes[name]]
-        return np.concatenate(planes).tobytes() if planes else b""
+def _group(
+    group: Group, points: Sequence[StoredPoint], judged: JudgedExperiment, bins: RequestBins
+) -> PageGroup:
+    experiment = judged.experiment
+    deployments = {point.head.deployment_id: point for point in points}
+    numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
+    per = per_or_default(experiment.objective, [point.deployment for point in deployments.values()])
+    accelerators = {point.deployment.accelerator for point in points}
+    agreement = next((slo.agreement for slo in judged.slos if slo.agreement is not None), None)
+    return PageGroup(
+        experiment=group.experiment,
+        workload=group.workload,
+        model=group.model,
+        hardware=group.hardware,
+        emulated=group.emulated,
+        per=per,
+        device="core" if accelerators == {"cpu"} else "GPU",
+        searched=group.workload in experiment.searched,
+        slos=[_limits(slo, bins.stops) for slo in judged.slos],
+        deployments=[_deployment(point, agreement) for point in deployments.values()],
+        points=[_point(point, numbers[point.head.deployment_id], bins) for point in points],
+    )
 
-    def _group(
-        self, group: Group, points: Sequence[StoredPoint], judged: JudgedExperiment
-    ) -> PageGroup:
-        experiment = judged.experiment
-        deployments = {point.head.deployment_id: point for point in points}
-        numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
-        per = per_or_default(
-            experiment.objective, [point.deployment for point in deployments.values()]
-        )
-        accelerators = {point.deployment.accelerator for point in points}
-        agreement = next((slo.agreement for slo in judged.slos if slo.agreement is not None), None)
-        return PageGroup(
-            experiment=group.experiment,
-            workload=group.workload,
-            model=group.model,
-            hardware=group.hardware,
-            emulated=group.emulated,
-            per=per,
-            device="core" if accelerators == {"cpu"} else "GPU",
-            searched=group.workload in experiment.searched,
-            slos=[self._limits(slo) for slo in judged.slos],
-            deployments=[_deployment(point, agreement) for point in deployments.values()],
-            points=[self._point(point, numbers[point.head.deployment_id]) for point in points],
-        )
 
-    def _limits(self, slo: Slo) -> PageLimits:
-        stops: dict[str, int] = {}
-        fixed: list[str] = []
-        for limit in slo.limits:
-            if limit.of in LATENCIES and limit.share is None:
-                stops[limit.of] = int(np.searchsorted(self._stops[limit.of], limit.seconds))
-            else:
-                fixed.append(limit.name)
-        return PageLimits(slo.name, format_slo(slo), slo.attainment, stops, fixed)
+def _limits(slo: Slo, stops_by_latency: Mapping[str, Floats]) -> PageLimits:
+    stops: dict[str, int] = {}
+    fixed: list[str] = []
+    for limit in slo.limits:
+        if limit.of in LATENCIES and limit.share is None:
+            stops[limit.of] = int(np.searchsorted(stops_by_latency[limit.of], limit.seconds))
+        else:
+            fixed.append(limit.name)
+    return PageLimits(slo.name, format_slo(slo), slo.attainment, stops, fixed)
 
-    def _point(self, point: StoredPoint, deployment: int) -> PagePoint:
-        reason = reason_to_exclude(point)
-        excluded = None
-        # whether a request was due is seen in the page; without limits in the file nobody looked
-        if reason not in (None, Exclusion.NO_REQUESTS):
-            excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
-        figures = point.figures
-        return PagePoint(
-            point_id=point.head.point_id,
-            deployment=deployment,
-            control=point.head.control,
-            level=point.head.level,
-            load=level_text(level_of(point)),
-            validity=point.validity,
-            excluded=excluded,
-            too_much=bool(point.engine_failures) or point.validity in (BACKLOG, BROKEN),
-            reasons=point.reasons,
-            figures={
-                "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
-                "ttft_p99_ms": figures.ttft_ms.p99 if figures.ttft_ms else None,
-                "tpot_p50_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
-                "tpot_p99_ms": figures.tpot_ms.p99 if figures.tpot_ms else None,
-                "e2e_p99_ms": figures.e2e_ms.p99 if figures.e2e_ms else None,
-            },
-            repeats=[self._repeat(repeat) for repeat in point.used],
-        )
 
-    def _repeat(self, repeat: Repeat) -> PageRepeat:
-        latencies = self._latencies[repeat.point.ids]
-        planes = {
-            name: bins_of(latencies.seconds[name], latencies.ok, self._stops[name])
-            for name in LATENCIES
-        }
-        order = _order_within_batches(planes["ttft"])
-        for name in LATENCIES:
-            plane = planes[name][order]
-            self._planes[name].append(_differences(plane) if name == "ttft" else plane)
-        first = self._requests
-        self._requests += order.size
-        return PageRepeat(
-            start=repeat.point.start,
-            first=first,
-            requests=int(order.size),
-            tokens=repeat.output_tokens.amounts.tolist(),
-            seconds=repeat.output_tokens.sizes.tolist(),
-        )
+def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
+    reason = reason_to_exclude(point)
+    excluded = None
+    # whether a request was due is seen in the page; without limits in the file nobody looked
+    if reason not in (None, Exclusion.NO_REQUESTS):
+        excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
+    figures = point.figures
+    return PagePoint(
+        point_id=point.head.point_id,
+        deployment=deployment,
+        control=point.head.control,
+        level=point.head.level,
+        load=level_text(level_of(point)),
+        validity=point.validity,
+        excluded=excluded,
+        too_much=bool(point.engine_failures) or point.validity in (BACKLOG, BROKEN),
+        reasons=point.reasons,
+        figures={
+            "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
+            "ttft_p99_ms": figures.ttft_ms.p99 if figures.ttft_ms else None,
+            "tpot_p50_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
+            "tpot_p99_ms": figures.tpot_ms.p99 if figures.tpot_ms else None,
+            "e2e_p99_ms": figures.e2e_ms.p99 if figures.e2e_ms else None,
+        },
+        repeats=[_repeat(repeat, bins) for repeat in point.used],
+    )
+
+
+def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
+    binned = bins[repeat.point.ids]
+    return PageRepeat(
+        start=repeat.point.start,
+        first=binned.first,
+        requests=binned.requests,
+        tokens=repeat.output_tokens.amounts.tolist(),
+        seconds=repeat.output_tokens.sizes.tolist(),
+    )
 
 
 def _packed(data: bytes) -> str:
