@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.page.html import FOLDER, ExperimentSection, PageDocument, page_html
-from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload
+from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload, RequestBins
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -34,7 +34,7 @@ def page(name: str) -> str:
         deployments=[deployment],
         points=[],
     )
-    return page_html(document, Payload([group], {}, [], b""))
+    return page_html(document, Payload([group], {}, [], RequestBins({})))
 
 
 @pytest.fixture(scope="module")
