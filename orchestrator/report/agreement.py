@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestrator.analysis.output_agreement import AgreementNote
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.formats import JsonObject
-from orchestrator.report.text import Column, ExtraColumn, say
+from orchestrator.report.text import Column, FilledColumn, say
 from orchestrator.report.words import agreement_note_text
 
 
@@ -23,22 +23,29 @@ def agreement_fields(point: StoredPoint) -> JsonObject:
     }
 
 
-def agreement_column(points: Sequence[StoredPoint]) -> ExtraColumn | None:
+def agreement_column(points: Sequence[StoredPoint]) -> FilledColumn | None:
     """The share of each point; None where no point has one."""
     if all(point.agreement.share is None for point in points):
         return None
-    return ExtraColumn(Column("agree-\nment"), [_cell(point) for point in points])
+    column = Column("agree-\nment", name="agreement")
+    return FilledColumn(column, [_cell(point) for point in points])
 
 
 def _cell(point: StoredPoint) -> str:
     agreement = point.agreement
     if agreement.share is not None:
-        return f"{agreement.share:.3f}\nn={agreement.n}"
+        return f"{agreement.share:.3f} n={agreement.n}"
     return "ref." if agreement.note is AgreementNote.IS_REFERENCE else "-"
 
 
 def agreement_text(points: Iterable[StoredPoint]) -> Iterator[str]:
-    """One line for each reference that a table's answers were compared with."""
+    """One line for each reference that a table's answers were compared with, for a terminal."""
+    for text in agreement_notes(points):
+        yield say(text, "dim")
+
+
+def agreement_notes(points: Iterable[StoredPoint]) -> Iterator[str]:
+    """A sentence for each reference that a table's answers were compared with."""
     units_by_reference: dict[str, set[str]] = {}
     for point in points:
         agreement = point.agreement
@@ -51,8 +58,7 @@ def agreement_text(points: Iterable[StoredPoint]) -> Iterator[str]:
     for reference, units in sorted(units_by_reference.items()):
         # an engine that tells no token ids is compared by characters
         unit = " or ".join(sorted(units, reverse=True))
-        yield say(
+        yield (
             f"agreement: share of {unit} equal to those of {reference}, fixed prompts"
-            " (no measure of quality)",
-            "dim",
+            " (no measure of quality)"
         )

@@ -1,75 +1,99 @@
-"""Capacities that searches found: lines below the points in ``orchestrator results``."""
+"""Capacities that searches found: tables below the points in ``orchestrator results``."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
+from orchestrator.analysis.slo import format_slo
+from orchestrator.base.text import grouped
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
-from orchestrator.report.text import figure, say
-from orchestrator.report.words import claim_text
+from orchestrator.report.form import Form
+from orchestrator.report.text import Cell, Column, FilledColumn, figure, rows_of
 from orchestrator.spec.load import UNITS, load_text
 
-
-def capacities_text(documents: Iterable[CapacityDocument]) -> Iterator[str]:
-    """One line per capacity."""
-    for document in documents:
-        probe = document.probe
-        badge = " (emulated)" if probe.emulated else ""
-        name = (
-            f"capacity of {probe.deployment.label}{badge}, {probe.head.workload},"
-            f" under {document.slo.name}"
-        )
-        is_good = document.claim.claim and not document.is_worse_than_predicted
-        yield say(f"{name}: {_capacity_text(document)}", None if is_good else "yellow")
+NOT_THE_LIMIT = "not the limit"  # beside a load above which nothing was shown to fail
 
 
-def _capacity_text(document: CapacityDocument) -> str:
-    control, claim = document.control, document.claim
-    bounds = claim_text(control, claim)
-    if claim.claim is None:
-        parts = [f"no load was shown to hold it; {bounds} ({claim.status})"]
-    else:
-        parts = [f"{load_text(control, claim.claim)} ({bounds}; {claim.status})"]
-    if document.per_gpu:
-        unit = "core" if document.probe.deployment.accelerator == "cpu" else "GPU"
-        parts += _bounds_text(document.per_gpu, _three_digits, f"{UNITS[control]} per {unit}")
-    if document.per_usd:
-        parts += _bounds_text(document.per_usd, _figure_or_zero, "requests/USD")
-    return ", ".join([*parts, *_prediction_text(document)])
+def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterator[str]:
+    """A table per experiment, workload and SLO, one line per capacity."""
+    tables = grouped((_title(document), document) for document in documents)
+    for title, alike in tables.items():
+        yield from form.heading(title)
+        columns = list(_columns(alike))
+        yield from form.table([each.column for each in columns], rows_of(columns))
+        yield from form.gap()
 
 
-def _three_digits(load: float) -> str:
-    return f"{load:.3g}"
+def _title(document: CapacityDocument) -> str:
+    probe, slo = document.probe, document.slo
+    badge = " (emulated)" if probe.emulated else ""
+    limits = format_slo(slo)
+    under = limits if slo.name == "slo" else slo.name
+    return f"capacity for {probe.head.workload} of {probe.head.experiment}{badge} under {under}"
 
 
-def _figure_or_zero(load: float) -> str:
-    return figure(load) if load else "0"
+def _columns(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:
+    labels = [document.probe.deployment.label for document in documents]
+    yield FilledColumn(Column("deployment", fold=True), labels)
+    yield FilledColumn(Column("holds"), [_claim_text(document) for document in documents])
+    bounds = [_bounds_text(document) for document in documents]
+    yield FilledColumn(Column("95 % bounds"), bounds)
+    statuses = [_status_cell(document) for document in documents]
+    yield FilledColumn(Column("status", is_left=True), statuses)
+    yield from _per_gpu_column(documents)
+    if any(document.per_usd for document in documents):
+        texts = [_per_unit_text(document.per_usd) for document in documents]
+        yield FilledColumn(Column("requests\nper USD", drop_rank=1), texts)
+    if any(document.predicted for document in documents):
+        texts = [_predicted_text(document) for document in documents]
+        yield FilledColumn(Column("predicted", drop_rank=2), texts)
+        texts = [_ratio_text(document) for document in documents]
+        yield FilledColumn(Column("measured/\npredicted", drop_rank=3), texts)
 
 
-def _bounds_text(
-    bounds: CapacityBounds, load_to_text: Callable[[float], str], unit: str
-) -> Iterator[str]:
-    """``10 req/s per GPU (10 to 10.8)``; without a claim the bounds alone; nothing where nothing is
-    known.
-    """
-    if not bounds.low and math.isinf(bounds.high):
+def _claim_text(document: CapacityDocument) -> str:
+    claim = document.claim.claim
+    return "-" if claim is None else load_text(document.control, claim)
+
+
+def _bounds_text(document: CapacityDocument) -> str:
+    """``5-7``; NOT_THE_LIMIT where nothing was shown to fail."""
+    low, high = document.claim.low, document.claim.high
+    if math.isfinite(high):
+        return f"{low:g}-{high:g}"
+    return NOT_THE_LIMIT if low else "unknown"
+
+
+def _status_cell(document: CapacityDocument) -> Cell:
+    claim = document.claim
+    is_good = claim.claim and not document.is_worse_than_predicted
+    return Cell(claim.status, None if is_good else "yellow")
+
+
+def _per_gpu_column(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:
+    """The claim per GPU, or per core of an engine that runs on the CPU."""
+    if not any(document.per_gpu for document in documents):
         return
-    if math.isinf(bounds.high):
-        text = f"at least {load_to_text(bounds.low)}"
-    else:
-        text = f"{load_to_text(bounds.low)} to {load_to_text(bounds.high)}"
-    if bounds.claim is None:
-        yield f"{text} {unit}"
-    else:
-        yield f"{load_to_text(bounds.claim)} {unit} ({text})"
+    are_cores = all(document.probe.deployment.accelerator == "cpu" for document in documents)
+    unit = "core" if are_cores else "GPU"
+    control = UNITS[documents[0].control]
+    texts = [_per_unit_text(document.per_gpu) for document in documents]
+    yield FilledColumn(Column(f"{control}\nper {unit}", drop_rank=4), texts)
 
 
-def _prediction_text(document: CapacityDocument) -> Iterator[str]:
-    """What was predicted, and how much of it is claimed."""
-    if document.predicted is not None:
-        level = document.predicted.level
-        if level:
-            yield f"predicted {load_text(document.control, float(f'{level:.3g}'))}"
-        else:
-            yield "predicted that none holds"
-    if document.measured_over_predicted is not None:
-        yield f"measured/predicted {document.measured_over_predicted:.2f}"
+def _per_unit_text(bounds: CapacityBounds | None) -> str:
+    claim = bounds.claim if bounds else None
+    if claim is None:
+        return "-"
+    return f"{claim:.3g}" if claim < 100 else figure(claim)
+
+
+def _predicted_text(document: CapacityDocument) -> str:
+    if document.predicted is None:
+        return "-"
+    level = document.predicted.level
+    return load_text(document.control, float(f"{level:.3g}")) if level else "none holds"
+
+
+def _ratio_text(document: CapacityDocument) -> str:
+    ratio = document.measured_over_predicted
+    return "-" if ratio is None else f"{ratio:.2f}"

@@ -1,19 +1,23 @@
-"""JSON and CSV text of the objects that ``as_json`` makes. In JSON, NaN is null."""
+"""JSON, CSV and Markdown text of what is shown. In JSON, NaN is null."""
 
 import csv
+import html
 import io
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import orjson
 
-from orchestrator.report.text import plain
+from orchestrator.report.text import Cell, Column, plain
 from orchestrator.results.records import Figures
 from orchestrator.spec.load import in_json
 
 # A JSON object by its keys; its values may be records, which orjson writes as objects too.
 JsonObject = Mapping[str, object]
+# What Markdown reads as markup; an underscore inside a word is none.
+_MARKUP = re.compile(r"[\\`*\[\]|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def json_text(value: object) -> str:
@@ -60,6 +64,34 @@ def _cell(value: object) -> object:
         return value
     text = "\n".join(plain(line) for line in value.split("\n"))
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def markdown_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]
+) -> Iterator[str]:
+    """A table of GitHub's Markdown line by line, whatever its width."""
+    titles = [markdown_cell(column.one_line) for column in columns]
+    rules = [":--" if column.is_left_aligned else "--:" for column in columns]
+    yield _markdown_row(titles)
+    yield _markdown_row(rules)
+    for row in rows:
+        texts = [cell.text if isinstance(cell, Cell) else cell for cell in row]
+        yield _markdown_row([markdown_cell(text) for text in texts])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def markdown_cell(text: str) -> str:
+    """Text that stands in a cell as it is: no markup, HTML, link or mention, and no formula where
+    the cell is pasted into a spreadsheet.
+    """
+    escaped = html.escape(plain(text.strip()), quote=False)
+    escaped = _MARKUP.sub(r"\\\g<0>", escaped)
+    escaped = escaped.replace("@", "@<!-- -->").replace("://", ":<!-- -->//")
+    begins_formula = escaped.startswith(("=", "+", "-")) and len(escaped) > 1
+    return f"\\{escaped}" if begins_formula else escaped
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, object]:

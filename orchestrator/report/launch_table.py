@@ -5,9 +5,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.launches import PredictedFigure, StoredLaunch, load_launches
+from orchestrator.analysis.launches import StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
-from orchestrator.report.text import Column, plain, say, size_text, table
+from orchestrator.report.form import Form
+from orchestrator.report.text import Column, FilledColumn, plain, rows_of, say, size_text
 from orchestrator.report.words import failure_text
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
@@ -20,11 +21,12 @@ _EMULATED = (
 
 @dataclass(frozen=True, slots=True)
 class _FigureColumn:
-    """A figure of ``analysis.launches.FIGURES``, predicted above reported."""
+    """A figure of ``analysis.launches.FIGURES``. ``drop_rank``: of what was reported."""
 
     title: str
     figure: str
     format: Callable[[float], str]
+    drop_rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,10 @@ def _kv_transport_text(document: LaunchDocument) -> str | None:
 
 
 _FIGURES = (
-    _FigureColumn("weights", "weight_bytes", size_text),
-    _FigureColumn("KV cache", "kv_cache_bytes", size_text),
-    _FigureColumn("KV tokens", "kv_cache_tokens", _tokens_text),
-    _FigureColumn("concurrency", "max_concurrency", _concurrency_text),
+    _FigureColumn("weights", "weight_bytes", size_text, 5),
+    _FigureColumn("KV cache", "kv_cache_bytes", size_text, 8),
+    _FigureColumn("KV tokens", "kv_cache_tokens", _tokens_text, 0),
+    _FigureColumn("concurrency", "max_concurrency", _concurrency_text, 11),
 )
 _REPORTED = (
     _ReportedColumn("checkpoint\nread", _checkpoint_text),
@@ -76,70 +78,90 @@ _REPORTED = (
 )
 
 
-def launches_text(documents: Sequence[LaunchDocument]) -> Iterator[str]:
-    """A table of the launches that served; below it the failed ones, and where their logs are."""
+def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[str]:
+    """A table of the launches that served, one line each; below it the failed ones, and where their
+    logs are.
+    """
     served = [document for document in documents if document.has_served]
     failed = [document for document in documents if not document.has_served]
     if served:
-        yield from _table(served)
-        yield ""
+        columns = list(_columns(served))
+        yield from form.table([each.column for each in columns], rows_of(columns))
+        yield from form.gap()
     if any(document.row.emulated for document in documents):
-        yield say(_EMULATED, "yellow")
+        yield from form.note(_EMULATED, "yellow")
     for document in failed:
-        yield say(f"failed: {document.label}: {failure_text(document.row)}", "red")
+        text = f"failed: {document.label}: {failure_text(document.row)}"
+        yield from form.short_note(text, "red")
         if document.row.log_uri:
-            yield say(f"  log: {document.row.log_uri}")
-    yield say(f"launches: {len(served)} served, {len(failed)} failed", "dim")
+            yield from form.note(f"  log: {document.row.log_uri}")
+    yield from form.closing()
+    yield from form.note(f"launches: {len(served)} served, {len(failed)} failed", "dim")
 
 
-def _table(served: Sequence[LaunchDocument]) -> Iterator[str]:
+def _columns(served: Sequence[LaunchDocument]) -> Iterator[FilledColumn]:
     """What is never predicted has a column where an engine reported it."""
-    reported = [
-        column for column in _REPORTED if any(column.text_of(document) for document in served)
-    ]
-    columns = [
-        Column("deployment", fold=True),
-        Column("engine version", fold=True),
-        Column("ready\nafter s"),
-        *(Column(f"{column.title}\npredicted\nreported") for column in _FIGURES),
-        *(Column(column.title) for column in reported),
-    ]
-    yield from table(columns, [_cells(document, reported) for document in served])
+    is_mixed = len({document.row.emulated for document in served}) > 1
+    labels = []
+    for document in served:
+        badge = " (emulated)" if is_mixed and document.row.emulated else ""
+        labels.append(f"{document.label}{badge}")
+    yield FilledColumn(Column("deployment", fold=True), labels)
+    versions = [_version_cell(document) for document in served]
+    yield FilledColumn(Column("engine version", fold=True), versions)
+    ready = [document.row.ready_s for document in served]
+    texts = ["-" if ready_s is None else f"{ready_s:.1f}" for ready_s in ready]
+    yield FilledColumn(Column("ready\nafter s"), texts)
+    for of_figure in _FIGURES:
+        yield from _figure_columns(served, of_figure)
+    for reported in _REPORTED:
+        texts = [reported.text_of(document) or "-" for document in served]
+        if any(reported.text_of(document) for document in served):
+            yield FilledColumn(Column(reported.title, drop_rank=3), texts)
 
 
-def _cells(document: LaunchDocument, reported: Sequence[_ReportedColumn]) -> list[str]:
-    badge = "\nemulated" if document.row.emulated else ""
-    ready_s = document.row.ready_s
-    return [
-        document.label + badge,
-        _version_cell(document),
-        "-" if ready_s is None else f"{ready_s:.1f}",
-        *(_figure_cell(document.figures[column.figure], column.format) for column in _FIGURES),
-        *(column.text_of(document) or "-" for column in reported),
-    ]
+def _figure_columns(
+    served: Sequence[LaunchDocument], of_figure: _FigureColumn
+) -> Iterator[FilledColumn]:
+    """Predicted, reported, and how far off the prediction was, each where a launch has it."""
+    figures = [document.figures[of_figure.figure] for document in served]
+    predicted = [_value_text(each.predicted, of_figure.format) for each in figures]
+    reported = [_value_text(each.reported, of_figure.format) for each in figures]
+    errors = [_value_text(each.difference_percent, _percent_text) for each in figures]
+    rank = of_figure.drop_rank
+    parts = (
+        ("predicted", "predicted", rank + 2, predicted),
+        ("reported", "reported", rank, reported),
+        ("error", "difference_percent", rank + 1, errors),
+    )
+    for title, name, drop_rank, texts in parts:
+        if any(text != "-" for text in texts):
+            column = Column(
+                title=f"{of_figure.title}\n{title}",
+                drop_rank=drop_rank,
+                name=f"figures.{of_figure.figure}.{name}",
+            )
+            yield FilledColumn(column, texts)
+
+
+def _percent_text(percent: float) -> str:
+    return f"{percent:+.1f} %"
+
+
+def _value_text(value: float | None, format_value: Callable[[float], str]) -> str:
+    return "-" if value is None else format_value(value)
 
 
 def _version_cell(document: LaunchDocument) -> str:
     """The version that was reported; also the one that was asked for, where they differ."""
     reported = document.row.engine_version or "not said"
     asked = document.asked_version
-    lines = [reported]
+    parts = [reported]
     if document.flags_known_as_of:
-        lines.append(f"(flags as of {document.flags_known_as_of})")
+        parts.append(f"(flags as of {document.flags_known_as_of})")
     if asked is not None and not is_version(asked, reported):
-        lines.append(f"(asked {asked})")
-    return "\n".join(lines)
-
-
-def _figure_cell(figure: PredictedFigure, format_figure: Callable[[float], str]) -> str:
-    """Predicted, reported, and how far off the prediction was."""
-    predicted, reported = figure.predicted, figure.reported
-    if predicted is None and reported is None:
-        return "-"
-    lines = ["-" if value is None else format_figure(value) for value in (predicted, reported)]
-    if figure.difference_percent is not None:
-        lines.append(f"{figure.difference_percent:+.1f} %")
-    return "\n".join(lines)
+        parts.append(f"(asked {asked})")
+    return " ".join(parts)
 
 
 def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:

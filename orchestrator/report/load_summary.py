@@ -10,13 +10,18 @@ from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import SloResult
 from orchestrator.report.text import (
     EMULATED,
+    FEW_TEXT,
+    Cell,
     Column,
+    FilledColumn,
     figure,
-    p50_p99,
+    interval_text,
+    marked_percentile,
+    marks_aligned,
     plain,
-    plus_minus,
+    rows_of,
     say,
-    share_text,
+    share_interval_text,
     table,
 )
 from orchestrator.report.words import level_text
@@ -65,19 +70,10 @@ def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
     first = documents[0]
     clients = counted(first.clients, "client")
     yield say(f"{first.model} at {first.url}: {clients}", "bold")
-    titles = [
-        "ok/all",
-        "requests/s",
-        "output\ntokens/s",
-        "in flight",
-        "TTFT ms\np50, p99",
-        "TPOT ms\np50, p99",
-        "E2E ms\np50, p99",
-    ]
-    if first.slo_result is not None:
-        titles.append("attainment")
-    columns = [Column("load", fold=True), *map(Column, titles)]
-    yield from table(columns, [_cells(document) for document in documents])
+    columns = list(_level_columns(documents))
+    yield from table([each.column for each in columns], rows_of(columns), shown_by="--format json")
+    if any(_has_few(document) for document in documents):
+        yield say(FEW_TEXT, "dim")
     yield ""
     cache_states = dict.fromkeys(document.source.cache_state for document in documents)
     yield f"prefix cache at the start: {', '.join(cache_states)}"
@@ -201,26 +197,66 @@ def _ending(documents: Sequence[LevelDocument]) -> Iterator[str]:
         yield say(f"stored as {source.name}: {command} shows all runs there", "dim")
 
 
-def _cells(document: LevelDocument) -> list[str]:
-    figures = document.figures
-    requests = figures.requests
-    answered = f"{requests.ok}/{requests.scheduled}"
-    if document.validity != "valid":
-        answered = f"{answered}\n{document.validity}"
-    cells = [
-        level_text(document.level),
-        answered,
-        figure(figures.request_throughput),
-        plus_minus(document.output_token_throughput),
-        figure(document.all_requests.in_flight_mean),
-        p50_p99(figures.ttft_ms, requests.ok),
-        p50_p99(figures.tpot_ms, requests.ok),
-        p50_p99(figures.e2e_ms, requests.ok),
-    ]
-    if document.slo_result is not None:
-        share = document.slo_result.attainment
-        cells.append("-" if share is None else share_text(share))
-    return cells
+def _level_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]:
+    """One line per level."""
+    figures = [document.figures for document in documents]
+    loads = [level_text(document.level) for document in documents]
+    yield FilledColumn(Column("load", fold=True), loads)
+    answered = [f"{each.requests.ok}/{each.requests.scheduled}" for each in figures]
+    yield FilledColumn(Column("ok/all", drop_rank=2), answered)
+    if any(document.validity != "valid" for document in documents):
+        verdicts = [_verdict_cell(document) for document in documents]
+        yield FilledColumn(Column("verdict", is_left=True), verdicts)
+    rates = [figure(each.request_throughput) for each in figures]
+    yield FilledColumn(Column("requests/s", drop_rank=5), rates)
+    intervals = [document.output_token_throughput for document in documents]
+    tokens = [figure(interval.estimate if interval else None) for interval in intervals]
+    yield FilledColumn(Column("output\ntokens/s"), tokens)
+    bounds = [interval_text(interval) for interval in intervals]
+    yield FilledColumn(Column("95 %\ninterval", drop_rank=3, name="interval of tokens/s"), bounds)
+    in_flight = [figure(document.all_requests.in_flight_mean) for document in documents]
+    yield FilledColumn(Column("in flight", drop_rank=4), in_flight)
+    yield from _latency_columns(documents, "TTFT", "ttft_ms", (6, 0))
+    yield from _latency_columns(documents, "TPOT", "tpot_ms", (7, 0))
+    yield from _latency_columns(documents, "E2E", "e2e_ms", (8, 5))
+    if documents[0].slo_result is not None:
+        yield from _limit_columns(documents)
+
+
+def _verdict_cell(document: LevelDocument) -> Cell:
+    style = None if document.validity == "valid" else "yellow"
+    return Cell(document.validity, style)
+
+
+def _latency_columns(
+    documents: Sequence[LevelDocument], title: str, figure_name: str, drop_ranks: tuple[int, int]
+) -> Iterator[FilledColumn]:
+    """Median and 99th percentile; ``drop_ranks``: of these two."""
+    quantiles = {"p50": 0.5, "p99": 0.99}
+    for (name, quantile), drop_rank in zip(quantiles.items(), drop_ranks, strict=True):
+        texts = [
+            marked_percentile(
+                getattr(document.figures, figure_name), quantile, document.figures.requests.ok
+            )
+            for document in documents
+        ]
+        yield FilledColumn(Column(f"{title} ms\n{name}", drop_rank=drop_rank), marks_aligned(texts))
+
+
+def _limit_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]:
+    results = [document.slo_result for document in documents]
+    shares = [result.attainment if result else None for result in results]
+    estimates = [f"{share.estimate:.3f}" if share else "-" for share in shares]
+    yield FilledColumn(Column("attain-\nment"), estimates)
+    intervals = [share_interval_text(share) for share in shares]
+    yield FilledColumn(
+        Column("95 %\ninterval", drop_rank=1, name="interval of attainment"), intervals
+    )
+
+
+def _has_few(document: LevelDocument) -> bool:
+    """Whether a 99th percentile is of too few answers."""
+    return few(document.figures.requests.ok, QUANTILES["p99"])
 
 
 def _limits(result: SloResult) -> Iterator[str]:

@@ -1,31 +1,41 @@
-"""What was measured, one row per point: the tables of ``orchestrator results``."""
+"""What was measured, one line per point: the tables of ``orchestrator results``."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import compared_model
-from orchestrator.analysis.points import Attained, StoredPoint
-from orchestrator.analysis.slo import JOINT
+from orchestrator.analysis.metrics import FAILING
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import grouped, listed
 from orchestrator.capacity.best import group_of
-from orchestrator.report.agreement import agreement_column, agreement_text
+from orchestrator.report.agreement import agreement_column, agreement_notes
+from orchestrator.report.capacity_table import capacities_text
+from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.load_run import LoadRunDocument
-from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.documents.point import PointDocument, SloResult
+from orchestrator.report.footnotes import Footnotes, Note
+from orchestrator.report.form import Form
 from orchestrator.report.prediction_error import (
-    predicted_vs_measured_column,
-    predicted_vs_measured_text,
+    predicted_vs_measured_columns,
+    predicted_vs_measured_notes,
 )
 from orchestrator.report.text import (
     EMULATED,
+    FEW_MARK,
+    FEW_TEXT,
     Cell,
     Column,
-    ExtraColumn,
+    FilledColumn,
     figure,
-    p50_p99,
-    plus_minus,
-    say,
-    table,
+    interval_text,
+    marked_percentile,
+    marks_aligned,
+    rows_of,
+    share_interval_text,
 )
 from orchestrator.report.words import (
+    NO_REASON,
     failure_text,
     load_run_difference_text,
     model_text,
@@ -33,234 +43,390 @@ from orchestrator.report.words import (
     point_doubt_texts,
     slo_text,
 )
-from orchestrator.spec.load import counted, load_text
+from orchestrator.results.records import Distribution
+from orchestrator.spec.load import UNITS, counted, load_text
+
+# The columns that go where the width is too small, the first one first. The others always stay.
+_DROPPED_FIRST = (
+    "e2e_ms.p50",
+    "tpot_ms.p50",
+    "measured_over_predicted.tpot_ms",
+    "ttft_ms.p50",
+    "ttft_from_sent_ms.p50",
+    "repeats",
+    "e2e_ms.p99",
+    "measured_over_predicted.output_throughput",
+    "requests.ok",
+    "attainment.lower",
+    "output_token_throughput.lower",
+    "agreement",
+    "tpot_ms.p99",
+    "attainment",
+)
+MOST_LEVELS = 6  # named with a failure; the others are counted
+
+# The cell of one point.
+PointCell = Callable[[PointDocument], str | Cell]
 
 
-def points_text(
-    documents: Sequence[PointDocument], content: str = "", profile: bool = False
-) -> Iterator[str]:
-    """One table of points per workload, model and hardware; below them what is in doubt and what
-    failed.
+@dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """A column that was asked for by its name."""
 
-    ``content``: what else the points of a workload have in common, for the heading. ``profile``:
-    columns for prefill and decode in place of those about limits.
+    column: Column
+    cell: PointCell
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the tables show of each point.
+
+    ``is_profile``: prefill and decode in place of limits. ``columns``: these alone; empty: the
+    usual ones. ``more_columns``: shown beside the usual ones, since the points are sorted by them.
     """
-    measured = [document for document in documents if document.point.used]
+
+    is_profile: bool = False
+    columns: Sequence[ShownColumn] = ()
+    more_columns: Sequence[ShownColumn] = ()
+
+
+USUAL = View()
+
+
+@dataclass(frozen=True, slots=True)
+class PointSection:
+    """Points that are shown together, and the capacities that were searched among them.
+
+    ``content``: what else the points of a workload have in common, for the heading.
+    """
+
+    documents: Sequence[PointDocument]
+    content: str = ""
+    capacities: Sequence[CapacityDocument] = ()
+
+
+def points_text(section: PointSection, form: Form, view: View = USUAL) -> Iterator[str]:
+    """One table of points per workload, model and hardware, each with its notes; below them what
+    failed, and the capacities.
+    """
+    measured = [document for document in section.documents if document.point.used]
     groups = grouped((group_of(document.point), document) for document in measured)
     for group in groups.values():
         limits = [slo_text(result.slo) for result in group[0].slo_results]
         under = f" under {limits[0]}" if len(limits) == 1 else ""
-        yield say(_heading(group[0].point, group) + content + under, "bold")
+        yield from form.heading(f"{_title(group[0].point, group)}{section.content}{under}")
         if len(limits) > 1:
-            yield from (f"  {text}" for text in limits)
-        yield from _profile(group) if profile else _table(group)
-        yield ""
-    yield from _remarks(documents)
+            for text in limits:
+                yield from form.note(f"  {text}")
+        yield from _table(group, form, view)
+        yield from form.gap()
+    yield from _failures(section.documents, form)
+    yield from capacities_text(section.capacities, form)
 
 
-def load_runs_text(runs: Sequence[LoadRunDocument], profile: bool = False) -> Iterator[str]:
+def load_runs_text(
+    runs: Sequence[LoadRunDocument],
+    documents: Sequence[PointDocument],
+    form: Form,
+    view: View = USUAL,
+) -> Iterator[str]:
     """One table of several runs of ``orchestrator load``: a row per run and level; below it in what
-    the runs differ.
+    the runs differ. ``documents``: their points that are shown.
     """
-    documents: list[PointDocument] = []
     limits: dict[str, None] = {}  # in the order in which they first come
     for run in runs:
-        documents += run.points
         limits.update(dict.fromkeys(slo_text(slo) for slo in run.slos))
     measured = [document for document in documents if document.point.used]
     models = dict.fromkeys(document.point.deployment.model for document in documents)
     under = f" under {next(iter(limits))}" if len(limits) == 1 else ""
-    yield say(f"{counted(len(runs), 'load run')}: {listed(list(models))}{under}", "bold")
+    title = f"{counted(len(runs), 'load run')}: {listed(list(models))}"
+    yield from form.heading(f"{title}{_badge(measured)}{under}")
     for run in runs:
         label = run.points[0].label
         if len(models) > 1:
-            yield f"  {label}: {run.points[0].point.deployment.model}"
+            yield from form.note(f"  {label}: {run.points[0].point.deployment.model}")
         if len(limits) > 1 and run.slos:
-            yield f"  {label}: {', '.join(slo_text(slo) for slo in run.slos)}"
+            yield from form.note(f"  {label}: {', '.join(slo_text(slo) for slo in run.slos)}")
     if measured:
-        yield from _profile(measured) if profile else _table(measured, "name")
-        yield ""
+        yield from _table(measured, form, view, "name")
+        yield from form.gap()
     for run in runs:
-        if run.differences:
-            yield say(load_run_difference_text(run.name, runs[0].name, run.differences), "yellow")
-    yield from _remarks(documents)
+        if run.differences and not runs[0].differences:  # else the first one is not shown
+            text = load_run_difference_text(run.name, runs[0].name, run.differences)
+            yield from form.note(text, "yellow")
+    yield from _failures(documents, form)
 
 
-def _remarks(documents: Sequence[PointDocument]) -> Iterator[str]:
-    """What is in doubt and what failed, below the tables of these points."""
-    measured = [document for document in documents if document.point.used]
-    failed = [document for document in documents if not document.point.used]
+def closing_text(documents: Sequence[PointDocument], form: Form) -> Iterator[str]:
+    """What is said once of all points that were shown."""
     if any(document.point.emulated for document in documents):
-        yield say(EMULATED, "yellow")
-    for document in measured:
-        name = _name(document.point)
-        for text in point_doubt_texts(document.point):
-            yield say(f"{name}: {text}", "yellow")
-        note = _note(document.point)
-        if note:
-            yield say(f"* {name}: {note}", "dim")
-    yield from predicted_vs_measured_text(measured)
-    for document in failed:
-        point = document.point
-        yield say(f"failed: {_name(point)}: {failure_text(point.head)}", "red")
-    yield say(f"{counted(len(measured), 'point')} measured, {len(failed)} failed", "dim")
+        yield from form.note(EMULATED, "yellow")
+    yield from form.closing()
+    measured = sum(1 for document in documents if document.point.used)
+    counts = f"{counted(measured, 'point')} measured, {len(documents) - measured} failed"
+    yield from form.note(counts, "dim")
 
 
-def _heading(point: StoredPoint, group: Sequence[PointDocument]) -> str:
+def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:
     """``chat of quickstart: some-org/model on h100``."""
     model = model_text(compared_model([document.point.deployment for document in group]))
-    badge = " (emulated)" if point.emulated else ""
     hardware = on_hardware(point.deployment.hardware)
-    return f"{point.head.workload} of {point.head.experiment}: {model}{hardware}{badge}"
+    name = f"{point.head.workload} of {point.head.experiment}"
+    return f"{name}: {model}{hardware}{_badge(group)}"
 
 
-def _profile(documents: Sequence[PointDocument]) -> Iterator[str]:
+def _badge(documents: Sequence[PointDocument]) -> str:
+    """Says that points are emulated; empty where some are not."""
+    all_emulated = all(document.point.emulated for document in documents)
+    return " (emulated)" if documents and all_emulated else ""
+
+
+def _table(
+    documents: Sequence[PointDocument], form: Form, view: View, first_title: str = "deployment"
+) -> Iterator[str]:
+    footnotes = Footnotes()
+    columns = _columns(documents, view, first_title, footnotes)
+    yield from form.table([each.column for each in columns], rows_of(columns))
+    if any(_has_mark(each) for each in columns):
+        yield from form.short_note(FEW_TEXT, "dim")
+    yield from footnotes.lines(form)
+    if view.columns or view.is_profile:
+        return
+    for text in agreement_notes([document.point for document in documents]):
+        yield from form.note(text, "dim")
+    for text in predicted_vs_measured_notes(documents):
+        yield from form.note(text, "yellow")
+
+
+def _columns(
+    documents: Sequence[PointDocument], view: View, first_title: str, footnotes: Footnotes
+) -> list[FilledColumn]:
+    if view.columns:
+        return [_filled(documents, shown) for shown in view.columns]
+    columns = list(_identity_columns(documents, first_title))
+    if view.is_profile:
+        columns += _profile_columns(documents)
+    else:
+        columns += _usual_columns(documents, footnotes)
+    usual_names = {each.column.name for each in columns}
+    kept_names = {shown.column.name for shown in view.more_columns}
+    for shown in view.more_columns:
+        if shown.column.name not in usual_names:
+            columns.append(_filled(documents, shown))
+    return [FilledColumn(_with_rank(each.column, kept_names), each.cells) for each in columns]
+
+
+def _with_rank(column: Column, kept_names: Container[str]) -> Column:
+    if column.name not in _DROPPED_FIRST or column.name in kept_names:
+        return column
+    return replace(column, drop_rank=len(_DROPPED_FIRST) - _DROPPED_FIRST.index(column.name))
+
+
+def _has_mark(filled: FilledColumn) -> bool:
+    """Whether some percentile is of too few answers."""
+    if not filled.column.name.endswith((".p50", ".p99")):
+        return False
+    return any(isinstance(cell, str) and cell.endswith(FEW_MARK) for cell in filled.cells)
+
+
+def _filled(documents: Sequence[PointDocument], shown: ShownColumn) -> FilledColumn:
+    return FilledColumn(shown.column, [shown.cell(document) for document in documents])
+
+
+def _identity_columns(
+    documents: Sequence[PointDocument], first_title: str
+) -> Iterator[FilledColumn]:
+    """What tells the points of a table apart."""
+    is_mixed = any(document.point.emulated for document in documents) and not _badge(documents)
+    labels = []
+    for document in documents:
+        mark = " (emulated)" if is_mixed and document.point.emulated else ""
+        labels.append(f"{document.label}{mark}")
+    yield FilledColumn(Column(first_title, fold=True, name="deployment"), labels)
+    yield _load_column(documents)
+    if any(document.is_knee for document in documents):
+        cells = ["knee" if document.is_knee else "" for document in documents]
+        yield FilledColumn(Column("curve", is_left=True, name="knee"), cells)
+
+
+def _load_column(documents: Sequence[PointDocument]) -> FilledColumn:
+    """The unit stands in the title where all points have the same."""
+    heads = [document.point.head for document in documents]
+    controls = {head.control for head in heads}
+    if len(controls) > 1:
+        texts = [load_text(head.control, head.level) for head in heads]
+        return FilledColumn(Column("load", name="level"), texts)
+    (control,) = controls
+    title = UNITS[control].replace(" ", "\n")
+    return FilledColumn(Column(title, name="level"), [f"{head.level:g}" for head in heads])
+
+
+def _usual_columns(
+    documents: Sequence[PointDocument], footnotes: Footnotes
+) -> Iterator[FilledColumn]:
+    """Counts, verdict, throughput, latencies and limits, beside agreement and predictions where
+    some point has them.
+    """
+    points = [document.point for document in documents]
+    if any(len(point.repeats) > 1 for point in points):
+        texts = [f"{len(point.used)} of {len(point.repeats)}" for point in points]
+        yield FilledColumn(Column("repeats", name="repeats"), texts)
+    totals = [point.figures.requests for point in points]
+    answered = [f"{requests.ok}/{requests.scheduled}" for requests in totals]
+    yield FilledColumn(Column("ok/all", name="requests.ok"), answered)
+    verdicts = [_verdict_cell(point, footnotes) for point in points]
+    yield FilledColumn(Column("verdict", is_left=True, name="validity"), verdicts)
+    yield from _throughput_columns(points)
+    for title, latency in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
+        yield from _latency_columns(points, title, latency)
+    yield from _limit_columns(documents)
+    agreement = agreement_column(points)
+    if agreement is not None:
+        yield agreement
+    yield from predicted_vs_measured_columns(documents)
+
+
+def _profile_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]:
     """Latency and throughput of prefill and decode: of a single request, except for the last
     columns.
     """
-    titles = [
-        "load",
-        "TTFT ms\np50, p99",
-        "prefill\ntokens/s",
-        "TPOT ms\np50, p99",
-        "decode\ntokens/s",
-        "all input\ntokens/s",
-        "all output\ntokens/s",
-    ]
-    columns = [Column("deployment", fold=True), *map(Column, titles)]
-    yield from table(columns, [_profile_cells(document.point) for document in documents])
-
-
-def _profile_cells(point: StoredPoint) -> list[str]:
-    figures = point.figures
-    ok = figures.requests.ok
-    prefill, decode = figures.prefill_throughput, figures.decode_throughput
-    return [
-        _label(point),
-        load_text(point.head.control, point.head.level),
-        p50_p99(figures.ttft_from_sent_ms, ok),
-        figure(prefill.p50 if prefill else None),
-        p50_p99(figures.tpot_ms, ok),
-        figure(decode.p50 if decode else None),
-        figure(figures.input_token_throughput),
-        plus_minus(point.output_token_throughput()),
-    ]
-
-
-def _label(point: StoredPoint) -> str:
-    return point.deployment.label + ("\nemulated" if point.emulated else "")
-
-
-def _table(documents: Sequence[PointDocument], first_title: str = "deployment") -> Iterator[str]:
-    """Throughput, latencies and attainment, beside agreement and predictions where some point has
-    them.
-    """
-    titles = [
-        "load",
-        "ok/all",
-        "output\ntokens/s",
-        "TTFT ms\np50, p99",
-        "TPOT ms\np50, p99",
-        "E2E ms\np50, p99",
-    ]
-    columns = [Column(first_title, fold=True), *map(Column, titles)]
-    rows = [_cells(document) for document in documents]
     points = [document.point for document in documents]
-    extra_columns = (
-        _attainment_column(documents),
-        agreement_column(points),
-        predicted_vs_measured_column(documents),
-    )
-    for extra_column in extra_columns:
-        if extra_column is not None:
-            extra_column.append_to(columns, rows)
-    yield from table(columns, rows)
-    yield from agreement_text(points)
+    yield from _latency_columns(points, "TTFT", "ttft_from_sent_ms")
+    yield _median_column(points, "prefill\ntokens/s", "prefill_throughput")
+    yield from _latency_columns(points, "TPOT", "tpot_ms")
+    yield _median_column(points, "decode\ntokens/s", "decode_throughput")
+    inputs = [figure(point.figures.input_token_throughput) for point in points]
+    yield FilledColumn(Column("all input\ntokens/s", name="input_token_throughput"), inputs)
+    yield from _throughput_columns(points, "all output\ntokens/s")
 
 
-def _cells(document: PointDocument) -> list[str | Cell]:
-    point = document.point
-    figures, head = point.figures, point.head
-    ok = figures.requests.ok
-    load = load_text(head.control, head.level) + ("\nknee" if document.is_knee else "")
-    if len(point.repeats) > 1:
-        load += f"\n{len(point.used)} of {len(point.repeats)}"
-    answered = f"{ok}/{figures.requests.scheduled}{' *' if _note(point) else ''}"
-    doubt = ""
-    if point.validity != "valid":
-        doubt = "\n" + point.validity.replace("_backlog", "\n_backlog")
-    return [
-        _label(point),
-        load,
-        Cell(answered + doubt, "yellow" if doubt else None),
-        plus_minus(point.output_token_throughput()),
-        p50_p99(figures.ttft_ms, ok),
-        p50_p99(figures.tpot_ms, ok),
-        p50_p99(figures.e2e_ms, ok),
-    ]
+def _throughput_columns(
+    points: Sequence[StoredPoint], title: str = "output\ntokens/s"
+) -> Iterator[FilledColumn]:
+    intervals = [point.output_token_throughput() for point in points]
+    estimates = [figure(interval.estimate if interval else None) for interval in intervals]
+    bounds = [interval_text(interval) for interval in intervals]
+    yield FilledColumn(Column(title, name="output_token_throughput"), estimates)
+    yield FilledColumn(Column("95 %\ninterval", name="output_token_throughput.lower"), bounds)
 
 
-def _attainment_column(documents: Sequence[PointDocument]) -> ExtraColumn | None:
-    """None where no point was judged by any limits."""
-    most_slos = max(len(document.slo_results) for document in documents)
-    if not most_slos:
-        return None
-    column = Column("attainment", fold=most_slos > 1)
-    return ExtraColumn(column, [_attainment_cell(document) for document in documents])
+def _median_column(points: Sequence[StoredPoint], title: str, figure_name: str) -> FilledColumn:
+    medians = []
+    for point in points:
+        values: Distribution | None = getattr(point.figures, figure_name)
+        medians.append(figure(values.p50 if values else None))
+    return FilledColumn(Column(title, name=f"{figure_name}.p50"), medians)
 
 
-def _attainment_cell(document: PointDocument) -> Cell:
-    """The share of each test and whether it holds; the interval too where there is a single test."""
-    results = document.slo_results
-    lines: list[str] = []
-    outcomes: set[bool] = set()
-    tests: list[Attained] = []
-    for result in results:
-        for test in result.tests:
-            names = [result.slo.name] if len(results) > 1 else []
-            if test.name != JOINT:
-                names.append(test.name)
-            is_met = test.share.estimate >= test.target
-            mark = "✓" if is_met else "✗"
-            lines.append(" ".join([f"{test.share.estimate:.3f} {mark}", *names]))
-            outcomes.add(is_met)
-            tests.append(test)
-    if len(tests) == 1:
-        share = tests[0].share
-        lines.append(f"{share.lower:.3f}-{share.upper:.3f}")
-    return Cell("\n".join(lines) or "-", _style(outcomes))
+def _latency_columns(
+    points: Sequence[StoredPoint], title: str, figure_name: str
+) -> Iterator[FilledColumn]:
+    """Median and 99th percentile; a percentile of too few answers is marked."""
+    for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+        texts = []
+        for point in points:
+            values = getattr(point.figures, figure_name)
+            texts.append(marked_percentile(values, quantile, point.figures.requests.ok))
+        column = Column(f"{title} ms\n{name}", name=f"{figure_name}.{name}")
+        yield FilledColumn(column, marks_aligned(texts))
 
 
-def _style(outcomes: set[bool]) -> str | None:
-    """Green: all tests hold; red: none does."""
-    if not outcomes:
-        return None
-    if len(outcomes) > 1:
-        return "yellow"
-    return "green" if True in outcomes else "red"
-
-
-def _note(point: StoredPoint) -> str:
-    """What a reader must know although the point is valid: the notes of its first repeat that has
-    any.
+def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]:
+    """For each SLO the share of requests that met it, its interval, and whether it holds; none
+    where no point was judged by any limits.
     """
-    if point.validity != "valid":
-        return ""
+    names: dict[str, None] = {}  # in the order in which they first come
+    for document in documents:
+        names.update(dict.fromkeys(result.slo.name for result in document.slo_results))
+    for name in names:
+        results = [_result_under(document, name) for document in documents]
+        shares = [result.attainment if result else None for result in results]
+        of_slo = f"\n{name}" if len(names) > 1 else ""
+        estimates = [f"{share.estimate:.3f}" if share else "-" for share in shares]
+        yield FilledColumn(Column(f"attain-\nment{of_slo}", name="attainment"), estimates)
+        intervals = [share_interval_text(share) for share in shares]
+        yield FilledColumn(Column(f"95 %\ninterval{of_slo}", name="attainment.lower"), intervals)
+        title = name if len(names) > 1 else "SLO"
+        yield FilledColumn(Column(title, is_left=True), [_met_cell(result) for result in results])
+
+
+def _result_under(document: PointDocument, slo_name: str) -> SloResult | None:
+    for result in document.slo_results:
+        if result.slo.name == slo_name:
+            return result
+    return None
+
+
+def _met_cell(result: SloResult | None) -> Cell:
+    """Whether all tests of an SLO hold; of several tests those that do not are named."""
+    if result is None or result.is_met is None:
+        return Cell("-")
+    if result.is_met:
+        return Cell("✓", "green")
+    missed = [test.name for test in result.tests if test.share.estimate < test.target]
+    names = f" {', '.join(missed)}" if len(result.tests) > 1 else ""
+    return Cell(f"✗{names}", "red")
+
+
+def _verdict_cell(point: StoredPoint, footnotes: Footnotes) -> Cell:
+    """The verdict, and the numbers of the notes on it."""
+    marks = footnotes.marks(_notes(point))
+    style = None if point.validity == "valid" else "yellow"
+    return Cell(f"{point.validity} {marks}".rstrip(), style)
+
+
+def _notes(point: StoredPoint) -> Iterator[Note]:
+    """What is in doubt about a point, and what a reader must know although it is valid: a note for
+    each reason.
+    """
+    doubts = point_doubt_texts(point)
+    if point.validity not in ("valid", FAILING):
+        for reason in point.reasons or [NO_REASON]:
+            yield Note(reason, "yellow")
+        doubts = doubts[1:]  # the first one is these reasons
+    for text in doubts:
+        yield Note(text, "yellow", is_exact=True)
+    if point.validity == "valid":
+        yield from _notes_on_valid(point)
+
+
+def _notes_on_valid(point: StoredPoint) -> Iterator[Note]:
+    """Those of its first repeat that has any."""
     noted = [
         repeat.point.validity_reasons
         for repeat in point.used
         if repeat.valid and repeat.point.validity_reasons
     ]
     if not noted:
-        return ""
-    note = "; ".join(noted[0])
-    if len(point.used) == 1:
-        return note
-    return f"{note} ({len(noted)} of {len(point.used)} repeats)"
+        return
+    of_repeats = ""
+    if len(noted) < len(point.used):
+        of_repeats = f" ({len(noted)} of {len(point.used)} repeats)"
+    for reason in noted[0]:
+        yield Note(f"{reason}{of_repeats}", "dim", is_exact=bool(of_repeats))
 
 
-def _name(point: StoredPoint) -> str:
-    head = point.head
-    badge = " (emulated)" if point.emulated else ""
-    level = load_text(head.control, head.level)
-    return f"{point.deployment.label}{badge}, {head.workload}, {level}"
+@dataclass(frozen=True, slots=True)
+class _FailureKey:
+    """What failed alike: the same reason, whatever its figures."""
+
+    label: str
+    workload: str
+    reason: str
+
+
+def _failures(documents: Iterable[PointDocument], form: Form) -> Iterator[str]:
+    """Two lines for the points of a deployment that failed alike: which, and why."""
+    failed = [document for document in documents if not document.point.used]
+    alike = grouped((_failure_key(document), document.point) for document in failed)
+    for key, points in alike.items():
+        levels = [load_text(point.head.control, point.head.level) for point in points]
+        at_levels = listed(levels, most=MOST_LEVELS)
+        yield from form.note(f"failed: {key.label}, {key.workload}, at {at_levels}", "red")
+        yield from form.short_note(f"  {failure_text(points[0].head)}", "red")
+
+
+def _failure_key(document: PointDocument) -> _FailureKey:
+    head = document.point.head
+    reason = re.sub(r"\d+", "", failure_text(head))
+    return _FailureKey(document.label, head.workload, reason)

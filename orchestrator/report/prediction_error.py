@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.documents.prediction import PredictionComparison
-from orchestrator.report.text import Cell, Column, ExtraColumn, figure, say
+from orchestrator.report.text import Cell, Column, FilledColumn, figure
 from orchestrator.spec.load import load_text
 
 _NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}
+_SHORT_NAMES = {"tpot_ms": "TPOT", "output_throughput": "tokens/s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +46,44 @@ class _WorseFigure:
         )
 
 
-def predicted_vs_measured_column(documents: Sequence[PointDocument]) -> ExtraColumn | None:
-    """Measured over predicted at each point; None where nothing was predicted."""
+def predicted_vs_measured_columns(documents: Sequence[PointDocument]) -> list[FilledColumn]:
+    """Measured over predicted at each point, a column per figure; none where nothing was
+    predicted.
+    """
     if not any(document.prediction for document in documents):
-        return None
-    column = Column("measured/\npredicted\ntokens/s, TPOT")
-    return ExtraColumn(column, [_cell(document.prediction) for document in documents])
+        return []
+    return [
+        _ratio_column(documents, figure_name) for figure_name in ("output_throughput", "tpot_ms")
+    ]
 
 
-def _cell(prediction: PredictionComparison | None) -> Cell:
+def _ratio_column(documents: Sequence[PointDocument], figure_name: str) -> FilledColumn:
+    title = f"measured/\npredicted\n{_SHORT_NAMES[figure_name]}"
+    column = Column(title, name=f"measured_over_predicted.{figure_name}")
+    cells = [_cell(document.prediction, figure_name) for document in documents]
+    return FilledColumn(column, cells)
+
+
+def _cell(prediction: PredictionComparison | None, figure_name: str) -> Cell:
     if prediction is None:
         return Cell("-")
-    ratios = (prediction.ratio["output_throughput"], prediction.ratio["tpot_ms"])
-    lines = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-    return Cell("\n".join(lines), "yellow" if prediction.worse else None)
+    ratio = prediction.ratio[figure_name]
+    style = "yellow" if figure_name in prediction.worse else None
+    return Cell("-" if ratio is None else f"{ratio:.2f}", style)
 
 
-def predicted_vs_measured_text(documents: Iterable[PointDocument]) -> Iterator[str]:
-    """A line for each deployment that is worse than its prediction's known error explains: its
+def predicted_vs_measured_notes(documents: Iterable[PointDocument]) -> Iterator[str]:
+    """A sentence for each deployment that is worse than its prediction's known error explains: its
     worst figure.
     """
     worst_by_label: dict[str, _WorseFigure] = {}
     for document in documents:
-        label = document.label + (" (emulated)" if document.point.emulated else "")
         for figure_of_point in _worse_figures(document):
-            worst = worst_by_label.get(label)
+            worst = worst_by_label.get(document.label)
             if worst is None or figure_of_point.excess > worst.excess:
-                worst_by_label[label] = figure_of_point
+                worst_by_label[document.label] = figure_of_point
     for label, worst in worst_by_label.items():
-        yield say(f"look at {label}: {worst.text}", "yellow")
+        yield f"look at {label}: {worst.text}"
 
 
 def _worse_figures(document: PointDocument) -> Iterator[_WorseFigure]:

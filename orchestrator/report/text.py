@@ -2,10 +2,11 @@
 is no terminal.
 """
 
+import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -15,21 +16,47 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import few
 from orchestrator.results.records import Distribution
 
-WIDTH = 120  # where there is no terminal
+WIDTH = 120  # where there is no terminal, and COLUMNS is not set
 EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
-LEAST_FOLDED = 12  # characters of a folding column, unless all its words are shorter
+# characters of a folding column, unless all its words are shorter: first tried, and the least
+EASILY_FOLDED = 24
+LEAST_FOLDED = 12
+# the share of the width that folding columns may have each before others are left out for them
+FOLDING_SHARE = 0.4
+FEW_MARK = "*"  # beside a percentile of too few values
+FEW_TEXT = f"{FEW_MARK} fewer requests than this percentile needs"
 _RULE = "─"
+_CUT = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """``title`` and cells may have several lines. Folding columns share the width that the others
     leave.
+
+    ``name``: what ``--columns`` calls it. ``drop_rank``: where the width is too small, the column
+    of the highest rank goes first; 0: it always stays.
     """
 
     title: str
-    # left-aligned and wrapped where too wide; else right-aligned and never wrapped
+    # left-aligned and wrapped where too wide; else never wrapped
     fold: bool = False
+    is_left: bool = False
+    drop_rank: int = 0
+    name: str = ""
+
+    @property
+    def is_left_aligned(self) -> bool:
+        return self.fold or self.is_left
+
+    @property
+    def one_line(self) -> str:
+        """The title without the breaks of its lines: ``attainment`` for ``attain-``, ``ment``."""
+        return self.title.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
+
+    @property
+    def name_or_title(self) -> str:
+        return self.name or self.one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +68,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtraColumn:
-    """A column that a table has only where some row has something in it; ``cells``: one per row."""
+class FilledColumn:
+    """A column with its cells: one per row."""
 
     column: Column
     cells: Sequence[str | Cell]
@@ -53,13 +80,27 @@ class ExtraColumn:
             row.append(cell)
 
 
+def rows_of(columns: Sequence[FilledColumn]) -> list[list[str | Cell]]:
+    """The rows of a table that was made column by column."""
+    return [list(cells) for cells in zip(*(column.cells for column in columns), strict=True)]
+
+
 _Rows = Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableText:
+    """A table line by line. ``left_out``: columns that the width has no room for."""
+
+    lines: Sequence[str]
+    left_out: Sequence[Column] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """The rows of a table, the title's first, with the width of each column."""
 
+    columns: Sequence[Column]
     rows: _Rows
     widths: Sequence[int]
     gap: str  # between two columns
@@ -70,83 +111,161 @@ class _Layout:
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Cell]],
+    width: int | None = None,
+    shown_by: str = "a wider terminal",
 ) -> Iterator[str]:
-    """A table line by line. ``rows``: one cell per column. On too narrow a terminal every cell gets
-    its own line.
+    """A table line by line. ``rows``: one cell per column.
+
+    Where the width is too small, columns with a ``drop_rank`` go, and a line below names them and
+    what shows them (``shown_by``). Where that is not enough, every cell gets its own line.
     """
-    title_row = [Cell(column.title, "bold") for column in columns]
-    body = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    width = width or _terminal_width(sys.stdout) or WIDTH
-    layout = _layout(columns, [title_row, *body], width)
+    width = width or output_width()
+    text = table_text(columns, rows, width)
+    yield from text.lines
+    if text.left_out:
+        yield say(left_out_text(text.left_out, shown_by, width), "dim")
+
+
+def table_text(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int
+) -> TableText:
+    """The widest layout that fits, else every cell on a line of its own."""
+    body = [[_safe(cell) for cell in row] for row in rows]
+    layout = _layout(columns, body, width)
     if layout is None:
-        yield from _cell_by_cell(columns, body)
-        return
+        return TableText(list(_cell_by_cell(columns, body)))
     titles, *cells = layout.rows
-    yield from _lines(titles, columns, layout, at_bottom=True)
-    yield " " + _RULE * (layout.width - 1)
+    lines = [*_lines(titles, layout, at_bottom=True), " " + _RULE * (layout.width - 1)]
     for row in cells:
-        yield from _lines(row, columns, layout)
+        lines += _lines(row, layout)
+    left_out = [column for column in columns if column not in layout.columns]
+    return TableText(lines, left_out)
 
 
-def _terminal_width(stream: TextIO) -> int | None:
-    """Columns of the terminal that a stream is; None: it is none."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+def _safe(cell: str | Cell) -> Cell:
+    """Foreign text that takes as much room as it seems to (see ``plain``)."""
+    if isinstance(cell, str):
+        cell = Cell(cell)
+    return replace(cell, text="\n".join(plain(line) for line in cell.text.split("\n")))
 
 
-def _layout(columns: Sequence[Column], rows: _Rows, width: int) -> _Layout | None:
-    """The widest layout that fits; None: not even one word per line does."""
-    for layout in _layouts(columns, rows, width):
-        if layout.width <= width:
+def left_out_text(columns: Sequence[Column], shown_by: str, width: int) -> str:
+    """``not shown: e2e_ms.p50, e2e_ms.p99 (--columns shows them)``, in one line."""
+    names = [column.name_or_title for column in columns]
+    for shown in range(len(names), 0, -1):
+        more = f" and {len(names) - shown} more" if shown < len(names) else ""
+        text = f"not shown: {', '.join(names[:shown])}{more} ({shown_by} shows them)"
+        if len(text) <= width:
+            return text
+    return cut(text, width)
+
+
+def output_width() -> int:
+    """Columns of the terminal, or what COLUMNS says."""
+    return _width_of(sys.stdout) or WIDTH
+
+
+def cut(text: str, width: int | None = None) -> str:
+    """A line that is not longer than ``width``, with an ellipsis where something is missing. None:
+    the width of the output.
+    """
+    width = width or output_width()
+    return text if len(text) <= width else text[: width - 1].rstrip() + _CUT
+
+
+def _width_of(stream: TextIO) -> int | None:
+    """COLUMNS, or the columns of the terminal that a stream is; None: it is none."""
+    asked = os.environ.get("COLUMNS", "")
+    is_asked = asked.isdecimal() and int(asked) > 0
+    return shutil.get_terminal_size().columns if is_asked or stream.isatty() else None
+
+
+def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
+    """None: not even one word per line fits."""
+    ranks = {column.drop_rank for column in columns if column.drop_rank}
+    for highest in (*sorted(ranks, reverse=True), 0):
+        layout = _of_ranks(columns, body, highest, width)
+        if layout.width <= width and _is_roomy(layout, width):
             return layout
+    for least_folded in (EASILY_FOLDED, LEAST_FOLDED):
+        for narrow in _narrower(layout, width, least_folded):
+            if narrow.width <= width:
+                return narrow
     return None
 
 
-def _layouts(columns: Sequence[Column], rows: _Rows, width: int) -> Iterator[_Layout]:
-    """As it is; with narrow gaps; then with more and more columns stacked, from the right."""
-    yield _measured(columns, rows, "  ", width)
-    for first_stacked in range(len(columns), -1, -1):
-        yield _measured(columns, _stacked(columns, rows, first_stacked), " ", width)
+def _of_ranks(columns: Sequence[Column], body: _Rows, highest: int, width: int) -> _Layout:
+    """The columns up to a ``drop_rank``, the title's row first."""
+    places = [at for at, column in enumerate(columns) if column.drop_rank <= highest]
+    shown = [columns[at] for at in places]
+    titles = [Cell(column.title, "bold") for column in shown]
+    rows = [[row[at] for at in places] for row in body]
+    return _measured(shown, [titles, *rows], "  ", width, LEAST_FOLDED)
 
 
-def _stacked(columns: Sequence[Column], rows: _Rows, first_stacked: int) -> _Rows:
-    """The same rows, with one word per line in the columns from ``first_stacked`` on that do not
-    fold.
+def _is_roomy(layout: _Layout, width: int) -> bool:
+    """Whether each folding column has its natural width; one that is wider than its share of the
+    whole, room for two lines.
     """
-    stacked_rows = []
-    for row in rows:
-        cells = list(row)
-        for at, column in enumerate(columns):
-            if at >= first_stacked and not column.fold:
-                cells[at] = replace(cells[at], text=cells[at].text.replace(" ", "\n"))
-        stacked_rows.append(cells)
-    return stacked_rows
+    share = max(int(width * FOLDING_SHARE), LEAST_FOLDED)
+    for at, column in enumerate(layout.columns):
+        if not column.fold:
+            continue
+        needed = max(_width(row[at]) for row in layout.rows)
+        if needed > share:
+            needed = min(share, _width_of_two_lines({row[at].text for row in layout.rows}))
+        if layout.widths[at] < needed:
+            return False
+    return True
 
 
-def _measured(columns: Sequence[Column], rows: _Rows, gap: str, width: int) -> _Layout:
+def _width_of_two_lines(texts: Iterable[str]) -> int:
+    """The least width at which each text is folded into two lines at most."""
+    width = LEAST_FOLDED
+    for text in texts:
+        while len(_folded(text, width)) > 2 and width < len(text):
+            width += 1
+    return width
+
+
+def _width(cell: Cell) -> int:
+    return max(len(line) for line in cell.text.split("\n"))
+
+
+def _narrower(layout: _Layout, width: int, least_folded: int) -> Iterator[_Layout]:
+    """The same columns; with narrow gaps; then with one word per line in the titles."""
+    columns = layout.columns
+    yield _measured(columns, layout.rows, "  ", width, least_folded)
+    yield _measured(columns, layout.rows, " ", width, least_folded)
+    titles, *rows = layout.rows
+    stacked = [replace(title, text=title.text.replace(" ", "\n")) for title in titles]
+    yield _measured(columns, [stacked, *rows], " ", width, least_folded)
+
+
+def _measured(
+    columns: Sequence[Column], rows: _Rows, gap: str, width: int, least_folded: int
+) -> _Layout:
     """A layout with the width of each column. It may be wider than ``width``."""
-    natural_widths, longest_words = [], []
+    natural_widths, least_widths = [], []
     for cells in zip(*rows, strict=True):
-        lines: list[str] = []
-        for cell in cells:
-            lines += cell.text.split("\n")
-        natural_widths.append(max(len(line) for line in lines))
-        words = " ".join(lines).split()
-        longest_words.append(max((len(word) for word in words), default=0))
+        natural_widths.append(max(_width(cell) for cell in cells))
+        words = " ".join(cell.text for cell in cells).split()
+        longest_word = max((len(word) for word in words), default=0)
+        least_widths.append(max(8, min(longest_word, least_folded)))
     room = width - 1 - len(gap) * (len(columns) - 1)
-    return _Layout(rows, _widths(columns, natural_widths, longest_words, room), gap)
+    return _Layout(columns, rows, _widths(columns, natural_widths, least_widths, room), gap)
 
 
 def _widths(
     columns: Sequence[Column],
     natural_widths: Sequence[int],
-    longest_words: Sequence[int],
+    least_widths: Sequence[int],
     room: int,
 ) -> list[int]:
     """The width of each column: folding ones share what the others leave of ``room``, the narrow
-    ones first.
-
-    None gets less than 8, nor less than its longest word or LEAST_FOLDED, whichever is shorter.
+    ones first. ``least_widths``: what each of them gets at least.
     """
     widths = list(natural_widths)
     folding = [at for at, column in enumerate(columns) if column.fold]
@@ -154,25 +273,25 @@ def _widths(
     folding.sort(key=lambda at: natural_widths[at])
     for index, at in enumerate(folding):
         share = room // (len(folding) - index)
-        least = max(8, min(longest_words[at], LEAST_FOLDED))
-        widths[at] = max(least, min(natural_widths[at], share))
+        widths[at] = max(least_widths[at], min(natural_widths[at], share))
         room -= widths[at]
     return widths
 
 
-def _lines(
-    row: Sequence[Cell], columns: Sequence[Column], layout: _Layout, at_bottom: bool = False
-) -> Iterator[str]:
+def _lines(row: Sequence[Cell], layout: _Layout, at_bottom: bool = False) -> Iterator[str]:
     """The lines of one row. ``at_bottom``: short cells stand at its bottom, as titles do."""
     texts = [_folded(cell.text, width) for cell, width in zip(row, layout.widths, strict=True)]
     height = max(len(lines) for lines in texts)
     for line in range(height):
         parts = []
-        for cell, column, width, lines in zip(row, columns, layout.widths, texts, strict=True):
+        for cell, column, width, lines in zip(
+            row, layout.columns, layout.widths, texts, strict=True
+        ):
             at = line - (height - len(lines)) if at_bottom else line
             text = lines[at] if 0 <= at < len(lines) else ""
-            padded = text.ljust(width) if column.fold else text.rjust(width)
-            parts.append(say(padded, cell.style if text else None))
+            styled = say(text, cell.style if text else None)
+            spaces = " " * (width - len(text))
+            parts.append(styled + spaces if column.is_left_aligned else spaces + styled)
         yield (" " + layout.gap.join(parts)).rstrip()
 
 
@@ -191,12 +310,12 @@ def _cell_by_cell(columns: Sequence[Column], rows: _Rows) -> Iterator[str]:
         yield ""
         for column, cell in zip(columns, row, strict=True):
             text = ", ".join(cell.text.split("\n"))
-            yield f" {plain(column.title)}: {say(text, cell.style)}"
+            yield f" {plain(column.one_line)}: {say(text, cell.style)}"
 
 
 def echo(lines: str, err: bool = False) -> None:
-    """Print lines, wrapped between words on a terminal."""
-    width = _terminal_width(sys.stderr if err else sys.stdout)
+    """Print lines, wrapped between words where the width is known (a terminal, or COLUMNS)."""
+    width = _width_of(sys.stderr if err else sys.stdout)
     for line in lines.split("\n"):
         click.echo(line if width is None else _between_words(line, width), err=err)
 
@@ -246,28 +365,40 @@ def percentile(values: Distribution | None, quantile: float, count: int) -> str:
     """One percentile of ``count`` values; their number is added where they are too few for that
     percentile.
     """
-    if values is None:
-        return "-"
-    text = figure(getattr(values, f"p{quantile * 100:.0f}"))
-    return f"{text} (n={count})" if few(count, quantile) else text
+    text = _percentile(values, quantile)
+    return f"{text} (n={count})" if values is not None and few(count, quantile) else text
 
 
-def p50_p99(values: Distribution | None, count: int) -> str:
-    """Both percentiles of ``count`` values, one below the other."""
-    return f"{percentile(values, 0.5, count)}\n{percentile(values, 0.99, count)}"
+def marked_percentile(values: Distribution | None, quantile: float, count: int) -> str:
+    """One percentile of ``count`` values, with FEW_MARK where they are too few for it."""
+    text = _percentile(values, quantile)
+    return f"{text}{FEW_MARK}" if values is not None and few(count, quantile) else text
 
 
-def plus_minus(interval: Interval | None) -> str:
-    """The estimate, below it half the width of its interval."""
-    if interval is None:
-        return "-"
-    half_width = (interval.upper - interval.lower) / 2
-    return f"{figure(interval.estimate)}\n±{figure(half_width)}"
+def _percentile(values: Distribution | None, quantile: float) -> str:
+    return figure(None if values is None else getattr(values, f"p{quantile * 100:.0f}"))
+
+
+def marks_aligned(texts: Sequence[str]) -> list[str]:
+    """The texts of a column with a space in place of FEW_MARK, where some of them have the mark."""
+    if not any(text.endswith(FEW_MARK) for text in texts):
+        return list(texts)
+    return [text if text.endswith(FEW_MARK) else f"{text} " for text in texts]
+
+
+def interval_text(interval: Interval | None) -> str:
+    """``842-905``."""
+    return "-" if interval is None else f"{figure(interval.lower)}-{figure(interval.upper)}"
 
 
 def share_text(share: Interval) -> str:
     """A share, below it its interval."""
-    return f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}"
+    return f"{share.estimate:.3f}\n{share_interval_text(share)}"
+
+
+def share_interval_text(share: Interval | None) -> str:
+    """``0.697-0.811``."""
+    return "-" if share is None else f"{share.lower:.3f}-{share.upper:.3f}"
 
 
 def size_text(count: float) -> str:

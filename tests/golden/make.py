@@ -38,10 +38,11 @@ class Command:
 
     output: str
     words: tuple[str, ...]
+    columns: int | None = None  # of the terminal; None: there is none
 
 
-def command(output: str, *words: str) -> Command:
-    return Command(output, words)
+def command(output: str, *words: str, columns: int | None = None) -> Command:
+    return Command(output, words, columns)
 
 
 RESULTS = [
@@ -50,6 +51,7 @@ RESULTS = [
             "ttft<=60ms,tpot<=8ms,attainment>=0.9"),
     command("results.txt", "results", "store"),
     command("results_profile.txt", "results", "store", "--profile"),
+    command("results.md", "results", "store", "--format", "md"),
     command("results_launches.json", "results", "store", "--format", "json", "--launches"),
     command("best.json", "best", "store", "--format", "json"),
     command("best.txt", "best", "store"),
@@ -65,6 +67,17 @@ RESULTS = [
     command("verify.txt", "verify", "store"),
     command("logs.txt", "logs", "store"),
 ]  # fmt: skip
+WIDTHS = (80, 110, 160)
+TEXTS = {
+    "results": ("results", "store"),
+    "results_profile": ("results", "store", "--profile"),
+    "results_launches": ("results", "store", "--launches"),
+}
+OF_WIDTHS = [
+    command(f"{output}_{columns}.txt", *words, columns=columns)
+    for output, words in TEXTS.items()
+    for columns in WIDTHS
+]
 
 
 def plan(name: str, *options: str, output: str = "") -> Command:
@@ -100,7 +113,6 @@ def write_outputs(folder: Path) -> None:
             "HOME": str(work),
             "PYTHONPATH": str(ROOT),
             "HF_HUB_OFFLINE": "1",
-            "COLUMNS": "140",
             "TZ": "UTC",
         }
         program = [sys.executable, "-m", "tests.golden.make", "--here"]
@@ -122,8 +134,11 @@ def run_commands() -> None:
     outputs = Path("outputs")
     outputs.mkdir()
     statuses: list[str] = []
-    for one in [*RESULTS, *PLANS]:
-        done = CliRunner().invoke(cli, one.words, standalone_mode=False, catch_exceptions=False)
+    for one in [*RESULTS, *OF_WIDTHS, *PLANS]:
+        width = None if one.columns is None else str(one.columns)
+        done = CliRunner(env={"COLUMNS": width}).invoke(
+            cli, one.words, standalone_mode=False, catch_exceptions=False
+        )
         (outputs / one.output).write_bytes(done.stdout_bytes)
         statuses.append(f"{one.output}: exit status {done.return_value or 0}")
         statuses += [f"    {line}" for line in done.stderr.splitlines()]

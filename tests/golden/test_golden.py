@@ -13,11 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.make import EXPECTED, PLANS, RESULTS, SCHEMAS, SIMULATED, STATUSES, write_outputs
+from tests.golden.make import (
+    EXPECTED,
+    OF_WIDTHS,
+    PLANS,
+    RESULTS,
+    SCHEMAS,
+    SIMULATED,
+    STATUSES,
+    write_outputs,
+)
 
 REWRITE = "If this is on purpose: python -m tests.golden.make --expected"
 MOST_LINES = 60
-PRINTED = [one.output for one in [*RESULTS, *PLANS]]
+PRINTED = [one.output for one in [*RESULTS, *OF_WIDTHS, *PLANS]]
 FROZEN = [path.name for path in sorted(EXPECTED.glob("frozen_*.json"))]
 
 

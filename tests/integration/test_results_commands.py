@@ -151,25 +151,22 @@ def test_what_a_server_said_neither_steers_a_terminal_nor_is_a_formula(tmp_path:
 
 
 def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str) -> None:
-    table, _, below = run("results", uri, "--slo", SLO).partition("emulated: an emulator answered")
-    assert max(map(len, table.splitlines())) <= 120
+    text = run("results", uri, "--slo", SLO)
+    assert max(map(len, text.splitlines())) <= 120
     for whole in (
-        "0.907-0.974",
         "client_bound",
-        "190/200",
-        "p50, p99",
-        "2 of 2",
+        "TTFT ms",
         "✓",
-        "80.0 (n=48)",
+        "80.0*",
     ):
-        assert whole in table
-    assert f"chat of exp: m on h100 under {SLO}" in table
+        assert whole in text
+    assert f"chat of exp: m on h100 under {SLO}" in text
     assert (
-        "failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: "
-        f"{SENTENCE}"
-    ) in below
-    assert "client_bound: p99 of sent - scheduled was 40 ms" in below
-    assert "3 points measured, 1 failed" in below
+        "failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, at 10 req/s\n"
+        f"  {SENTENCE}"
+    ) in text
+    assert "p99 of sent - scheduled was 40 ms" in text
+    assert "3 points measured, 1 failed" in text
 
 
 def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:

@@ -19,9 +19,10 @@ from orchestrator.capacity.best import ComparisonRules, best
 from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.report.as_json import answer_json, point_json
 from orchestrator.report.documents.answer import answer_document
-from orchestrator.report.documents.point import point_document
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.form import TextForm
 from orchestrator.report.formats import json_text
-from orchestrator.report.point_table import points_text
+from orchestrator.report.point_table import PointSection, View, points_text
 from orchestrator.report.words import exclusion_text, note_texts
 from orchestrator.spec.load import Level, Per
 from tests.unit.capacity.stored_levels import SLO, StoredLevels
@@ -49,6 +50,12 @@ class Sweep(StoredLevels):
     ) -> dict[str, Any]:
         (comparison,) = self.comparisons(per, slo, missing)
         return comparison | {"winner": (comparison["ranking"] or [None])[0]}
+
+
+def lines_of(documents: list[PointDocument], profile: bool = False) -> list[str]:
+    """The tables of ``orchestrator results`` on a wide terminal."""
+    form = TextForm("--columns", 300)
+    return list(points_text(PointSection(documents), form, View(profile)))
 
 
 def missing(deployment: str, level: float) -> MissingLevel:
@@ -351,7 +358,7 @@ def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sw
     }
     titles = [
         line
-        for line in points_text([point_document(one) for one in load_points(sweep.store, SLO)])
+        for line in lines_of([point_document(one) for one in load_points(sweep.store, SLO)])
         if "chat of exp" in line
     ]
     assert ["org/m and 2 more checkpoints of it on h100" in line for line in titles].count(
@@ -753,9 +760,9 @@ def test_a_curve_has_its_knee_and_a_profile_both_phases(
     marked = knees(points)
     documents = [point_document(one, knees=marked) for one in points]
     assert [one.point.head.level for one in documents if one.is_knee] == [4]
-    (row,) = [line for line in points_text(documents) if "knee" in line]
+    (row,) = [line for line in lines_of(documents) if "knee" in line]
     assert "knee" in row
-    profile = "\n".join(points_text(documents, profile=True))
+    profile = "\n".join(lines_of(documents, profile=True))
     assert all(title in profile for title in ("prefill", "decode", "all input", "all output"))
     assert "attainment" not in profile
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 
 from orchestrator.analysis.output_agreement import Agreement, AgreementNote
-from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
+from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_notes
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.test_current import planned, run
@@ -26,14 +25,14 @@ HALF = point(Agreement(0.5, 4, "tokens", "ref"))
 
 
 def lines(*points: Any) -> list[str]:
-    return [click.unstyle(line) for line in agreement_text(points)]
+    return list(agreement_notes(points))
 
 
-def test_a_share_has_its_number_of_tokens_below_it_and_the_reference_a_word() -> None:
+def test_a_share_has_its_number_of_tokens_beside_it_and_the_reference_a_word() -> None:
     extra = agreement_column([REFERENCE, HALF, point(Agreement())])
     assert extra is not None
     assert extra.column.title == "agree-\nment"
-    assert extra.cells == ["ref.", "0.500\nn=4", "-"]
+    assert extra.cells == ["ref.", "0.500 n=4", "-"]
 
 
 def test_without_a_share_there_is_no_column_and_no_line() -> None:

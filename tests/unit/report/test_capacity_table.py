@@ -5,17 +5,20 @@ predicts.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.report.as_json import capacity_json
-from orchestrator.report.capacity_table import capacities_text
+from orchestrator.report.capacity_table import NOT_THE_LIMIT, capacities_text
 from orchestrator.report.documents.capacity import capacity_documents
+from orchestrator.report.form import TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo
@@ -60,12 +63,17 @@ def searched(
 
 
 def shown(store: Store, *slos: Slo) -> tuple[dict[str, Any], str]:
-    """The document and the line under the first of the limits."""
+    """The document and the row under the first of the limits; its cells are parted by two spaces."""
     experiment = StoredExperiment(store, {"cpu": 1.8})
     slos = slos or experiment.slos
     points = experiment.points(*slos).current
     document = next(capacity_documents(experiment, points, slos))
-    return json.loads(json.dumps(capacity_json(document))), next(capacities_text([document]))
+    lines = list(capacities_text([document], TextForm("--format md", 200)))
+    return json.loads(json.dumps(capacity_json(document))), lines[-2]
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r" {2,}", click.unstyle(line).strip())
 
 
 def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Store) -> None:
@@ -74,8 +82,7 @@ def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Sto
     names = [f"{name}_per_{unit}" for unit in ("gpu", "usd") for name in ("claim", "low", "high")]
     # two cores, 1.80 USD an hour each: a dollar buys 1000 s
     assert [document[name] for name in names] == pytest.approx([4, 4, 4.16, 8000, 8000, 8320])
-    assert "8 req/s (between 8 and 8.32 req/s; cliff), 4 req/s per core (4 to 4.16), " in line
-    assert line.endswith("8,000 requests/USD (8,000 to 8,320)")
+    assert cells(line) == ["emulator seqs=8", "8 req/s", "8-8.32", "cliff", "4", "8,000"]
 
 
 def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed(
@@ -84,17 +91,14 @@ def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed
     searched(store, levels=((8, 300, 3),))
     document, line = shown(store)
     assert [document[f"{name}_per_usd"] for name in ("claim", "low", "high")] == [None, 0, 8000]
-    assert (
-        "no load was shown to hold it; between 0 and 8 req/s (budget), 0 to 4 req/s per core, 0 "
-        "to 8,000"
-    ) in line
+    assert cells(line) == ["emulator seqs=8", "-", "0-8", "budget", "-", "-"]
 
 
 def test_without_a_level_that_failed_there_is_no_upper_bound(store: Store) -> None:
     searched(store, levels=((8, 100, 24),))
     document, line = shown(store)
     assert [document[f"{name}_per_gpu"] for name in ("claim", "low", "high")] == [4, 4, None]
-    assert "4 req/s per core (at least 4), 8,000 requests/USD (at least 8,000)" in line
+    assert cells(line)[1:3] == ["8 req/s", NOT_THE_LIMIT]
 
 
 @pytest.mark.parametrize(("level", "worse"), [(24.0, True), (9.0, False)])
@@ -107,8 +111,8 @@ def test_a_claim_stands_beside_what_the_plan_predicts_under_the_same_limits(
         assert document["predicted"]["level"] == level
         assert document["measured_over_predicted"] == pytest.approx(8 / level)
         assert document["worse_than_predicted"] is worse  # it fails at 8.32
-        assert f"predicted {level:g} req/s, measured/predicted {8 / level:.2f}" in line
-        assert line.startswith("\x1b[33m") is worse
+        assert cells(line)[-2:] == [f"{level:g} req/s", f"{8 / level:.2f}"]
+        assert ("\x1b[33m" in line) is worse
 
 
 def test_nothing_is_compared_under_other_limits_with_another_control_or_where_none_was_predicted_to_hold(
@@ -118,12 +122,12 @@ def test_nothing_is_compared_under_other_limits_with_another_control_or_where_no
     document, line = shown(store, parse_slo("ttft<=140ms,attainment>=0.9"))
     names = ("predicted", "measured_over_predicted", "worse_than_predicted")
     assert [document[name] for name in names] == [None, None, None]
-    assert "predicted" not in line
+    assert len(cells(line)) == 6
     searched(
         store, predicted=PREDICTED | {"level": 0.0, "output_throughput_per_gpu": 0.0}, levels=()
     )
     document, line = shown(store)
     assert [document[name] for name in names[1:]] == [None, False]
-    assert line.endswith("predicted that none holds")
+    assert cells(line)[-2:] == ["none holds", "-"]
     searched(store, "concurrency", PREDICTED, ((8, 100, 24), (9, 300, 3)))
     assert [shown(store)[0][name] for name in names] == [None, None, None]

@@ -1,4 +1,4 @@
-"""JSON and CSV text."""
+"""JSON, CSV and Markdown text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.report.formats import csv_text, fields_of, flat, json_list, json_text
+from orchestrator.report.formats import (
+    csv_text,
+    fields_of,
+    flat,
+    json_list,
+    json_text,
+    markdown_cell,
+    markdown_table,
+)
+from orchestrator.report.text import Cell, Column
 
 
 @dataclass(frozen=True)
@@ -65,3 +74,30 @@ def test_no_spreadsheet_runs_text_as_a_formula(text: str) -> None:
 
 def test_no_terminal_obeys_text_of_a_server() -> None:
     assert rows(csv_text([{"reason": "first\n\x1b[2Jlast"}])) == [{"reason": "first\n\\x1b[2Jlast"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a|b", "a\\|b"),
+        ("two\nlines", "two lines"),
+        ("<img src=x>", "&lt;img src=x&gt;"),
+        ("*bold* _it_ a_b", "\\*bold\\* \\_it\\_ a_b"),
+        ("[x](y) `z`", "\\[x\\](y) \\`z\\`"),
+        ("@all", "@<!-- -->all"),
+        ("#12", "\\#12"),
+        ("https://evil.example", "https:<!-- -->//evil.example"),
+        ("=1+1", "\\=1+1"),
+        ("-cmd", "\\-cmd"),
+        ("-", "-"),
+        ("\x1b[2J", "\\\\x1b\\[2J"),
+    ],
+)
+def test_a_cell_of_markdown_is_text(text: str, escaped: str) -> None:
+    assert markdown_cell(text) == escaped
+
+
+def test_a_table_of_markdown_has_a_line_per_row() -> None:
+    columns = [Column("label", fold=True), Column("attain-\nment\nslo")]
+    lines = list(markdown_table(columns, [["a|b", Cell("1.0", "red")]]))
+    assert lines == ["| label | attainment slo |", "| :-- | --: |", "| a\\|b | 1.0 |"]

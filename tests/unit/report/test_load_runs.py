@@ -1,4 +1,4 @@
-"""Runs of ``load`` side by side, and the CSV of what was just measured."""
+"""The CSV of what ``load`` just measured."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import csv
 import io
 from pathlib import Path
 
-import click
 import pytest
 
-from orchestrator.plan.current import StoredExperiment
-from orchestrator.report.load_runs import load_runs_table, stored_csv
-from orchestrator.report.selection import with_limits
+from orchestrator.report.load_runs import stored_csv
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.test_current import planned, run
@@ -25,11 +22,6 @@ def store(tmp_path: Path) -> Store:
 
 def lines_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-def table_of(store: Store, profile: bool = False) -> str:
-    runs = list(with_limits(None, [StoredExperiment(store)]))
-    return click.unstyle("\n".join(load_runs_table(runs, profile)))
 
 
 def test_all_points_are_those_of_the_results_command(store: Store) -> None:
@@ -53,23 +45,3 @@ def test_capacities_have_lines_unless_measurements_are_named(store: Store) -> No
     assert rows.count("capacity") == 2
     measured = next(iter(store.winners()))
     assert {line["row"] for line in lines_of(stored_csv(store, {measured}))} <= {"point", "repeat"}
-
-
-def test_a_table_has_capacities_below_the_points(store: Store) -> None:
-    searched(store)
-    text = table_of(store)
-    assert text.startswith("1 load run: some-org/m")
-    first, second = text.splitlines()[-2:]
-    assert first.startswith("capacity of emulator seqs=8, chat, under interactive: 8 req/s")
-    assert second.startswith("capacity of emulator seqs=8, chat, under tight: no load was shown")
-
-
-def test_a_profile_has_columns_for_prefill_and_decode(store: Store) -> None:
-    run(store, planned())
-    assert "prefill" in table_of(store, profile=True)
-    assert "prefill" not in table_of(store)
-
-
-def test_without_points_there_is_no_table(store: Store) -> None:
-    store.write_plan(planned().to_json())
-    assert table_of(store) == ""

@@ -11,8 +11,8 @@ from orchestrator.analysis.deployments import prediction_of
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.documents.prediction import compare_with_prediction
 from orchestrator.report.prediction_error import (
-    predicted_vs_measured_column,
-    predicted_vs_measured_text,
+    predicted_vs_measured_columns,
+    predicted_vs_measured_notes,
 )
 from orchestrator.report.text import Cell
 from tests.unit.report.test_prediction import BEHIND, a_point, compared, used
@@ -53,12 +53,14 @@ def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(
     changes: dict[str, Any], sentence: str
 ) -> None:
     worse, fine = a_point(**changes), a_point(level=1, ttft=10.0, tpot=6.0, rate=100.0)
-    (line,) = predicted_vs_measured_text(documents([fine, worse]))
-    assert line.startswith("\x1b[33mlook at tp=2: ") and sentence in line
+    (line,) = predicted_vs_measured_notes(documents([fine, worse]))
+    assert line.startswith("look at tp=2: ") and sentence in line
     assert compared(worse).worse
-    extra = predicted_vs_measured_column(documents([fine, worse]))
-    assert extra is not None
-    assert [cell.style for cell in extra.cells if isinstance(cell, Cell)] == [None, "yellow"]
+    columns = predicted_vs_measured_columns(documents([fine, worse]))
+    styles = [[cell.style for cell in each.cells if isinstance(cell, Cell)] for each in columns]
+    assert all(fine_style is None for fine_style, _ in styles)
+    is_latency_of_first_token = set(compared(worse).worse) == {"ttft_ms"}  # it has no column
+    assert any(worse_style == "yellow" for _, worse_style in styles) != is_latency_of_first_token
 
 
 def test_better_figures_and_points_of_other_verdicts_are_no_reason_to_look() -> None:
@@ -68,13 +70,13 @@ def test_better_figures_and_points_of_other_verdicts_are_no_reason_to_look() -> 
     )
     disturbed = a_point(tpot=90.0, validity="disturbed")
     short = a_point(control="request_rate", level=7.0, rate=400.0)  # few came in a short probe
-    assert list(predicted_vs_measured_text(documents([better, sent, disturbed, short]))) == []
+    assert list(predicted_vs_measured_notes(documents([better, sent, disturbed, short]))) == []
 
 
 @pytest.mark.parametrize(("level", "predicted"), [(6.0, 600), (9.0, 800)])
 def test_falling_behind_far_below_what_was_predicted_is_named(level: float, predicted: int) -> None:
     point = a_point(level=level, rate=200.0, used=used(None), **BEHIND)
-    (line,) = predicted_vs_measured_text(documents([point]))
+    (line,) = predicted_vs_measured_notes(documents([point]))
     amount = 200 / predicted
     assert (
         f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it "
@@ -88,7 +90,7 @@ def test_falling_behind_a_little_or_in_a_short_probe_is_no_reason_to_look() -> N
     early = a_point(level=6.0, rate=200.0, used=used("fails"), **BEHIND)
     # nobody knows what it should do there
     between = a_point(level=7.0, rate=200.0, used=used(None), **BEHIND)
-    assert list(predicted_vs_measured_text(documents([little, early, between]))) == []
+    assert list(predicted_vs_measured_notes(documents([little, early, between]))) == []
 
 
 def test_where_nothing_was_predicted_there_is_no_column() -> None:
@@ -97,16 +99,11 @@ def test_where_nothing_was_predicted_there_is_no_column() -> None:
         deployment=SimpleNamespace(prediction=prediction_of({"not_predicted": "why"}), label="x")
     )
     failed = a_point(used=())
-    assert predicted_vs_measured_column(documents([bare, unknown, failed])) is None
-    assert list(predicted_vs_measured_text(documents([bare, unknown]))) == []
-
-
-def test_an_emulated_one_is_marked() -> None:
-    (line,) = predicted_vs_measured_text(documents([a_point(tpot=90.0, emulated=True)]))
-    assert "look at tp=2 (emulated): " in line
+    assert predicted_vs_measured_columns(documents([bare, unknown, failed])) == []
+    assert list(predicted_vs_measured_notes(documents([bare, unknown]))) == []
 
 
 def test_of_one_deployment_the_worst_figure_is_named() -> None:
     bad, worse = a_point(tpot=12.0), a_point(tpot=36.0)
-    (line,) = predicted_vs_measured_text(documents([bad, worse]))
+    (line,) = predicted_vs_measured_notes(documents([bad, worse]))
     assert "TPOT is 4.00 times" in line

@@ -3,37 +3,94 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 
-from orchestrator.report.text import Cell, Column, echo, say, table
+from orchestrator.report.text import (
+    Cell,
+    Column,
+    FilledColumn,
+    cut,
+    echo,
+    interval_text,
+    left_out_text,
+    marked_percentile,
+    marks_aligned,
+    output_width,
+    rows_of,
+    say,
+    share_interval_text,
+    table,
+    table_text,
+)
 
 COLUMNS = [
     Column("deployment", fold=True),
-    *map(Column, ("load", "tokens/s\n95 %", "TTFT ms\np50, p99")),
+    Column("load"),
+    Column("tokens/s"),
+    Column("95 %\ninterval", drop_rank=1, name="tokens/s.lower"),
+    Column("TTFT ms\np50", drop_rank=2, name="ttft_ms.p50"),
+    Column("TTFT ms\np99"),
 ]
 ROW: list[str | Cell] = [
     "vllm tp=2 len=4096",
     "20 req/s",
-    Cell("612\n±141", "green"),
-    "13.6\n26.1 (n=78)",
+    Cell("1,612", "green"),
+    "1,471-1,753",
+    "13.6",
+    "26.1",
 ]
 
 
-@pytest.mark.parametrize("width", [48, 60, 80, 160])
-def test_no_line_of_a_table_is_longer_than_the_terminal_is_wide(width: int) -> None:
-    lines = [click.unstyle(line) for line in table(COLUMNS, [ROW, ROW], width)]
-    assert max(map(len, lines)) <= width
-    assert lines[0].startswith(" deploym") or lines[0].strip() == "tokens/s      TTFT ms"
+def shown(width: int, columns: Any = COLUMNS, row: Any = ROW) -> list[str]:
+    return [click.unstyle(line) for line in table(columns, [row, row], width)]
 
 
-def test_on_a_narrow_terminal_only_as_many_columns_as_needed_are_stacked_from_the_right() -> None:
-    wide, narrow = (
-        "\n".join(map(click.unstyle, table(COLUMNS, [ROW], width))) for width in (44, 40)
-    )
-    assert "20 req/s" in wide and "26.1 (n=78)" in wide
-    assert "20 req/s" in narrow and "26.1 (n=78)" not in narrow
+@pytest.mark.parametrize("width", [36, 40, 60, 70, 80, 160])
+def test_no_line_is_longer_than_the_width(width: int) -> None:
+    assert max(map(len, shown(width))) <= width
+
+
+@pytest.mark.parametrize("width", range(20, 90))
+def test_nothing_wraps_inside_a_number(width: int) -> None:
+    text = "\n".join(shown(width))
+    for whole in ("20 req/s", "1,612", "26.1"):
+        assert text.count(whole) == 2
+    for droppable in ("1,471-1,753", "13.6"):
+        assert text.count(droppable) in (0, 2)
+    assert "1,471-\n" not in text
+
+
+def test_where_all_columns_fit_each_row_is_a_line() -> None:
+    *_, first, second = shown(100)
+    assert first.split() == ["vllm", "tp=2", "len=4096", "20", "req/s", *first.split()[5:]]
+    assert first == second
+    assert first.endswith("1,612  1,471-1,753     13.6     26.1")
+
+
+def test_the_column_of_the_highest_rank_goes_first_and_a_line_says_which() -> None:
+    *_, row, note = shown(62)
+    assert row.endswith("1,612  1,471-1,753     26.1")
+    assert note == "not shown: ttft_ms.p50 (a wider terminal shows them)"
+    *_, row, note = shown(50)
+    assert row.endswith("1,612     26.1")
+    assert note.startswith("not shown: tokens/s.lower")
+
+
+def test_columns_without_a_rank_stay_and_the_label_is_folded_between_words() -> None:
+    lines = shown(36)
+    assert any(line.startswith(" vllm tp=2  ") for line in lines)
+    assert any(line.strip() == "len=4096" for line in lines)
+
+
+def test_a_long_label_is_folded_before_others_are_left_out_for_it() -> None:
+    row = [" ".join(["word"] * 30), *ROW[1:]]
+    lines = shown(100, row=row)
+    assert "1,471-1,753" in lines[3]
+    assert not any(line.startswith("not shown") for line in lines)
 
 
 def test_where_no_column_fits_every_cell_has_a_line() -> None:
@@ -41,9 +98,59 @@ def test_where_no_column_fits_every_cell_has_a_line() -> None:
     assert lines == ["", " load: a", " tokens/s 95 %: 1, 2", "", " load: b", " tokens/s 95 %: 3"]
 
 
+def test_control_characters_take_the_room_that_they_are_shown_with() -> None:
+    lines = table_text([Column("label", fold=True), Column("load")], [["\x1b[2J", "1"]], 80).lines
+    assert click.unstyle(lines[-1]) == " \\x1b[2J      1"
+
+
+def test_names_of_columns_that_are_left_out_fit_a_line() -> None:
+    columns = [Column("x", name=f"latency_{at}.p50") for at in range(9)]
+    text = left_out_text(columns, "--columns", 60)
+    assert text == "not shown: latency_0.p50 and 8 more (--columns shows them)"
+    assert len(left_out_text(columns, "--columns", 30)) <= 30
+
+
+def test_a_cut_line_ends_in_an_ellipsis() -> None:
+    assert cut("one two three", 8) == "one two…"
+    assert cut("one two", 8) == "one two"
+
+
+def test_the_width_can_be_asked_for_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert output_width() == 120
+    monkeypatch.setenv("COLUMNS", "80")
+    assert output_width() == 80
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert output_width() == 120
+
+
+def test_a_table_can_be_made_column_by_column() -> None:
+    columns = [FilledColumn(Column("a"), ["1", "2"]), FilledColumn(Column("b"), ["3", "4"])]
+    assert rows_of(columns) == [["1", "3"], ["2", "4"]]
+
+
+def test_a_percentile_of_too_few_values_is_marked_and_digits_stay_aligned() -> None:
+    values: Any = SimpleNamespace(p50=10.0, p99=20.0)
+    assert marked_percentile(values, 0.99, 99) == "20.0*"
+    assert marked_percentile(values, 0.99, 100) == "20.0"
+    assert marked_percentile(None, 0.99, 3) == "-"
+    assert marks_aligned(["20.0*", "7.00"]) == ["20.0*", "7.00 "]
+    assert marks_aligned(["20.0", "7.00"]) == ["20.0", "7.00"]
+
+
+def test_intervals_are_two_numbers() -> None:
+    interval: Any = SimpleNamespace(estimate=0.8, lower=0.75, upper=0.85)
+    assert interval_text(interval) == "0.75-0.85"
+    assert share_interval_text(interval) == "0.750-0.850"
+    assert interval_text(None) == share_interval_text(None) == "-"
+
+
 def test_sentences_are_folded_between_words_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     long = f"  left out: {'emulator ' * 12}at 5 req/s"
     text = f"{say(long, 'dim')}\n\nnext: orchestrator best '/{'a' * 90}' --slo interactive"
     echo(text)

@@ -28,6 +28,7 @@ from orchestrator.report.as_json import answer_json
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.capacity import capacity_documents
+from orchestrator.report.form import TextForm
 from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import Store
@@ -113,13 +114,9 @@ def answer_of(experiment: StoredExperiment) -> Any:
 
 def capacities(store: Store) -> str:
     experiment = StoredExperiment(store)
-    return "\n".join(
-        capacities_text(
-            capacity_documents(
-                experiment, experiment.points(*experiment.slos).current, experiment.slos
-            )
-        )
-    )
+    points = experiment.points(*experiment.slos).current
+    documents = list(capacity_documents(experiment, points, experiment.slos))
+    return "\n".join(capacities_text(documents, TextForm("--format json")))
 
 
 def test_the_losers_of_a_race_fail_at_what_the_winner_holds(tmp_path: Path) -> None:

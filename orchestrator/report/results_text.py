@@ -1,0 +1,120 @@
+"""The points that ``orchestrator results`` shows, and in which order: its tables, JSON and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.knee import knees
+from orchestrator.analysis.launches import launches_of
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.report.capacity_table import capacities_text
+from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
+from orchestrator.report.documents.load_run import LoadRunDocument, load_run_documents
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.form import Form
+from orchestrator.report.point_table import (
+    PointSection,
+    View,
+    closing_text,
+    load_runs_text,
+    points_text,
+)
+from orchestrator.report.selection import JudgedExperiment
+from orchestrator.results.records import PointHead
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResults:
+    """``load_runs``: runs of ``orchestrator load``, whose points share one table."""
+
+    sections: Sequence[PointSection]
+    load_runs: Sequence[LoadRunDocument]
+    points_of_load_runs: Sequence[PointDocument]
+    capacities_of_load_runs: Sequence[CapacityDocument]
+
+    @property
+    def documents(self) -> list[PointDocument]:
+        documents: list[PointDocument] = []
+        for section in self.sections:
+            documents += section.documents
+        return [*documents, *self.points_of_load_runs]
+
+
+def shown_results(judged: Iterable[JudgedExperiment], with_superseded: bool) -> ShownResults:
+    """All points of these experiments. ``with_superseded``: also those of earlier versions of their
+    files, in sections of their own.
+    """
+    sections: list[PointSection] = []
+    load_runs: list[JudgedExperiment] = []
+    for each in judged:
+        if each.experiment.is_load_run:
+            load_runs.append(each)
+        else:
+            sections += _sections(each)
+        if with_superseded:
+            groups = each.experiment.by_content(each.points.superseded)
+            for content, points in groups.items():
+                heading = f", superseded: {content}"
+                sections.append(PointSection(_documents(each, points), heading))
+    capacities: list[CapacityDocument] = []
+    for each in load_runs:
+        capacities += _capacities(each)
+    runs = load_run_documents(load_runs)
+    documents: list[PointDocument] = []
+    for run in runs:
+        documents += run.points
+    return ShownResults(sections, runs, documents, capacities)
+
+
+def _sections(judged: JudgedExperiment) -> list[PointSection]:
+    """The current points, and below them the capacities."""
+    sections = []
+    for content, points in judged.experiment.alike(judged.points).items():
+        heading = f", {content}" if content else ""
+        sections.append(PointSection(_documents(judged, points), heading))
+    return [*sections, PointSection((), capacities=list(_capacities(judged)))]
+
+
+def _documents(judged: JudgedExperiment, points: Sequence[StoredPoint]) -> list[PointDocument]:
+    at_knees = knees(points)
+    return [point_document(point, judged.slos, knees=at_knees) for point in points]
+
+
+def results_text(shown: ShownResults, form: Form, view: View) -> Iterator[str]:
+    """The tables of all points, the capacities, and what is said once of all of them."""
+    for section in shown.sections:
+        yield from points_text(section, form, view)
+    if shown.load_runs:
+        yield from load_runs_text(shown.load_runs, shown.points_of_load_runs, form, view)
+        yield from capacities_text(shown.capacities_of_load_runs, form)
+    yield from closing_text(shown.documents, form)
+
+
+def result_rows(
+    judged: Iterable[JudgedExperiment], with_superseded: bool
+) -> Iterator[PointDocument | CapacityDocument]:
+    """The rows of JSON and CSV, with the logs of engines that failed. Only one experiment is in
+    memory at a time.
+    """
+    for each in judged:
+        yield from _point_rows(each, with_superseded)
+        yield from _capacities(each)
+
+
+def _point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[PointDocument]:
+    points, slos = judged.points, judged.slos
+    at_knees = judged.experiment.knees(points)
+    older = points.superseded if with_superseded else ()
+    failed: list[PointHead] = []
+    for point in (*points.current, *older):
+        failed += [repeat.point for repeat in point.repeats if not repeat.ok]
+    launches = launches_of(judged.experiment.store, failed)
+    for point in points.current:
+        yield point_document(point, slos, launches, is_current=True, knees=at_knees)
+    for point in older:
+        yield point_document(point, slos, launches, is_current=False, knees=at_knees)
+
+
+def _capacities(judged: JudgedExperiment) -> Iterator[CapacityDocument]:
+    yield from capacity_documents(judged.experiment, judged.points.current, judged.slos)

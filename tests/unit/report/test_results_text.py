@@ -1,0 +1,80 @@
+"""What ``results`` shows of some experiments: all tables, and what is said once of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.capacity import CapacityDocument
+from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.form import TextForm
+from orchestrator.report.point_table import USUAL, View
+from orchestrator.report.results_text import result_rows, results_text, shown_results
+from orchestrator.report.selection import JudgedExperiment, with_limits
+from orchestrator.results.store import Store
+from tests.unit.plan.test_current import planned, run
+from tests.unit.report.test_capacity_table import searched
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def judged(*stores: Store) -> list[JudgedExperiment]:
+    return list(with_limits(None, [StoredExperiment(store) for store in stores]))
+
+
+def lines_of(
+    *stores: Store, view: View = USUAL, width: int = 160, with_superseded: bool = False
+) -> list[str]:
+    shown = shown_results(judged(*stores), with_superseded)
+    return [click.unstyle(line) for line in results_text(shown, TextForm("x", width), view)]
+
+
+def test_capacities_have_tables_below_the_points(store: Store) -> None:
+    searched(store)
+    lines = lines_of(store)
+    titles = [line for line in lines if line.startswith(("chat of", "capacity", "1 load run"))]
+    assert titles[-2:] == [
+        "capacity for chat of exp under interactive",
+        "capacity for chat of exp under tight",
+    ]
+
+
+def test_counts_and_columns_that_are_left_out_are_said_once(tmp_path: Path) -> None:
+    stores = [Store.open(str(tmp_path), name) for name in ("first", "second")]
+    for store in stores:
+        run(store, planned())
+    lines = lines_of(*stores, width=80)
+    assert len([line for line in lines if line.startswith("chat of")]) == 2
+    assert len([line for line in lines if line.startswith("not shown: ")]) == 1
+    assert lines[-1] == "4 points measured, 0 failed"
+
+
+def test_older_points_have_a_table_of_their_own(store: Store) -> None:
+    run(store, planned(tokens=64), tokens=64)
+    run(store, planned(tokens=8), tokens=8)
+    assert not any(", superseded: " in line for line in lines_of(store))
+    assert any(", superseded: " in line for line in lines_of(store, with_superseded=True))
+
+
+def test_a_profile_has_columns_for_prefill_and_decode(store: Store) -> None:
+    run(store, planned())
+    assert "prefill" in "\n".join(lines_of(store, view=View(is_profile=True)))
+    assert "prefill" not in "\n".join(lines_of(store))
+
+
+def test_without_points_only_their_number_is_said(store: Store) -> None:
+    store.write_plan(planned().to_json())
+    assert lines_of(store) == ["0 points measured, 0 failed"]
+
+
+def test_rows_are_points_and_then_capacities(store: Store) -> None:
+    searched(store)
+    rows = list(result_rows(judged(store), with_superseded=False))
+    kinds = [type(row) for row in rows]
+    assert kinds == [PointDocument] * 2 + [CapacityDocument] * 2
