@@ -465,6 +465,7 @@
   }
 
   function drawTimeline(chart) {
+    if (timelines.draw(chart, chosenPoint().point_id, () => drawSoon(["timeline"]))) return;
     const lines = chosenPoint().repeats.map((repeat, index) => {
       let at = 0;
       const data = repeat.tokens.map((tokens, batch) => {

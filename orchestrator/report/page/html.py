@@ -21,6 +21,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.page.payload import Payload, payload_of
+from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import (
     AnsweredExperiment,
     JudgedExperiment,
@@ -32,7 +33,7 @@ from orchestrator.report.text import figure
 from orchestrator.report.words import experiment_notes, level_text, model_text, slo_text
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("vendor/echarts.min.js", "judge.js", "charts.js", "app.js")
+SCRIPTS = ("vendor/echarts.min.js", "judge.js", "charts.js", "timeline.js", "app.js")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
     judged = list(with_limits(None, stored))
     ranked = answers(limits(None, stored))
     payload = payload_of(judged)
+    timelines = timelines_of(judged, ranked.comparisons)
     document = PageDocument(
         uri=uri,
         created=datetime.now(UTC),
@@ -88,7 +90,7 @@ def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
         experiments=tuple(map(_section, judged, ranked.experiments)),
     )
     return Page(
-        html=page_html(document, payload).encode(),
+        html=page_html(document, payload, timelines).encode(),
         requests=payload.requests,
         has_answer=bool(ranked.comparisons)
         and all(comparison.measured for comparison in ranked.comparisons),
@@ -110,8 +112,8 @@ def _section(judged: JudgedExperiment, answered: AnsweredExperiment) -> Experime
     )
 
 
-def page_html(document: PageDocument, payload: Payload) -> str:
-    """The page as one text. ``payload``: of the document's experiments."""
+def page_html(document: PageDocument, payload: Payload, timelines: Timelines) -> str:
+    """The page as one text. ``payload``, ``timelines``: of the document's experiments."""
     templates = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -126,6 +128,7 @@ def page_html(document: PageDocument, payload: Payload) -> str:
     return templates.get_template("page.html.j2").render(
         page=document,
         payload=payload.encoded(),
+        timelines=timelines.encoded(),
         scripts=scripts,
         style=style,
         version=__version__,

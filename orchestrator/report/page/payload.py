@@ -3,8 +3,6 @@
 The records are written as JSON under their own names; ``judge.js`` reads them.
 """
 
-import base64
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -31,6 +29,7 @@ from orchestrator.capacity.capacities import (
     per_or_default,
     reason_to_exclude,
 )
+from orchestrator.report.page.packing import packed
 from orchestrator.report.page.stops import Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
 from orchestrator.report.words import exclusion_text, level_text
@@ -188,7 +187,7 @@ class Payload:
             "stops": self.stops,
             "student_t": self.student_t,
         }
-        return {"described": _packed(orjson.dumps(described)), "bins": _packed(self.bins.encoded())}
+        return {"described": packed(orjson.dumps(described)), "bins": packed(self.bins.encoded())}
 
 
 def payload_of(
@@ -330,10 +329,6 @@ def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
         tokens=repeat.output_tokens.amounts.tolist(),
         seconds=repeat.output_tokens.sizes.tolist(),
     )
-
-
-def _packed(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
 def _deployment(point: StoredPoint, agreement: float | None) -> PageDeployment:

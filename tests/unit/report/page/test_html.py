@@ -9,6 +9,7 @@ import pytest
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.page.html import FOLDER, ExperimentSection, PageDocument, page_html
 from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload, RequestBins
+from orchestrator.report.page.timelines import Timelines
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -34,7 +35,7 @@ def page(name: str) -> str:
         deployments=[deployment],
         points=[],
     )
-    return page_html(document, Payload([group], {}, [], RequestBins({})))
+    return page_html(document, Payload([group], {}, [], RequestBins({})), Timelines([], 0))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_the_policy_names_each_script_by_its_hash(html):
     assert policy is not None
     allowed = policy.group(1).replace("&#39;", "'")
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in allowed

@@ -1,0 +1,228 @@
+"""What single points did while they ran, in at most STEPS steps: lines that ``timeline.js`` draws.
+
+A page holds those of at most MOST_TIMELINES points, first of the deployments that its curves show.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from orchestrator.analysis.attempt_summary import CommittedAttempt, read_attempt
+from orchestrator.analysis.points import Repeat, StoredPoint
+from orchestrator.analysis.requests import request_arrays
+from orchestrator.analysis.throughput import basis, output_tokens_by
+from orchestrator.base.arrays import Floats
+from orchestrator.base.errors import DamagedError
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import Comparison, group_of
+from orchestrator.report.page.packing import packed
+from orchestrator.report.selection import JudgedExperiment
+from orchestrator.results.store import Store
+
+STEPS = 100
+MOST_TIMELINES = 200  # points; some 150 kB of page
+MOST_GAPS = 5_000_000  # of all of them together: half a second of reading
+SHOWN_DEPLOYMENTS = 8  # of each ranking, as many as the page has curves of
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What the engines said of themselves, summed over replicas; ``kv_usage``: of the fullest.
+
+    ``seconds``: since the point's start, by the clock of the engine's host. A list is empty where
+    no engine reported it.
+    """
+
+    seconds: list[float]
+    running: list[float]
+    waiting: list[float]
+    kv_usage: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One repeat of a point; ``repeat`` counts from 0, ``repeats``: how many the point has.
+
+    ``step_s``: length of a step; the first begins at 0, the point's start. ``throughput``: output
+    tokens/s of each step. ``in_flight``: requests under way at the middle of each step, as the
+    client saw it. ``is_interpolated``: times between tokens were not read, so the tokens of an
+    answer count as evenly spread.
+    """
+
+    point_id: str
+    repeat: int
+    repeats: int
+    window_s: tuple[float, float]
+    step_s: float
+    throughput: list[float]
+    in_flight: list[float]
+    is_interpolated: bool
+    readings: Readings | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timelines:
+    """``left_out``: how many points more have requests, and no room in the page."""
+
+    timelines: list[Timeline]
+    left_out: int
+
+    def encoded(self) -> dict[str, str | int]:
+        """All of it as what a page may hold."""
+        described = [asdict(timeline) for timeline in self.timelines]
+        return {
+            "timelines": packed(orjson.dumps(described)),
+            "kept": len(self.timelines),
+            "left_out": self.left_out,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    store: Store
+    point: StoredPoint
+
+
+def timelines_of(
+    experiments: Sequence[JudgedExperiment], comparisons: Iterable[Comparison]
+) -> Timelines:
+    """Time lines of as many points as a page may hold. Damaged attempts have none."""
+    sources = [
+        source
+        for source in _in_order(experiments, comparisons)
+        if source.point.figures.requests.scheduled
+    ]
+    timelines: list[Timeline] = []
+    gaps_left = float(MOST_GAPS)
+    for source in sources[:MOST_TIMELINES]:
+        repeat = (source.point.used or source.point.repeats)[0]
+        attempt = _read(source.store, repeat)
+        if attempt is None or not attempt.requests.num_rows:
+            continue
+        gaps = sum(
+            part.rows * _tokens_of_answer(repeat)
+            for part in attempt.manifest.files
+            if part.table == "token_events"
+        )
+        is_cheap = gaps <= gaps_left
+        if is_cheap:
+            gaps_left -= gaps
+        timelines.append(_timeline(attempt, source.point, repeat, with_gaps=is_cheap))
+    return Timelines(timelines, max(len(sources) - MOST_TIMELINES, 0))
+
+
+def _in_order(
+    experiments: Sequence[JudgedExperiment], comparisons: Iterable[Comparison]
+) -> Iterator[_Source]:
+    """The points of all groups in turn; of each group those of its best deployments first."""
+    place: dict[str, int] = {}
+    for comparison in comparisons:
+        for ranked in comparison.ranking:
+            place.setdefault(ranked.point.head.deployment_id, len(place))
+    of_groups: list[list[_Source]] = []
+    for judged in experiments:
+        groups = grouped((group_of(point), point) for point in judged.points.current)
+        for points in groups.values():
+            ordered = _best_first(points, place)
+            of_groups.append([_Source(judged.experiment.store, point) for point in ordered])
+    for in_turn in zip_longest(*of_groups):
+        yield from (source for source in in_turn if source is not None)
+
+
+def _best_first(points: Sequence[StoredPoint], place: dict[str, int]) -> list[StoredPoint]:
+    """All points of SHOWN_DEPLOYMENTS deployments, then all others."""
+    ids = list(dict.fromkeys(point.head.deployment_id for point in points))
+    shown = set(sorted(ids, key=lambda each: place.get(each, len(place)))[:SHOWN_DEPLOYMENTS])
+    return sorted(points, key=lambda point: point.head.deployment_id not in shown)
+
+
+def _read(store: Store, repeat: Repeat) -> CommittedAttempt | None:
+    manifest = store.manifest(*repeat.point.ids)
+    if manifest is None:
+        return None
+    try:
+        return read_attempt(store, manifest)
+    except DamagedError as error:
+        store.leave_out(repeat.point.ids, str(error))
+        return None
+
+
+def _tokens_of_answer(repeat: Repeat) -> float:
+    tokens = repeat.figures.output_tokens
+    return tokens.mean if tokens is not None else 0.0
+
+
+def _timeline(
+    attempt: CommittedAttempt, point: StoredPoint, repeat: Repeat, with_gaps: bool
+) -> Timeline:
+    parts = list(request_arrays(attempt.requests, attempt.token_events if with_gaps else None))
+    end_ns = max(float(part.done_ns.max()) for part in parts) + 1  # the last token too
+    edges = np.linspace(0.0, end_ns, STEPS + 1)
+    tokens = sum((output_tokens_by(part, edges.tolist()) for part in parts), np.zeros(edges.size))
+    sent = np.sort(np.concatenate([part.sent_ns[~np.isnan(part.sent_ns)] for part in parts]))
+    done = np.sort(np.concatenate([part.done_ns[~np.isnan(part.sent_ns)] for part in parts]))
+    middles = (edges[:-1] + edges[1:]) / 2
+    in_flight = np.searchsorted(sent, middles, "right") - np.searchsorted(done, middles, "right")
+    step_s = float(edges[1]) / 1e9
+    start_ns, window_end_ns = repeat.point.window_ns
+    return Timeline(
+        point_id=point.head.point_id,
+        repeat=repeat.point.repeat,
+        repeats=len(point.repeats),
+        window_s=(start_ns / 1e9, window_end_ns / 1e9),
+        step_s=step_s,
+        throughput=_short(np.diff(tokens) / step_s),
+        in_flight=_short(in_flight.astype(np.float64)),
+        is_interpolated=any("interpolated" in basis(part) for part in parts),
+        readings=readings_of(attempt.engine_metrics, repeat.point.started_unix_ns),
+    )
+
+
+def readings_of(samples: pa.Table, started_unix_ns: int) -> Readings | None:
+    """The readings of all replicas at the instants when one of them was read; None without any.
+
+    A replica counts with its latest reading, from when each has one.
+    """
+    if not samples.num_rows:
+        return None
+    unix_ns = samples["unix_ns"].to_numpy()
+    replica_of_row = samples["replica"].to_numpy()
+    rows_of_replicas = [
+        np.flatnonzero(replica_of_row == replica) for replica in np.unique(replica_of_row)
+    ]
+    rows_of_replicas = [rows[np.argsort(unix_ns[rows])] for rows in rows_of_replicas]
+    begin = max(unix_ns[rows[0]] for rows in rows_of_replicas)
+    instants = np.unique(unix_ns[unix_ns >= begin])
+    if instants.size > STEPS:
+        instants = instants[np.linspace(0, instants.size - 1, STEPS).astype(int)]
+    latest = [
+        rows[np.searchsorted(unix_ns[rows], instants, "right") - 1] for rows in rows_of_replicas
+    ]
+
+    def gauge(name: str) -> Floats:
+        """One row for each replica."""
+        values = np.asarray(samples[name].to_numpy(), np.float64)
+        return np.array([values[rows] for rows in latest])
+
+    return Readings(
+        seconds=_short((instants - started_unix_ns) / 1e9, digits=4),
+        running=_known(gauge("running").sum(axis=0)),
+        waiting=_known(gauge("waiting").sum(axis=0)),
+        kv_usage=_known(gauge("kv_usage").max(axis=0)),
+    )
+
+
+def _known(values: Floats) -> list[float]:
+    """Empty where a value is missing: a part of a sum would be taken for the whole."""
+    return [] if np.isnan(values).any() else _short(values)
+
+
+def _short(values: npt.NDArray[np.float64], digits: int = 3) -> list[float]:
+    """Values of at least three digits, whole ones as such: a chart shows no more."""
+    rounded = [float(f"{value:.{digits}g}") if value < 1000 else round(value) for value in values]
+    return [int(value) if value == int(value) else value for value in rounded]
