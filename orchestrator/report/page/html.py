@@ -20,7 +20,7 @@ from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.documents.point import PointDocument, point_document
-from orchestrator.report.page.payload import Payload, payload_of
+from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import (
     AnsweredExperiment,
@@ -65,10 +65,20 @@ class PageDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """``requests``: how many can be judged again in it. ``has_answer``: every comparison has a
-    valid measurement.
+class PageContent:
+    """What a page shows, and what it judges. ``has_answer``: every comparison has a valid
+    measurement.
     """
+
+    document: PageDocument
+    payload: Payload
+    timelines: Timelines
+    has_answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``requests``: how many can be judged again in it. ``has_answer``: as in ``PageContent``."""
 
     html: bytes
     requests: int
@@ -79,19 +89,31 @@ def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
     """The page of some experiments. ``uri``: where they lie. Raises InputError if they hold more
     requests than a browser can judge.
     """
+    content = page_content(uri, stored)
+    html = page_html(content.document, content.payload, content.timelines)
+    return Page(html.encode(), content.payload.requests, content.has_answer)
+
+
+def page_content(
+    uri: str, stored: Sequence[StoredExperiment], earlier: RequestBins | None = None
+) -> PageContent:
+    """What the page of some experiments holds. ``uri``: where they lie; ``earlier``: bins that
+    hold some of their requests (see ``payload_of``).
+
+    Raises InputError if they hold more requests than a browser can judge.
+    """
     judged = list(with_limits(None, stored))
     ranked = answers(limits(None, stored))
-    payload = payload_of(judged)
-    timelines = timelines_of(judged, ranked.comparisons)
     document = PageDocument(
         uri=uri,
         created=datetime.now(UTC),
         answer=answer_document(ranked.comparisons),
         experiments=tuple(map(_section, judged, ranked.experiments)),
     )
-    return Page(
-        html=page_html(document, payload, timelines).encode(),
-        requests=payload.requests,
+    return PageContent(
+        document=document,
+        payload=payload_of(judged, earlier),
+        timelines=timelines_of(judged, ranked.comparisons),
         has_answer=bool(ranked.comparisons)
         and all(comparison.measured for comparison in ranked.comparisons),
     )
