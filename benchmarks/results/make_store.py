@@ -1,11 +1,12 @@
 """A results folder like that of a large finished sweep, made in a few minutes instead of weeks.
 
     python benchmarks/results/make_store.py FOLDER [--points 10000] [--requests 200] [--repeats 3]
-    [--no-computed]
+    [--experiment FILE] [--no-computed]
 
 Everything goes through the code that a sweep uses, with two shortcuts: attempts share a few dozen
 files of requests and token events (hard links; their key columns are those of one attempt), and
-nothing is synced to the disk. ``--no-computed`` leaves out what is computed from the requests, as
+nothing is synced to the disk. ``--experiment`` names a file to plan in place of the one here, with
+loads of 60 s after 5 s. ``--no-computed`` leaves out what is computed from the requests, as
 versions did that did not compute it.
 """
 
@@ -250,10 +251,14 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--experiment", type=Path)
     parser.add_argument("--no-computed", action="store_true")
     arguments = parser.parse_args()
     began, rng = time.monotonic(), np.random.default_rng(1)
-    plan = plan_of(arguments.points, arguments.repeats)
+    if arguments.experiment is None:
+        plan = plan_of(arguments.points, arguments.repeats)
+    else:
+        plan = make_plan(parse_experiment(arguments.experiment.read_text()))
     store = Store.open(str(arguments.folder), plan.name)
     store.write_plan(plan.to_json())
     templates = [template(arguments.requests, rng) for _ in range(TEMPLATES)]

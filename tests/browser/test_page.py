@@ -75,11 +75,12 @@ def judged_in_page(page, group, stops, attainment):
     """What the page finds in a group: the ranking, and each point's attainment, by point id."""
     return page.evaluate(
         """([group, [ttft, tpot, e2e], attainment]) => {
-          const { payload, bins } = window.page;
+          const { payload, planes } = app.shown;
           const limits = { ttft, tpot, e2e };
           const { per } = payload.groups[group];
-          const found = judge.judgeGroup(
-            payload.groups[group], bins, limits, attainment, per, null, payload.student_t);
+          window.judges ??= payload.groups.map(
+            (each) => new judge.GroupJudge(each, planes, payload.student_t));
+          const found = window.judges[group].judge({ limits, target: attainment, per, price: null });
           const interval = (value) => value && [value.estimate, value.lower, value.upper];
           return {
             ranking: found.ranking.map((ranked) => [
@@ -112,9 +113,9 @@ def comparisons_of(experiment, points, index, slo) -> list[Comparison]:
 
 def test_every_limit_is_judged_as_python_does(opened, levels):
     chance = random.Random(20261128)
-    groups = opened.evaluate("window.page.payload.groups.map((group) => group.experiment)")
+    groups = opened.evaluate("app.shown.payload.groups.map((group) => group.experiment)")
     group = groups.index("levels")
-    stops = opened.evaluate("window.page.payload.stops")
+    stops = opened.evaluate("app.shown.payload.stops")
     triples = [[chance.randrange(len(stops[name])) for name in LATENCIES] for _ in range(TRIPLES)]
     targets = [chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]) for _ in triples]
     slos = [slo_of(stops, *each) for each in zip(triples, targets, strict=True)]
@@ -145,7 +146,7 @@ def test_a_moved_limit_changes_the_winner_and_the_address(opened):
     slider.focus()
     opened.keyboard.press("Home")
     assert "No deployment holds these limits" in opened.locator("#winner").inner_text()
-    opened.wait_for_url("**ttft=0&**")
+    opened.wait_for_url(f"**ttft={opened.evaluate('app.shown.payload.stops.ttft[0]')}&**")
     opened.reload()
     opened.wait_for_selector("body[data-drawn]")
     assert "No deployment holds these limits" in opened.locator("#winner").inner_text()
@@ -174,8 +175,8 @@ def test_charts_say_what_they_show(opened):
 
 
 def test_csv_has_a_line_for_each_ranked_deployment(opened):
-    lines = opened.evaluate("window.page.csv()").splitlines()
-    assert len(lines) == 1 + opened.evaluate("window.page.result().ranking.length")
+    lines = opened.evaluate("app.csv()").splitlines()
+    assert len(lines) == 1 + opened.evaluate("app.shown.result.ranking.length")
 
 
 def test_a_narrow_page_does_not_scroll_sideways(opened):

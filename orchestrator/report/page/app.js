@@ -1,26 +1,46 @@
 "use strict";
-/* What the page does: reads the payload, keeps the limits, and shows what judge.js finds. */
-(async () => {
-  const byId = (id) => document.getElementById(id);
-  if (typeof DecompressionStream === "undefined") return;
-  const packed = JSON.parse(byId("payload").textContent);
-  const payload = JSON.parse(new TextDecoder().decode(await inflated(packed.described)));
-  const groups = payload.groups;
-  if (groups.length === 0) return;
-  for (const point of groups.flatMap((group) => group.points)) point.level ??= Infinity;  // all at once: JSON has no such number
-  const LATENCIES = [["ttft", "TTFT"], ["tpot", "TPOT"], ["e2e", "E2E"]];
+/* What the page does: keeps what the reader chose, has it judged by judge.js, and shows the result. */
+const app = (() => {
+  const { number } = charts;
+  const LATENCIES = [
+    { name: "ttft", title: "TTFT" },
+    { name: "tpot", title: "TPOT" },
+    { name: "e2e", title: "E2E" },
+  ];
   const UNITS = { gpu: "output tokens/s per device", usd: "output tokens/USD", deployment: "output tokens/s" };
-  const bins = judge.decodeBins(await inflated(packed.bins), groups);
-  const number = charts.number;
-  const state = { group: 0, slo: 0, ttft: judge.NO_LIMIT, tpot: judge.NO_LIMIT, e2e: judge.NO_LIMIT,
-    attainment: 0.95, per: "gpu", price: "", metric: "throughput", sort: "rank", heatX: "", heatY: "", point: 0 };
-  let result = null;
+  const METRICS = {
+    throughput: { title: "output tokens/s", interval: (each) => each.throughput },
+    attainment: { title: "attainment", interval: (each) => each.attainment },
+    ttft_p99_ms: { title: "TTFT p99 ms", latency: "ttft" },
+    ttft_p50_ms: { title: "TTFT p50 ms", latency: "ttft" },
+    tpot_p99_ms: { title: "TPOT p99 ms", latency: "tpot" },
+    tpot_p50_ms: { title: "TPOT p50 ms", latency: "tpot" },
+    e2e_p99_ms: { title: "E2E p99 ms", latency: "e2e" },
+  };
+  const MOST_CURVES = 8;
+  const MOST_NAMED = 12;
+  const ADDRESS_DELAY_MS = 300;  // browsers refuse an address that changes with every step of a slider
+  const COPIED_MS = 1500;
 
-  async function inflated(text) {
-    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
+  /* Everything that is shown.
+     payload: as the records of payload.py describe it; planes: the bins of its requests, by latency;
+     judges: by group, made when the group is first looked at; choices: what the reader set;
+     result: what the judge found under the choices. */
+  const shown = { payload: null, planes: null, judges: new Map(), choices: null, result: null };
+
+  /* What the reader set. Limits are in seconds, null where there is none; `price` is a text, empty
+     for the price of the file; `point` is a point's id. */
+  const FIRST_CHOICES = {
+    group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", price: "",
+    metric: "throughput", sort: "rank", reversed: false, heatX: "", heatY: "", point: "",
+  };
+
+  const byId = (id) => document.getElementById(id);
+  const group = () => shown.payload.groups[shown.choices.group];
+  const price = () => (shown.choices.price === "" ? null : Number(shown.choices.price));
+  const unitOf = (per) => UNITS[per].replace("device", group().device);
+  const unit = () => unitOf(shown.choices.per);
+  const chosenPoint = () => group().points.find((point) => point.point_id === shown.choices.point);
 
   function element(tag, text, properties) {
     const made = document.createElement(tag);
@@ -28,35 +48,74 @@
     return Object.assign(made, properties);
   }
 
-  const group = () => groups[state.group];
-  const price = () => (state.price === "" ? null : Number(state.price));
-  const isLimited = (name) => state[name] !== judge.NO_LIMIT;
-  const unitOf = (per) => UNITS[per].replace("device", group().device);
-  const unit = () => unitOf(state.per);
+  // Choices
 
-  /* The limits of one of the file's SLOs. */
-  function takeSlo(index) {
-    const slo = group().slos[index];
-    state.slo = index;
-    if (slo === undefined) return;
-    for (const [name] of LATENCIES) state[name] = slo.stops[name] ?? judge.NO_LIMIT;
-    state.attainment = slo.attainment;
+  function stopsOf(name) {
+    return shown.payload.stops[name];
   }
 
-  function takeGroup(index) {
-    state.group = index;
-    state.per = group().per;
-    state.point = 0;
-    takeSlo(0);
+  /* The number of the stop that lies nearest to a limit in seconds. */
+  function stopAt(name, seconds) {
+    const stops = stopsOf(name);
+    if (seconds === null || stops.length === 0) return judge.NO_LIMIT;
+    let nearest = 0;
+    for (let stop = 1; stop < stops.length; stop++) {
+      if (Math.abs(stops[stop] - seconds) < Math.abs(stops[nearest] - seconds)) nearest = stop;
+    }
+    return nearest;
+  }
+
+  function secondsAt(name, stop) {
+    return stopsOf(name)[stop] ?? null;
+  }
+
+  function limitsInStops() {
+    const { ttft, tpot, e2e } = shown.choices;
+    return { ttft: stopAt("ttft", ttft), tpot: stopAt("tpot", tpot), e2e: stopAt("e2e", e2e) };
+  }
+
+  /* Sets the limits to those of one of the file's SLOs. */
+  function chooseSlo(index) {
+    const slo = group().slos[index];
+    shown.choices.slo = index;
+    if (slo === undefined) return;
+    for (const { name } of LATENCIES) shown.choices[name] = secondsAt(name, slo.stops[name]);
+    shown.choices.attainment = slo.attainment;
+  }
+
+  function chooseGroup(index) {
+    const { choices } = shown;
+    choices.group = index;
+    choices.per = group().per;
+    choices.point = group().points[0]?.point_id ?? "";
+    chooseSlo(0);
     const settings = variedSettings();
-    state.heatX = settings[0] ?? "";
-    state.heatY = settings[1] ?? settings[0] ?? "";
+    choices.heatX = settings[0] ?? "";
+    choices.heatY = settings[1] ?? "";
+  }
+
+  /* Makes choices fit a payload that other choices were made for. */
+  function mendChoices() {
+    const { choices } = shown;
+    for (const { name } of LATENCIES) choices[name] = secondsAt(name, stopAt(name, choices[name]));
+    if (!(choices.per in UNITS)) choices.per = group().per;
+    if (!(choices.metric in METRICS)) choices.metric = FIRST_CHOICES.metric;
+    if (!(choices.attainment >= 0 && choices.attainment <= 1)) choices.attainment = FIRST_CHOICES.attainment;
+    if (Number.isNaN(price())) choices.price = "";
+    if (chosenPoint() === undefined) choices.point = group().points[0]?.point_id ?? "";
   }
 
   /* Settings that differ between the deployments of the group. */
   function variedSettings() {
-    const names = new Set(group().deployments.flatMap((each) => Object.keys(each.settings)));
-    return [...names].filter((name) => new Set(group().deployments.map((each) => settingText(each, name))).size > 1);
+    const { deployments } = group();
+    const names = new Set(deployments.flatMap((deployment) => Object.keys(deployment.settings)));
+    return [...names].filter((name) => valuesOf(name).length > 1);
+  }
+
+  /* The values of a setting in the group, as texts: numbers by size, others by letters. */
+  function valuesOf(name) {
+    const texts = new Set(group().deployments.map((deployment) => settingText(deployment, name)));
+    return [...texts].sort((first, second) => first - second || (first < second ? -1 : 1));
   }
 
   function settingText(deployment, name) {
@@ -71,33 +130,75 @@
     return new Set(ends).size === texts.length ? ends : texts;
   }
 
-  // The state in the address: a link shows what its sender saw.
-  const SHARED = ["group", "slo", "ttft", "tpot", "e2e", "attainment", "per", "price", "metric", "sort", "heatX", "heatY", "point"];
+  // The choices stand in the address: a link shows what its sender saw.
 
-  function readHash() {
+  function textOfChoice(value) {
+    return value === null ? "none" : String(value);
+  }
+
+  /* A choice from the address, of the type of the first choice. */
+  function choiceOf(name, text) {
+    const isLimit = LATENCIES.some((latency) => latency.name === name);
+    if (isLimit) return text === "none" || Number.isNaN(Number(text)) ? null : Number(text);
+    if (typeof FIRST_CHOICES[name] === "number") return Number(text) || 0;
+    if (typeof FIRST_CHOICES[name] === "boolean") return text === "true";
+    return text;
+  }
+
+  function readAddress() {
     const given = new URLSearchParams(location.hash.slice(1));
     const index = Number(given.get("group"));
-    takeGroup(groups[index] ? index : 0);
-    for (const name of SHARED) {
-      if (name === "group" || !given.has(name)) continue;
-      const text = given.get(name);
-      state[name] = typeof state[name] === "number" ? Number(text) || 0 : text;
+    chooseGroup(shown.payload.groups[index] === undefined ? 0 : index);
+    for (const name of Object.keys(FIRST_CHOICES)) {
+      if (name !== "group" && given.has(name)) shown.choices[name] = choiceOf(name, given.get(name));
     }
-    if (!(state.per in UNITS)) state.per = group().per;
-    if (!group().points[state.point]) state.point = 0;
   }
 
-  let hashTimer = 0;
-  function writeHash() {
-    clearTimeout(hashTimer);
-    hashTimer = setTimeout(() => {
-      history.replaceState(null, "", `#${new URLSearchParams(SHARED.map((name) => [name, String(state[name])]))}`);
-    }, 300);
+  let addressTimer = 0;
+  function writeAddress() {
+    clearTimeout(addressTimer);
+    addressTimer = setTimeout(() => {
+      const pairs = Object.entries(shown.choices).map(([name, value]) => [name, textOfChoice(value)]);
+      history.replaceState(null, "", `#${new URLSearchParams(pairs)}`);
+    }, ADDRESS_DELAY_MS);
   }
 
-  // Controls
+  // Tabs and the answers of Python
 
-  /* The answers of Python that are about the group in sight. */
+  function showTabs() {
+    const { groups } = shown.payload;
+    byId("tabs").hidden = groups.length < 2;
+    byId("tabs").replaceChildren(...groups.map((each, index) => {
+      const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
+      const tab = element("button", `${each.workload} of ${each.experiment}${hardware}`, { type: "button" });
+      const isChosen = index === shown.choices.group;
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-selected", String(isChosen));
+      tab.setAttribute("aria-controls", "live");
+      tab.tabIndex = isChosen ? 0 : -1;
+      tab.addEventListener("click", () => openTab(index));
+      tab.addEventListener("keydown", (event) => moveTab(event, index));
+      return tab;
+    }));
+  }
+
+  function openTab(index) {
+    chooseGroup(index);
+    showAll();
+    byId("tabs").children[index].focus();
+  }
+
+  function moveTab(event, index) {
+    const last = shown.payload.groups.length - 1;
+    const before = index === 0 ? last : index - 1;
+    const after = index === last ? 0 : index + 1;
+    const target = { ArrowLeft: before, ArrowRight: after, Home: 0, End: last }[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    openTab(target);
+  }
+
+  /* Of the answers that Python gave, those about the group in sight. */
   function showAnswers() {
     for (const article of document.querySelectorAll(".answer")) {
       const { experiment, workload } = article.dataset;
@@ -105,418 +206,502 @@
     }
   }
 
-  function showTabs() {
-    byId("tabs").hidden = groups.length < 2;
-    byId("tabs").replaceChildren(...groups.map((each, index) => {
-      const name = `${each.workload} of ${each.experiment}${each.hardware ? ` on ${each.hardware}` : ""}`;
-      const tab = element("button", name, { type: "button" });
-      tab.setAttribute("role", "tab");
-      tab.setAttribute("aria-selected", String(index === state.group));
-      tab.tabIndex = index === state.group ? 0 : -1;
-      tab.addEventListener("click", () => { takeGroup(index); showAll(); byId("tabs").children[index].focus(); });
-      tab.addEventListener("keydown", (event) => {
-        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        if (!step) return;
-        takeGroup((index + step + groups.length) % groups.length);
-        showAll();
-        byId("tabs").children[state.group].focus();
-      });
-      return tab;
-    }));
-  }
+  // Controls: made once; afterwards only their values change
 
-  function labelled(text, control, output) {
+  /* The controls of the limits, by what they set. */
+  const controls = {};
+
+  function labelled(text, ...parts) {
     const label = element("label", text);
-    if (output) label.append(output);
-    label.append(control);
+    label.append(...parts);
     return label;
   }
 
-  function slider(name, title) {
-    const stops = payload.stops[name];
-    const input = element("input", undefined, { type: "range", min: "0", max: String(stops.length), step: "1", id: `limit-${name}` });
-    input.value = String(isLimited(name) ? state[name] : stops.length);
-    const output = element("output");
-    const show = () => {
-      const text = isLimited(name) ? `≤ ${number(stops[state[name]] * 1000)} ms` : "no limit";
-      output.textContent = text;
-      input.setAttribute("aria-valuetext", text);
-    };
-    input.addEventListener("input", () => {
-      const stop = Number(input.value);
-      state[name] = stop < stops.length ? stop : judge.NO_LIMIT;
-      show();
-      judgeAgain();
+  function makeControls() {
+    const labels = LATENCIES.map(({ name, title }) => {
+      controls[name] = slider(`limit-${name}`, (value) => chooseLimit(name, Number(value)));
+      return labelled(`${title} `, controls[name].output, controls[name].input);
     });
-    show();
-    return labelled(`${title} `, input, output);
+    controls.attainment = slider("limit-attainment", (value) => chooseAttainment(Number(value)));
+    Object.assign(controls.attainment.input, { min: "0.5", max: "1", step: "0.001" });
+    labels.push(labelled("attainment ", controls.attainment.output, controls.attainment.input));
+    controls.per = selection("per", choosePer);
+    labels.push(labelled("per ", controls.per));
+    controls.price = element("input", undefined, { id: "price", type: "number", min: "0", step: "0.01", placeholder: "of the file" });
+    controls.price.addEventListener("input", () => choosePrice(controls.price.value));
+    labels.push(labelled("USD per GPU hour ", controls.price));
+    controls.slo = selection("slo", (value) => { chooseSlo(Number(value)); showControls(); judgeAgain(); });
+    labels.push(labelled("limits of the file ", controls.slo));
+    byId("limits").replaceChildren(...labels);
   }
 
-  function choice(values, current, changed) {
-    const select = element("select");
-    select.append(...values.map(([value, text]) => element("option", text, { value, selected: value === current })));
+  function slider(id, changed) {
+    const input = element("input", undefined, { id, type: "range" });
+    const output = element("output");
+    input.addEventListener("input", () => changed(input.value));
+    return { input, output };
+  }
+
+  function selection(id, changed) {
+    const select = element("select", undefined, { id });
     select.addEventListener("change", () => changed(select.value));
     return select;
   }
 
-  function showLimits() {
-    const controls = LATENCIES.map(([name, title]) => slider(name, title));
-    const output = element("output", `≥ ${number(state.attainment * 100)} %`);
-    const share = element("input", undefined, { type: "range", min: "0.5", max: "1", step: "0.001", id: "limit-attainment" });
-    share.value = String(state.attainment);
-    share.addEventListener("input", () => {
-      state.attainment = Number(share.value);
-      output.textContent = `≥ ${number(state.attainment * 100)} %`;
-      judgeAgain();
-    });
-    controls.push(labelled("attainment ", share, output));
-    controls.push(labelled("per ", choice(Object.keys(UNITS).map((per) => [per, unitOf(per)]), state.per, (value) => { state.per = value; showLimits(); judgeAgain(); })));
-    if (state.per === "usd") {
-      const input = element("input", undefined, { type: "number", min: "0", step: "0.01", value: state.price, placeholder: "of the file" });
-      input.addEventListener("input", () => { state.price = input.value; judgeAgain(); });
-      controls.push(labelled("USD per GPU hour ", input));
+  function chooseLimit(name, stop) {
+    shown.choices[name] = secondsAt(name, stop);
+    showLimit(name);
+    judgeAgain();
+  }
+
+  function chooseAttainment(share) {
+    shown.choices.attainment = share;
+    showAttainment();
+    judgeAgain();
+  }
+
+  function choosePer(per) {
+    shown.choices.per = per;
+    showControls();
+    judgeAgain();
+  }
+
+  function choosePrice(text) {
+    shown.choices.price = text;
+    judgeAgain();
+  }
+
+  function showControls() {
+    const { choices } = shown;
+    for (const { name } of LATENCIES) showLimit(name);
+    showAttainment();
+    setOptions(controls.per, Object.keys(UNITS).map((per) => [per, unitOf(per)]), choices.per);
+    controls.price.value = choices.price;
+    controls.price.parentElement.hidden = choices.per !== "usd";
+    const { slos } = group();
+    setOptions(controls.slo, slos.map((slo, index) => [String(index), slo.text]), String(choices.slo));
+    controls.slo.parentElement.hidden = slos.length === 0;
+  }
+
+  function showLimit(name) {
+    const { input, output } = controls[name];
+    const seconds = shown.choices[name];
+    const last = stopsOf(name).length;  // the step after the last stop: no limit
+    const text = seconds === null ? "no limit" : `≤ ${number(seconds * 1000)} ms`;
+    input.max = String(last);
+    input.value = String(seconds === null ? last : stopAt(name, seconds));
+    input.setAttribute("aria-valuetext", text);
+    output.textContent = text;
+  }
+
+  function showAttainment() {
+    const { input, output } = controls.attainment;
+    const text = `≥ ${number(shown.choices.attainment * 100)} %`;
+    input.value = String(shown.choices.attainment);
+    input.setAttribute("aria-valuetext", text);
+    output.textContent = text;
+  }
+
+  /* Fills a list unless it holds these options already. options: [value, text] */
+  function setOptions(select, options, chosen) {
+    const described = JSON.stringify(options);
+    if (select.dataset.options !== described) {
+      select.dataset.options = described;
+      select.replaceChildren(...options.map(([value, text]) => element("option", text, { value })));
     }
-    const slos = group().slos;
-    if (slos.length > 0) {
-      const names = slos.map((slo, index) => [String(index), slo.text]);
-      controls.push(labelled("limits of the file ", choice(names, String(state.slo), (value) => { takeSlo(Number(value)); showLimits(); judgeAgain(); })));
-    }
-    byId("limits").replaceChildren(...controls);
+    select.value = chosen;
   }
 
   // What is judged
 
-  function judgeAgain() {
-    const limits = { ttft: state.ttft, tpot: state.tpot, e2e: state.e2e };
-    result = judge.judgeGroup(group(), bins, limits, state.attainment, state.per, price(), payload.student_t);
-    showWinner();
-    showRanking();
-    writeHash();
-    drawSoon(["frontier", "curves", "heat"]);  // the others show one point, whatever the limits are
+  function judgeOfGroup() {
+    const index = shown.choices.group;
+    if (!shown.judges.has(index)) {
+      shown.judges.set(index, new judge.GroupJudge(group(), shown.planes, shown.payload.student_t));
+    }
+    return shown.judges.get(index);
   }
 
-  function throughputText(ranked) {
-    return `${ranked.noneFails ? "at least " : ""}${number(ranked.throughput.estimate)}`;
+  function judgeAgain() {
+    const { attainment, per } = shown.choices;
+    shown.result = judgeOfGroup().judge({ limits: limitsInStops(), target: attainment, per, price: price() });
+    showWinner();
+    showRanking();
+    writeAddress();
+    drawn.redraw(ALL_POINTS);
   }
 
   /* Whether what is judged is what the answer above was asked. */
   function isAsked() {
+    const { choices } = shown;
     const slo = group().slos[0];
-    if (slo === undefined || state.per !== group().per || state.price !== "") return false;
-    return slo.attainment === state.attainment
-      && LATENCIES.every(([name]) => state[name] === (slo.stops[name] ?? judge.NO_LIMIT));
+    if (slo === undefined || choices.per !== group().per || choices.price !== "") return false;
+    if (slo.attainment !== choices.attainment) return false;
+    return LATENCIES.every(({ name }) => choices[name] === secondsAt(name, slo.stops[name]));
   }
 
   function showWinner() {
-    const [first, second] = result.ranking;
+    const [winner, runnerUp] = shown.result.ranking;
+    let text = "";
+    let caution = "";
     if (isAsked()) {
-      byId("winner").textContent = "These are the limits of the file, answered above. Move one, and every stored request is judged again.";
-      byId("caution").textContent = "";
-      return;
+      text = "These are the limits of the file, answered above. Move one, and every stored request is judged again.";
+    } else if (winner === undefined) {
+      text = "No deployment holds these limits at any level with a valid measurement.";
+    } else {
+      text = `${rankedText(winner)} ${unit()}`;
+      if (runnerUp !== undefined) text += `; runner-up ${rankedText(runnerUp)}`;
+      caution = cautions(winner, runnerUp).join("; ");
     }
-    if (first === undefined) {
-      byId("winner").textContent = "No deployment holds these limits at any level with a valid measurement.";
-      byId("caution").textContent = "";
-      return;
-    }
-    const name = (ranked) => `${ranked.deployment.label} at ${ranked.judged.point.load}`;
-    const runnerUp = second ? `; runner-up ${name(second)}: ${throughputText(second)}` : "";
-    byId("winner").textContent = `${name(first)}: ${throughputText(first)} ${unit()}${runnerUp}`;
-    byId("caution").textContent = cautions(first, second).join("; ");
+    byId("winner").textContent = text;
+    byId("caution").textContent = caution;
   }
 
-  function cautions(first, second) {
-    const texts = group().emulated ? ["emulated: no real engine answered"] : [];
-    const fixed = group().slos[state.slo]?.fixed ?? [];
-    if (fixed.length > 0) texts.push(`the limits on ${fixed.join(", ")} are not judged here: see the answer above`);
+  function rankedText(ranked) {
+    const atLeast = ranked.noneFails ? "at least " : "";
+    return `${ranked.deployment.label} at ${ranked.judged.point.load}: ${atLeast}${number(ranked.throughput.estimate)}`;
+  }
+
+  /* Why the winner may not be the best. */
+  function cautions(winner, runnerUp) {
+    const texts = [];
+    const unjudged = group().slos[shown.choices.slo]?.fixed ?? [];
+    if (group().emulated) texts.push("emulated: no real engine answered");
+    if (unjudged.length > 0) texts.push(`the limits on ${unjudged.join(", ")} are not judged here: see the answer above`);
     if (group().searched) texts.push("levels were chosen by a search: this is the highest probe that held, not a claim");
-    if (first.judged.attainment.lower < state.attainment) texts.push("the winner's attainment could be below the target");
-    if (second && first.throughput.lower <= second.throughput.upper) texts.push("the intervals of winner and runner-up overlap");
-    else if (second && Math.min(first.throughput.starts, second.throughput.starts) < 2) texts.push("one engine start: another start could differ by more than the interval says");
-    for (const ranked of group().searched ? [] : result.ranking) {
-      if (ranked.open.length > 0) {
-        texts.push(`${ranked.deployment.label} may hold more: ${ranked.open.map((point) => `${point.load} is ${point.validity}`).join(", ")}`);
-      }
-    }
+    if (winner.judged.attainment.lower < shown.choices.attainment) texts.push("the winner's attainment could be below the target");
+    if (runnerUp !== undefined) texts.push(...doubtsBetween(winner.throughput, runnerUp.throughput));
+    if (!group().searched) texts.push(...openLevels());
     return texts;
   }
 
-  const COLUMNS = [
-    { id: "rank", title: "", of: (ranked, place) => place + 1 },
-    { id: "label", title: "deployment", of: (ranked) => ranked.deployment.label },
-    { id: "level", title: "load", of: (ranked) => ranked.judged.point.level, text: (ranked) => ranked.judged.point.load },
-    { id: "value", title: () => unit(), of: (ranked) => ranked.throughput.estimate, text: (ranked) => `${ranked.noneFails ? "≥ " : ""}${number(ranked.throughput.estimate)}` },
-    { id: "lower", title: "lower", of: (ranked) => ranked.throughput.lower },
-    { id: "upper", title: "upper", of: (ranked) => ranked.throughput.upper },
-    { id: "attainment", title: "attainment", of: (ranked) => ranked.judged.attainment.estimate, text: (ranked) => ranked.judged.attainment.estimate.toFixed(3) },
-    { id: "attainmentLower", title: "lower", of: (ranked) => ranked.judged.attainment.lower, text: (ranked) => ranked.judged.attainment.lower.toFixed(3) },
-    { id: "attainmentUpper", title: "upper", of: (ranked) => ranked.judged.attainment.upper, text: (ranked) => ranked.judged.attainment.upper.toFixed(3) },
-    { id: "ttft", title: "TTFT p99 ms", of: (ranked) => ranked.judged.point.figures.ttft_p99_ms },
-    { id: "tpot", title: "TPOT p99 ms", of: (ranked) => ranked.judged.point.figures.tpot_p99_ms },
-    { id: "usd", title: "USD per million output tokens", of: usdPerMillion },
-  ];
-
-  function usdPerMillion(ranked) {
-    const devices = ranked.deployment.devices;
-    const perHour = price() === null ? ranked.deployment.usd_per_hour : price() * devices;
-    if (!perHour) return null;
-    const divisor = state.per === "gpu" ? devices : 1;
-    if (state.per === "usd") return 1e6 / ranked.throughput.estimate;
-    return perHour / 3600 / (ranked.throughput.estimate * divisor) * 1e6;
+  function doubtsBetween(winner, runnerUp) {
+    if (winner.lower <= runnerUp.upper) return ["the intervals of winner and runner-up overlap"];
+    if (Math.min(winner.starts, runnerUp.starts) < 2) {
+      return ["one engine start: another start could differ by more than the interval says"];
+    }
+    return [];
   }
 
-  const titleOf = (column) => (typeof column.title === "function" ? column.title() : column.title);
-  const shownColumns = () => COLUMNS.filter((column) => column.id !== "usd" || result.ranking.some((ranked) => usdPerMillion(ranked) !== null));
-
-  function rankingRows() {
-    const column = COLUMNS.find((each) => each.id === state.sort) ?? COLUMNS[0];
-    const rows = result.ranking.map((ranked, place) => ({ ranked, place }));
-    if (column.id === "rank") return rows;
-    const value = (row) => column.of(row.ranked, row.place);
-    const ascending = ["label", "ttft", "tpot", "usd"].includes(column.id);
-    return rows.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (ascending ? 1 : -1));
+  function openLevels() {
+    const unsure = shown.result.ranking.filter((ranked) => ranked.open.length > 0);
+    const texts = unsure.slice(0, MOST_NAMED).map((ranked) => {
+      const levels = ranked.open.map((point) => `${point.load} is ${point.validity}`);
+      return `${ranked.deployment.label} may hold more: ${levels.join(", ")}`;
+    });
+    if (unsure.length > texts.length) texts.push(`${unsure.length - texts.length} more may hold more`);
+    return texts;
   }
 
-  function cellText(column, row) {
-    if (column.text) return column.text(row.ranked);
-    const value = column.of(row.ranked, row.place);
-    return typeof value === "number" ? number(value) : value ?? "";
+  // The ranking
+
+  function usdPerHour(deployment) {
+    return price() === null ? deployment.usd_per_hour : price() * deployment.devices;
+  }
+
+  function rankingView() {
+    const { per, sort, reversed } = shown.choices;
+    const rows = shown.result.ranking.map((ranked, place) => ({ ranked, place }));
+    return { rows, unit: unit(), per, usdPerHour, sort, reversed };
   }
 
   function showRanking() {
-    const columns = shownColumns();
-    const head = element("tr");
-    head.append(...columns.map((column) => {
-      const cell = element("th", undefined, { scope: "col" });
-      const button = element("button", titleOf(column) || "#", { type: "button" });
-      button.addEventListener("click", () => { state.sort = column.id; showRanking(); writeHash(); });
-      cell.setAttribute("aria-sort", state.sort === column.id ? "other" : "none");
-      cell.append(button);
-      return cell;
-    }));
-    const body = element("tbody");
-    body.append(...rankingRows().map((row) => {
-      const line = element("tr");
-      line.append(...columns.map((column) => element(column.id === "label" ? "th" : "td", String(cellText(column, row)))));
-      return line;
-    }));
-    const top = element("thead");
-    top.append(head);
-    byId("ranking-table").replaceChildren(top, body);
-    const ranked = new Set(result.ranking.map((each) => each.index));
-    const others = group().deployments.filter((each, index) => !ranked.has(index));
-    byId("not-ranked").textContent = others.length > 0 ? `holds at no level, or cannot be ranked: ${listed(others)}` : "";
+    rankingTable.show(rankingView());
+    const ranked = new Set(shown.result.ranking.map((each) => each.index));
+    const others = group().deployments.filter((_, index) => !ranked.has(index));
+    const text = others.length === 0 ? "" : `holds at no level, or cannot be ranked: ${listed(others)}`;
+    byId("not-ranked").textContent = text;
   }
 
-  const MOST_NAMED = 12;
+  function chooseSort(column) {
+    const { choices } = shown;
+    choices.reversed = choices.sort === column && !choices.reversed;
+    choices.sort = column;
+    showRanking();
+    writeAddress();
+  }
 
   function listed(deployments) {
-    const names = deployments.slice(0, MOST_NAMED).map((each) => each.disagrees ? `${each.label} (answers differ)` : each.label);
+    const names = deployments.slice(0, MOST_NAMED).map((deployment) => (
+      deployment.disagrees ? `${deployment.label} (answers differ)` : deployment.label));
     const more = deployments.length - names.length;
     return names.join(", ") + (more > 0 ? ` and ${more} more` : "");
   }
 
-  function plainRows() {
-    const columns = shownColumns();
-    return [columns.map(titleOf), ...rankingRows().map((row) => columns.map((column) => {
-      const value = column.of(row.ranked, row.place);
-      return value === null || value === undefined ? "" : value;
-    }))];
-  }
-
-  /* A cell that a spreadsheet would take for a formula begins with a quote. */
-  function csvCell(value) {
-    let text = String(value);
-    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  }
-
-  const csv = () => plainRows().map((row) => row.map(csvCell).join(",")).join("\n");
-
-  function markdown() {
-    const escaped = (text) => String(text).replace(/[\\|`*_<>[\]]/g, "\\$&").replace(/[\r\n]+/g, " ");
-    const columns = shownColumns();
-    const lines = rankingRows().map((row) => columns.map((column) => escaped(cellText(column, row))));
-    const all = [columns.map((column) => escaped(titleOf(column))), columns.map(() => "---"), ...lines];
-    return all.map((row) => `| ${row.join(" | ")} |`).join("\n");
-  }
-
   async function copy(button, text) {
-    const before = button.textContent;
+    const title = button.textContent;
+    button.textContent = await isCopied(text) ? "copied" : "not allowed here";
+    setTimeout(() => { button.textContent = title; }, COPIED_MS);
+  }
+
+  /* Browsers without a clipboard for files from disk copy what is selected. */
+  async function isCopied(text) {
     try {
       await navigator.clipboard.writeText(text);
-      button.textContent = "copied";
+      return true;
     } catch {
       const area = element("textarea", text);
       document.body.append(area);
       area.select();
-      button.textContent = document.execCommand("copy") ? "copied" : "not allowed here";
+      const copied = document.execCommand("copy");
       area.remove();
+      return copied;
     }
-    setTimeout(() => { button.textContent = before; }, 1500);
   }
 
-  // Charts: one in a frame, those in sight first
+  // Charts
 
-  const instances = {};
-  const instance = (id) => (instances[id] ??= echarts.init(byId(id), null, { renderer: "canvas" }));
-  const drawings = { frontier: drawFrontier, curves: drawCurves, heat: drawHeat, distribution: drawDistribution, timeline: drawTimeline };
-  let waiting = [];
-  let isDrawing = false;
-
-  function isInSight(id) {
-    const box = byId(id).getBoundingClientRect();
-    return box.bottom > 0 && box.top < innerHeight;
-  }
-
-  function drawSoon(ids = Object.keys(drawings)) {
-    waiting = [...new Set([...waiting, ...ids])].sort((a, b) => Number(isInSight(b)) - Number(isInSight(a)));
-    if (!isDrawing) { isDrawing = true; requestAnimationFrame(drawNext); }
-  }
-
-  function drawNext() {
-    const id = waiting.shift();
-    if (id === undefined) { isDrawing = false; document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1); return; }
-    drawings[id](instance(id));
-    requestAnimationFrame(drawNext);
-  }
-
-  function rateOf(point) {
-    return judge.rateInterval(point.repeats.map((repeat) => (
-      { amounts: repeat.tokens, sizes: repeat.seconds, start: repeat.start })), payload.student_t);
-  }
+  const ALL_POINTS = ["frontier", "curves", "heat"];
+  const ONE_POINT = ["distribution", "timeline"];
 
   function drawFrontier(chart) {
+    const { deployments, device } = group();
     const points = [];
-    for (const each of result.judged) {
+    for (const each of shown.result.judged) {
       const tpot = each.point.figures.tpot_p50_ms;
-      const rate = rateOf(each.point);
-      const deployment = group().deployments[each.point.deployment];
-      if (!tpot || rate === null) continue;
+      if (!tpot || each.throughput === null) continue;
+      const deployment = deployments[each.point.deployment];
       points.push({
-        x: 1000 / tpot, y: rate.estimate / (deployment.devices || 1), label: deployment.label, load: each.point.load,
-        state: each.point.excluded !== null ? "excluded" : each.holds ? "holds" : "misses",
+        x: 1000 / tpot,
+        y: each.throughput.estimate / (deployment.devices || 1),
+        label: deployment.label,
+        load: each.point.load,
+        state: stateOf(each),
       });
     }
-    charts.frontier(chart, points, "tokens/s a user sees", group().deployments.every((each) => each.devices) ? `tokens/s per ${group().device}` : "tokens/s");
+    const areCounted = deployments.every((deployment) => deployment.devices);
+    charts.frontier(chart, points, "tokens/s a user sees", areCounted ? `tokens/s per ${device}` : "tokens/s");
   }
 
-  const METRICS = {
-    throughput: { title: "output tokens/s", of: (each) => rateOf(each.point) },
-    attainment: { title: "attainment", of: (each) => each.attainment, limit: () => state.attainment },
-    ttft_p99_ms: { title: "TTFT p99 ms", limit: () => limitMs("ttft") },
-    ttft_p50_ms: { title: "TTFT p50 ms", limit: () => limitMs("ttft") },
-    tpot_p99_ms: { title: "TPOT p99 ms", limit: () => limitMs("tpot") },
-    tpot_p50_ms: { title: "TPOT p50 ms", limit: () => limitMs("tpot") },
-    e2e_p99_ms: { title: "E2E p99 ms", limit: () => limitMs("e2e") },
-  };
-  const limitMs = (name) => (isLimited(name) ? payload.stops[name][state[name]] * 1000 : null);
+  function stateOf(judged) {
+    if (judged.point.excluded !== null) return "excluded";
+    return judged.holds ? "holds" : "misses";
+  }
 
-  /* The best eight deployments; of those that are not ranked the first ones. */
+  /* The best deployments, in order; where too few are ranked others follow. */
   function highlighted() {
-    const ranked = result.ranking.map((each) => each.index);
-    const others = group().deployments.map((_, index) => index).filter((index) => !ranked.includes(index));
-    return [...ranked, ...others].slice(0, 8);
+    const ranked = shown.result.ranking.map((each) => each.index);
+    const isRanked = new Set(ranked);
+    const others = group().deployments.map((_, index) => index).filter((index) => !isRanked.has(index));
+    return [...ranked, ...others].slice(0, MOST_CURVES);
   }
 
   function drawCurves(chart) {
-    const metric = METRICS[state.metric] ?? METRICS.throughput;
-    const lines = highlighted().map((index) => ({
-      name: group().deployments[index].label,
-      points: result.judged
-        .filter((each) => each.point.deployment === index && Number.isFinite(each.point.level))
-        .sort((a, b) => a.point.level - b.point.level)
-        .map((each) => {
-          const interval = metric.of ? metric.of(each) : null;
-          const y = metric.of ? interval?.estimate ?? null : each.point.figures[state.metric];
-          return { x: each.point.level, y, lower: interval?.lower ?? null, upper: interval?.upper ?? null,
-            hollow: each.point.excluded !== null, load: each.point.load };
-        })
-        .filter((point) => point.y !== null),
-    }));
+    const metric = METRICS[shown.choices.metric];
+    const lines = highlighted().map((index) => curveOf(index, metric));
     const control = group().points[0]?.control === "request_rate" ? "requests/s" : "requests in flight";
-    charts.curves(chart, lines, metric.title, control, metric.limit ? metric.limit() : null);
+    charts.curves(chart, lines, metric.title, control, limitOf(metric));
+  }
+
+  function curveOf(index, metric) {
+    const judged = shown.result.judged.filter((each) => each.point.deployment === index);
+    const levels = judged.filter((each) => Number.isFinite(each.point.level));
+    levels.sort((first, second) => first.point.level - second.point.level);
+    const points = levels.map((each) => curvePoint(each, metric));
+    return {
+      name: group().deployments[index].label,
+      points: points.filter((point) => point.y !== null),
+    };
+  }
+
+  function curvePoint(judged, metric) {
+    const { point } = judged;
+    const curve = { x: point.level, y: null, lower: null, upper: null, hollow: point.excluded !== null, load: point.load };
+    if (metric.interval === undefined) return { ...curve, y: point.figures[shown.choices.metric] };
+    const interval = metric.interval(judged);
+    if (interval === null) return curve;
+    return { ...curve, y: interval.estimate, lower: interval.lower, upper: interval.upper };
+  }
+
+  /* The limit that a metric is judged by, in the metric's unit; null: none. */
+  function limitOf(metric) {
+    if (metric === METRICS.attainment) return shown.choices.attainment;
+    const seconds = shown.choices[metric.latency] ?? null;
+    return seconds === null ? null : seconds * 1000;
   }
 
   function drawHeat(chart) {
-    const names = [state.heatX, state.heatY];
-    if (variedSettings().length < 2) return;
-    const sorted = (name) => [...new Set(group().deployments.map((each) => settingText(each, name)))]
-      .sort((a, b) => Number(a) - Number(b) || (a < b ? -1 : 1));
-    const [columns, rows] = names.map(sorted);
+    const { heatX, heatY } = shown.choices;
+    const columns = valuesOf(heatX);
+    const rows = valuesOf(heatY);
+    const columnOf = new Map(columns.map((text, index) => [text, index]));
+    const rowOf = new Map(rows.map((text, index) => [text, index]));
     const cells = new Map();
-    for (const ranked of [...result.ranking].reverse()) {
-      const x = columns.indexOf(settingText(ranked.deployment, names[0]));
-      const y = rows.indexOf(settingText(ranked.deployment, names[1]));
+    for (const ranked of [...shown.result.ranking].reverse()) {  // the best comes last and stays
+      const x = columnOf.get(settingText(ranked.deployment, heatX));
+      const y = rowOf.get(settingText(ranked.deployment, heatY));
       cells.set(`${x} ${y}`, { x, y, value: ranked.throughput.estimate, label: ranked.deployment.label });
     }
-    charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], { x: names[0], y: names[1], value: unit() });
+    const names = { x: heatX, y: heatY, value: unit() };
+    charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], names);
   }
 
-  function chosenPoint() { return group().points[state.point]; }
-
   function drawDistribution(chart) {
-    const point = chosenPoint();
-    charts.distribution(chart, LATENCIES.map(([name, title]) => {
-      const stops = payload.stops[name];
-      const shares = judge.distribution(point, bins[name], stops);
-      return { name: title, data: stops.map((stop, index) => [stop * 1000, shares[index]]) };
-    }));
+    const lines = LATENCIES.map(({ name, title }) => {
+      const stops = stopsOf(name);
+      const shares = judge.distribution(chosenPoint(), shown.planes[name], stops);
+      return { name: title, data: stops.map((seconds, index) => [seconds * 1000, shares[index]]) };
+    });
+    charts.distribution(chart, lines);
   }
 
   function drawTimeline(chart) {
-    if (timelines.draw(chart, chosenPoint().point_id, () => drawSoon(["timeline"]))) return;
+    if (timelines.draw(chart, chosenPoint().point_id, () => drawn.redraw(["timeline"]))) return;
     const lines = chosenPoint().repeats.map((repeat, index) => {
-      let at = 0;
+      let end = 0;
       const data = repeat.tokens.map((tokens, batch) => {
-        at += repeat.seconds[batch];
-        return [at, repeat.seconds[batch] ? tokens / repeat.seconds[batch] : 0];
+        const seconds = repeat.seconds[batch];
+        end += seconds;
+        return [end, seconds > 0 ? tokens / seconds : 0];
       });
       return { name: `repeat ${index + 1}`, data };
     });
     charts.timeline(chart, lines);
   }
 
-  function showPoint() {
-    const point = chosenPoint();
-    const reason = point.excluded === null ? "" : `; it cannot hold limits: ${point.excluded}`;
-    byId("point-facts").textContent = `${point.validity}${point.reasons.length > 0 ? `: ${point.reasons.join("; ")}` : ""}${reason}`;
-    const names = group().points.map((each, index) => [String(index), `${group().deployments[each.deployment].label} at ${each.load}`]);
-    const select = choice(names, String(state.point), (value) => { state.point = Number(value); showPoint(); writeHash(); drawSoon(["distribution", "timeline"]); });
-    select.id = "point-choice";
-    select.setAttribute("aria-label", "Point");
-    byId("point-choice").replaceWith(select);
+  // One point: its deployment is chosen first, then its load
+
+  function makePointChoices() {
+    const deployment = selection("point-deployment", chooseDeployment);
+    deployment.setAttribute("aria-label", "Deployment of the point");
+    byId("point-choice").before(deployment, " ");
+    byId("point-choice").addEventListener("change", (event) => choosePoint(event.currentTarget.value));
   }
 
-  function replaceChoice(id, values, current, changed) {
-    const select = choice(values, current, changed);
-    select.id = id;
-    byId(id).replaceWith(select);
+  function chooseDeployment(text) {
+    const index = Number(text);
+    const points = group().points.filter((point) => point.deployment === index);
+    const sameLoad = points.find((point) => point.load === chosenPoint().load);
+    choosePoint((sameLoad ?? points[0]).point_id);
+  }
+
+  function choosePoint(pointId) {
+    shown.choices.point = pointId;
+    showPoint();
+    writeAddress();
+    drawn.redraw(ONE_POINT);
+  }
+
+  function showPoint() {
+    const point = chosenPoint();
+    if (point === undefined) return;
+    const { points, deployments } = group();
+    const measured = new Set(points.map((each) => each.deployment));
+    const names = [...measured].map((index) => [String(index), deployments[index].label]);
+    setOptions(byId("point-deployment"), names, String(point.deployment));
+    const levels = points.filter((each) => each.deployment === point.deployment);
+    setOptions(byId("point-choice"), levels.map((each) => [each.point_id, `at ${each.load}`]), point.point_id);
+    byId("point-facts").textContent = pointFacts(point);
+  }
+
+  function pointFacts(point) {
+    const reasons = point.reasons.length === 0 ? "" : `: ${point.reasons.join("; ")}`;
+    const excluded = point.excluded === null ? "" : `; it cannot hold limits: ${point.excluded}`;
+    return point.validity + reasons + excluded;
+  }
+
+  // The page
+
+  function showChartChoices() {
+    const { choices } = shown;
+    setOptions(byId("curve-metric"), Object.entries(METRICS).map(([id, metric]) => [id, metric.title]), choices.metric);
+    const settings = variedSettings().map((name) => [name, name]);
+    byId("heat-section").hidden = settings.length < 2;
+    setOptions(byId("heat-x"), settings, choices.heatX);
+    setOptions(byId("heat-y"), settings, choices.heatY);
+  }
+
+  function chooseForChart(name, value, chart) {
+    shown.choices[name] = value;
+    writeAddress();
+    drawn.redraw([chart]);
   }
 
   function showAll() {
     showTabs();
     showAnswers();
-    showLimits();
-    replaceChoice("curve-metric", Object.entries(METRICS).map(([id, metric]) => [id, metric.title]), state.metric,
-      (value) => { state.metric = value; writeHash(); drawSoon(["curves"]); });
-    const settings = variedSettings().map((name) => [name, name]);
-    byId("heat-section").hidden = settings.length < 2;
-    replaceChoice("heat-x", settings, state.heatX, (value) => { state.heatX = value; writeHash(); drawSoon(["heat"]); });
-    replaceChoice("heat-y", settings, state.heatY, (value) => { state.heatY = value; writeHash(); drawSoon(["heat"]); });
-    showPoint();
+    showControls();
     judgeAgain();
-    drawSoon(["distribution", "timeline"]);
+    document.body.dataset.ready = "yes";
+    showChartChoices();
+    showPoint();
+    drawn.redraw(ONE_POINT);
   }
 
-  byId("copy-csv").addEventListener("click", (event) => copy(event.currentTarget, csv()));
-  byId("copy-markdown").addEventListener("click", (event) => copy(event.currentTarget, markdown()));
-  addEventListener("resize", () => Object.values(instances).forEach((chart) => chart.resize()));
-  addEventListener("beforeprint", () => Object.values(instances).forEach((chart) => chart.resize()));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawSoon());
-  byId("live").hidden = false;
-  readHash();
-  showAll();
-  document.body.dataset.ready = "yes";
-  window.page = { state, judgeAgain, result: () => result, csv, markdown, bins, payload };
+  /* A group's name, which stays when others come before it. */
+  function identityOf(each) {
+    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated]);
+  }
+
+  /* Shows a payload, the first or a newer one; what the reader chose stays.
+     described: the description that decode.js reads; bins: the requests' bins as payload.py writes them. */
+  function show(described, bins) {
+    const identity = shown.choices === null || shown.payload.groups.length === 0 ? null : identityOf(group());
+    shown.payload = described;
+    shown.planes = judge.planesOf(bins, described.groups);
+    shown.judges.clear();
+    byId("live").hidden = described.groups.length === 0;
+    if (described.groups.length === 0) return;
+    if (identity === null) {
+      shown.choices = { ...FIRST_CHOICES };
+      readAddress();
+    } else {
+      const index = described.groups.findIndex((each) => identityOf(each) === identity);
+      if (index === -1) chooseGroup(0);
+      else shown.choices.group = index;
+    }
+    mendChoices();
+    drawn.look();
+    showAll();
+  }
+
+  /* Colours follow the browser's; paper is white. */
+  function takeTheme() {
+    charts.takeTheme(document.documentElement);
+    drawn.redraw();
+  }
+
+  function announceDrawn() {
+    document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
+  }
+
+  const drawings = {
+    frontier: drawFrontier,
+    curves: drawCurves,
+    heat: drawHeat,
+    distribution: drawDistribution,
+    timeline: drawTimeline,
+  };
+  const drawn = new drawing.Charts(drawings, announceDrawn);
+  const rankingTable = new ranking.RankingTable(byId("ranking-table"), chooseSort);
+
+  function listen() {
+    byId("copy-csv").addEventListener("click", (event) => copy(event.currentTarget, ranking.csv(rankingView())));
+    byId("copy-markdown").addEventListener("click", (event) => copy(event.currentTarget, ranking.markdown(rankingView())));
+    byId("curve-metric").addEventListener("change", (event) => chooseForChart("metric", event.currentTarget.value, "curves"));
+    byId("heat-x").addEventListener("change", (event) => chooseForChart("heatX", event.currentTarget.value, "heat"));
+    byId("heat-y").addEventListener("change", (event) => chooseForChart("heatY", event.currentTarget.value, "heat"));
+    addEventListener("resize", () => drawn.resize());
+    addEventListener("beforeprint", () => { drawn.resize(); drawn.drawAll(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", takeTheme);
+  }
+
+  async function start() {
+    if (!decode.isPossible()) return;
+    makeControls();
+    makePointChoices();
+    listen();
+    const packed = JSON.parse(byId("payload").textContent);
+    const [described, bins] = await Promise.all([decode.described(packed.described), decode.unpacked(packed.bins)]);
+    show(described, bins);
+  }
+
+  return {
+    shown,
+    show,
+    start,
+    csv: () => ranking.csv(rankingView()),
+    markdown: () => ranking.markdown(rankingView()),
+  };
 })();
+app.start();

@@ -4,156 +4,221 @@ const charts = (() => {
   // Okabe and Ito's colours, which colour-blind people can tell apart; black is left out for dark pages
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b0a000", "#8c6bb1"];
   const SYMBOLS = ["circle", "rect", "triangle", "diamond", "pin", "roundRect", "arrow", "circle"];
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const HEAT_COLOURS = ["#cfe3f5", "#56b4e9", "#0072b2", "#00304d"];
+  const THEME_NAMES = ["ink", "soft", "paper", "panel", "line", "accent", "warn"];
+  const wholeNumber = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+  let colours = null;
+
+  /* The colours of style.css as they are now: light or dark. */
+  function theme() {
+    colours ??= themeOf(document.documentElement);
+    return colours;
+  }
+
+  function themeOf(element) {
+    const style = getComputedStyle(element);
+    const values = THEME_NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
+    return Object.fromEntries(values);
+  }
+
+  /* Takes the colours of an element of the page from now on. */
+  function takeTheme(element) {
+    colours = themeOf(element);
+  }
 
   function number(value) {
     if (value === null || value === undefined || Number.isNaN(value)) return "";
     if (!Number.isFinite(value)) return "∞";
     const size = Math.abs(value);
-    if (size >= 1000) return Math.round(value).toLocaleString("en");
+    if (size >= 1000) return wholeNumber.format(value);
     if (size === 0) return "0";
     return String(Number(value.toPrecision(3)));
   }
 
   function axis(name, extra) {
+    const { soft, line } = theme();
     return {
       type: "value", scale: true, name, nameLocation: "middle", nameGap: 28,
-      nameTextStyle: { color: css("--soft") }, axisLabel: { color: css("--soft"), formatter: number },
-      axisLine: { lineStyle: { color: css("--line") } }, splitLine: { lineStyle: { color: css("--line") } },
+      nameTextStyle: { color: soft },
+      axisLabel: { color: soft, formatter: number },
+      axisLine: { lineStyle: { color: line } },
+      splitLine: { lineStyle: { color: line } },
       ...extra,
     };
   }
 
+  /* What every chart has. description: read aloud in place of the picture. */
   function base(description) {
+    const { ink, panel, accent } = theme();
     return {
-      animation: false, color: COLOURS, aria: { enabled: true, label: { description } },
-      textStyle: { color: css("--ink") },
+      animation: false,
+      color: COLOURS,
+      aria: { enabled: true, label: { description } },
+      textStyle: { color: ink },
       grid: { left: 62, right: 16, top: 34, bottom: 46 },
-      tooltip: { renderMode: "richText", confine: true, backgroundColor: css("--panel"), textStyle: { color: css("--ink") } },
-      legend: { type: "scroll", top: 0, textStyle: { color: css("--ink") }, pageTextStyle: { color: css("--ink") }, pageIconColor: css("--accent") },
+      tooltip: { renderMode: "richText", confine: true, transitionDuration: 0, backgroundColor: panel, textStyle: { color: ink } },
+      legend: { type: "scroll", animation: false, top: 0, textStyle: { color: ink }, pageTextStyle: { color: ink }, pageIconColor: accent },
     };
+  }
+
+  /* Shows an option in place of what the chart showed. */
+  function draw(chart, option) {
+    chart.setOption(option, { notMerge: true, silent: true });
+  }
+
+  /* The coordinates of points, one after the other: ECharts reads these without a copy. */
+  function coordinatesOf(points) {
+    const coordinates = new Float64Array(2 * points.length);
+    points.forEach((point, index) => {
+      coordinates[2 * index] = point.x;
+      coordinates[2 * index + 1] = point.y;
+    });
+    return coordinates;
   }
 
   /* points: {x, y, label, load, state} with state one of holds, misses, excluded. */
   function frontier(chart, points, xName, yName) {
-    const looks = {
-      holds: { name: "holds the limits", color: COLOURS[2], hollow: false },
-      misses: { name: "misses them", color: COLOURS[1], hollow: false },
-      excluded: { name: "cannot hold (not valid)", color: css("--soft"), hollow: true },
-    };
-    const series = Object.entries(looks).map(([state, look]) => ({
-      type: "scatter", name: look.name, symbolSize: 10,
-      itemStyle: look.hollow ? { color: "transparent", borderColor: look.color, borderWidth: 1.5 } : { color: look.color },
-      data: points.filter((point) => point.state === state)
-        .map((point) => ({ value: [point.x, point.y], name: `${point.label} at ${point.load}` })),
+    const { soft, accent } = theme();
+    const looks = [
+      { state: "holds", name: "holds the limits", itemStyle: { color: COLOURS[2] } },
+      { state: "misses", name: "misses them", itemStyle: { color: COLOURS[1] } },
+      { state: "excluded", name: "cannot hold (not valid)", itemStyle: { color: "transparent", borderColor: soft, borderWidth: 1.5 } },
+    ];
+    const pointsOfSeries = looks.map((look) => points.filter((point) => point.state === look.state));
+    const series = looks.map((look, index) => ({
+      type: "scatter", name: look.name, symbolSize: 10, itemStyle: look.itemStyle,
+      large: pointsOfSeries[index].length > 0, largeThreshold: 0, progressive: 0,  // one path for all marks
+      data: coordinatesOf(pointsOfSeries[index]),
     }));
-    const edge = paretoEdge(points.filter((point) => point.state !== "excluded"));
+    const edge = paretoEdge(pointsOfSeries[0]);
     series.push({
       type: "line", name: "frontier", step: "start", symbol: "none", silent: true,
-      lineStyle: { color: css("--accent"), width: 1.5 }, itemStyle: { color: css("--accent") },
+      lineStyle: { color: accent, width: 1.5 }, itemStyle: { color: accent },
       data: edge.map((point) => [point.x, point.y]),
     });
-    const option = base(`${xName} against ${yName}, ${points.length} points`);
-    option.tooltip.formatter = (item) => `${item.name}\n${number(item.value[0])} ${xName}\n${number(item.value[1])} ${yName}`;
-    chart.setOption({ ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series }, true);
+    const option = base(`${yName} against ${xName}: ${pointsOfSeries[0].length} of ${points.length} points hold the limits`);
+    option.tooltip.formatter = (item) => {
+      const point = pointsOfSeries[item.seriesIndex][item.dataIndex];
+      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}`;
+    };
+    draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
   }
 
-  /* The points that no other beats in both figures. Of equal ones each stays. */
+  /* The points that no other beats in both figures, by ascending x. Of equal ones each stays. */
   function paretoEdge(points) {
-    const sorted = [...points].sort((a, b) => b.x - a.x || b.y - a.y);
+    const sorted = [...points].sort((first, second) => second.x - first.x || second.y - first.y);
     const edge = [];
     let highest = -Infinity;
     for (const point of sorted) {
-      const same = edge.length > 0 && edge[edge.length - 1].x === point.x && edge[edge.length - 1].y === point.y;
-      if (point.y > highest || same) edge.push(point);
+      const last = edge[edge.length - 1];
+      const isEqual = last !== undefined && last.x === point.x && last.y === point.y;
+      if (point.y > highest || isEqual) edge.push(point);
       highest = Math.max(highest, point.y);
     }
     return edge.reverse();
   }
 
-  /* curves: {name, points: [{x, y, lower, upper, hollow, load}]}; lower and upper may be null. */
+  /* lines: {name, points: [{x, y, lower, upper, hollow, load}]}; lower and upper may be null. */
   function curves(chart, lines, yName, xName, limit) {
     const option = base(`${yName} over ${xName} for ${lines.length} deployments`);
     option.tooltip.trigger = "item";
     option.tooltip.formatter = (item) => `${item.seriesName} at ${item.data.load}\n${number(item.value[1])} ${yName}${item.data.interval}`;
-    const series = lines.flatMap((line, index) => {
-      const color = COLOURS[index % COLOURS.length];
-      const banded = line.points.filter((point) => point.lower !== null);
-      return [
-        {
-          type: "line", name: line.name, symbol: SYMBOLS[index % SYMBOLS.length], symbolSize: 7, color,
-          lineStyle: { color, width: 1.6 },
-          data: line.points.map((point) => ({
-            value: [point.x, point.y], load: point.load,
-            interval: point.lower === null ? "" : `\n${number(point.lower)} to ${number(point.upper)} (95 %)`,
-            itemStyle: point.hollow ? { color: "transparent", borderColor: color } : { color },
-          })),
-        },
-        {
-          type: "custom", silent: true, tooltip: { show: false }, data: banded.length > 1 ? [0] : [],
-          renderItem: (params, api) => ({
-            type: "polygon", style: { fill: color, opacity: 0.15 },
-            shape: { points: [
-              ...banded.map((point) => api.coord([point.x, point.upper])),
-              ...[...banded].reverse().map((point) => api.coord([point.x, point.lower])),
-            ] },
-          }),
-        },
-      ];
-    });
-    if (limit !== null && series.length > 0) {
-      series[0].markLine = {
-        symbol: "none", silent: true, lineStyle: { color: css("--warn"), type: "dashed" },
-        label: { formatter: `limit ${number(limit)}`, color: css("--warn"), position: "insideEndTop" },
-        data: [{ yAxis: limit }],
-      };
-    }
-    chart.setOption({ ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series }, true);
+    const series = lines.flatMap((line, index) => [lineOf(line, index), bandOf(line, index)]);
+    if (limit !== null && series.length > 0) series[0].markLine = limitLine(limit);
+    draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
+  }
+
+  function lineOf(line, index) {
+    const color = COLOURS[index % COLOURS.length];
+    return {
+      type: "line", name: line.name, symbol: SYMBOLS[index % SYMBOLS.length], symbolSize: 7, color,
+      lineStyle: { color, width: 1.6 },
+      data: line.points.map((point) => ({
+        value: [point.x, point.y],
+        load: point.load,
+        interval: point.lower === null ? "" : `\n${number(point.lower)} to ${number(point.upper)} (95 %)`,
+        itemStyle: point.hollow ? { color: "transparent", borderColor: color } : { color },
+      })),
+    };
+  }
+
+  /* The intervals of a line's points as one area. */
+  function bandOf(line, index) {
+    const color = COLOURS[index % COLOURS.length];
+    const points = line.points.filter((point) => point.lower !== null);
+    const outline = [
+      ...points.map((point) => [point.x, point.upper]),
+      ...[...points].reverse().map((point) => [point.x, point.lower]),
+    ];
+    return {
+      type: "custom", silent: true, tooltip: { show: false }, data: points.length > 1 ? [0] : [],
+      renderItem: (_, api) => ({
+        type: "polygon",
+        style: { fill: color, opacity: 0.15 },
+        shape: { points: outline.map((corner) => api.coord(corner)) },
+      }),
+    };
+  }
+
+  function limitLine(limit) {
+    const { warn } = theme();
+    return {
+      symbol: "none", silent: true, lineStyle: { color: warn, type: "dashed" },
+      label: { formatter: `limit ${number(limit)}`, color: warn, position: "insideEndTop" },
+      data: [{ yAxis: limit }],
+    };
   }
 
   /* cells: {x, y, value, label}: the best of the deployments that share two settings. */
   function heat(chart, columns, rows, cells, names) {
+    const { soft, paper } = theme();
     const values = cells.map((cell) => cell.value);
     const option = base(`${names.value} by ${names.x} and ${names.y}`);
     option.legend.show = false;
     option.tooltip.formatter = (item) => `${names.x} ${columns[item.value[0]]}, ${names.y} ${rows[item.value[1]]}\n${number(item.value[2])} ${names.value}\n${item.data.label}`;
-    const category = { type: "category", splitArea: { show: false }, splitLine: { show: false } };
-    chart.setOption({
-      ...option, grid: { left: 110, right: 70, top: 10, bottom: 46 },
-      xAxis: axis(names.x, { ...category, scale: undefined, data: columns, axisLabel: { color: css("--soft"), interval: 0, width: 110, overflow: "truncate" } }),
-      yAxis: axis(names.y, { ...category, scale: undefined, data: rows, nameGap: 80, axisLabel: { color: css("--soft"), width: 90, overflow: "truncate" } }),
+    const category = { type: "category", scale: undefined, splitArea: { show: false }, splitLine: { show: false } };
+    const label = { color: soft, overflow: "truncate" };
+    draw(chart, {
+      ...option,
+      grid: { left: 110, right: 70, top: 10, bottom: 46 },
+      xAxis: axis(names.x, { ...category, data: columns, axisLabel: { ...label, width: 110 } }),
+      yAxis: axis(names.y, { ...category, data: rows, nameGap: 80, axisLabel: { ...label, width: 90 } }),
       visualMap: {
         show: cells.length > 1, min: Math.min(...values, 0), max: Math.max(...values, 1), right: 0, top: "middle",
-        inRange: { color: ["#cfe3f5", "#56b4e9", "#0072b2", "#00304d"] }, textStyle: { color: css("--soft") },
+        inRange: { color: HEAT_COLOURS }, textStyle: { color: soft },
         formatter: number, itemHeight: 100, calculable: false,
       },
       series: [{
-        type: "heatmap", data: cells.map((cell) => ({ value: [cell.x, cell.y, cell.value], label: cell.label })),
-        itemStyle: { borderColor: css("--paper"), borderWidth: 2 },
+        type: "heatmap", progressive: 0, itemStyle: { borderColor: paper, borderWidth: 2 },
+        data: cells.map((cell) => ({ value: [cell.x, cell.y, cell.value], label: cell.label })),
       }],
-    }, true);
+    });
   }
 
+  /* lines: {name, data: [[ms, share]]} */
   function distribution(chart, lines) {
     const option = base("shares of requests by latency");
     option.tooltip.formatter = (item) => `${item.seriesName}\n${(item.value[1] * 100).toFixed(1)} % within ${number(item.value[0])} ms`;
-    chart.setOption({
+    draw(chart, {
       ...option,
-      xAxis: axis("ms", { type: "log", scale: undefined }), yAxis: axis("share", { min: 0, max: 1, nameGap: 40 }),
+      xAxis: axis("ms", { type: "log", scale: undefined }),
+      yAxis: axis("share", { min: 0, max: 1, nameGap: 40 }),
       series: lines.map((line) => ({ type: "line", name: line.name, step: "end", symbol: "none", data: line.data })),
-    }, true);
+    });
   }
 
+  /* lines: {name, data: [[seconds, tokens/s]]} */
   function timeline(chart, lines) {
     const option = base("output tokens per second over time");
     option.tooltip.formatter = (item) => `${item.seriesName}\n${number(item.value[1])} tokens/s at ${number(item.value[0])} s`;
-    chart.setOption({
+    draw(chart, {
       ...option,
-      xAxis: axis("s since the window began"), yAxis: axis("output tokens/s", { nameGap: 46 }),
+      xAxis: axis("s since the window began"),
+      yAxis: axis("output tokens/s", { nameGap: 46 }),
       series: lines.map((line) => ({ type: "line", name: line.name, step: "end", symbolSize: 4, data: line.data })),
-    }, true);
+    });
   }
 
-  return { number, frontier, paretoEdge, curves, heat, distribution, timeline };
+  return { number, theme, takeTheme, axis, base, draw, frontier, paretoEdge, curves, heat, distribution, timeline };
 })();
-if (typeof module !== "undefined") module.exports = charts;

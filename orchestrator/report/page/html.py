@@ -33,7 +33,16 @@ from orchestrator.report.text import figure
 from orchestrator.report.words import experiment_notes, level_text, model_text, slo_text
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("vendor/echarts.min.js", "judge.js", "charts.js", "timeline.js", "app.js")
+SCRIPTS = (
+    "vendor/echarts.min.js",
+    "decode.js",
+    "judge.js",
+    "charts.js",
+    "timeline.js",
+    "ranking.js",
+    "drawing.js",
+    "app.js",
+)
 
 
 @dataclass(frozen=True, slots=True)

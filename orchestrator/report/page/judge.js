@@ -1,93 +1,152 @@
 "use strict";
 /* Judges stored requests by limits, as orchestrator/capacity/capacities.py and
-   orchestrator/analysis/intervals.py do. Pure functions: nothing here touches the document.
+   orchestrator/analysis/intervals.py do. Nothing here touches the document.
 
-   A request is three bins, one for each of TTFT, TPOT and E2E: the first stop that its value does
-   not exceed. A limit is the number of a stop; a request meets it if its bin is not above. */
+   A request is three bins, one for each of TTFT, TPOT and E2E: the number of the first stop that its
+   value does not exceed. A limit is the number of a stop; a request meets it if its bin is not above. */
 const judge = (() => {
-  const FAILED = 255;     // the bin of a request without an answer
-  const NO_LIMIT = 254;   // the limit that every answered request meets
+  const LATENCIES = ["ttft", "tpot", "e2e"];
+  const NO_LIMIT = 254;      // the limit that every answered request meets; those without an answer have bin 255
+  const BINS = 256;
   const BATCHES = 10;
+  const MOST_OF_16_BITS = 65535;
 
-  /* Sizes of the batches that n requests are cut into, in order of schedule. */
-  function batchSizes(n) {
-    const count = Math.min(BATCHES, n);
-    if (count === 0) return [];
-    const base = Math.floor(n / BATCHES);
-    const larger = n - base * count;
-    return Array.from({ length: count }, (_, i) => base + (i < larger ? 1 : 0));
+  /* Sizes of the batches that the requests of a repeat are cut into, in order of schedule. */
+  function batchSizes(requests) {
+    const count = Math.min(BATCHES, requests);
+    const sizes = [];
+    if (count === 0) return sizes;
+    const least = Math.floor(requests / BATCHES);
+    const larger = requests - least * count;
+    for (let batch = 0; batch < count; batch++) sizes.push(batch < larger ? least + 1 : least);
+    return sizes;
   }
 
-  /* Requests of each batch of a repeat that meet all three limits. */
-  function metPerBatch(bins, repeat, limits) {
-    const { ttft, tpot, e2e } = bins;
-    const met = [];
-    let at = repeat.first;
-    for (const size of batchSizes(repeat.requests)) {
-      const end = at + size;
-      let count = 0;
-      for (; at < end; at++) {
-        if (ttft[at] <= limits.ttft && tpot[at] <= limits.tpot && e2e[at] <= limits.e2e) count++;
+  /* Undoes the coding of the payload, where TTFT bins stand as differences within each batch.
+     Returns the bins of every request by latency. */
+  function planesOf(bytes, groups) {
+    const requests = bytes.length / LATENCIES.length;
+    const ttft = bytes.slice(0, requests);
+    for (const repeat of repeatsOf(groups)) {
+      let first = repeat.first;
+      for (const size of batchSizes(repeat.requests)) {
+        const end = first + size;
+        for (let request = first + 1; request < end; request++) ttft[request] += ttft[request - 1];
+        first = end;
       }
-      met.push(count);
     }
-    return met;
+    return {
+      ttft,
+      tpot: bytes.subarray(requests, 2 * requests),
+      e2e: bytes.subarray(2 * requests),
+    };
   }
 
-  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  function repeatsOf(groups) {
+    const points = groups.flatMap((group) => group.points);
+    return points.flatMap((point) => point.repeats);
+  }
+
+  // Intervals
+
+  function sum(values) {
+    let total = 0;
+    for (let index = 0; index < values.length; index++) total += values[index];
+    return total;
+  }
 
   /* Variance of a ratio estimator: B / (B - 1) * sum((a - ratio * s)^2) / sum(s)^2. */
-  function ratioVariance(amounts, sizes, ratio) {
+  function varianceOf(parts, ratio) {
+    const { amounts, sizes } = parts;
     const count = amounts.length;
     if (count < 2) return 0;
     let squares = 0;
-    for (let i = 0; i < count; i++) squares += (amounts[i] - ratio * sizes[i]) ** 2;
+    for (let part = 0; part < count; part++) {
+      const difference = amounts[part] - ratio * sizes[part];
+      squares += difference * difference;
+    }
     return (count / (count - 1)) * squares / sum(sizes) ** 2;
   }
 
-  /* Total amount over total size of repeats {amounts, sizes, start}; null where the size is 0.
-     The variance is that of batches, repeats or starts, whichever differ most. t: the quantiles of
-     Student's distribution by degrees of freedom. */
-  function ratioOf(repeats, t) {
-    const measured = repeats.filter((repeat) => sum(repeat.sizes) > 0);
-    if (measured.length === 0) return null;
-    const amounts = measured.flatMap((repeat) => repeat.amounts);
-    const sizes = measured.flatMap((repeat) => repeat.sizes);
-    const size = sum(sizes);
-    const estimate = sum(amounts) / size;
-    const freedom = (count) => t[Math.max(count - 1, 1)];
-    const spread = (groups) => ratioVariance(
-      groups.map((group) => sum(group.flatMap((repeat) => repeat.amounts))),
-      groups.map((group) => sum(group.flatMap((repeat) => repeat.sizes))),
-      estimate,
-    );
-    const within = Math.max(
-      ratioVariance(amounts, sizes, estimate), spread(measured.map((repeat) => [repeat])));
-    const spreads = [{ variance: within, t: freedom(amounts.length) }];
-    const starts = [...new Set(measured.map((repeat) => repeat.start))];
-    if (starts.length > 1) {
-      const groups = starts.map((start) => measured.filter((repeat) => repeat.start === start));
-      spreads.push({ variance: spread(groups), t: freedom(starts.length) });
-    }
-    const variance = Math.max(...spreads.map((each) => each.variance));
-    const widest = variance > 0
-      ? Math.max(...spreads.map((each) => each.t * Math.sqrt(each.variance / variance)))
-      : spreads[0].t;
-    return { estimate, size, variance, t: widest, starts: starts.length };
+  /* The batches of all repeats as one list of amounts and one of sizes. */
+  function batchesOf(repeats) {
+    if (repeats.length === 1) return repeats[0];
+    return {
+      amounts: repeats.flatMap((repeat) => [...repeat.amounts]),
+      sizes: repeats.flatMap((repeat) => [...repeat.sizes]),
+    };
   }
 
-  /* Wilson's interval with the effective number of samples. */
-  function shareInterval(repeats, t) {
-    const ratio = ratioOf(repeats, t);
+  function totalsOf(repeats) {
+    return {
+      amounts: repeats.map((repeat) => sum(repeat.amounts)),
+      sizes: repeats.map((repeat) => sum(repeat.sizes)),
+    };
+  }
+
+  /* The total of all repeats of each engine start. */
+  function totalsOfStarts(repeats) {
+    const byStart = new Map();
+    for (const repeat of repeats) {
+      const total = byStart.get(repeat.start) ?? { amount: 0, size: 0 };
+      total.amount += sum(repeat.amounts);
+      total.size += sum(repeat.sizes);
+      byStart.set(repeat.start, total);
+    }
+    const totals = [...byStart.values()];
+    return {
+      amounts: totals.map((total) => total.amount),
+      sizes: totals.map((total) => total.size),
+    };
+  }
+
+  /* What a variance is worth that so many parts show: Student's t beside it. */
+  function spreadOf(variance, parts, quantiles) {
+    const freedom = Math.max(parts.amounts.length - 1, 1);
+    return { variance, t: quantiles[freedom] };
+  }
+
+  /* Total amount over total size of repeats {amounts, sizes, start}; null where the size is 0.
+     The variance is that of batches, repeats or starts, whichever differ most. quantiles: those of
+     Student's distribution by degrees of freedom. */
+  function ratioOf(repeats, quantiles) {
+    const measured = repeats.filter((repeat) => sum(repeat.sizes) > 0);
+    if (measured.length === 0) return null;
+    const batches = batchesOf(measured);
+    const size = sum(batches.sizes);
+    const estimate = sum(batches.amounts) / size;
+    let withinStart = varianceOf(batches, estimate);
+    let starts = 1;
+    const spreads = [];
+    if (measured.length > 1) {
+      withinStart = Math.max(withinStart, varianceOf(totalsOf(measured), estimate));
+      const totals = totalsOfStarts(measured);
+      starts = totals.amounts.length;
+      if (starts > 1) spreads.push(spreadOf(varianceOf(totals, estimate), totals, quantiles));
+    }
+    const within = spreadOf(withinStart, batches, quantiles);
+    spreads.push(within);
+    const variance = Math.max(...spreads.map((spread) => spread.variance));
+    let { t } = within;
+    if (variance > 0) {
+      t = Math.max(...spreads.map((spread) => spread.t * Math.sqrt(spread.variance / variance)));
+    }
+    return { estimate, size, variance, t, starts };
+  }
+
+  /* Wilson's interval of a share with the effective number of samples; null: there are none. */
+  function shareInterval(repeats, quantiles) {
+    const ratio = ratioOf(repeats, quantiles);
     if (ratio === null) return null;
     const share = ratio.estimate;
     const binomial = share * (1 - share) / ratio.size;
     const effect = binomial > 0 ? Math.max(ratio.variance / binomial, 1) : 1;
-    const n = ratio.size / effect;
+    const samples = ratio.size / effect;
     const t2 = ratio.t ** 2;
-    const scale = 1 + t2 / n;
-    const centre = (share + t2 / (2 * n)) / scale;
-    const half = Math.sqrt(t2 * (share * (1 - share) / n + t2 / (4 * n * n))) / scale;
+    const scale = 1 + t2 / samples;
+    const centre = (share + t2 / (2 * samples)) / scale;
+    const spread = share * (1 - share) / samples + t2 / (4 * samples * samples);
+    const half = Math.sqrt(t2 * spread) / scale;
     return {
       estimate: share,
       lower: Math.max(centre - half, 0),
@@ -96,8 +155,9 @@ const judge = (() => {
     };
   }
 
-  function rateInterval(repeats, t) {
-    const ratio = ratioOf(repeats, t);
+  /* The interval of an amount per size, such as tokens per second; null where the size is 0. */
+  function rateInterval(repeats, quantiles) {
+    const ratio = ratioOf(repeats, quantiles);
     if (ratio === null) return null;
     const half = ratio.t * Math.sqrt(ratio.variance);
     return {
@@ -108,15 +168,116 @@ const judge = (() => {
     };
   }
 
-  /* The share of the requests of a point that meet the limits, with its interval; null: none was due. */
-  function attainment(point, bins, limits, t) {
-    const repeats = point.repeats.map((repeat) => ({
-      amounts: metPerBatch(bins, repeat, limits),
-      sizes: batchSizes(repeat.requests),
-      start: repeat.start,
-    }));
-    return shareInterval(repeats, t);
+  /* Output tokens per second of a point; null: it has no window. */
+  function throughputOf(point, quantiles) {
+    const repeats = point.repeats.map((repeat) => (
+      { amounts: repeat.tokens, sizes: repeat.seconds, start: repeat.start }));
+    return rateInterval(repeats, quantiles);
   }
+
+  function scaled(interval, factor) {
+    return {
+      estimate: interval.estimate * factor,
+      lower: interval.lower * factor,
+      upper: interval.upper * factor,
+      starts: interval.starts,
+    };
+  }
+
+  // Requests that meet the limits
+
+  /* Where the batches of a group lie. repeatsOfPoints: for each point its repeats, as {firstBatch,
+     sizes, start}; first, end: the requests of each batch. */
+  function batchesOfGroup(group) {
+    const first = [];
+    const end = [];
+    const repeatsOfPoints = group.points.map((point) => point.repeats.map((repeat) => {
+      const sizes = batchSizes(repeat.requests);
+      const firstBatch = first.length;
+      let request = repeat.first;
+      for (const size of sizes) {
+        first.push(request);
+        request += size;
+        end.push(request);
+      }
+      return { firstBatch, sizes, start: repeat.start };
+    }));
+    return { repeatsOfPoints, first: Uint32Array.from(first), end: Uint32Array.from(end) };
+  }
+
+  /* Counts the requests of each batch that meet all three limits.
+
+     While one limit moves, what the other two say of a request stays. So the first move counts, for
+     each batch and each bin of the moved latency, the requests at or below it that meet the other
+     two limits; each further move reads one of these counts for each batch. */
+  class MetRequests {
+    constructor(batches, planes) {
+      this.batches = batches;
+      this.planes = planes;
+      this.limits = null;          // those that `counts` is of
+      this.counts = new Uint32Array(batches.first.length);
+      this.table = null;           // of every batch and bin
+      this.tableOf = "";           // the latency that may move, and the limits of the others
+    }
+
+    /* For each batch; the array is used again by the next call. */
+    under(limits) {
+      const moved = LATENCIES.filter((name) => this.limits?.[name] !== limits[name]);
+      if (moved.length === 1) this.lookUp(moved[0], limits);
+      if (moved.length > 1) this.countAll(limits);
+      this.limits = { ...limits };
+      return this.counts;
+    }
+
+    countAll(limits) {
+      const { ttft, tpot, e2e } = this.planes;
+      const { first, end } = this.batches;
+      for (let batch = 0; batch < first.length; batch++) {
+        let count = 0;
+        for (let request = first[batch]; request < end[batch]; request++) {
+          const meets = ttft[request] <= limits.ttft && tpot[request] <= limits.tpot && e2e[request] <= limits.e2e;
+          if (meets) count++;
+        }
+        this.counts[batch] = count;
+      }
+    }
+
+    lookUp(latency, limits) {
+      const [one, other] = LATENCIES.filter((name) => name !== latency);
+      const wanted = `${latency} ${limits[one]} ${limits[other]}`;
+      if (this.tableOf !== wanted) {
+        this.tabulate(this.planes[latency], this.planes[one], limits[one], this.planes[other], limits[other]);
+        this.tableOf = wanted;
+      }
+      const bin = limits[latency];
+      for (let batch = 0; batch < this.counts.length; batch++) {
+        this.counts[batch] = this.table[batch * BINS + bin];
+      }
+    }
+
+    tabulate(moved, one, limitOfOne, other, limitOfOther) {
+      this.table ??= this.emptyTable();
+      const { table } = this;
+      const { first, end } = this.batches;
+      table.fill(0);
+      for (let batch = 0; batch < first.length; batch++) {
+        const row = batch * BINS;
+        for (let request = first[batch]; request < end[batch]; request++) {
+          if (one[request] <= limitOfOne && other[request] <= limitOfOther) table[row + moved[request]]++;
+        }
+        for (let cell = row + 1; cell < row + BINS; cell++) table[cell] += table[cell - 1];
+      }
+    }
+
+    emptyTable() {
+      const { first, end } = this.batches;
+      const cells = first.length * BINS;
+      const hasLargeBatch = first.some((request, batch) => end[batch] - request > MOST_OF_16_BITS);
+      return hasLargeBatch ? new Uint32Array(cells) : new Uint16Array(cells);
+    }
+  }
+
+  // Deployments
 
   /* What a throughput is divided by; null where it is not known. */
   function divisorOf(deployment, per, price) {
@@ -126,108 +287,129 @@ const judge = (() => {
     return usdPerHour ? usdPerHour / 3600 : null;
   }
 
-  function scaled(interval, factor) {
-    const { estimate, lower, upper, starts } = interval;
-    return { estimate: estimate * factor, lower: lower * factor, upper: upper * factor, starts };
-  }
-
-  /* Judges every point of a group and ranks its deployments, best first.
-
-     limits: {ttft, tpot, e2e} as stops, target: the share that must meet them all. Returns
-     {judged, ranking}: judged has one entry for each point. */
-  function judgeGroup(group, bins, limits, target, per, price, t) {
-    const judged = group.points.map((point) => {
-      const share = attainment(point, bins, limits, t);
-      const usable = point.excluded === null && share !== null;
-      return {
-        point,
-        attainment: share,
-        usable,
-        holds: usable && share.estimate >= target,
-        fails: point.too_much || (usable && share.upper < target),
-      };
-    });
-    const ranking = [];
-    group.deployments.forEach((deployment, index) => {
-      if (deployment.disagrees) return;
-      const divisor = divisorOf(deployment, per, price);
-      if (divisor === null) return;
-      const own = judged.filter((each) => each.point.deployment === index);
-      const best = bestOfDeployment(own, divisor, t);
-      if (best !== null) ranking.push({ deployment, index, ...best });
-    });
-    ranking.sort((a, b) => b.throughput.estimate - a.throughput.estimate
-      || (a.deployment.label < b.deployment.label ? -1 : 1));
-    return { judged, ranking };
-  }
-
-  /* The highest level that holds, of the control where that gives the most throughput. */
-  function bestOfDeployment(own, divisor, t) {
-    let best = null;
-    for (const control of [...new Set(own.map((each) => each.point.control))]) {
-      const levels = own.filter((each) => each.point.control === control);
-      const holding = levels.filter((each) => each.holds);
-      if (holding.length === 0) continue;
-      const highest = holding.reduce((a, b) => (b.point.level > a.point.level ? b : a));
-      const above = levels.filter((each) => each.point.level > highest.point.level);
-      const rate = rateInterval(highest.point.repeats.map((repeat) => (
-        { amounts: repeat.tokens, sizes: repeat.seconds, start: repeat.start })), t);
-      if (rate === null) continue;
-      const throughput = scaled(rate, 1 / divisor);
-      if (best !== null && throughput.estimate <= best.throughput.estimate) continue;
-      const failing = above.filter((each) => each.fails);
-      const ceiling = Math.min(...failing.map((each) => each.point.level), Infinity);
-      const near = above.filter((each) => each.usable && each.point.level < ceiling);
-      const open = above.filter((each) => !each.usable && each.point.level < ceiling);
-      best = {
-        judged: highest,
-        throughput,
-        noneFails: failing.length === 0 && near.length === 0,
-        open: open.map((each) => each.point),
-      };
+  /* Judges the points of one group of the payload. What no limit changes is computed once. */
+  class GroupJudge {
+    /* quantiles: those of Student's distribution, by degrees of freedom. */
+    constructor(group, planes, quantiles) {
+      this.group = group;
+      this.quantiles = quantiles;
+      this.batches = batchesOfGroup(group);
+      this.met = new MetRequests(this.batches, planes);
+      this.throughputs = group.points.map((point) => throughputOf(point, quantiles));
+      this.controls = [...new Set(group.points.map((point) => point.control))];
     }
-    return best;
-  }
 
-  /* Undoes the coding of the payload: TTFT bins stand as differences within each batch. */
-  function decodeBins(bytes, groups) {
-    const count = bytes.length / 3;
-    const bins = {
-      ttft: bytes.slice(0, count),
-      tpot: bytes.subarray(count, 2 * count),
-      e2e: bytes.subarray(2 * count),
-    };
-    for (const group of groups) {
-      for (const point of group.points) {
-        for (const repeat of point.repeats) {
-          let at = repeat.first;
-          for (const size of batchSizes(repeat.requests)) {
-            for (let i = at + 1; i < at + size; i++) bins.ttft[i] += bins.ttft[i - 1];
-            at += size;
-          }
-        }
+    /* Judges every point and ranks the deployments, best first.
+
+       limits: {ttft, tpot, e2e} as numbers of stops; target: the share of requests that must meet
+       them all; per: gpu, usd or deployment; price: USD per device and hour, null for the file's.
+       Returns {judged, ranking}: judged has one entry for each point. */
+    judge({ limits, target, per, price }) {
+      const judged = this.judgedPoints(limits, target);
+      const pointsOfDeployments = this.group.deployments.map(() => []);
+      for (const each of judged) pointsOfDeployments[each.point.deployment].push(each);
+      const ranking = [];
+      this.group.deployments.forEach((deployment, index) => {
+        if (deployment.disagrees) return;
+        const divisor = divisorOf(deployment, per, price);
+        if (divisor === null) return;
+        const best = this.bestOf(pointsOfDeployments[index], divisor);
+        if (best !== null) ranking.push({ deployment, index, ...best });
+      });
+      ranking.sort(comparedRanked);
+      return { judged, ranking };
+    }
+
+    judgedPoints(limits, target) {
+      const counts = this.met.under(limits);
+      return this.group.points.map((point, index) => {
+        const attainment = this.attainment(index, counts);
+        const usable = point.excluded === null && attainment !== null;
+        return {
+          point,
+          attainment,
+          throughput: this.throughputs[index],
+          usable,
+          holds: usable && attainment.estimate >= target,
+          fails: point.too_much || (usable && attainment.upper < target),
+        };
+      });
+    }
+
+    /* The share of a point's requests that meet the limits; null: none was due. */
+    attainment(index, counts) {
+      const repeats = this.batches.repeatsOfPoints[index].map((repeat) => ({
+        amounts: counts.subarray(repeat.firstBatch, repeat.firstBatch + repeat.sizes.length),
+        sizes: repeat.sizes,
+        start: repeat.start,
+      }));
+      return shareInterval(repeats, this.quantiles);
+    }
+
+    /* The best level of a deployment: the highest that holds, of the control where that gives the
+       most throughput; null: none holds. */
+    bestOf(points, divisor) {
+      let best = null;
+      for (const control of this.controls) {
+        const levels = points.filter((each) => each.point.control === control);
+        const highest = highestThatHolds(levels);
+        if (highest === null || highest.throughput === null) continue;
+        const throughput = scaled(highest.throughput, 1 / divisor);
+        if (best !== null && throughput.estimate <= best.throughput.estimate) continue;
+        best = { judged: highest, throughput, ...knownAbove(levels, highest.point.level) };
       }
+      return best;
     }
-    return bins;
   }
 
-  /* The share of a point's requests at or below each stop: {stops, shares}. */
+  function highestThatHolds(levels) {
+    let highest = null;
+    for (const each of levels) {
+      if (!each.holds) continue;
+      if (highest === null || each.point.level > highest.point.level) highest = each;
+    }
+    return highest;
+  }
+
+  /* What is known above the best level, up to the first that fails. noneFails: no level above it was
+     judged; open: points that tell nothing. */
+  function knownAbove(levels, level) {
+    const above = levels.filter((each) => each.point.level > level);
+    const failing = above.filter((each) => each.fails);
+    const ceiling = Math.min(...failing.map((each) => each.point.level), Infinity);
+    const below = above.filter((each) => each.point.level < ceiling);
+    const near = below.filter((each) => each.usable);
+    const open = below.filter((each) => !each.usable);
+    return {
+      noneFails: failing.length === 0 && near.length === 0,
+      open: open.map((each) => each.point),
+    };
+  }
+
+  /* Most throughput first; equal ones by their names. */
+  function comparedRanked(first, second) {
+    const difference = second.throughput.estimate - first.throughput.estimate;
+    if (difference !== 0) return difference;
+    return first.deployment.label < second.deployment.label ? -1 : 1;
+  }
+
+  /* The share of a point's requests at or below each stop. plane: the bins of one latency. */
   function distribution(point, plane, stops) {
-    const counts = new Uint32Array(256);
+    const counts = new Uint32Array(BINS);
     let total = 0;
     for (const repeat of point.repeats) {
-      for (let i = repeat.first; i < repeat.first + repeat.requests; i++) counts[plane[i]]++;
+      const end = repeat.first + repeat.requests;
+      for (let request = repeat.first; request < end; request++) counts[plane[request]]++;
       total += repeat.requests;
     }
     const shares = [];
     let below = 0;
-    for (let i = 0; i < stops.length; i++) {
-      below += counts[i];
-      shares.push(total ? below / total : 0);
+    for (let stop = 0; stop < stops.length; stop++) {
+      below += counts[stop];
+      shares.push(total > 0 ? below / total : 0);
     }
     return shares;
   }
 
-  return { FAILED, NO_LIMIT, judgeGroup, attainment, decodeBins, distribution, shareInterval, rateInterval };
+  return { LATENCIES, NO_LIMIT, GroupJudge, planesOf, distribution, shareInterval, rateInterval };
 })();
-if (typeof module !== "undefined") module.exports = judge;

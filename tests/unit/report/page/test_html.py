@@ -7,7 +7,13 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrator.report.documents.answer import AnswerDocument
-from orchestrator.report.page.html import FOLDER, ExperimentSection, PageDocument, page_html
+from orchestrator.report.page.html import (
+    FOLDER,
+    SCRIPTS,
+    ExperimentSection,
+    PageDocument,
+    page_html,
+)
 from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload, RequestBins
 from orchestrator.report.page.timelines import Timelines
 
@@ -54,7 +60,7 @@ def test_the_policy_names_each_script_by_its_hash(html):
     assert policy is not None
     allowed = policy.group(1).replace("&#39;", "'")
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    assert len(scripts) == 5
+    assert len(scripts) == len(SCRIPTS)
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in allowed

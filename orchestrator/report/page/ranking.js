@@ -1,0 +1,180 @@
+"use strict";
+/* The table of ranked deployments, and its copies as CSV and Markdown. */
+const ranking = (() => {
+  const { number } = charts;
+  const threeDigits = (share) => share.toFixed(3);
+
+  /* What the table shows. rows: {ranked, place}, as judge.js ranks them; unit: of the throughput;
+     usdPerHour: of a deployment, null where no price is known; per: what throughputs are divided by;
+     sort, reversed: the column that orders the rows. */
+
+  /* Each column: `value` of a row sorts and stands in the CSV; `text` is what people read. */
+  const COLUMNS = [
+    { id: "rank", title: () => "#", isAscending: true, value: (row) => row.place + 1 },
+    { id: "label", title: () => "deployment", isAscending: true, value: (row) => row.ranked.deployment.label },
+    { id: "level", title: () => "load", value: (row) => row.ranked.judged.point.level, text: (row) => row.ranked.judged.point.load },
+    { id: "value", title: (table) => table.unit, value: (row) => row.ranked.throughput.estimate, text: throughputText },
+    { id: "lower", title: () => "lower", value: (row) => row.ranked.throughput.lower },
+    { id: "upper", title: () => "upper", value: (row) => row.ranked.throughput.upper },
+    { id: "attainment", title: () => "attainment", value: (row) => row.ranked.judged.attainment.estimate, format: threeDigits },
+    { id: "attainmentLower", title: () => "lower", value: (row) => row.ranked.judged.attainment.lower, format: threeDigits },
+    { id: "attainmentUpper", title: () => "upper", value: (row) => row.ranked.judged.attainment.upper, format: threeDigits },
+    { id: "ttft", title: () => "TTFT p99 ms", isAscending: true, value: (row) => row.ranked.judged.point.figures.ttft_p99_ms },
+    { id: "tpot", title: () => "TPOT p99 ms", isAscending: true, value: (row) => row.ranked.judged.point.figures.tpot_p99_ms },
+    { id: "usd", title: () => "USD per million output tokens", isAscending: true, value: usdPerMillion },
+  ];
+
+  function throughputText(row) {
+    const atLeast = row.ranked.noneFails ? "≥ " : "";
+    return atLeast + number(row.ranked.throughput.estimate);
+  }
+
+  function usdPerMillion(row, table) {
+    const { deployment, throughput } = row.ranked;
+    if (table.per === "usd") return 1e6 / throughput.estimate;
+    const usdPerHour = table.usdPerHour(deployment);
+    if (!usdPerHour) return null;
+    const deployments = table.per === "gpu" ? deployment.devices : 1;
+    const tokensPerHour = throughput.estimate * deployments * 3600;
+    return usdPerHour / tokensPerHour * 1e6;
+  }
+
+  function columnsOf(table) {
+    const hasPrices = table.rows.some((row) => usdPerMillion(row, table) !== null);
+    return COLUMNS.filter((column) => column.id !== "usd" || hasPrices);
+  }
+
+  function textOf(column, row, table) {
+    if (column.text !== undefined) return column.text(row);
+    const value = column.value(row, table);
+    if (value === null || value === undefined) return "";
+    if (column.format !== undefined) return column.format(value);
+    return typeof value === "number" ? number(value) : value;
+  }
+
+  function sortedRows(table) {
+    const column = COLUMNS.find((each) => each.id === table.sort) ?? COLUMNS[0];
+    const isAscending = Boolean(column.isAscending) !== table.reversed;
+    const keyed = table.rows.map((row) => ({ row, key: column.value(row, table) }));
+    keyed.sort((first, second) => compared(first.key, second.key, isAscending));
+    return keyed.map((each) => each.row);
+  }
+
+  /* Values that are not known come last. */
+  function compared(first, second, isAscending) {
+    const isFirstKnown = first !== null && first !== undefined;
+    const isSecondKnown = second !== null && second !== undefined;
+    if (!isFirstKnown || !isSecondKnown) return Number(isSecondKnown) - Number(isFirstKnown);
+    if (first === second) return 0;
+    return (first < second) === isAscending ? -1 : 1;
+  }
+
+  /* Keeps one HTML table; only texts that changed are written. */
+  class RankingTable {
+    /* chosen: called with the id of the column whose heading was pressed. */
+    constructor(element, chosen) {
+      this.chosen = chosen;
+      this.headings = document.createElement("tr");
+      this.body = document.createElement("tbody");
+      this.columns = "";
+      this.lines = [];
+      const head = document.createElement("thead");
+      head.append(this.headings);
+      element.replaceChildren(head, this.body);
+    }
+
+    show(table) {
+      const columns = columnsOf(table);
+      this.showHeadings(columns, table);
+      const rows = sortedRows(table);
+      while (this.lines.length > rows.length) this.lines.pop().element.remove();
+      while (this.lines.length < rows.length) this.lines.push(this.addedLine(columns));
+      rows.forEach((row, index) => {
+        const line = this.lines[index];
+        columns.forEach((column, place) => {
+          const text = String(textOf(column, row, table));
+          if (line.texts[place] === text) return;
+          line.texts[place] = text;
+          line.cells[place].data = text;
+        });
+      });
+    }
+
+    showHeadings(columns, table) {
+      const ids = columns.map((column) => column.id).join();
+      if (this.columns !== ids) {
+        this.columns = ids;
+        this.headings.replaceChildren(...columns.map((column) => this.heading(column)));
+        this.body.replaceChildren();
+        this.lines = [];
+      }
+      columns.forEach((column, place) => {
+        const cell = this.headings.children[place];
+        cell.firstChild.textContent = column.title(table);
+        cell.setAttribute("aria-sort", sortOf(column, table));
+      });
+    }
+
+    heading(column) {
+      const cell = document.createElement("th");
+      const button = document.createElement("button");
+      cell.scope = "col";
+      button.type = "button";
+      button.addEventListener("click", () => this.chosen(column.id));
+      cell.append(button);
+      return cell;
+    }
+
+    addedLine(columns) {
+      const element = document.createElement("tr");
+      const cells = columns.map((column) => {
+        const cell = document.createElement(column.id === "label" ? "th" : "td");
+        if (column.id === "label") cell.scope = "row";
+        const text = document.createTextNode("");
+        cell.append(text);
+        element.append(cell);
+        return text;
+      });
+      this.body.append(element);
+      return { element, cells, texts: columns.map(() => "") };
+    }
+  }
+
+  function sortOf(column, table) {
+    if (column.id !== table.sort) return "none";
+    const isAscending = Boolean(column.isAscending) !== table.reversed;
+    return isAscending ? "ascending" : "descending";
+  }
+
+  // Copies
+
+  /* A cell that a spreadsheet would take for a formula begins with a quote. */
+  function csvCell(value) {
+    if (value === null || value === undefined) return "";
+    let text = String(value);
+    if (typeof value === "string" && /^[=+\-@\t\r\n]/.test(text)) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  function csv(table) {
+    const columns = columnsOf(table);
+    const titles = columns.map((column) => column.title(table));
+    const rows = sortedRows(table).map((row) => columns.map((column) => column.value(row, table)));
+    return [titles, ...rows].map((row) => row.map(csvCell).join(",")).join("\n");
+  }
+
+  function markdownCell(text) {
+    return String(text).replace(/[\\|`*_<>[\]&]/g, "\\$&").replace(/[\r\n]+/g, " ");
+  }
+
+  function markdown(table) {
+    const columns = columnsOf(table);
+    const titles = columns.map((column) => markdownCell(column.title(table)));
+    const rows = sortedRows(table).map((row) => (
+      columns.map((column) => markdownCell(textOf(column, row, table)))));
+    const lines = [titles, columns.map(() => "---"), ...rows];
+    return lines.map((cells) => `| ${cells.join(" | ")} |`).join("\n");
+  }
+
+  return { RankingTable, csv, markdown };
+})();
