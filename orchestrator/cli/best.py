@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
     from orchestrator.spec.load import Per
 
+SHOWN_BY = "a wider terminal or --format json"
+MARKDOWN_WIDTH = 160  # that lines with names should fit into
 EXAMPLES = """
 \b
 Examples:
   orchestrator best results/
   orchestrator best results/ --slo interactive --per usd --price h100=2.10
   orchestrator best results/ --slo "ttft<=2s,itl_p99<=100ms,attainment>=99%" --experiment quickstart
+  orchestrator best results/ --top 12 --format md
   orchestrator best results/ --slo "e2e<=10s" --format json | jq '.comparisons[0].ranking[0].settings'
 
 \b
@@ -24,6 +28,8 @@ For each deployment: the highest measured load at which enough requests met ever
 requests, errors included), and the output tokens per second there. If capacities were searched, the claimed load.
 Without --slo the experiment file's limits apply. Any others are checked against the stored requests: limits on ttft,
 tpot, e2e, itl_p99 and normalized_ttft, each also as a percentile (ttft_p95), and attainment.
+Intervals are 95 % intervals. "not the limit" beside a load: no higher one was shown to fail, so it may hold more.
+The bar shows the throughput beside the best one's. A wide terminal has more columns, and --format json has everything.
 Compared are only points that the experiment's current plan asks for, of the same model under the same load.
 Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 bad input.
 """
@@ -53,7 +59,18 @@ Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 
     help="Use this price in USD per GPU hour instead of the file's.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "--top",
+    type=WholeNumber(min=1),
+    metavar="N",
+    help="Show the first N of each ranking. Default: 5; 3 where there are more than two rankings.",
+)
+@click.option(
+    "--format",
+    "form_name",
+    type=click.Choice(["table", "md", "json"]),
+    default="table",
+    show_default=True,
+    help="md: Markdown, for a pull request.",
 )
 def best(
     uri: str,
@@ -61,12 +78,14 @@ def best(
     experiment: str | None,
     per: Per | None,
     prices: tuple[str, ...],
-    form: str,
+    top: int | None,
+    form_name: str,
 ) -> int:
     """Rank the deployments at URI under latency limits."""
-    from orchestrator.report.answer_table import best_text
+    from orchestrator.report.answer_table import View, best_text, rows_to_show
     from orchestrator.report.as_json import answer_json
     from orchestrator.report.documents.answer import answer_document
+    from orchestrator.report.form import Form, MarkdownForm, TextForm
     from orchestrator.report.formats import json_text
     from orchestrator.report.selection import (
         answers,
@@ -75,7 +94,7 @@ def best(
         limits,
         parse_prices,
     )
-    from orchestrator.report.text import echo
+    from orchestrator.report.text import echo, output_width
     from orchestrator.report.words import experiment_notes, without_limits_text
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
@@ -91,10 +110,15 @@ def best(
         )
     ranked = answers(with_limits, per)
     answer = answer_document(ranked.comparisons)
-    if form == "json":
+    if form_name == "json":
         click.echo(json_text(answer_json(answer)))
     else:
-        echo("\n".join(best_text(answer)))
+        form: Form = TextForm(shown_by=SHOWN_BY)
+        width = output_width()
+        if form_name == "md":
+            form, width = MarkdownForm(), MARKDOWN_WIDTH
+        view = View(form, width, top or rows_to_show(answer))
+        echo("\n".join(best_text(answer, view)))
     notes = [
         without_limits_text(judged.experiment, slo_text)
         for judged in with_limits

@@ -199,9 +199,7 @@ def run(
                 finally:
                     cluster.close()
         live.say(_summary(report, store))
-    is_complete = _print_answer(store)
-    if not no_report:
-        _write_page(store)
+    is_complete = print_end(store, with_page=not no_report)
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and _is_whole(report.counts) else 3
@@ -228,18 +226,30 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
     return with_predictions(plan.allowing() if allow_impossible else plan)
 
 
+def print_end(store: Store, with_page: bool) -> bool:
+    """Prints the answer, where the page is, and what to type next. Returns as ``_print_answer``."""
+    is_complete = _print_answer(store)
+    if with_page:
+        _write_page(store)
+    _print_next_commands(store)
+    return is_complete
+
+
 def _print_answer(store: Store) -> bool:
     """Prints the answer. Returns whether all that was asked for has a valid measurement, or that
     cannot be read now.
     """
     from orchestrator.plan.current import StoredExperiment
-    from orchestrator.report.answer_table import answer_text
-    from orchestrator.report.text import echo
+    from orchestrator.report.answer_table import MOST_ROWS, View, answer_text
+    from orchestrator.report.form import TextForm
+    from orchestrator.report.text import echo, output_width
     from orchestrator.report.unmeasured import unmeasured
 
+    width = output_width(err=True)
+    view = View(TextForm(shown_by="orchestrator best", width=width), width, MOST_ROWS)
     try:
         experiment = StoredExperiment(store)
-        echo("\n".join(answer_text(experiment)), err=True)
+        echo("\n".join(answer_text(experiment, view)), err=True)
         missing = unmeasured(experiment)
     except Exception as error:
         # all is measured: that nothing can be read now is no failure of the sweep
@@ -265,6 +275,18 @@ def _write_page(store: Store) -> None:
     except Exception as error:
         # all is measured: a page can be written later
         click.echo(f"note: no page (orchestrator report writes it): {error}", err=True)
+
+
+def _print_next_commands(store: Store) -> None:
+    from orchestrator.plan.current import StoredExperiment
+    from orchestrator.report.answer_table import next_commands
+    from orchestrator.report.text import echo
+
+    try:
+        echo("\n".join(next_commands(StoredExperiment(store))), err=True)
+    except Exception as error:
+        # all is measured: what cannot be read now was said above
+        click.echo(f"note: {error}", err=True)
 
 
 def _summary(report: SweepReport, store: Store) -> str:

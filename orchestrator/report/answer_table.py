@@ -1,29 +1,40 @@
 """The answer for people: what ``orchestrator best`` shows, and what a sweep ends with."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from orchestrator.base.text import grouped
-from orchestrator.capacity.capacities import RankedDeployment, level_of
+from orchestrator.base.text import grouped, listed_within
+from orchestrator.capacity.capacities import NoteKind, RankedDeployment
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.report.agreement import agreement_column, agreement_text
+from orchestrator.report.agreement import agreement_column, agreement_notes
+from orchestrator.report.capacity_table import NOT_THE_LIMIT
 from orchestrator.report.documents.answer import (
     AnswerDocument,
     ComparisonDocument,
-    ExcludedDocument,
+    RankedDocument,
     answer_document,
 )
+from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
+from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
+from orchestrator.report.form import Form
 from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.report.text import (
     EMULATED,
-    Cell,
+    FEW_MARK,
+    FEW_TEXT,
     Column,
+    FilledColumn,
     figure,
-    percentile,
-    say,
-    share_text,
-    table,
+    interval_text,
+    marked_percentile,
+    marks_aligned,
+    rows_of,
+    share_interval_text,
 )
 from orchestrator.report.words import (
     level_text,
@@ -32,151 +43,404 @@ from orchestrator.report.words import (
     slo_text,
     unanswered_text,
 )
+from orchestrator.spec.load import Per
+
+MOST_ROWS = 5  # of a ranking
+FEW_ROWS = 3  # of each ranking where there are more than two
+BAR = 8  # characters
+EIGHTHS = " ▏▎▍▌▋▊▉"
+UNCERTAIN = "not certain: "
+AGREEMENT = "agreement"  # the title of a column
+_MARKED_FIGURE = re.compile(rf"\d\\?{re.escape(FEW_MARK)}(\s|$)")
+# Of a unit, in the title of a column; the line above has it whole.
+SHORT_UNITS: dict[Per, str] = {
+    "gpu": "tokens/s",
+    "deployment": "tokens/s",
+    "usd": "tokens/USD",
+}
 
 
-def best_text(answer: AnswerDocument) -> Iterator[str]:
-    """For each comparison the winner, the ranking, what would settle it, and why the others were
-    left out.
+@dataclass(frozen=True, slots=True)
+class View:
+    """How much is shown. ``width``: what a line should fit into. ``top``: rows of each ranking."""
+
+    form: Form
+    width: int
+    top: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """Rankings of the same deployments and workload under different limits."""
+
+    title: str
+    documents: Sequence[ComparisonDocument]
+
+
+def rows_to_show(answer: AnswerDocument) -> int:
+    """How many rows of each ranking fit on one screen. A line that says that there is one more is
+    no shorter than that row.
     """
-    for document in answer.comparisons:
-        yield say(_title(document), "bold")
-        if document.ranking:
-            yield say(_headline(document), "bold green")
-            yield from _ranking(document)
-        yield document.verdict
-        yield from (f"to decide: {remedy}" for remedy in document.remedies)
-        for note, labels in _labels_by_note(document).items():
-            yield f"note: {', '.join(labels)}: {note}"
-        for excluded in document.excluded:
-            yield say(f"left out: {_excluded_text(excluded)}", "dim")
-        yield ""
+    most = FEW_ROWS if len(answer.comparisons) > 2 else MOST_ROWS
+    longest = max((len(document.ranking) for document in answer.comparisons), default=0)
+    return longest if longest == most + 1 else most
+
+
+def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
+    """For each comparison the winner and the first of the ranking, then what is in doubt, what
+    would decide it, and what was left out.
+    """
+    form = view.form
+    by_experiment = grouped(
+        (document.comparison.experiment, document) for document in answer.comparisons
+    )
+    for documents in by_experiment.values():
+        shared = _shared_doubts(documents)
+        for section in _sections(documents):
+            yield from _section_text(section, shared, view)
+        if shared:
+            yield from _doubts_text(shared, documents, view)
     if any(document.comparison.emulated for document in answer.comparisons):
-        yield say(EMULATED, "yellow")
+        yield from form.note(EMULATED, "yellow")
+    yield from form.closing()
 
 
-def answer_text(experiment: StoredExperiment) -> Iterator[str]:
-    """How a sweep ends: best configuration and runner-up under each of the file's limits, and the
-    next commands.
+def answer_text(experiment: StoredExperiment, view: View) -> Iterator[str]:
+    """How a sweep ends: the best deployment under each of the file's limits, and what is in doubt.
+
+    Of several limits only the winners are shown.
     """
+    form = view.form
     found = answers([ExperimentLimits(experiment, experiment.slos)])
-    for document in answer_document(found.comparisons).comparisons:
-        yield from _answer_lines(document)
+    documents = answer_document(found.comparisons).comparisons
+    for section in _sections(documents):
+        if len(section.documents) == 1:
+            yield from _only_answer(section.documents[0], form)
+        else:
+            yield from _several_answers(section, form)
+    yield from _doubts_text(_all_doubts(documents), documents, view, with_command=False)
     for answered in found.experiments:
         for slo in answered.unanswered:
-            yield f"note: no answer under {unanswered_text(slo)}"
+            yield from form.note(f"note: no answer under {unanswered_text(slo)}")
+    if any(document.comparison.emulated for document in documents):
+        yield from form.note(EMULATED, "yellow")
+
+
+def next_commands(experiment: StoredExperiment) -> Iterator[str]:
+    """What to type next: at most two commands."""
+    options = f"'{experiment.store.uri}' --experiment {experiment.name}"
+    is_measured = any(point.used for point in experiment.points().current)
+    has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
+    commands = []
+    # where nothing was measured there is nothing to rank
+    if is_measured and experiment.slos:
+        commands.append(f"orchestrator best {options}")
+    elif is_measured:
+        commands.append(f'orchestrator best {options} --slo "ttft<=500ms,attainment>=0.95"')
+    if has_failed:
+        commands.append(f"orchestrator logs {options}")
+    if len(commands) < 2:
+        commands.append(f"orchestrator results {options}")
     before = "next: "
-    for command in _next_commands(experiment):
+    for command in commands:
         yield before + command
         before = " " * len(before)
 
 
-def _answer_lines(document: ComparisonDocument) -> Iterator[str]:
-    yield say(_title(document), "bold")
-    yield say(f"  {_headline(document)}", "bold green" if document.ranking else None)
-    if len(document.ranking) > 1:
-        second = document.ranking[1].deployment
-        yield f"  runner-up: {name_at_level(second)}: {_throughput(second)} {document.unit}"
-    if document.ranking:
-        yield f"  {document.verdict}"
-    else:
-        for excluded in document.excluded:
-            if excluded.excluded.level is None:
-                yield f"  {_excluded_text(excluded)}"
-    yield from (f"  to decide: {remedy}" for remedy in document.remedies)
-    if document.comparison.emulated:
-        yield say(f"  {EMULATED}", "yellow")
+# One comparison
 
 
-def _next_commands(experiment: StoredExperiment) -> Iterator[str]:
-    options = f"'{experiment.store.uri}' --experiment {experiment.name}"
-    limits = '"ttft<=500ms,attainment>=0.95"'
-    if experiment.slos:
-        limits = experiment.slos[0].name
-    # where nothing was measured there is nothing to rank
-    if any(point.used for point in experiment.points().current):
-        yield f"orchestrator best {options} --slo {limits}"
-    yield f"orchestrator results {options}"
-    if any(launch.status != "ok" for launch in experiment.store.manifests("launch")):
-        yield f"orchestrator logs {options}"
+def _sections(documents: Sequence[ComparisonDocument]) -> list[_Section]:
+    by_title = grouped((_title(document), document) for document in documents)
+    return [_Section(title, alike) for title, alike in by_title.items()]
 
 
-def _labels_by_note(document: ComparisonDocument) -> dict[str, list[str]]:
-    """Each note once, with the labels of the deployments it is about."""
-    return grouped(
-        (note, ranked.deployment.label) for ranked in document.ranking for note in ranked.notes
-    )
+def _section_text(section: _Section, shared: Sequence[DoubtLine], view: View) -> Iterator[str]:
+    form = view.form
+    if len(section.documents) == 1:
+        (document,) = section.documents
+        yield from form.heading(f"{section.title} {_limits_text(document)}")
+        yield from _ranking_text(document, f" {document.unit}", view)
+        hidden = len(document.ranking) - view.top
+        if hidden > 0:
+            yield from form.note(f" and {hidden} more: --top {len(document.ranking)}", "dim")
+        yield from _remarks(document, shared, view)
+        yield from form.gap()
+        return
+    yield from form.heading(f"{section.title}, {section.documents[0].unit}")
+    for document in section.documents:
+        count = len(document.ranking)
+        part = f", {view.top} of {count} (--top {count})" if count > view.top else ""
+        yield from form.heading(f"{_limits_text(document)}{part}")
+        yield from _ranking_text(document, "", view)
+        yield from _remarks(document, shared, view)
+        yield from form.gap()
+
+
+def _limits_text(document: ComparisonDocument) -> str:
+    return f"under {slo_text(document.comparison.slo)}"
+
+
+def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterator[str]:
+    """The winner and the first of the ranking. ``unit``: with a space before it; empty where the
+    heading has it.
+    """
+    if not document.ranking:
+        yield from view.form.note(document.verdict)
+        return
+    winner = _ranked_text(document.ranking[0].deployment, unit)
+    yield from view.form.heading(f"best: {winner}", "bold green")
+    yield from _ranking_table(document.ranking[: view.top], document, view.form)
+
+
+def _remarks(
+    document: ComparisonDocument, shared: Sequence[DoubtLine], view: View
+) -> Iterator[str]:
+    """How certain the answer is, what is known of deployments in the ranking, what was left out."""
+    if document.comparison.certain:
+        yield from view.form.note(document.verdict)
+    shared_words = [line.words for line in shared]
+    own = [
+        line for line in doubt_lines(document.comparison.doubts) if line.words not in shared_words
+    ]
+    if not document.ranking:
+        yield from _left_out_text(document, view)
+        yield from _doubts_text(own, [document], view)
+        return
+    yield from _doubts_text(own, [document], view)
+    yield from _notes_text(document, view)
+    yield from _left_out_text(document, view)
 
 
 def _title(document: ComparisonDocument) -> str:
-    """What was compared: ``chat of quickstart: some-org/model on h100 under interactive (...)``."""
+    """What was compared: ``chat of quickstart: some-org/model on h100``."""
     comparison = document.comparison
     content = f", {comparison.content}" if comparison.content else ""
     badge = " (emulated)" if comparison.emulated else ""
     model = f"{document.model}{on_hardware(comparison.hardware)}{badge}"
-    name = f"{comparison.workload} of {comparison.experiment}: {model}{content}"
-    return f"{name} under {slo_text(comparison.slo)}"
+    return f"{comparison.workload} of {comparison.experiment}: {model}{content}"
 
 
-def _headline(document: ComparisonDocument) -> str:
-    if not document.ranking:
-        return document.verdict
-    winner = document.ranking[0].deployment
-    badge = " (emulated)" if winner.point.emulated else ""
-    name = f"{winner.label}{badge} at {level_text(winner.level)}"
-    return f"best: {name}: {_throughput(winner)} {document.unit}"
+def _ranked_text(deployment: RankedDeployment, unit: str) -> str:
+    """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (900-962)``."""
+    throughput = deployment.throughput
+    mark = f" ({NOT_THE_LIMIT})" if deployment.lower_bound_only else ""
+    value = f"{figure(throughput.estimate)}{unit} ({interval_text(throughput)})"
+    return f"{name_at_level(deployment)}{mark}: {value}"
 
 
-def _throughput(deployment: RankedDeployment) -> str:
-    at_least = "at least " if deployment.lower_bound_only else ""
-    return at_least + figure(deployment.throughput.estimate)
+# The ranking
 
 
-def _excluded_text(document: ExcludedDocument) -> str:
-    excluded = document.excluded
-    level = f" at {level_text(level_of(excluded.level))}" if excluded.level else ""
-    return f"{excluded.deployment.label}{level}: {document.reason}"
+def _ranking_table(
+    ranking: Sequence[RankedDocument], document: ComparisonDocument, form: Form
+) -> Iterator[str]:
+    highest = max(ranked.deployment.throughput.estimate for ranked in document.ranking)
+    deployments = [ranked.deployment for ranked in ranking]
+    columns = list(_columns(deployments, SHORT_UNITS[document.comparison.per], highest))
+    lines = list(form.table([each.column for each in columns], rows_of(columns), is_ruled=False))
+    yield from lines
+    # the columns with marks may be left out
+    if any(_MARKED_FIGURE.search(line) for line in lines):
+        yield from form.short_note(FEW_TEXT, "dim")
+    if any(AGREEMENT in line for line in lines[:2]):
+        for text in agreement_notes([deployment.point for deployment in deployments]):
+            yield from form.short_note(text, "dim")
 
 
-def _ranking(document: ComparisonDocument) -> Iterator[str]:
-    unit = document.unit.replace(" per", "\nper")
-    titles = (
-        "load",
-        f"{unit}\n95 % interval",
-        "attainment\n95 % interval",
-        "TTFT ms\np99",
-        "TPOT ms\np99",
+def _columns(
+    deployments: Sequence[RankedDeployment], unit: str, highest: float
+) -> Iterator[FilledColumn]:
+    """The columns that every ranking has, then those that go where the width is too small."""
+    throughputs = [deployment.throughput for deployment in deployments]
+    labels = [deployment.label for deployment in deployments]
+    yield FilledColumn(Column("deployment", fold=True), labels)
+    loads = [level_text(deployment.level) for deployment in deployments]
+    yield FilledColumn(Column("load", name="level"), loads)
+    marks = [NOT_THE_LIMIT if deployment.lower_bound_only else "" for deployment in deployments]
+    if any(marks):
+        yield FilledColumn(Column("", is_left=True, name="censored"), marks)
+    yield FilledColumn(
+        Column(unit, name="value"), [figure(throughput.estimate) for throughput in throughputs]
     )
-    deployments = [ranked.deployment for ranked in document.ranking]
+    yield FilledColumn(
+        Column("interval", name="interval"), [interval_text(each) for each in throughputs]
+    )
+    bars = [bar(throughput.estimate / highest) for throughput in throughputs]
+    yield FilledColumn(Column("of best", is_left=True), bars)
+    yield from _claim_columns(deployments)
+    yield from _detail_columns(deployments)
+
+
+def _claim_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledColumn]:
+    """What searches claim: between which loads the capacity lies, and why the search ended."""
+    claims = [deployment.capacity for deployment in deployments]
+    if not any(claims):
+        return
+    bounds = [claim_bounds(claim) for claim in claims]
+    yield FilledColumn(Column("capacity", name="capacity", drop_rank=1), bounds)
+    statuses = [str(claim.status) if claim else "-" for claim in claims]
+    yield FilledColumn(Column("status", is_left=True, drop_rank=2), statuses)
+
+
+def _detail_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledColumn]:
     points = [deployment.point for deployment in deployments]
-    columns = [Column("deployment", fold=True), *map(Column, titles)]
-    rows = [_cells(deployment) for deployment in deployments]
+    shares = [deployment.attainment for deployment in deployments]
+    yield FilledColumn(
+        Column("attainment", drop_rank=3), [f"{share.estimate:.3f}" for share in shares]
+    )
+    yield FilledColumn(
+        Column("interval", name="attainment.lower", drop_rank=7),
+        [share_interval_text(share) for share in shares],
+    )
+    for title, latency, drop_rank in (("TTFT", "ttft_ms", 5), ("TPOT", "tpot_ms", 6)):
+        texts = []
+        for point in points:
+            values = getattr(point.figures, latency)
+            texts.append(marked_percentile(values, 0.99, point.figures.requests.ok))
+        column = Column(f"{title} p99 ms", name=f"{latency}.p99", drop_rank=drop_rank)
+        yield FilledColumn(column, marks_aligned(texts))
     agreement = agreement_column(points)
     if agreement is not None:
-        agreement.append_to(columns, rows)
-    yield from table(columns, rows)
-    yield from agreement_text(points)
-    yield ""
+        column = Column(AGREEMENT, name="agreement", drop_rank=4)
+        yield FilledColumn(column, agreement.cells)
+    starts = [str(deployment.throughput.starts) for deployment in deployments]
+    yield FilledColumn(Column("starts", name="starts", drop_rank=8), starts)
 
 
-def _cells(deployment: RankedDeployment) -> list[str | Cell]:
-    rate, figures = deployment.throughput, deployment.point.figures
-    at_least = "≥ " if deployment.lower_bound_only else ""
-    one_start = "" if rate.starts > 1 else "one start: "
-    interval = f"{one_start}{figure(rate.lower)}-{figure(rate.upper)}"
-    level = level_text(deployment.level)
-    if deployment.capacity is not None:
-        level = f"{level}\n{_bounds(deployment.capacity)}"
-    return [
-        deployment.label + ("\nemulated" if deployment.point.emulated else ""),
-        level,
-        f"{at_least}{figure(rate.estimate)}\n{interval}",
-        share_text(deployment.attainment),
-        percentile(figures.ttft_ms, 0.99, figures.requests.ok),
-        percentile(figures.tpot_ms, 0.99, figures.requests.ok),
-    ]
+def bar(share: float, width: int = BAR) -> str:
+    """A share of ``width`` characters in eighths of one; what is more than nothing is seen."""
+    eighths = min(max(round(share * width * 8), 1), width * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + EIGHTHS[rest].strip()
 
 
-def _bounds(claim: Claim) -> str:
-    """``6.9-7.9, converged``."""
+def claim_bounds(claim: Claim | None) -> str:
+    """``5-7``; ``10-?`` where no level was shown to fail."""
+    if claim is None:
+        return "-"
     high = "?" if math.isinf(claim.high) else f"{claim.high:g}"
-    return f"{claim.low:g}-{high}\n{claim.status}"
+    return f"{claim.low:g}-{high}"
+
+
+# Below the ranking
+
+
+def _all_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
+    lines: list[DoubtLine] = []
+    for document in documents:
+        lines += doubt_lines(document.comparison.doubts)
+    return merged(lines)
+
+
+def _shared_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
+    """The doubts that several of these comparisons have."""
+    times: Counter[tuple[str, str]] = Counter()
+    for document in documents:
+        times.update(line.words for line in doubt_lines(document.comparison.doubts))
+    return [line for line in _all_doubts(documents) if times[line.words] > 1]
+
+
+def _doubts_text(
+    lines: Sequence[DoubtLine],
+    documents: Sequence[ComparisonDocument],
+    view: View,
+    with_command: bool = True,
+) -> Iterator[str]:
+    """A line per cause; below them the command that runs the experiment again, where it helps."""
+    ranked: dict[str, None] = {}
+    for document in documents:
+        ranked.update((each.deployment.label, None) for each in document.ranking)
+    before = UNCERTAIN if ranked else ""
+    for line in lines:
+        text = doubt_line_text(line, ranked, view.width - len(before))
+        yield from view.form.note(before + text, "yellow" if ranked else None)
+    if with_command and any(line.is_run_again for line in lines):
+        commands = dict.fromkeys(document.comparison.run_command for document in documents)
+        for command in commands:
+            if command is not None:
+                yield from view.form.note(f"  run again: {command}")
+
+
+# What is said of deployments in the ranking. That a load is not the limit stands beside it, and
+# that attainment may be below the target is a doubt about the winner alone.
+_NOTES: Mapping[NoteKind, str] = {
+    NoteKind.NOT_MONOTONIC: "a lower level does not hold",
+    NoteKind.FAILING: "many requests failed",
+    NoteKind.REPEATS_LEFT_OUT: "repeats failed or not valid",
+    NoteKind.FELL_BEHIND: "fell behind in a repeat",
+    NoteKind.ANSWERS_DIFFER: "answers unlike the reference's",
+}
+# Doubts that say the same of a deployment as a note on it.
+_SAID_BY_DOUBT: Mapping[NoteKind, DoubtKind] = {
+    NoteKind.REPEATS_LEFT_OUT: DoubtKind.REPEATS_NOT_VALID,
+    NoteKind.FELL_BEHIND: DoubtKind.REPEATS_NOT_VALID,
+}
+
+
+def _notes_text(document: ComparisonDocument, view: View) -> Iterator[str]:
+    """A line per kind of note, with the deployments that it is about."""
+    in_doubt: set[tuple[DoubtKind, str]] = set()
+    for doubt in document.comparison.doubts:
+        in_doubt.update((doubt.kind, label) for label in doubt.deployments)
+    labels_by_kind: dict[NoteKind, dict[str, None]] = {}
+    for ranked in document.ranking:
+        label = ranked.deployment.label
+        for note in ranked.deployment.notes:
+            is_said = (_SAID_BY_DOUBT.get(note.kind), label) in in_doubt
+            if note.kind in _NOTES and not is_said:
+                labels_by_kind.setdefault(note.kind, {})[label] = None
+    for kind, labels in labels_by_kind.items():
+        beginning = f"note: {_NOTES[kind]}: "
+        names = listed_within(list(labels), view.width - len(beginning))
+        yield from view.form.short_note(beginning + names)
+
+
+def _left_out_text(document: ComparisonDocument, view: View) -> Iterator[str]:
+    """A line per reason. Where there is no answer, what comes nearest to one is shown whole."""
+    for line in exclusion_lines(document.excluded):
+        before = "left out: "
+        text = exclusion_line_text(line, view.width - len(before))
+        yield from view.form.short_note(before + text, "dim")
+        nearest = nearest_text(line)
+        if nearest is not None and not document.ranking:
+            yield from view.form.note(f"  {nearest}")
+
+
+# How a sweep ends
+
+
+def _only_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
+    yield from form.heading(f"{_title(document)} {_limits_text(document)}")
+    if not document.ranking:
+        yield from _no_answer(document, form)
+        return
+    winner, *others = [ranked.deployment for ranked in document.ranking]
+    yield from form.heading(f"best: {_ranked_text(winner, f' {document.unit}')}", "bold green")
+    if others:
+        yield from form.note(f"  runner-up: {_ranked_text(others[0], '')}")
+    if document.comparison.certain:
+        yield from form.note(f"  {document.verdict}")
+
+
+def _several_answers(section: _Section, form: Form) -> Iterator[str]:
+    """A line for each of the limits."""
+    yield from form.heading(f"{section.title}, {section.documents[0].unit}")
+    for document in section.documents:
+        name = document.comparison.slo.name
+        if not document.ranking:
+            yield from form.note(f"  {name}:")
+            yield from _no_answer(document, form)
+            continue
+        winner = _ranked_text(document.ranking[0].deployment, "")
+        certain = ", certain" if document.comparison.certain else ""
+        yield from form.heading(f"  best under {name}: {winner}{certain}", "bold green")
+
+
+def _no_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
+    """Why nothing can be called best, and what comes nearest to it."""
+    yield from form.note(f"  {document.verdict}")
+    for line in exclusion_lines(document.excluded):
+        nearest = nearest_text(line)
+        if nearest is not None:
+            yield from form.note(f"  {nearest}")

@@ -22,11 +22,16 @@ from orchestrator.report.text import (
 class Form(Protocol):
     """Writes headings, tables and notes line by line."""
 
-    def heading(self, text: str) -> Iterator[str]: ...
+    def heading(self, text: str, style: str = "bold") -> Iterator[str]: ...
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]
-    ) -> Iterator[str]: ...
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str | Cell]],
+        is_ruled: bool = True,
+    ) -> Iterator[str]:
+        """``is_ruled``: with a line below the titles."""
+        ...
 
     def note(self, text: str, style: str | None = None) -> Iterator[str]:
         """A sentence that is shown whole."""
@@ -52,13 +57,16 @@ class TextForm:
     _left_out: dict[str, Column] = field(default_factory=dict)
     _was_cut: bool = False
 
-    def heading(self, text: str) -> Iterator[str]:
-        yield say(text, "bold")
+    def heading(self, text: str, style: str = "bold") -> Iterator[str]:
+        yield say(text, style)
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str | Cell]],
+        is_ruled: bool = True,
     ) -> Iterator[str]:
-        text = table_text(columns, rows, self.width)
+        text = table_text(columns, rows, self.width, is_ruled)
         for column in text.left_out:
             self._left_out.setdefault(column.name_or_title, column)
         yield from text.lines
@@ -87,11 +95,14 @@ class TextForm:
 class MarkdownForm:
     """All columns, and no sentence cut: a page has the room."""
 
-    def heading(self, text: str) -> Iterator[str]:
+    def heading(self, text: str, style: str = "bold") -> Iterator[str]:
         yield f"**{markdown_cell(text)}**"
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str | Cell]],
+        is_ruled: bool = True,
     ) -> Iterator[str]:
         yield ""  # ends a heading, or a list of notes
         yield from markdown_table(columns, rows)

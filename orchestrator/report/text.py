@@ -17,7 +17,7 @@ from orchestrator.analysis.metrics import few
 from orchestrator.results.records import Distribution
 
 WIDTH = 120  # where there is no terminal, and COLUMNS is not set
-EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
+EMULATED = "emulated: an emulator answered; this says nothing about real hardware"
 # characters of a folding column, unless all its words are shorter: first tried, and the least
 EASILY_FOLDED = 24
 LEAST_FOLDED = 12
@@ -129,15 +129,22 @@ def table(
 
 
 def table_text(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Cell]],
+    width: int,
+    is_ruled: bool = True,
 ) -> TableText:
-    """The widest layout that fits, else every cell on a line of its own."""
+    """The widest layout that fits, else every cell on a line of its own. ``is_ruled``: with a line
+    below the titles.
+    """
     body = [[_safe(cell) for cell in row] for row in rows]
     layout = _layout(columns, body, width)
     if layout is None:
         return TableText(list(_cell_by_cell(columns, body)))
     titles, *cells = layout.rows
-    lines = [*_lines(titles, layout, at_bottom=True), " " + _RULE * (layout.width - 1)]
+    lines = list(_lines(titles, layout, at_bottom=True))
+    if is_ruled:
+        lines.append(" " + _RULE * (layout.width - 1))
     for row in cells:
         lines += _lines(row, layout)
     left_out = [column for column in columns if column not in layout.columns]
@@ -162,9 +169,9 @@ def left_out_text(columns: Sequence[Column], shown_by: str, width: int) -> str:
     return cut(text, width)
 
 
-def output_width() -> int:
-    """Columns of the terminal, or what COLUMNS says."""
-    return _width_of(sys.stdout) or WIDTH
+def output_width(err: bool = False) -> int:
+    """Columns of the terminal, or what COLUMNS says. ``err``: of stderr."""
+    return _width_of(sys.stderr if err else sys.stdout) or WIDTH
 
 
 def cut(text: str, width: int | None = None) -> str:
@@ -189,6 +196,9 @@ def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | Non
         layout = _of_ranks(columns, body, highest, width)
         if layout.width <= width and _is_roomy(layout, width):
             return layout
+    for narrow in _narrower(layout, width, EASILY_FOLDED):
+        if narrow.width <= width and _is_roomy(narrow, width):
+            return narrow
     for least_folded in (EASILY_FOLDED, LEAST_FOLDED):
         for narrow in _narrower(layout, width, least_folded):
             if narrow.width <= width:

@@ -187,13 +187,14 @@ def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _at_levels(deployment: DeploymentLevels) -> str:
+def at_levels_text(deployment: DeploymentLevels) -> str:
+    """``tp=2 at 4 req/s, 8 req/s``."""
     levels = ", ".join(level_text(level) for level in deployment.levels)
     return f"{deployment.label} at {levels}"
 
 
 def _all_at_levels(doubt: Doubt) -> list[str]:
-    return [_at_levels(deployment) for deployment in doubt.levels]
+    return [at_levels_text(deployment) for deployment in doubt.levels]
 
 
 def _searched_text(searched: SearchedClaim) -> str:

@@ -55,6 +55,7 @@ RESULTS = [
     command("results_launches.json", "results", "store", "--format", "json", "--launches"),
     command("best.json", "best", "store", "--format", "json"),
     command("best.txt", "best", "store"),
+    command("best.md", "best", "store", "--top", "1", "--format", "md"),
     command("best_ttft.json", "best", "store", "--format", "json", "--slo", "ttft<=500ms"),
     command("best_attainment.json", "best", "store", "--format", "json", "--slo",
             "ttft<=60ms,tpot<=10ms,attainment>=0.9"),
@@ -72,7 +73,10 @@ TEXTS = {
     "results": ("results", "store"),
     "results_profile": ("results", "store", "--profile"),
     "results_launches": ("results", "store", "--launches"),
+    "best": ("best", "store"),
+    "best_nothing_holds": ("best", "store", "--slo", "ttft<=1ms"),
 }
+ENDS_OF_RUNS = {columns: f"run_end_{columns}.txt" for columns in WIDTHS}
 OF_WIDTHS = [
     command(f"{output}_{columns}.txt", *words, columns=columns)
     for output, words in TEXTS.items()
@@ -142,9 +146,24 @@ def run_commands() -> None:
         (outputs / one.output).write_bytes(done.stdout_bytes)
         statuses.append(f"{one.output}: exit status {done.return_value or 0}")
         statuses += [f"    {line}" for line in done.stderr.splitlines()]
+    for columns, output in ENDS_OF_RUNS.items():
+        (outputs / output).write_bytes(ends_of_runs(columns))
     (outputs / STATUSES).write_text("\n".join(statuses) + "\n")
     (outputs / SIMULATED).write_text(simulated_tables())
     (outputs / SCHEMAS).write_text("\n".join(schemas()) + "\n")
+
+
+def ends_of_runs(columns: int) -> bytes:
+    """What ``run`` prints when it ends, for each experiment of the store."""
+    from click.testing import CliRunner
+
+    from orchestrator.cli.run import print_end
+    from orchestrator.results.store import Store
+
+    with CliRunner(env={"COLUMNS": str(columns)}).isolation() as (_, stderr, _):
+        for name in ("capacity", "levels"):
+            print_end(Store.open("store", name), with_page=False)
+        return stderr.getvalue()
 
 
 def schemas() -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.make import (
+    ENDS_OF_RUNS,
     EXPECTED,
     OF_WIDTHS,
     PLANS,
@@ -37,7 +38,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [*PRINTED, *FROZEN, STATUSES, SCHEMAS, SIMULATED])
+@pytest.mark.parametrize(
+    "name", [*PRINTED, *ENDS_OF_RUNS.values(), *FROZEN, STATUSES, SCHEMAS, SIMULATED]
+)
 def test_an_output_is_the_same_as_before(outputs: Path, name: str) -> None:
     before = (EXPECTED / name).read_bytes().decode()
     now = (outputs / name).read_bytes().decode()

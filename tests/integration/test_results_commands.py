@@ -172,16 +172,13 @@ def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str
 def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     text = run("best", uri, "--slo", SLO)
     assert (
-        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: at least 38.0 "
-        "output"
+        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s"
+        " (not the limit): 38.0 output tokens/s per GPU (37.5-38.5)"
     ) in text
-    assert "left out" in text
-    assert "client_bound" in text
-    assert SENTENCE in text
-    table = text[text.index(" deployment") : text.index("not certain:")]
-    assert max(map(len, table.splitlines())) <= 120
-    assert "one start: 37.5-38.5" in table
-    assert "to decide: start vllm" in text
+    assert "left out: 1 level client_bound: " in text
+    assert "left out: 1 level failed (" in text
+    assert "one start, spread unknown" in text
+    assert "to decide: starts: 2" in text
     answer, other = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))[
         "comparisons"
     ]

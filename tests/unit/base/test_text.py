@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.text import grouped, listed, listed_within
 
 
 def test_groups_and_what_is_in_them_keep_their_order() -> None:
@@ -13,3 +13,11 @@ def test_groups_and_what_is_in_them_keep_their_order() -> None:
 def test_a_long_list_ends_with_how_many_more_there_are() -> None:
     assert listed(["a", "b", "c"]) == "a, b, c"
     assert listed(["a", "b", "c", "d"], most=2) == "a, b and 2 more"
+
+
+def test_as_many_names_are_listed_as_there_is_room_for() -> None:
+    names = ["alpha", "beta", "gamma"]
+    assert listed_within(names, 18) == "alpha, beta, gamma"
+    assert listed_within(names, 17) == "alpha and 2 more"
+    assert listed_within(names, 3) == "alpha and 2 more"
+    assert listed_within(["a", "b", "c", "d"], 99, most=2) == "a, b and 2 more"

@@ -36,6 +36,23 @@ def test_json_has_the_comparisons(store: Store) -> None:
     assert [ranked["starts"] for ranked in comparison["ranking"]] == [1, 1]
 
 
+def test_top_is_how_many_rows_of_each_ranking_are_shown(store: Store) -> None:
+    done = invoke("best", store.uri, "--slo", "interactive", "--top", "1")
+    rows = [line for line in done.stdout.splitlines() if line.startswith(" emulator seqs=")]
+    assert len(rows) == 1
+    assert " and 1 more: --top 2" in done.stdout.splitlines()
+
+
+def test_markdown_is_a_table_for_a_pull_request(store: Store) -> None:
+    done = invoke("best", store.uri, "--slo", "interactive", "--format", "md")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("**chat of exp: some-org/m on cpu")
+    (titles,) = [at for at, line in enumerate(lines) if line.startswith("| deployment |")]
+    assert lines[titles - 1] == ""
+    assert set(lines[titles + 1]) <= set("|:- ")
+    assert lines[titles + 2].startswith("| emulator seqs=")
+
+
 def test_a_price_is_used_for_a_ranking_per_dollar(store: Store) -> None:
     done = invoke("best", store.uri, "--slo", "interactive", "--per", "usd", "--price", "cpu=1.8")
     assert "output tokens/USD" in done.stdout

@@ -82,7 +82,7 @@ def test_deployments_that_are_impossible_are_pointed_out(
 def test_the_exit_status_says_whether_all_was_measured(
     counts: MeasurementCounts, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.cli.run._print_answer", lambda store: True)
+    monkeypatch.setattr("orchestrator.cli.run.print_end", lambda store, with_page: True)
     report = SweepReport(counts, wall_s=1.0, overhead=0.0)
     assert swept(tmp_path, monkeypatch, report, RUNS).status == status
 
@@ -90,12 +90,27 @@ def test_the_exit_status_says_whether_all_was_measured(
 def test_a_measurement_without_a_valid_attempt_is_status_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda experiment: [])
+    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda *_: [])
     monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda _: ["2 disturbed"])
     report = SweepReport(MeasurementCounts(measured=2), wall_s=1.0, overhead=0.0)
     done = swept(tmp_path, monkeypatch, report, RUNS)
     assert done.status == 3
     assert "without a valid measurement: 2 disturbed" in done.stderr
+
+
+def test_a_run_ends_with_the_answer_then_the_page_then_the_next_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda *_: ["best: a"])
+    monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda _: ["2 disturbed"])
+    page = SimpleNamespace(html=b"<!DOCTYPE html>", requests=1)
+    monkeypatch.setattr("orchestrator.report.page.html.page_of", lambda *_: page)
+    report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
+    lines = swept(tmp_path, monkeypatch, report, RUNS).stderr.splitlines()
+    answer, unmeasured, page_line, command = lines[lines.index("best: a") :]
+    assert (answer, unmeasured) == ("best: a", "without a valid measurement: 2 disturbed")
+    assert page_line == f"page: {tmp_path}/results/x/report.html"
+    assert command.startswith("next: orchestrator results ")
 
 
 def test_where_nothing_can_run_nothing_is_started(tmp_path: Path) -> None:

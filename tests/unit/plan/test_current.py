@@ -228,7 +228,8 @@ def test_results_hold_every_point_against_all_limits_of_the_file(store: Store) -
     )
     shown = invoke("results", store.uri).stdout
     assert "interactive (ttft<=150ms,attainment>=0.9)" in shown
-    assert ("1.000 ✓ interactive" in shown, "0.000 ✗ tight" in shown) == (True, True)
+    (row,) = [line for line in shown.splitlines() if line.startswith(" emulator seqs=8 ")]
+    assert row.split()[-4:] == ["1.000", "✓", "0.000", "✗"]
     (one, *_) = json.loads(
         invoke("results", store.uri, "--slo", "tight", "--format", "json").stdout
     )
@@ -337,10 +338,8 @@ def test_notes_on_valid_points_are_marked_in_the_table(
 ) -> None:
     run(store, planned(), validity_reasons=["12.0% of prompt tokens came from the cache"])
     shown = invoke("results", store.uri).stdout
-    assert shown.count("100/100 *") == 2
-    assert (
-        "* emulator seqs=8, chat, 2 in flight: 12.0% of prompt tokens came from the cache" in shown
-    )
+    assert shown.count("valid [1]") == 2
+    assert "[1] 12.0% of prompt tokens came from the cache" in shown
 
 
 def test_answers_of_launches_are_not_looked_for_where_all_is_emulated(
@@ -399,12 +398,9 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
         for repeat in range(times):
             commit(store, plan, point, repeat, ttft_ms, tokens=8)
     shown = CliRunner().invoke(cli, ["results", store.uri]).output
-    claims = [line for line in shown.splitlines() if line.startswith("capacity of ")]
-    assert (
-        "under interactive: 8 in flight (between 8 and 9 in flight; cliff), 8 in flight per core"
-        in claims[0]
-    ), shown
-    assert "under tight: no load was shown to hold it; between 0 and 8 in flight" in claims[1]
+    interactive, tight = shown.split("capacity for chat of exp under ")[1:]
+    assert interactive.split("seqs=8")[1].split()[:6] == ["8", "in", "flight", "8-9", "cliff", "8"]
+    assert tight.split("seqs=8")[1].split()[:4] == ["-", "0-8", "budget", "-"]
     answer = json.loads(
         CliRunner()
         .invoke(cli, ["best", store.uri, "--slo", "interactive", "--format", "json"])

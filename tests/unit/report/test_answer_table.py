@@ -9,12 +9,26 @@ import click
 import pytest
 
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.report.answer_table import answer_text, best_text
-from orchestrator.report.documents.answer import answer_document
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.report.answer_table import (
+    BAR,
+    View,
+    answer_text,
+    bar,
+    best_text,
+    next_commands,
+    rows_to_show,
+)
+from orchestrator.report.documents.answer import AnswerDocument, answer_document
+from orchestrator.report.form import MarkdownForm, TextForm
 from orchestrator.report.selection import answers, limits
 from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.test_current import FILE, VALUES, commit, planned, run
+
+SLOS = "interactive: {ttft: 150ms, attainment: 0.9}, tight: {ttft: 1ms, attainment: 0.9}"
 
 
 @pytest.fixture
@@ -22,66 +36,197 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
-def best_of(store: Store, slo: str) -> str:
-    answer = answer_document(answers(limits(slo, [StoredExperiment(store)])).comparisons)
-    return click.unstyle("\n".join(best_text(answer)))
+def planned_with(slos: str = SLOS, seqs: str = "[8, 16]") -> Plan:
+    text = FILE.format(**VALUES)
+    assert SLOS in text
+    return make_plan(parse_experiment(text.replace(SLOS, slos).replace("[8, 16]", seqs)))
 
 
-def end_of_sweep(store: Store) -> str:
-    return click.unstyle("\n".join(answer_text(StoredExperiment(store))))
+def answer_of(store: Store, slo: str | None) -> AnswerDocument:
+    return answer_document(answers(limits(slo, [StoredExperiment(store)])).comparisons)
 
 
-def test_best_has_a_title_the_winner_the_ranking_and_a_verdict(store: Store) -> None:
-    run(store, planned())
-    title, headline, *rows = best_of(store, "interactive").splitlines()
+def best_of(store: Store, slo: str | None, width: int = 110, top: int | None = None) -> str:
+    answer = answer_of(store, slo)
+    view = View(TextForm("--format json", width), width, top or rows_to_show(answer))
+    return click.unstyle("\n".join(best_text(answer, view)))
+
+
+def end_of_sweep(store: Store, width: int = 110) -> str:
+    view = View(TextForm("best", width), width, 5)
+    return click.unstyle("\n".join(answer_text(StoredExperiment(store), view)))
+
+
+def next_of(store: Store) -> list[str]:
+    return list(next_commands(StoredExperiment(store)))
+
+
+def measure_unequal(store: Store, plan: Plan) -> None:
+    """Each deployment has answered half of the tokens that the one before it has."""
+    store.write_plan(plan.to_json())
+    for at, point in enumerate(plan.points):
+        commit(store, plan, point, tokens=max(64 >> at, 2))
+
+
+def test_best_is_the_winner_with_its_interval_then_the_ranking(store: Store) -> None:
+    measure_unequal(store, planned())
+    title, headline, titles, first, second, *rest = best_of(store, "interactive").splitlines()
     assert title == (
         "chat of exp: some-org/m on cpu under interactive (ttft<=150ms,attainment>=0.9)"
     )
-    assert headline.startswith("best: emulator seqs=")
-    assert headline.endswith(" output tokens/s per core")
-    ranked = [row.split()[1] for row in rows if row.startswith(" emulator ")]
-    assert sorted(ranked) == ["seqs=16", "seqs=8"]
-    (verdict,) = [row for row in rows if row.startswith("not certain: ")]
-    assert "one start: spread unknown" in verdict
-    assert any(row.startswith("to decide: start emulator") for row in rows)
+    assert headline == (
+        "best: emulator seqs=8 at 2 in flight (not the limit):"
+        " 634 output tokens/s per core (619-648)"
+    )
+    assert titles.split()[:6] == ["deployment", "load", "tokens/s", "interval", "of", "best"]
+    assert first.split()[:11] == [
+        *("emulator", "seqs=8", "2", "in", "flight", "not", "the", "limit"),
+        *("634", "619-648", "█" * BAR),
+    ]
+    assert second.split()[:2] == ["emulator", "seqs=16"]
+    assert second.split()[8:11] == ["317", "310-324", "█" * (BAR // 2)]
+    assert rest[:2] == [
+        "not certain: limit not reached (both); to decide: measure above 2 in flight",
+        "not certain: one start, spread unknown (both); to decide: starts: 2",
+    ]
 
 
-def test_a_note_stands_once_with_all_deployments_it_is_about(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(1.0, "████"), (0.5, "██"), (0.53, "██▏"), (0.97, "███▉"), (0.001, "▏"), (0.0, "▏")],
+)
+def test_a_bar_is_as_long_as_the_share_to_an_eighth(share: float, text: str) -> None:
+    assert bar(share, 4) == text
+
+
+def test_a_value_that_may_be_higher_is_no_other_number(store: Store) -> None:
     run(store, planned())
-    note = "no higher level was seen to fail: its capacity may be higher"
-    (line,) = [line for line in best_of(store, "interactive").splitlines() if note in line]
-    assert "seqs=8" in line
-    assert "seqs=16" in line
+    text = best_of(store, "interactive")
+    assert "≥" not in text
+    assert "at least" not in text
+    assert text.count("not the limit") == 3  # the winner's line, and a row each
 
 
-def test_where_nothing_holds_the_limits_there_is_no_ranking(store: Store) -> None:
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_each_deployment_is_one_line_that_fits(width: int, store: Store) -> None:
     run(store, planned())
-    title, verdict, *lines = best_of(store, "ttft<=1ms").splitlines()
+    text = best_of(store, "interactive", width)
+    lines = text.splitlines()
+    rows = [line for line in lines if line.startswith(" emulator seqs=")]
+    assert len(rows) == 2
+    assert max(map(len, lines[2:])) <= width
+    assert ("TPOT p99 ms" in lines[2]) is (width == 160)
+    assert ("not shown: " in text) is (width < 160)
+
+
+def test_a_long_ranking_is_cut_and_says_how_to_see_it_all(store: Store) -> None:
+    run(store, planned_with(seqs="[1, 2, 3, 4, 5, 6, 7, 8]"))
+    text = best_of(store, "interactive")
+    assert sum(line.startswith(" emulator seqs=") for line in text.splitlines()) == 5
+    assert " and 3 more: --top 8" in text.splitlines()
+    assert "(all 8)" in text
+    every = best_of(store, "interactive", top=8)
+    assert sum(line.startswith(" emulator seqs=") for line in every.splitlines()) == 8
+    assert "--top" not in every
+
+
+def test_one_row_more_is_shown_in_place_of_a_line_that_says_so(store: Store) -> None:
+    run(store, planned_with(seqs="[1, 2, 3, 4, 5, 6]"))
+    text = best_of(store, "interactive")
+    assert sum(line.startswith(" emulator seqs=") for line in text.splitlines()) == 6
+    assert "--top" not in text
+
+
+def test_what_is_in_doubt_of_several_rankings_is_said_once(store: Store) -> None:
+    slos = ", ".join(f"slo{ms}: {{ttft: {ms}ms, attainment: 0.9}}" for ms in (150, 200, 300))
+    run(store, planned_with(slos, seqs="[1, 2, 3, 4, 5, 6, 7]"))
+    lines = best_of(store, None).splitlines()
+    assert len(lines) <= 25
+    assert lines[0] == "chat of exp: some-org/m on cpu, output tokens/s per core"
+    assert "under slo200 (ttft<=200ms,attainment>=0.9), 3 of 7 (--top 7)" in lines
+    assert [line for line in lines if line.startswith("not certain: ")] == [
+        "not certain: limit not reached (all 7); to decide: measure above 2 in flight",
+        "not certain: one start, spread unknown (all 7); to decide: starts: 2",
+    ]
+
+
+def test_a_doubt_about_one_of_several_rankings_stands_with_it(store: Store) -> None:
+    slos = "a: {ttft: 150ms, attainment: 0.9}, b: {ttft: 150ms, attainment: 0.99}"
+    run(store, planned_with(slos))
+    lines = best_of(store, None).splitlines()
+    (own,) = [at for at, line in enumerate(lines) if "the winner's attainment may be" in line]
+    begin_of_b = lines.index("under b (ttft<=150ms,attainment>=0.99)")
+    assert own > begin_of_b
+    assert lines.index("", own) == own + 1
+
+
+def test_where_nothing_holds_the_limits_the_nearest_is_shown(store: Store) -> None:
+    run(store, planned())
+    title, verdict, left_out, nearest, *rest = best_of(store, "ttft<=1ms").splitlines()
     assert title.endswith("under ttft<=1ms,attainment>=0.95")
     assert verdict.startswith("no deployment holds ttft<=1ms")
-    left_out = [line for line in lines if line.startswith("left out: emulator seqs=")]
-    assert len(left_out) == 2
-
-
-def test_an_emulated_winner_says_that_it_is(store: Store) -> None:
-    run(store, planned(), emulated=True)
-    text = best_of(store, "interactive")
-    assert "best: emulator seqs=8 (emulated) at " in text or (
-        "best: emulator seqs=16 (emulated) at " in text
+    assert left_out.startswith("left out: 2 deployments, no level holds: emulator seqs=")
+    assert nearest == (
+        "  nearest: emulator seqs=16: attainment is at most 0.000 (at 2 in flight), not 0.95;"
+        " ttft p95 there: 100 ms, limit 1ms"
     )
-    assert text.splitlines()[-1].startswith("emulated: an emulator answered")
+    assert rest == ["to decide: measure below 2 in flight (emulator seqs=16)"]
 
 
-def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(store: Store) -> None:
-    run(store, planned())
-    text = end_of_sweep(store)
-    assert "under interactive (ttft<=150ms,attainment>=0.9)" in text
-    assert "best: emulator seqs=" in text
-    assert "runner-up: emulator seqs=" in text
-    assert "not certain: " in text
-    assert "under tight (ttft<=1ms,attainment>=0.9)" in text
-    assert "ttft p90 there: 100 ms, limit 1ms" in text
-    assert f"orchestrator best '{store.uri}' --experiment exp --slo interactive" in text
+def test_what_was_emulated_is_said_once(store: Store) -> None:
+    run(store, planned(), emulated=True)
+    text = best_of(store, None)
+    assert text.splitlines()[0].startswith("chat of exp: some-org/m on cpu (emulated)")
+    assert text.count("emulated") == 2
+    assert "\nemulated: an emulator answered" in text
+
+
+def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> None:
+    plan = planned()
+    store.write_plan(plan.to_json())
+    measured, missing = plan.points
+    commit(store, plan, measured, emulated=True)
+    label = plan.deployment(missing.deployment_id).label
+    lines = best_of(store, "interactive").splitlines()
+    assert f"not certain: not measured yet ({label}); to decide: run again" in lines
+    (command,) = [line for line in lines if "orchestrator run" in line]
+    assert command.startswith("  run again: orchestrator run ")
+
+
+def test_markdown_escapes_what_is_foreign_and_shows_all_columns(store: Store) -> None:
+    run(store, planned(model="<img>|a_b_"))
+    answer = answer_of(store, "interactive")
+    text = "\n".join(best_text(answer, View(MarkdownForm(), 160, 5)))
+    assert "<img>" not in text
+    assert r"&lt;img&gt;\|a_b\_" in text
+    (titles,) = [line for line in text.splitlines() if line.startswith("| deployment |")]
+    assert "TPOT p99 ms" in titles
+    assert "- not certain: one start, spread unknown (both); to decide: starts: 2" in text
+
+
+def test_a_sweep_ends_with_the_answer_and_the_runner_up(store: Store) -> None:
+    measure_unequal(store, planned_with("interactive: {ttft: 150ms, attainment: 0.9}"))
+    assert end_of_sweep(store).splitlines() == [
+        "chat of exp: some-org/m on cpu under interactive (ttft<=150ms,attainment>=0.9)",
+        "best: emulator seqs=8 at 2 in flight (not the limit): 634 output tokens/s per core"
+        " (619-648)",
+        "  runner-up: emulator seqs=16 at 2 in flight (not the limit): 317 (310-324)",
+        "not certain: limit not reached (both); to decide: measure above 2 in flight",
+        "not certain: one start, spread unknown (both); to decide: starts: 2",
+    ]
+
+
+def test_a_sweep_with_several_limits_ends_with_a_line_for_each(store: Store) -> None:
+    measure_unequal(store, planned())
+    lines = end_of_sweep(store).splitlines()
+    assert lines[0] == "chat of exp: some-org/m on cpu, output tokens/s per core"
+    assert lines[1] == (
+        "  best under interactive: emulator seqs=8 at 2 in flight (not the limit): 634 (619-648)"
+    )
+    assert lines[2] == "  tight:"
+    assert lines[3].startswith("  no deployment holds ttft<=1ms")
+    assert "ttft p90 there: 100 ms, limit 1ms" in lines[4]
+    assert sum("one start" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("status", ["ok", "failed"])
@@ -93,11 +238,25 @@ def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(
     row = replace(launch_row(plan.deployments[0], plan.name, 1), status=status)
     commit_launch(store, plan.deployments[0], row)
     command = f"orchestrator logs '{store.uri}' --experiment exp"
-    assert (command in end_of_sweep(store)) is (status == "failed")
+    assert (command in next_of(store)[0]) is (status == "failed")
+
+
+def test_at_most_two_commands_are_next(store: Store) -> None:
+    plan = planned()
+    run(store, plan)
+    options = f"'{store.uri}' --experiment exp"
+    assert next_of(store) == [
+        f"next: orchestrator best {options}",
+        f"      orchestrator results {options}",
+    ]
+    row = replace(launch_row(plan.deployments[0], plan.name, 1), status="failed")
+    commit_launch(store, plan.deployments[0], row)
+    assert next_of(store) == [
+        f"next: orchestrator best {options}",
+        f"      orchestrator logs {options}",
+    ]
 
 
 def test_where_nothing_was_measured_no_command_asks_for_the_ranking(store: Store) -> None:
     run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
-    text = end_of_sweep(store)
-    assert "orchestrator best" not in text
-    assert f"next: orchestrator results '{store.uri}' --experiment exp" in text
+    assert next_of(store) == [f"next: orchestrator results '{store.uri}' --experiment exp"]

@@ -1,0 +1,216 @@
+"""Doubts about an answer for people who look at a terminal: one line per cause, with what would
+decide it. ``words.py`` has them as whole sentences.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.base.text import grouped, listed, listed_within
+from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
+from orchestrator.report.words import at_levels_text, level_text, test_text
+
+LEAST_NAMES = 24  # characters for names, however long the rest of the line is
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtLine:
+    """One cause of doubt about an answer.
+
+    ``names``: the deployments in doubt, some with their levels; ``deployments``: their labels
+    alone. ``remedy``: what would decide it; empty: no measurement does. ``is_run_again``: the
+    command of the experiment does.
+    """
+
+    cause: str
+    remedy: str
+    names: tuple[str, ...]
+    deployments: tuple[str, ...]
+    is_run_again: bool = False
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What it says, whatever deployments it is about."""
+        return self.cause, self.remedy
+
+
+def doubt_lines(doubts: Iterable[Doubt]) -> list[DoubtLine]:
+    """A line per cause."""
+    return merged([_line(doubt) for doubt in doubts])
+
+
+def merged(lines: Iterable[DoubtLine]) -> list[DoubtLine]:
+    """The lines that say the same of different deployments as one."""
+    by_words = grouped((line.words, line) for line in lines)
+    return [_together(alike) for alike in by_words.values()]
+
+
+def _together(lines: Sequence[DoubtLine]) -> DoubtLine:
+    names: dict[str, None] = {}
+    deployments: dict[str, None] = {}
+    for line in lines:
+        names.update(dict.fromkeys(line.names))
+        deployments.update(dict.fromkeys(line.deployments))
+    first = lines[0]
+    return DoubtLine(
+        first.cause, first.remedy, tuple(names), tuple(deployments), first.is_run_again
+    )
+
+
+def doubt_line_text(line: DoubtLine, ranked: Collection[str], width: int) -> str:
+    """``one start, spread unknown (all 7); to decide: starts: 2``, in ``width`` characters if it
+    can be. ``ranked``: the labels of all deployments in the ranking.
+    """
+    remedy = f"to decide: {line.remedy}" if line.remedy else ""
+    if not line.cause:
+        return f"{remedy}{_in_brackets(line, ranked, width - len(remedy))}"
+    ending = f"; {remedy}" if remedy else ""
+    names = _in_brackets(line, ranked, width - len(line.cause) - len(ending))
+    return f"{line.cause}{names}{ending}"
+
+
+def _in_brackets(line: DoubtLine, ranked: Collection[str], room: int) -> str:
+    if not line.names:
+        return ""
+    is_everyone = set(line.deployments) == set(ranked) and line.names == line.deployments
+    if is_everyone and len(line.names) > 1:
+        return " (both)" if len(line.names) == 2 else f" (all {len(line.names)})"
+    return f" ({listed_within(line.names, max(room - len(' ()'), LEAST_NAMES))})"
+
+
+def _line(doubt: Doubt) -> DoubtLine:
+    return DoubtLine(
+        cause=_cause_text(doubt),
+        remedy="" if doubt.remedy is None else _remedy_text(doubt.remedy, doubt),
+        names=_names(doubt),
+        deployments=doubt.deployments,
+        is_run_again=doubt.remedy is Remedy.RUN_AGAIN,
+    )
+
+
+def _cause_text(doubt: Doubt) -> str:
+    with_figures = _CAUSES_WITH_FIGURES.get(doubt.kind)
+    return _CAUSES[doubt.kind] if with_figures is None else with_figures(doubt)
+
+
+def _names(doubt: Doubt) -> tuple[str, ...]:
+    """What the line is about; empty where its words name it."""
+    if doubt.remedy is Remedy.REPAIR or doubt.kind is DoubtKind.MAY_MISS_TARGET:
+        return ()
+    if doubt.kind in _ABOUT_LEVELS:
+        return tuple(at_levels_text(deployment) for deployment in doubt.levels)
+    if doubt.kind is DoubtKind.NOT_SETTLED:
+        names = []
+        for deployment in doubt.claims:
+            statuses = [searched.claim.status for searched in deployment.claims]
+            names.append(f"{deployment.label} {', '.join(statuses)}")
+        return tuple(names)
+    return doubt.deployments
+
+
+_ABOUT_LEVELS = (
+    DoubtKind.OPEN_LEVELS,
+    DoubtKind.NEAR_THE_LIMIT,
+    DoubtKind.NOT_STEADY,
+)
+_CAUSES: Mapping[DoubtKind, str] = {
+    DoubtKind.NOT_MEASURED: "not measured yet",
+    DoubtKind.OPEN_LEVELS: "no valid measurement",
+    DoubtKind.NEAR_THE_LIMIT: "too near the limit to tell",
+    DoubtKind.NOT_SETTLED: "search not settled",
+    DoubtKind.CAPACITY_NOT_REACHED: "limit not reached",
+    DoubtKind.INCOMPARABLE: "cannot be compared",
+    DoubtKind.NOT_STEADY: "never steady",
+    DoubtKind.REPEATS_NOT_VALID: "repeats failed or not valid",
+    DoubtKind.ONE_START: "one start, spread unknown",
+    DoubtKind.ONE_VALID_START: "one valid start",
+    DoubtKind.MORE_IS_CLAIMED: "more is claimed, but less expected",
+    DoubtKind.STARTS_DIFFER: "behind by less than starts differ",
+    # the verdict says that nothing holds
+    DoubtKind.NO_LEVEL_HOLDS: "",
+    DoubtKind.NO_LOAD_HELPS: "",
+}
+
+
+def _may_miss_target(doubt: Doubt) -> str:
+    assert doubt.test is not None
+    name = test_text(doubt.test).removeprefix("the ")
+    lower, target = doubt.test.share.lower, doubt.test.target
+    return f"the winner's {name} may be {lower:.3f}, not {target:g}"
+
+
+def _bounds_overlap(doubt: Doubt) -> str:
+    cause = f"could hold up to {doubt.excess:.1%} more than the first"
+    if doubt.remedy is not None:
+        return cause
+    return f"{cause}, levels are {GRID_STEP - 1:.1%} apart"
+
+
+_CAUSES_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
+    DoubtKind.MAY_MISS_TARGET: _may_miss_target,
+    DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
+}
+
+
+def _remedy_text(remedy: Remedy, doubt: Doubt) -> str:
+    with_figures = _REMEDIES_WITH_FIGURES.get(remedy)
+    return _REMEDIES[remedy] if with_figures is None else with_figures(doubt)
+
+
+def _run_again(doubt: Doubt) -> str:
+    if doubt.startable_deployments is None:
+        return "run again"
+    return f"run again (max_deployments allows {doubt.startable_deployments} more)"
+
+
+def _more_starts(doubt: Doubt) -> str:
+    if doubt.kind is DoubtKind.ONE_START:
+        is_all = set(doubt.to_remedy) == set(doubt.deployments)
+        return "starts: 2" if is_all else f"starts: 2 for {listed(doubt.to_remedy)}"
+    starts = "many more starts"
+    if doubt.starts_needed is not None:
+        starts = f"about {doubt.starts_needed} starts each"
+    return f"{starts} of {_listed_levels(doubt.levels)}"
+
+
+def _listed_levels(deployments: Sequence[DeploymentLevels]) -> str:
+    return " and ".join(at_levels_text(deployment) for deployment in deployments)
+
+
+def _smaller_precision(doubt: Doubt) -> str:
+    return f"search {listed(doubt.to_remedy)} on, with a smaller precision"
+
+
+def _higher_levels(doubt: Doubt) -> str:
+    levels: dict[str, None] = {}
+    for deployment in doubt.levels:
+        levels.update(dict.fromkeys(level_text(level) for level in deployment.levels))
+    if len(levels) > 2:
+        return "measure higher levels"
+    return f"measure above {' and '.join(levels)}"
+
+
+def _lower_levels(doubt: Doubt) -> str:
+    (deployment,) = doubt.levels
+    (level,) = deployment.levels
+    return f"measure below {level_text(level)}"
+
+
+def _repair(doubt: Doubt) -> str:
+    return doubt.validity.remedy.format(listed(doubt.deployments))
+
+
+_REMEDIES: Mapping[Remedy, str] = {
+    Remedy.MORE_DEPLOYMENTS: "a larger max_deployments",
+    Remedy.MORE_REPEATS_OR_LONGER: "more repeats, or longer",
+    Remedy.MORE_REPEATS: "more repeats",
+    Remedy.LONGER: "measure longer",
+    Remedy.SEARCH_LONGER: "search longer",
+}
+_REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
+    Remedy.RUN_AGAIN: _run_again,
+    Remedy.MORE_STARTS: _more_starts,
+    Remedy.SMALLER_PRECISION: _smaller_precision,
+    Remedy.HIGHER_LEVELS: _higher_levels,
+    Remedy.LOWER_LEVELS: _lower_levels,
+    Remedy.REPAIR: _repair,
+}

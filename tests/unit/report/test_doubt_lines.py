@@ -1,0 +1,142 @@
+"""Doubts as lines: a cause, the deployments it is about, and what would decide."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.capacity.capacities import SearchedClaim
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.doubts import (
+    DeploymentClaims,
+    DeploymentLevels,
+    Doubt,
+    DoubtKind,
+    Remedy,
+)
+from orchestrator.report.doubt_lines import doubt_line_text, doubt_lines, merged
+from orchestrator.results.validity import Validity
+from orchestrator.spec.load import Level
+
+LEVEL = Level(control="request_rate", value=8)
+HIGHER = Level(control="request_rate", value=16)
+AT_LEVEL = (DeploymentLevels("a", (LEVEL,)),)
+SEARCHED = (DeploymentClaims("a", (SearchedClaim("request_rate", Claim(8, 8, 9, "budget", ())),)),)
+
+
+def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int = 100) -> str:
+    (line,) = doubt_lines([doubt])
+    return doubt_line_text(line, ranked, width)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "text"),
+    [
+        (
+            Doubt(DoubtKind.NOT_MEASURED, ("a",), Remedy.RUN_AGAIN, startable_deployments=2),
+            "not measured yet (a); to decide: run again (max_deployments allows 2 more)",
+        ),
+        (
+            Doubt(DoubtKind.NOT_MEASURED, ("a",), Remedy.MORE_DEPLOYMENTS),
+            "not measured yet (a); to decide: a larger max_deployments",
+        ),
+        (
+            Doubt(DoubtKind.OPEN_LEVELS, ("a",), Remedy.RUN_AGAIN, levels=AT_LEVEL),
+            "no valid measurement (a at 8 req/s); to decide: run again",
+        ),
+        (
+            Doubt(DoubtKind.NEAR_THE_LIMIT, ("a",), Remedy.MORE_REPEATS_OR_LONGER, levels=AT_LEVEL),
+            "too near the limit to tell (a at 8 req/s); to decide: more repeats, or longer",
+        ),
+        (
+            Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.SEARCH_LONGER, claims=SEARCHED),
+            "search not settled (a budget); to decide: search longer",
+        ),
+        (
+            Doubt(DoubtKind.CAPACITY_NOT_REACHED, ("a",), Remedy.HIGHER_LEVELS, levels=AT_LEVEL),
+            "limit not reached (a); to decide: measure above 8 req/s",
+        ),
+        (Doubt(DoubtKind.INCOMPARABLE, ("a",)), "cannot be compared (a)"),
+        (
+            Doubt(DoubtKind.ONE_START, ("a", "b"), Remedy.MORE_STARTS, to_remedy=("a",)),
+            "one start, spread unknown (a, b); to decide: starts: 2 for a",
+        ),
+        (
+            Doubt(
+                DoubtKind.STARTS_DIFFER,
+                ("b",),
+                Remedy.MORE_STARTS,
+                levels=(*AT_LEVEL, DeploymentLevels("b", (HIGHER,))),
+                starts_needed=5,
+            ),
+            "behind by less than starts differ (b);"
+            " to decide: about 5 starts each of a at 8 req/s and b at 16 req/s",
+        ),
+        (
+            Doubt(DoubtKind.BOUNDS_OVERLAP, ("b",), leader="a", excess=0.042),
+            "could hold up to 4.2% more than the first, levels are 1.5% apart (b)",
+        ),
+        (
+            Doubt(DoubtKind.NO_LEVEL_HOLDS, ("a",), Remedy.LOWER_LEVELS, levels=AT_LEVEL),
+            "to decide: measure below 8 req/s (a)",
+        ),
+        (
+            Doubt(DoubtKind.NO_LOAD_HELPS, ("a",), Remedy.REPAIR, validity=Validity.BROKEN_OUTPUT),
+            "to decide: change a: no load makes output of such answers"
+            " (docs/metrics.md#broken_output)",
+        ),
+    ],
+    ids=lambda value: value.kind.name if isinstance(value, Doubt) else "",
+)
+def test_a_line_is_the_cause_the_names_and_what_would_decide(doubt: Doubt, text: str) -> None:
+    assert text_of(doubt) == text
+
+
+@pytest.mark.parametrize("kind", DoubtKind)
+def test_each_kind_has_words(kind: DoubtKind) -> None:
+    attained: Any = SimpleNamespace(name="attainment", share=Interval(0.96, 0.9, 1.0), target=0.95)
+    (line,) = doubt_lines([Doubt(kind, ("a",), levels=AT_LEVEL, claims=SEARCHED, test=attained)])
+    assert line.cause or kind in (DoubtKind.NO_LEVEL_HOLDS, DoubtKind.NO_LOAD_HELPS)
+
+
+@pytest.mark.parametrize("remedy", Remedy)
+def test_each_remedy_has_words(remedy: Remedy) -> None:
+    doubt = Doubt(
+        DoubtKind.ONE_START, ("a",), remedy, levels=AT_LEVEL, validity=Validity.BROKEN_OUTPUT
+    )
+    (line,) = doubt_lines([doubt])
+    assert line.remedy
+    assert line.is_run_again is (remedy is Remedy.RUN_AGAIN)
+
+
+def test_what_is_said_of_all_in_the_ranking_names_none() -> None:
+    two = Doubt(DoubtKind.REPEATS_NOT_VALID, ("a", "b"))
+    assert text_of(two, ranked=("a", "b")) == "repeats failed or not valid (both)"
+    assert text_of(two, ranked=("a", "b", "c")) == "repeats failed or not valid (a, b)"
+    three = Doubt(DoubtKind.REPEATS_NOT_VALID, ("a", "b", "c"))
+    assert text_of(three) == "repeats failed or not valid (all 3)"
+    assert text_of(Doubt(DoubtKind.REPEATS_NOT_VALID, ("a",)), ("a",)).endswith("(a)")
+
+
+def test_names_are_cut_where_the_width_is_too_small() -> None:
+    names = tuple(f"deployment-{at}" for at in range(9))
+    doubt = Doubt(DoubtKind.INCOMPARABLE, names)
+    assert text_of(doubt, (), 100).endswith("deployment-4 and 4 more)")
+    assert text_of(doubt, (), 60) == "cannot be compared (deployment-0, deployment-1 and 7 more)"
+    assert text_of(doubt, (), 20) == "cannot be compared (deployment-0 and 8 more)"
+
+
+def test_lines_that_say_the_same_become_one_about_all_names() -> None:
+    lines = doubt_lines(
+        [
+            Doubt(DoubtKind.INCOMPARABLE, ("a", "b")),
+            Doubt(DoubtKind.REPEATS_NOT_VALID, ("a",)),
+        ]
+    )
+    lines += doubt_lines([Doubt(DoubtKind.INCOMPARABLE, ("b", "c"))])
+    incomparable, repeats = merged(lines)
+    assert incomparable.names == incomparable.deployments == ("a", "b", "c")
+    assert repeats.names == ("a",)
