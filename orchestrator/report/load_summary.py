@@ -8,6 +8,7 @@ from orchestrator.analysis.metrics import few
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import SloResult
+from orchestrator.report.point_table import met_cell
 from orchestrator.report.text import (
     EMULATED,
     FEW_TEXT,
@@ -252,6 +253,8 @@ def _limit_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]
     yield FilledColumn(
         Column("95 %\ninterval", drop_rank=1, name="interval of attainment"), intervals
     )
+    met = [met_cell(result) for result in results]
+    yield FilledColumn(Column("SLO", is_left=True), met)
 
 
 def _has_few(document: LevelDocument) -> bool:

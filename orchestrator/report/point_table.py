@@ -347,7 +347,7 @@ def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]
         intervals = [share_interval_text(share) for share in shares]
         yield FilledColumn(Column(f"95 %\ninterval{of_slo}", name="attainment.lower"), intervals)
         title = name if len(names) > 1 else "SLO"
-        yield FilledColumn(Column(title, is_left=True), [_met_cell(result) for result in results])
+        yield FilledColumn(Column(title, is_left=True), [met_cell(result) for result in results])
 
 
 def _result_under(document: PointDocument, slo_name: str) -> SloResult | None:
@@ -357,7 +357,7 @@ def _result_under(document: PointDocument, slo_name: str) -> SloResult | None:
     return None
 
 
-def _met_cell(result: SloResult | None) -> Cell:
+def met_cell(result: SloResult | None) -> Cell:
     """Whether all tests of an SLO hold; of several tests those that do not are named."""
     if result is None or result.is_met is None:
         return Cell("-")

@@ -71,7 +71,9 @@ def test_several_levels_show_the_share_of_requests_that_met_the_limits() -> None
     slo = parse_slo("ttft<=500ms,attainment>=0.95")
     document = document_of(answered(), [slo])
     lines = [click.unstyle(line) for line in runs_text([document, at_rate(document, 40.0)])]
+    (row,) = [line for line in lines if line.startswith(" 40 req/s")]
     assert any("attain-" in line for line in lines)
+    assert row.endswith(" 1.000  0.987-1.000  ✓")
     assert "limits: ttft<=500ms,attainment>=0.95" in lines
 
 
