@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.base.text import grouped, listed_within
 from orchestrator.capacity.capacities import NoteKind, RankedDeployment
@@ -16,7 +16,6 @@ from orchestrator.report.capacity_table import NOT_THE_LIMIT
 from orchestrator.report.documents.answer import (
     AnswerDocument,
     ComparisonDocument,
-    RankedDocument,
     answer_document,
 )
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
@@ -62,11 +61,14 @@ SHORT_UNITS: dict[Per, str] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How much is shown. ``width``: what a line should fit into. ``top``: rows of each ranking."""
+    """How much is shown. ``width``: what a line should fit into. ``top``: rows of each ranking.
+    ``footnotes``: what is said once, below all rankings.
+    """
 
     form: Form
     width: int
     top: int
+    footnotes: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
             yield from _section_text(section, shared, view)
         if shared:
             yield from _doubts_text(shared, documents, view)
+    for footnote in view.footnotes:
+        yield from form.short_note(footnote, "dim")
     if any(document.comparison.emulated for document in answer.comparisons):
         yield from form.note(EMULATED, "yellow")
     yield from form.closing()
@@ -190,7 +194,7 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterat
         return
     winner = _ranked_text(document.ranking[0].deployment, unit)
     yield from view.form.heading(f"best: {winner}", "bold green")
-    yield from _ranking_table(document.ranking[: view.top], document, view.form)
+    yield from _ranking_table(document, view)
 
 
 def _remarks(
@@ -232,20 +236,19 @@ def _ranked_text(deployment: RankedDeployment, unit: str) -> str:
 # The ranking
 
 
-def _ranking_table(
-    ranking: Sequence[RankedDocument], document: ComparisonDocument, form: Form
-) -> Iterator[str]:
+def _ranking_table(document: ComparisonDocument, view: View) -> Iterator[str]:
+    deployments = [ranked.deployment for ranked in document.ranking[: view.top]]
     highest = max(ranked.deployment.throughput.estimate for ranked in document.ranking)
-    deployments = [ranked.deployment for ranked in ranking]
-    columns = list(_columns(deployments, SHORT_UNITS[document.comparison.per], highest))
-    lines = list(form.table([each.column for each in columns], rows_of(columns), is_ruled=False))
+    filled = list(_columns(deployments, SHORT_UNITS[document.comparison.per], highest))
+    columns = [each.column for each in filled]
+    lines = list(view.form.table(columns, rows_of(filled), is_ruled=False))
     yield from lines
-    # the columns with marks may be left out
+    # the columns that footnotes are about may be left out
     if any(_MARKED_FIGURE.search(line) for line in lines):
-        yield from form.short_note(FEW_TEXT, "dim")
+        view.footnotes[FEW_TEXT] = None
     if any(AGREEMENT in line for line in lines[:2]):
-        for text in agreement_notes([deployment.point for deployment in deployments]):
-            yield from form.short_note(text, "dim")
+        points = [deployment.point for deployment in deployments]
+        view.footnotes.update(dict.fromkeys(agreement_notes(points)))
 
 
 def _columns(
