@@ -354,8 +354,8 @@ def _doubts_text(
     ranked: dict[str, None] = {}
     for document in documents:
         ranked.update((each.deployment.label, None) for each in document.ranking)
-    before = UNCERTAIN if ranked else ""
     for line in lines:
+        before = UNCERTAIN if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
         yield from view.form.note(before + text, "yellow" if ranked else None)
     if with_command and any(line.is_run_again for line in lines):
@@ -432,18 +432,17 @@ def _several_answers(section: _Section, form: Form) -> Iterator[str]:
     for document in section.documents:
         name = document.comparison.slo.name
         if not document.ranking:
-            yield from form.note(f"  {name}:")
-            yield from _no_answer(document, form)
+            yield from _no_answer(document, form, f"{name}: ")
             continue
         winner = _ranked_text(document.ranking[0].deployment, "")
         certain = ", certain" if document.comparison.certain else ""
         yield from form.heading(f"  best under {name}: {winner}{certain}", "bold green")
 
 
-def _no_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
-    """Why nothing can be called best, and what comes nearest to it."""
-    yield from form.note(f"  {document.verdict}")
+def _no_answer(document: ComparisonDocument, form: Form, before: str = "") -> Iterator[str]:
+    """Why nothing can be called best, and what comes nearest to it. ``before``: begins the line."""
+    yield from form.note(f"  {before}{document.verdict}")
     for line in exclusion_lines(document.excluded):
         nearest = nearest_text(line)
         if nearest is not None:
-            yield from form.note(f"  {nearest}")
+            yield from form.note(f"    {nearest}")

@@ -27,6 +27,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row
 from tests.unit.plan.test_current import FILE, VALUES, commit, planned, run
+from tests.unit.report.stores import commit_answers
 
 SLOS = "interactive: {ttft: 150ms, attainment: 0.9}, tight: {ttft: 1ms, attainment: 0.9}"
 
@@ -193,6 +194,17 @@ def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> 
     assert command.startswith("  run again: orchestrator run ")
 
 
+def test_a_footnote_on_several_rankings_stands_once_below_them(store: Store) -> None:
+    slos = "a: {ttft: 150ms, attainment: 0.9}, b: {ttft: 200ms, attainment: 0.9}"
+    run(store, planned_with(slos))
+    commit_answers(store, (1, 2, 3, 4), (1, 2, 9, 4))
+    lines = best_of(store, None, 160).splitlines()
+    assert sum("0.500 n=4" in line for line in lines) == 2
+    (note,) = [line for line in lines if line.startswith("agreement: share of ")]
+    assert lines.index(note) > max(at for at, line in enumerate(lines) if "0.500 n=4" in line)
+    assert "agreement: " not in best_of(store, None, 80)
+
+
 def test_markdown_escapes_what_is_foreign_and_shows_all_columns(store: Store) -> None:
     run(store, planned(model="<img>|a_b_"))
     answer = answer_of(store, "interactive")
@@ -223,9 +235,10 @@ def test_a_sweep_with_several_limits_ends_with_a_line_for_each(store: Store) -> 
     assert lines[1] == (
         "  best under interactive: emulator seqs=8 at 2 in flight (not the limit): 634 (619-648)"
     )
-    assert lines[2] == "  tight:"
-    assert lines[3].startswith("  no deployment holds ttft<=1ms")
-    assert "ttft p90 there: 100 ms, limit 1ms" in lines[4]
+    assert lines[2].startswith("  tight: no deployment holds ttft<=1ms")
+    assert lines[3].startswith("    nearest: emulator seqs=")
+    assert lines[3].endswith("ttft p90 there: 100 ms, limit 1ms")
+    assert lines[-1] == "to decide: measure below 2 in flight (emulator seqs=16)"
     assert sum("one start" in line for line in lines) == 1
 
 
