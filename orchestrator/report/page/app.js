@@ -204,6 +204,11 @@ const app = (() => {
       const { experiment, workload } = article.dataset;
       article.hidden = experiment !== group().experiment || workload !== group().workload;
     }
+    const measured = new Set(shown.payload.groups.map((each) => each.experiment));
+    for (const section of document.querySelectorAll(".of-experiment")) {
+      const { experiment } = section.dataset;
+      section.hidden = experiment !== group().experiment && measured.has(experiment);
+    }
   }
 
   // Controls: made once; afterwards only their values change

@@ -15,22 +15,28 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator import __version__
-from orchestrator.analysis.launches import StoredLaunch, load_launches
 from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
-from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
-from orchestrator.report.page.timelines import Timelines, timelines_of
-from orchestrator.report.selection import (
-    AnsweredExperiment,
-    JudgedExperiment,
-    answers,
-    limits,
-    with_limits,
+from orchestrator.report.page.sections import (
+    MOST_ROWS,
+    ExperimentSection,
+    experiment_section,
+    left_out_counts,
 )
-from orchestrator.report.text import figure
-from orchestrator.report.words import experiment_notes, level_text, model_text, slo_text
+from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, left_out_text
+from orchestrator.report.page.timelines import Timelines, timelines_of
+from orchestrator.report.selection import answers, limits, with_limits
+from orchestrator.report.text import figure, size_text
+from orchestrator.report.words import (
+    agreement_note_text,
+    claim_text,
+    level_text,
+    model_text,
+    slo_text,
+)
+from orchestrator.spec.load import counted, load_text
 
 FOLDER = Path(__file__).parent
 SCRIPTS = (
@@ -43,6 +49,7 @@ SCRIPTS = (
     "drawing.js",
     "app.js",
 )
+MOST_LEFT_OUT = 40  # levels and deployments that are named; all are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +58,6 @@ class Inlined:
 
     text: Markup
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentSection:
-    """What the page lists of one experiment, as tables that need no script."""
-
-    name: str
-    points: tuple[PointDocument, ...]
-    launches: tuple[StoredLaunch, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ def page_content(
         uri=uri,
         created=datetime.now(UTC),
         answer=answer_document(ranked.comparisons),
-        experiments=tuple(map(_section, judged, ranked.experiments)),
+        experiments=tuple(map(experiment_section, judged, ranked.experiments)),
     )
     return PageContent(
         document=document,
@@ -125,21 +122,6 @@ def page_content(
         timelines=timelines_of(judged, ranked.comparisons),
         has_answer=bool(ranked.comparisons)
         and all(comparison.measured for comparison in ranked.comparisons),
-    )
-
-
-def _section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:
-    knees = judged.experiment.knees(judged.points)
-    points = [point_document(point, judged.slos, knees=knees) for point in judged.points.current]
-    return ExperimentSection(
-        name=judged.experiment.name,
-        points=tuple(points),
-        launches=tuple(load_launches(judged.experiment.store)),
-        notes=tuple(
-            experiment_notes(
-                judged.experiment, judged.points, answered.unanswered, answered.ranked_apart
-            )
-        ),
     )
 
 
@@ -153,6 +135,7 @@ def page_html(document: PageDocument, payload: Payload, timelines: Timelines) ->
         lstrip_blocks=True,
     )
     templates.filters["figure"] = lambda value: "" if value is None else figure(value)
+    templates.filters["three"] = lambda value: float(f"{value:.3g}")
     templates.filters["level"] = level_of
     scripts = [_inlined(name) for name in SCRIPTS]
     style = _inlined("style.css")
@@ -167,6 +150,18 @@ def page_html(document: PageDocument, payload: Payload, timelines: Timelines) ->
         slo_text=slo_text,
         level_text=level_text,
         model_text=model_text,
+        load_text=load_text,
+        claim_text=claim_text,
+        size_text=size_text,
+        figure_text=figure,
+        counted=counted,
+        agreement_note_text=agreement_note_text,
+        left_out_counts=left_out_counts,
+        left_out_text=left_out_text,
+        verdicts=VERDICTS,
+        definitions=DEFINITIONS,
+        most_rows=MOST_ROWS,
+        most_left_out=MOST_LEFT_OUT,
     )
 
 

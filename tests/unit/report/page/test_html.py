@@ -2,22 +2,63 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from markupsafe import escape
 
+from orchestrator.analysis.deployments import unknown_deployment
+from orchestrator.analysis.launches import StoredLaunch, compared
+from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.report.documents.answer import AnswerDocument
-from orchestrator.report.page.html import (
-    FOLDER,
-    SCRIPTS,
-    ExperimentSection,
-    PageDocument,
-    page_html,
-)
+from orchestrator.report.documents.launch import launch_documents
+from orchestrator.report.page.environment import EngineVersions, HardwareClass, Host, MeasuredWith
+from orchestrator.report.page.html import FOLDER, SCRIPTS, PageDocument, page_html
 from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload, RequestBins
+from orchestrator.report.page.sections import (
+    DeploymentAgreement,
+    ExperimentSection,
+    VerdictCount,
+)
+from orchestrator.report.page.texts import DEFINITIONS
 from orchestrator.report.page.timelines import Timelines
+from orchestrator.results.records import LaunchRow
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def section(name: str) -> ExperimentSection:
+    """An experiment in which everything has this name."""
+    row = LaunchRow(
+        launch_id="L0",
+        deployment_id=name,
+        experiment=name,
+        status="failed",
+        reason=name,
+        engine_version=name,
+        started_unix_ns=0,
+        emulated=False,
+    )
+    deployment = replace(unknown_deployment(name), engine=name, engine_version=name)
+    return ExperimentSection(
+        name=name,
+        points=(),
+        verdicts=(VerdictCount(name, 1, name),),
+        predicted=(),
+        more_predicted=0,
+        capacities=(),
+        launches=tuple(launch_documents([StoredLaunch(row, deployment, compared({}, {}), {})])),
+        agreements=(DeploymentAgreement(name, Agreement(0.5, 8, "tokens", name)),),
+        environment=MeasuredWith(
+            measured_by=(name,),
+            planned_by=name,
+            engines=(EngineVersions(name, (name,), (name,), 1, 0),),
+            hardware=(HardwareClass(name, name, 2.5),),
+            hosts=(Host(name, (name,), 2, 1),),
+        ),
+        notes=(name,),
+    )
 
 
 def page(name: str) -> str:
@@ -25,7 +66,7 @@ def page(name: str) -> str:
         uri=name,
         created=datetime(2026, 11, 28, tzinfo=UTC),
         answer=AnswerDocument(()),
-        experiments=(ExperimentSection(name, points=(), launches=(), notes=(name,)),),
+        experiments=(section(name),),
     )
     deployment = PageDeployment(name, 1, None, {"model": name}, disagrees=False)
     group = PageGroup(
@@ -53,6 +94,12 @@ def test_names_from_results_open_no_tag():
     text = page(HOSTILE)
     assert "<script>alert" not in text
     assert "<img src=x" not in text
+    assert text.count("&lt;/script&gt;&lt;script&gt;alert(1)") >= 20  # it stands everywhere
+
+
+def test_figures_are_explained(html):
+    for definition in DEFINITIONS:
+        assert str(escape(definition.meaning)) in html
 
 
 def test_the_policy_names_each_script_by_its_hash(html):

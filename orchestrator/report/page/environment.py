@@ -1,0 +1,146 @@
+"""What an experiment was measured with, as far as it is stored with its launches and points."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.base.text import grouped
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.launch import LaunchDocument
+
+MOST_VERSIONS_READ = 50  # launches whose points are asked for the version that measured them
+
+
+@dataclass(frozen=True, slots=True)
+class EngineVersions:
+    """``reported``: the versions that launches told; ``asked``: those that the file names."""
+
+    engine: str
+    reported: tuple[str, ...]
+    asked: tuple[str, ...]
+    served: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareClass:
+    """A hardware class of the file. ``usd_per_gpu_hour`` None: it has no price."""
+
+    name: str
+    accelerator: str
+    usd_per_gpu_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host that ranks of engines ran on. ``gpus``: names and UUIDs, as they were found."""
+
+    name: str
+    gpus: tuple[str, ...]
+    cores: int
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWith:
+    """``measured_by``: versions of this program that measured; ``planned_by``: the one that wrote
+    the plan; None: there is no readable plan.
+    """
+
+    measured_by: tuple[str, ...]
+    planned_by: str | None
+    engines: tuple[EngineVersions, ...]
+    hardware: tuple[HardwareClass, ...]
+    hosts: tuple[Host, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    launch_id: str
+    hostname: str
+    gpus: tuple[str, ...]
+    cores: tuple[int, ...]
+
+
+def measured_with(
+    experiment: StoredExperiment,
+    points: Sequence[StoredPoint],
+    launches: Sequence[LaunchDocument],
+) -> MeasuredWith:
+    """``points``, ``launches``: all of the experiment."""
+    return MeasuredWith(
+        measured_by=_measured_by(experiment, points),
+        planned_by=experiment.plan.program_version if experiment.plan else None,
+        engines=tuple(_engines(launches)),
+        hardware=tuple(_hardware(points)),
+        hosts=tuple(_hosts(launches)),
+    )
+
+
+def _measured_by(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> tuple[str, ...]:
+    """From one attempt of each launch: one version of the program made all of it."""
+    one_of_launch = {point.head.launch_id: point.head.ids for point in points}
+    manifests = []
+    for ids in list(one_of_launch.values())[:MOST_VERSIONS_READ]:
+        manifest = experiment.store.manifest(*ids)
+        if manifest is not None:
+            manifests.append(manifest)
+    rows = experiment.store.read_manifests("points", manifests, ["client_version"], leave_out=True)
+    return tuple(sorted(set(rows["client_version"].to_pylist())))
+
+
+def _engines(launches: Iterable[LaunchDocument]) -> Iterable[EngineVersions]:
+    by_engine = grouped(
+        (launch.deployment.engine, launch) for launch in launches if launch.deployment is not None
+    )
+    for engine, of_engine in sorted(by_engine.items()):
+        reported = {launch.row.engine_version for launch in of_engine}
+        asked = {launch.asked_version for launch in of_engine}
+        served = sum(launch.has_served for launch in of_engine)
+        yield EngineVersions(
+            engine=engine,
+            reported=_texts(reported),
+            asked=_texts(asked),
+            served=served,
+            failed=len(of_engine) - served,
+        )
+
+
+def _texts(values: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted(value for value in values if value))
+
+
+def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
+    """Endpoints have no hardware that is known."""
+    classes: dict[HardwareClass, None] = {}
+    for point in points:
+        deployment = point.deployment
+        if not deployment.hardware or not deployment.launched:
+            continue
+        price = deployment.usd_per_hour
+        per_device = price / deployment.devices if price and deployment.devices else None
+        classes[HardwareClass(deployment.hardware, deployment.accelerator, per_device)] = None
+    return classes
+
+
+def _hosts(launches: Iterable[LaunchDocument]) -> Iterable[Host]:
+    ranks = [rank for launch in launches for rank in _ranks(launch)]
+    for name, of_host in sorted(grouped((rank.hostname, rank) for rank in ranks).items()):
+        cores = {core for rank in of_host for core in rank.cores}
+        yield Host(
+            name=name,
+            gpus=_texts({gpu for rank in of_host for gpu in rank.gpus}),
+            cores=len(cores),
+            launches=len({rank.launch_id for rank in of_host}),
+        )
+
+
+def _ranks(launch: LaunchDocument) -> Iterable[_Rank]:
+    for place in json.loads(launch.row.placement_json or "[]"):
+        yield _Rank(
+            launch_id=launch.row.launch_id,
+            hostname=str(place.get("hostname") or "not known"),
+            gpus=tuple(map(str, place.get("gpus", ()))),
+            cores=tuple(place.get("cores", ())),
+        )

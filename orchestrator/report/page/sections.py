@@ -1,0 +1,155 @@
+"""What the page lists of one experiment, as tables that need no script."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.launches import load_launches
+from orchestrator.analysis.output_agreement import Agreement
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.base.text import grouped
+from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
+from orchestrator.report.documents.launch import LaunchDocument, launch_documents
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.page.environment import MeasuredWith, measured_with
+from orchestrator.report.selection import AnsweredExperiment, JudgedExperiment
+from orchestrator.report.words import experiment_notes
+
+FAILED = "failed"
+# titles of figures of analysis.launches.FIGURES
+LAUNCH_FIGURES = {
+    "weight_bytes": "weights",
+    "kv_cache_bytes": "KV cache",
+    "kv_cache_tokens": "KV tokens",
+    "max_concurrency": "concurrency",
+}
+MOST_ROWS = 200  # of tables beside that of all points; a large sweep would fill the page with them
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictCount:
+    """``example``: the reasons of the first such point; empty: none were stored."""
+
+    verdict: str
+    points: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutCount:
+    """How many levels, or whole deployments, are in no ranking for one reason. ``verdict``: of
+    levels that are not valid.
+    """
+
+    reason: Exclusion
+    verdict: str | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentAgreement:
+    """How far the outputs of one deployment equal its reference's."""
+
+    label: str
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSection:
+    """``predicted``: points that the plan predicted something of; ``more_predicted``: how many the
+    page has no room for.
+    """
+
+    name: str
+    points: tuple[PointDocument, ...]
+    verdicts: tuple[VerdictCount, ...]
+    predicted: tuple[PointDocument, ...]
+    more_predicted: int
+    capacities: tuple[CapacityDocument, ...]
+    launches: tuple[LaunchDocument, ...]
+    agreements: tuple[DeploymentAgreement, ...]
+    environment: MeasuredWith
+    notes: tuple[str, ...]
+
+    @property
+    def launch_figures(self) -> dict[str, str]:
+        """Titles of the figures of LAUNCH_FIGURES that are known of some launch."""
+        shown = {}
+        for name, title in LAUNCH_FIGURES.items():
+            figures = [launch.figures[name] for launch in self.launches]
+            if any(each.predicted is not None or each.reported is not None for each in figures):
+                shown[name] = title
+        return shown
+
+    @property
+    def are_answers_made_up(self) -> bool:
+        """Whether emulators gave all outputs, so there is nothing to compare."""
+        return all(document.point.emulated for document in self.points)
+
+
+def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:
+    """``answered``: the same experiment."""
+    experiment, current = judged.experiment, judged.points.current
+    knees = experiment.knees(judged.points)
+    points = [point_document(point, judged.slos, knees=knees) for point in current]
+    predicted = [document for document in points if document.prediction is not None]
+    launches = launch_documents(load_launches(experiment.store))
+    return ExperimentSection(
+        name=experiment.name,
+        points=tuple(points),
+        verdicts=tuple(verdict_counts(current)),
+        predicted=tuple(predicted[:MOST_ROWS]),
+        more_predicted=max(len(predicted) - MOST_ROWS, 0),
+        capacities=tuple(capacity_documents(experiment, current, judged.slos)),
+        launches=tuple(launches),
+        agreements=tuple(_agreements(current)),
+        environment=measured_with(experiment, current, launches),
+        notes=tuple(
+            experiment_notes(experiment, judged.points, answered.unanswered, answered.ranked_apart)
+        ),
+    )
+
+
+def verdict_counts(points: Iterable[StoredPoint]) -> Iterator[VerdictCount]:
+    """How many points have each verdict, the commonest first."""
+    by_verdict = grouped((_verdict(point), point) for point in points)
+    for verdict, alike in sorted(by_verdict.items(), key=lambda each: (-len(each[1]), each[0])):
+        yield VerdictCount(verdict, len(alike), _example(alike))
+
+
+def _verdict(point: StoredPoint) -> str:
+    return point.validity if point.used or point.validity != "unmeasured" else FAILED
+
+
+def _example(points: Sequence[StoredPoint]) -> str:
+    for point in points:
+        if point.validity == "valid":
+            return ""
+        reasons = point.reasons or [
+            repeat.point.reason for repeat in point.repeats if repeat.point.reason
+        ]
+        if reasons:
+            return f"{point.deployment.label}: {'; '.join(reasons)}"
+    return ""
+
+
+def left_out_counts(excluded: Iterable[Excluded]) -> Iterator[LeftOutCount]:
+    """The commonest reason first."""
+    counts = Counter(
+        (
+            each.reason,
+            each.evidence.validity
+            if each.reason is Exclusion.NOT_VALID and each.evidence is not None
+            else None,
+        )
+        for each in excluded
+    )
+    for (reason, verdict), number in counts.most_common():
+        yield LeftOutCount(reason, verdict, number)
+
+
+def _agreements(points: Iterable[StoredPoint]) -> Iterator[DeploymentAgreement]:
+    by_deployment = {point.head.deployment_id: point for point in points}
+    for point in by_deployment.values():
+        yield DeploymentAgreement(point.deployment.label, point.agreement)

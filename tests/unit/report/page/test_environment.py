@@ -1,0 +1,49 @@
+import json
+from dataclasses import replace
+
+from orchestrator.analysis.launches import load_launches
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.launch import LaunchDocument, launch_documents
+from orchestrator.report.page.environment import EngineVersions, Host, measured_with
+from orchestrator.results.store import Store
+from tests.unit.plan.test_current import planned, run
+from tests.unit.report.stores import commit_answers
+
+PLACES = [
+    {"hostname": "node-1", "cores": [0, 1], "gpus": ["H100 GPU-a", "H100 GPU-b"]},
+    {"hostname": "node-1", "cores": [1, 2], "gpus": ["H100 GPU-b"]},
+    {"hostname": "node-2"},
+]
+
+
+def launches_of(store: Store) -> list[LaunchDocument]:
+    """Both launches ran on all PLACES; the second one failed."""
+    first, second = launch_documents(load_launches(store))
+    placement = json.dumps(PLACES)
+    return [
+        replace(first, row=replace(first.row, placement_json=placement, engine_version="1.2")),
+        replace(second, row=replace(second.row, placement_json=placement, status="failed")),
+    ]
+
+
+def test_versions_and_hosts_are_those_that_were_stored(tmp_path):
+    store = Store.open(str(tmp_path), "exp")
+    run(store, planned(), client_version="0.9")
+    commit_answers(store, (1,), (1,))
+    experiment = StoredExperiment(store)
+    points = experiment.points().current
+    environment = measured_with(experiment, points, launches_of(store))
+    assert environment.measured_by == ("0.9",)
+    assert environment.engines == (EngineVersions("emulator", ("1.2",), (), 1, 1),)
+    assert [each.name for each in environment.hardware] == ["cpu"]
+    assert environment.hosts == (
+        Host("node-1", ("H100 GPU-a", "H100 GPU-b"), 3, 2),
+        Host("node-2", (), 0, 2),
+    )
+
+
+def test_without_a_plan_and_launches_little_is_known(tmp_path):
+    store = Store.open(str(tmp_path), "exp")
+    environment = measured_with(StoredExperiment(store), [], [])
+    assert environment.planned_by is None
+    assert (environment.measured_by, environment.engines, environment.hosts) == ((), (), ())

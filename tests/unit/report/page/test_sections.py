@@ -1,0 +1,113 @@
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.page import sections
+from orchestrator.report.page.sections import (
+    ExperimentSection,
+    LeftOutCount,
+    experiment_section,
+    left_out_counts,
+    verdict_counts,
+)
+from orchestrator.report.selection import answers, limits, with_limits
+from orchestrator.results.root import Results, open_results
+from orchestrator.results.store import Store
+from tests.unit.plan.test_current import planned, run
+from tests.unit.report.stores import commit_answers, points_of
+
+STORE = Path(__file__).parents[3] / "golden" / "store.tar.xz"
+
+
+def section_of(store: Store) -> ExperimentSection:
+    stored = [StoredExperiment(store)]
+    (judged,) = with_limits(None, stored)
+    (answered,) = answers(limits(None, stored)).experiments
+    return experiment_section(judged, answered)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+@pytest.fixture
+def points(store) -> list[StoredPoint]:
+    run(store, planned(levels=[2]), validity="disturbed", validity_reasons=["busy", "54 %"])
+    return points_of(store)
+
+
+def test_verdicts_are_counted_with_an_example(points):
+    (count,) = verdict_counts(points)
+    assert (count.verdict, count.points) == ("disturbed", 2)
+    assert count.example == f"{points[0].deployment.label}: busy; 54 %"
+
+
+def test_what_is_left_out_is_counted_by_reason(points):
+    first, second = points
+    excluded = [
+        Excluded(first.deployment, Exclusion.NOT_VALID, first, first),
+        Excluded(second.deployment, Exclusion.NO_LEVEL_HOLDS, evidence=second),
+        Excluded(second.deployment, Exclusion.NOT_VALID, second, second),
+    ]
+    assert list(left_out_counts(excluded)) == [
+        LeftOutCount(Exclusion.NOT_VALID, "disturbed", 2),
+        LeftOutCount(Exclusion.NO_LEVEL_HOLDS, None, 1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    """What real runs with an emulator left."""
+    folder = tmp_path_factory.mktemp("results")
+    with tarfile.open(STORE) as archive:
+        archive.extractall(folder, filter="data")
+    return open_results(str(folder))
+
+
+@pytest.fixture(scope="module")
+def measured(results) -> dict[str, ExperimentSection]:
+    return {name: section_of(results.store(name)) for name in ("capacity", "levels")}
+
+
+def test_points_stand_beside_what_was_predicted(measured):
+    section = measured["levels"]
+    assert section.predicted
+    assert section.more_predicted == 0
+    assert all(document.prediction is not None for document in section.predicted)
+
+
+def test_predictions_that_the_page_has_no_room_for_are_counted(results, measured, monkeypatch):
+    monkeypatch.setattr(sections, "MOST_ROWS", 1)
+    section = section_of(results.store("levels"))
+    assert len(section.predicted) == 1
+    assert section.more_predicted == len(measured["levels"].predicted) - 1
+
+
+def test_a_searched_workload_has_claims_and_their_levels(measured):
+    section = measured["capacity"]
+    assert [document.claim.claim for document in section.capacities] == [5, 10]
+    assert all(document.claim.levels for document in section.capacities)
+    assert measured["levels"].capacities == ()
+
+
+def test_figures_of_launches_that_nobody_knows_have_no_column(measured):
+    titles = list(measured["levels"].launch_figures.values())
+    assert titles == ["weights", "KV tokens", "concurrency"]
+
+
+def test_an_emulator_makes_its_answers_up(measured):
+    assert measured["levels"].are_answers_made_up
+
+
+def test_each_deployment_has_its_agreement(store):
+    run(store, planned())
+    commit_answers(store, (1, 2, 3, 4), (1, 2, 9, 9))
+    section = section_of(store)
+    shares = {each.agreement.share for each in section.agreements}
+    assert shares == {None, 0.5}  # one of them is the reference
+    assert not section.are_answers_made_up
