@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +12,7 @@ from orchestrator.cli.results_uri import no_file
 if TYPE_CHECKING:
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.form import Form
+    from orchestrator.report.point_selection import PointQuery
     from orchestrator.report.selection import JudgedExperiment
 
 EXAMPLES = """
@@ -19,7 +20,8 @@ EXAMPLES = """
 Examples:
   orchestrator results results/
   orchestrator results results/ --experiment quickstart --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
-  orchestrator results results/ --format md
+  orchestrator results results/ --where "tensor_parallel_size == 2 and ttft_ms.p99 < 500" --sort -per_device --top 5
+  orchestrator results results/ --columns deployment,level,per_user,per_device --format md
   orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
   orchestrator results results/ --launches
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
@@ -35,7 +37,11 @@ Shown are the points that the experiment's current plan asks for, under every SL
 earlier versions of the file, in tables of their own.
 
 \b
-On a narrow terminal columns go, and a line says which; --format md shows all of them, as a table for a pull request.
+--where, --sort and --columns name what JSON has, nested values with dots: ttft_ms.p99, attainment.lower, validity,
+settings.tensor_parallel_size (or just tensor_parallel_size). --where is written like the rules of an experiment file;
+text needs quotes, and a point without one of the values does not match. --sort -NAME or NAME:desc puts the largest
+first; --top alone shows the most output tokens/s per GPU. On a narrow terminal columns go, and a line says which;
+--columns shows those that are named, and --format md all.
 
 \b
 --launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
@@ -68,6 +74,10 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
     is_flag=True,
     help="Show prefill and decode separately, as in a batch-size profile.",
 )
+@click.option("--where", metavar="RULE", help="Only points that match, like 'level >= 8'.")
+@click.option("--sort", metavar="NAME[,NAME]", help="Order by these; -NAME: the largest first.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the first N points.")
+@click.option("--columns", metavar="NAME[,NAME]", help="Only these columns, in this order.")
 def results(
     uri: str,
     experiment: str | None,
@@ -76,11 +86,16 @@ def results(
     form: str,
     launches: bool,
     profile: bool,
+    where: str | None,
+    sort: str | None,
+    top: int | None,
+    columns: str | None,
 ) -> int:
     """Show the metrics of every point at URI.
 
     URI is a folder, s3://bucket/prefix or gs://bucket/prefix.
     """
+    from orchestrator.report.point_selection import parse_query
     from orchestrator.report.selection import experiments, with_limits
     from orchestrator.report.text import echo
     from orchestrator.report.words import experiment_notes
@@ -88,14 +103,17 @@ def results(
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    _check(form, launches, profile, slo_text)
+    of_points = {"--where": where, "--sort": sort, "--top": top, "--columns": columns}
+    given = [option for option, value in of_points.items() if value is not None]
+    _check(form, launches, profile, slo_text, given)
+    query = parse_query(where, sort, top, columns)
     stored_experiments = experiments(open_results(uri), experiment)
     judged_experiments: list[JudgedExperiment] = []
     if launches:
         texts = _launches(stored_experiments, form)
     else:
         judged_experiments = list(with_limits(slo_text, stored_experiments))
-        texts = _points(judged_experiments, superseded, form, profile)
+        texts = _points(judged_experiments, superseded, form, query, profile)
     for text in texts:
         if form == "table":
             echo(text)
@@ -114,18 +132,30 @@ def results(
     return 3 if any(stored.damaged for stored in stored_experiments) else 0
 
 
-def _check(form: str, launches: bool, profile: bool, slo: str | None) -> None:
-    """Raises UsageError for options that exclude each other."""
+def _check(
+    form: str, launches: bool, profile: bool, slo: str | None, of_points: Sequence[str]
+) -> None:
+    """Raises UsageError for options that exclude each other. ``of_points``: those that were given
+    of the options about points.
+    """
     if launches and slo:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
     if profile and (launches or form in ("json", "csv")):
         raise click.UsageError(
             "--profile is a table of points: json and csv hold the same figures of each"
         )
+    if profile and "--columns" in of_points:
+        raise click.UsageError("--profile and --columns both say which columns: give one of them")
+    if launches and of_points:
+        raise click.UsageError(f"{of_points[0]} is about points: leave it out, or --launches")
 
 
 def _points(
-    judged: Iterable[JudgedExperiment], superseded: bool, form: str, profile: bool
+    judged: Iterable[JudgedExperiment],
+    superseded: bool,
+    form: str,
+    query: PointQuery,
+    profile: bool,
 ) -> Iterable[str]:
     from orchestrator.report.as_json import csv_lines, row_json
     from orchestrator.report.formats import csv_text, json_list
@@ -133,10 +163,14 @@ def _points(
     from orchestrator.report.results_text import result_rows, results_text, shown_results
 
     if form in ("table", "md"):
-        shown = shown_results(judged, superseded)
-        view = View(profile)
-        return results_text(shown, _form_of(form, "--format md"), view)
-    rows = result_rows(judged, superseded)
+        shown = shown_results(judged, superseded).selected(query.selection)
+        view = View(profile, query.columns, query.sort_columns)
+        shown_by = "--format md" if profile else "--columns"
+        return results_text(shown, _form_of(form, shown_by), view)
+    rows = result_rows(judged, superseded, query.selection)
+    if query.columns:
+        objects = query.objects(rows)
+        return json_list(objects) if form == "json" else [csv_text(objects)]
     if form == "json":
         return json_list(map(row_json, rows))
     return [csv_text(csv_lines(rows))]

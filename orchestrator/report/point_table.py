@@ -33,6 +33,7 @@ from orchestrator.report.text import (
     marks_aligned,
     rows_of,
     share_interval_text,
+    value_text,
 )
 from orchestrator.report.words import (
     NO_REASON,
@@ -65,16 +66,13 @@ _DROPPED_FIRST = (
 )
 MOST_LEVELS = 6  # named with a failure; the others are counted
 
-# The cell of one point.
-PointCell = Callable[[PointDocument], str | Cell]
-
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
     """A column that was asked for by its name."""
 
     column: Column
-    cell: PointCell
+    value: Callable[[PointDocument], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +228,11 @@ def _has_mark(filled: FilledColumn) -> bool:
 
 
 def _filled(documents: Sequence[PointDocument], shown: ShownColumn) -> FilledColumn:
-    return FilledColumn(shown.column, [shown.cell(document) for document in documents])
+    values = [shown.value(document) for document in documents]
+    has_text = any(isinstance(value, str) for value in values)
+    return FilledColumn(
+        replace(shown.column, is_left=has_text), [value_text(value) for value in values]
+    )
 
 
 def _identity_columns(

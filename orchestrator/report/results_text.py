@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.launches import launches_of
@@ -13,6 +13,7 @@ from orchestrator.report.documents.capacity import CapacityDocument, capacity_do
 from orchestrator.report.documents.load_run import LoadRunDocument, load_run_documents
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.form import Form
+from orchestrator.report.point_selection import PointSelection
 from orchestrator.report.point_table import (
     PointSection,
     View,
@@ -39,6 +40,57 @@ class ShownResults:
         for section in self.sections:
             documents += section.documents
         return [*documents, *self.points_of_load_runs]
+
+    def selected(self, selection: PointSelection) -> ShownResults:
+        """The points that are selected, in their order, with the capacities of their
+        deployments.
+        """
+        if selection.is_everything:
+            return self
+        documents = selection.of(self.documents)
+        sections = [_selected_section(section, documents) for section in self.sections]
+        of_load_runs = _kept(self.points_of_load_runs, documents)
+        runs = [run for run in self.load_runs if _kept(run.points, of_load_runs)]
+        return ShownResults(
+            sections=[each for each in sections if each.documents or each.capacities],
+            load_runs=runs,
+            points_of_load_runs=of_load_runs,
+            capacities_of_load_runs=selected_capacities(self.capacities_of_load_runs, documents),
+        )
+
+
+def _selected_section(section: PointSection, documents: Sequence[PointDocument]) -> PointSection:
+    return replace(
+        section,
+        documents=_kept(section.documents, documents),
+        capacities=selected_capacities(section.capacities, documents),
+    )
+
+
+def _kept(some: Iterable[PointDocument], documents: Sequence[PointDocument]) -> list[PointDocument]:
+    """Those of ``documents`` that are among ``some``, in their order."""
+    ids = {id(document) for document in some}
+    return [document for document in documents if id(document) in ids]
+
+
+def selected_capacities(
+    capacities: Iterable[CapacityDocument], documents: Iterable[PointDocument]
+) -> list[CapacityDocument]:
+    """The capacities that were searched among these points."""
+    searches = {_search(document.point) for document in documents}
+    return [capacity for capacity in capacities if _search(capacity.probe) in searches]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    experiment: str
+    deployment_id: str
+    workload: str
+
+
+def _search(point: StoredPoint) -> _Search:
+    head = point.head
+    return _Search(head.experiment, head.deployment_id, head.workload)
 
 
 def shown_results(judged: Iterable[JudgedExperiment], with_superseded: bool) -> ShownResults:
@@ -92,14 +144,24 @@ def results_text(shown: ShownResults, form: Form, view: View) -> Iterator[str]:
 
 
 def result_rows(
-    judged: Iterable[JudgedExperiment], with_superseded: bool
+    judged: Iterable[JudgedExperiment], with_superseded: bool, selection: PointSelection
 ) -> Iterator[PointDocument | CapacityDocument]:
-    """The rows of JSON and CSV, with the logs of engines that failed. Only one experiment is in
-    memory at a time.
+    """The rows of JSON and CSV, with the logs of engines that failed. Without a selection only one
+    experiment is in memory at a time.
     """
+    if selection.is_everything:
+        for each in judged:
+            yield from _point_rows(each, with_superseded)
+            yield from _capacities(each)
+        return
+    documents: list[PointDocument] = []
+    capacities: list[CapacityDocument] = []
     for each in judged:
-        yield from _point_rows(each, with_superseded)
-        yield from _capacities(each)
+        documents += _point_rows(each, with_superseded)
+        capacities += _capacities(each)
+    selected = selection.of(documents)
+    yield from selected
+    yield from selected_capacities(capacities, selected)
 
 
 def _point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[PointDocument]:

@@ -420,3 +420,25 @@ def size_text(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:,.1f} GiB"
+
+
+def value_text(value: object) -> str:
+    """Any value of a column; ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return _number_text(value)
+    if isinstance(value, list | tuple):
+        return "; ".join(map(str, value))
+    return str(value)
+
+
+def _number_text(value: float) -> str:
+    """Shares have three digits after the point."""
+    if value.is_integer():
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if abs(value) < 1 else figure(value)

@@ -75,9 +75,18 @@ class Expression:
             raise ValueError(f"{self.text!r} has no value: {error}{remark}") from None
 
 
-def parse_expression(text: str, known: Collection[str]) -> Expression:
+def parse_expression(
+    text: str,
+    known: Collection[str],
+    *,
+    any_dots: bool = False,
+    unknown: str = "it is neither a setting nor derived",
+) -> Expression:
     """Parse an expression that may read the names ``known``. Raises ValueError with the first
     problem.
+
+    ``any_dots``: any name may have dots, not only settings of roles. ``unknown``: what is said of a
+    name that resembles none of ``known``.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(
@@ -86,7 +95,7 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     try:
         with warnings.catch_warnings(action="ignore"):  # such as "1if x" gives: odd but harmless
             tree = ast.parse(text.strip(), mode="eval").body
-        tree = _Dotted().visit(tree)
+        tree = _Dotted(any_dots).visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
@@ -99,18 +108,22 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     for name in sorted(names):
         if name not in known:
             guess = did_you_mean(name, known)
-            hint = f"; {guess}" if guess else ": it is neither a setting nor derived"
+            hint = f"; {guess}" if guess else f": {unknown}"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
     return Expression(text, read, names)
 
 
 class _Dotted(ast.NodeTransformer):
-    """Makes one name of ``roles.prefill.replicas``."""
+    """Makes one name of ``roles.prefill.replicas``; with ``any_dots`` also of ``ttft_ms.p50``."""
+
+    def __init__(self, any_dots: bool) -> None:
+        self.any_dots = any_dots
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         text = ast.unparse(node)
-        is_setting = text.startswith(PARTS) and text.replace(".", "_").isidentifier()
-        return ast.Name(text) if is_setting else node
+        may_have_dots = self.any_dots or text.startswith(PARTS)
+        is_name = may_have_dots and text.replace(".", "_").isidentifier()
+        return ast.Name(text) if is_name else node
 
 
 @dataclass(frozen=True, slots=True)

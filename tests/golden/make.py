@@ -52,6 +52,8 @@ RESULTS = [
     command("results.txt", "results", "store"),
     command("results_profile.txt", "results", "store", "--profile"),
     command("results.md", "results", "store", "--format", "md"),
+    command("results_columns.csv", "results", "store", "--format", "csv", "--sort", "-per_user",
+            "--columns", "deployment,level,per_user,per_device,per_device.lower,attainment.upper"),
     command("results_launches.json", "results", "store", "--format", "json", "--launches"),
     command("best.json", "best", "store", "--format", "json"),
     command("best.txt", "best", "store"),
@@ -73,6 +75,10 @@ TEXTS = {
     "results": ("results", "store"),
     "results_profile": ("results", "store", "--profile"),
     "results_launches": ("results", "store", "--launches"),
+    "results_selected": (
+        *("results", "store", "--where", "tensor_parallel_size == 1 and ttft_ms.p99 < 200"),
+        *("--sort", "-per_device", "--top", "5"),
+    ),
     "best": ("best", "store"),
     "best_nothing_holds": ("best", "store", "--slo", "ttft<=1ms"),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
 from tests.unit.analysis.test_launches import commit as commit_launch
 from tests.unit.cli.commands import invoke
@@ -74,6 +75,9 @@ def test_launches_are_shown_in_place_of_points(store: Store) -> None:
         (["--launches", "--slo", "ttft<=1s"], "--slo is about points"),
         (["--profile", "--launches"], "--profile is a table of points"),
         (["--profile", "--format", "json"], "--profile is a table of points"),
+        (["--profile", "--columns", "level"], "both say which columns"),
+        (["--launches", "--where", "level == 1"], "--where is about points"),
+        (["--launches", "--top", "1"], "--top is about points"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(
@@ -88,3 +92,48 @@ def test_damaged_files_are_status_3(store: Store) -> None:
     for path in Path(store.uri, "exp").rglob("requests/**/*.parquet"):
         path.unlink()
     assert invoke("results", store.uri, "--slo", "ttft<=1s").status == 3
+
+
+def test_points_are_selected_alike_in_every_format(store: Store) -> None:
+    options = ("--where", "max_num_seqs == 8", "--sort", "-level", "--top", "1")
+    text = invoke("results", store.uri, *options).stdout
+    assert "emulator seqs=8" in text
+    assert "emulator seqs=16" not in text
+    objects = json.loads(invoke("results", store.uri, *options, "--format", "json").stdout)
+    assert [each["label"] for each in objects] == ["emulator seqs=8"]
+    as_csv = invoke("results", store.uri, *options, "--format", "csv").stdout
+    assert [line["label"] for line in csv.DictReader(io.StringIO(as_csv))] == ["emulator seqs=8"]
+
+
+def test_an_object_that_is_selected_is_the_same_as_without_a_selection(store: Store) -> None:
+    every = json.loads(invoke("results", store.uri, "--format", "json").stdout)
+    some = json.loads(invoke("results", store.uri, "--top", "5", "--format", "json").stdout)
+    assert sorted(some, key=str) == sorted(every, key=str)
+
+
+def test_named_columns_are_the_only_ones_in_every_format(store: Store) -> None:
+    options = ("--columns", "deployment,max_num_seqs", "--sort", "max_num_seqs")
+    objects = json.loads(invoke("results", store.uri, *options, "--format", "json").stdout)
+    assert objects == [
+        {"deployment": "emulator seqs=8", "settings.max_num_seqs": 8},
+        {"deployment": "emulator seqs=16", "settings.max_num_seqs": 16},
+    ]
+    as_csv = invoke("results", store.uri, *options, "--format", "csv").stdout
+    assert as_csv.splitlines()[0] == "deployment,settings.max_num_seqs"
+    text = invoke("results", store.uri, *options).stdout
+    assert "TTFT" not in text
+    as_markdown = invoke("results", store.uri, *options, "--format", "md").stdout
+    assert "| emulator seqs=8 | 8 |" in as_markdown
+
+
+def test_a_name_that_is_no_column_is_status_2_with_the_nearest(store: Store) -> None:
+    for options in (["--where", "levle == 1"], ["--sort", "levle"], ["--columns", "levle"]):
+        with pytest.raises(InputError, match="did you mean 'level'"):
+            invoke("results", store.uri, *options)
+
+
+def test_markdown_is_a_table_for_a_pull_request(store: Store) -> None:
+    text = invoke("results", store.uri, "--format", "md").stdout
+    assert text.startswith("**chat of exp: ")
+    assert "| :-- |" in text
+    assert "- 2 points measured, 0 failed" in text

@@ -11,12 +11,15 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.form import TextForm
+from orchestrator.report.point_selection import PointSelection, parse_query
 from orchestrator.report.point_table import USUAL, View
 from orchestrator.report.results_text import result_rows, results_text, shown_results
 from orchestrator.report.selection import JudgedExperiment, with_limits
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.test_capacity_table import searched
+
+EVERYTHING = PointSelection()
 
 
 @pytest.fixture
@@ -29,9 +32,13 @@ def judged(*stores: Store) -> list[JudgedExperiment]:
 
 
 def lines_of(
-    *stores: Store, view: View = USUAL, width: int = 160, with_superseded: bool = False
+    *stores: Store,
+    view: View = USUAL,
+    width: int = 160,
+    with_superseded: bool = False,
+    selection: PointSelection = EVERYTHING,
 ) -> list[str]:
-    shown = shown_results(judged(*stores), with_superseded)
+    shown = shown_results(judged(*stores), with_superseded).selected(selection)
     return [click.unstyle(line) for line in results_text(shown, TextForm("x", width), view)]
 
 
@@ -75,6 +82,29 @@ def test_without_points_only_their_number_is_said(store: Store) -> None:
 
 def test_rows_are_points_and_then_capacities(store: Store) -> None:
     searched(store)
-    rows = list(result_rows(judged(store), with_superseded=False))
-    kinds = [type(row) for row in rows]
-    assert kinds == [PointDocument] * 2 + [CapacityDocument] * 2
+    assert kinds_of(store, PointSelection()) == [PointDocument] * 2 + [CapacityDocument] * 2
+
+
+def kinds_of(store: Store, selection: PointSelection) -> list[type]:
+    return [type(row) for row in result_rows(judged(store), False, selection)]
+
+
+def test_capacities_stay_with_the_points_that_are_selected(store: Store) -> None:
+    searched(store)
+    none = parse_query("level < 0", None, None, None).selection
+    highest = parse_query(None, "-level", 1, None).selection
+    assert kinds_of(store, none) == []
+    assert kinds_of(store, highest) == [PointDocument, CapacityDocument, CapacityDocument]
+    assert lines_of(store, selection=none) == ["0 points measured, 0 failed"]
+    lines = lines_of(store, selection=highest)
+    assert [line for line in lines if line.startswith("capacity")]
+    assert lines[-1] == "1 point measured, 0 failed"
+
+
+def test_the_points_of_several_tables_are_selected_together(tmp_path: Path) -> None:
+    stores = [Store.open(str(tmp_path), name) for name in ("first", "second")]
+    for store in stores:
+        run(store, planned())
+    lines = lines_of(*stores, selection=parse_query("max_num_seqs == 8", None, 1, None).selection)
+    assert len([line for line in lines if line.startswith(" emulator seqs=8 ")]) == 1
+    assert lines[-1] == "1 point measured, 0 failed"

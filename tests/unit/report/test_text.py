@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from orchestrator.report.text import (
     share_interval_text,
     table,
     table_text,
+    value_text,
 )
 
 COLUMNS = [
@@ -164,3 +166,21 @@ def test_sentences_are_folded_between_words_on_a_terminal_alone(
     assert " ".join(" ".join(shown).split()) == " ".join(long.split())
     assert all(line.startswith("  ") for line in shown) and shown[1].startswith("    ")
     assert (empty, command) == ("", text.splitlines()[2])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (True, "yes"),
+        (12345, "12,345"),
+        (8.0, "8"),
+        (0.75812, "0.758"),
+        (1234.5, "1,234"),
+        (math.inf, "inf"),
+        (("a", "b"), "a; b"),
+        ("x", "x"),
+    ],
+)
+def test_any_value_has_a_text(value: object, text: str) -> None:
+    assert value_text(value) == text

@@ -1,0 +1,186 @@
+"""Which points are shown, in which order and with which columns: ``--where``, ``--sort``, ``--top``
+and ``--columns`` of ``orchestrator results``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import did_you_mean
+from orchestrator.report.columns import PointColumn, column_named, column_names
+from orchestrator.report.documents.capacity import CapacityDocument
+from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.formats import JsonObject
+from orchestrator.report.point_table import ShownColumn
+from orchestrator.report.text import Column
+from orchestrator.spec.expressions import Expression, parse_expression
+from orchestrator.spec.load import in_json
+
+# what --top alone sorts by: the first of these that some point has
+_BEST_FIRST = ("per_device", "output_token_throughput")
+_WIDEST_TITLE = 16  # characters of a line in the title of a named column
+_HINT = "it is no column: 'results --help' says what may be named (text needs quotes)"
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A column to sort by, the smallest value first unless ``is_descending``."""
+
+    column: PointColumn
+    is_descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PointSelection:
+    """``where`` None: all points. ``sort`` empty: as they are stored, or the best first where
+    ``top`` limits their number. ``top`` None: all of them.
+    """
+
+    where: Expression | None = None
+    sort: Sequence[SortKey] = ()
+    top: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        return self.where is None and not self.sort and self.top is None
+
+    def of(self, documents: Iterable[PointDocument]) -> list[PointDocument]:
+        """The points that match, in their order. Raises InputError for a rule that cannot be
+        answered.
+        """
+        selected = list(documents)
+        if self.where is not None:
+            selected = [each for each in selected if _matches(self.where, each)]
+        sort = self.sort
+        if self.top is not None and not sort:
+            sort = _best_first(selected)
+        for key in reversed(sort):
+            selected = _sorted(selected, key)
+        return selected[: self.top]
+
+
+@dataclass(frozen=True, slots=True)
+class PointQuery:
+    """What is asked of the points. ``columns`` empty: the usual ones."""
+
+    selection: PointSelection
+    named: Sequence[PointColumn] = ()
+
+    @property
+    def columns(self) -> list[ShownColumn]:
+        return [_shown(column) for column in self.named]
+
+    @property
+    def sort_columns(self) -> list[ShownColumn]:
+        return [_shown(key.column) for key in self.selection.sort]
+
+    def objects(self, rows: Iterable[PointDocument | CapacityDocument]) -> Iterator[JsonObject]:
+        """The named columns of each point, as JSON values; capacities have none of them."""
+        for row in rows:
+            if isinstance(row, PointDocument):
+                yield {column.name: in_json(column.value(row)) for column in self.named}
+
+
+def parse_query(
+    where: str | None, sort: str | None, top: int | None, columns: str | None
+) -> PointQuery:
+    """What the options of ``results`` ask. Raises InputError for a name that is no column, with the
+    nearest one, and for a rule that is no expression.
+    """
+    keys = [_sort_key(text) for text in _names(sort, "--sort")]
+    named = [_column(name, "--columns") for name in _names(columns, "--columns")]
+    expression = None if where is None else _parse_rule(where)
+    return PointQuery(PointSelection(expression, keys, top), named)
+
+
+def _parse_rule(text: str) -> Expression:
+    try:
+        return parse_expression(text, column_names(), any_dots=True, unknown=_HINT)
+    except ValueError as error:
+        raise InputError(f"--where: {error}") from None
+
+
+def _names(text: str | None, option: str) -> list[str]:
+    if text is None:
+        return []
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InputError(f"{option} {text!r}: write names with commas between them")
+    return names
+
+
+def _sort_key(text: str) -> SortKey:
+    """``-ttft_ms.p99`` and ``ttft_ms.p99:desc`` are the same."""
+    name, _, order = text.removeprefix("-").partition(":")
+    if order not in ("", "asc", "desc"):
+        raise InputError(f"--sort {text!r}: the order is :asc or :desc")
+    is_descending = order == "desc" or text.startswith("-")
+    return SortKey(_column(name, "--sort"), is_descending)
+
+
+def _column(name: str, option: str) -> PointColumn:
+    column = column_named(name)
+    if column is None:
+        guess = did_you_mean(name, column_names())
+        raise InputError(f"{option}: unknown column {name!r}; {guess or _HINT}")
+    return column
+
+
+def _matches(rule: Expression, document: PointDocument) -> bool:
+    """False too where the rule has no value because the point lacks what it reads."""
+    values = {}
+    for name in rule.names:
+        column = column_named(name)
+        values[name] = None if column is None else column.value(document)
+    try:
+        return bool(rule.evaluate(values))
+    except ValueError as error:
+        if any(value is None for value in values.values()):
+            return False
+        raise InputError(f"--where: {error}") from None
+
+
+def _best_first(documents: Sequence[PointDocument]) -> list[SortKey]:
+    for name in _BEST_FIRST:
+        column = column_named(name)
+        if column and any(column.value(document) is not None for document in documents):
+            return [SortKey(column, is_descending=True)]
+    return []
+
+
+def _sorted(documents: Sequence[PointDocument], key: SortKey) -> list[PointDocument]:
+    """Points without a value come last, whatever the order."""
+    with_value = []
+    without_value = []
+    for document in documents:
+        value = key.column.value(document)
+        if value is None:
+            without_value.append(document)
+        else:
+            with_value.append((_rank(value), document))
+    with_value.sort(key=lambda pair: pair[0], reverse=key.is_descending)
+    return [document for _, document in with_value] + without_value
+
+
+def _rank(value: object) -> tuple[int, float, str]:
+    """Numbers before text, so that mixed values have an order."""
+    if isinstance(value, bool | int | float):
+        return (0, float(value), "")
+    return (1, 0.0, str(value))
+
+
+def _shown(column: PointColumn) -> ShownColumn:
+    return ShownColumn(Column(_title(column.name), name=column.name), column.value)
+
+
+def _title(name: str) -> str:
+    """The name in lines, broken after dots and underscores."""
+    lines = [""]
+    for part in name.replace(".", ".\n").replace("_", "_\n").split("\n"):
+        if lines[-1] and len(lines[-1] + part) > _WIDEST_TITLE:
+            lines.append(part)
+        else:
+            lines[-1] += part
+    return "\n".join(lines)
