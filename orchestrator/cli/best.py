@@ -85,7 +85,7 @@ def best(
     from orchestrator.report.answer_table import View, best_text, rows_to_show
     from orchestrator.report.as_json import answer_json
     from orchestrator.report.documents.answer import answer_document
-    from orchestrator.report.form import Form, MarkdownForm, TextForm
+    from orchestrator.report.form import MarkdownForm, TextForm
     from orchestrator.report.formats import json_text
     from orchestrator.report.selection import (
         answers,
@@ -112,12 +112,12 @@ def best(
     answer = answer_document(ranked.comparisons)
     if form_name == "json":
         click.echo(json_text(answer_json(answer)))
+    elif form_name == "md":
+        view = View(MarkdownForm(), MARKDOWN_WIDTH, top or rows_to_show(answer))
+        click.echo("\n".join(best_text(answer, view)))  # its rows are not to be wrapped
     else:
-        form: Form = TextForm(shown_by=SHOWN_BY)
         width = output_width()
-        if form_name == "md":
-            form, width = MarkdownForm(), MARKDOWN_WIDTH
-        view = View(form, width, top or rows_to_show(answer))
+        view = View(TextForm(SHOWN_BY, width), width, top or rows_to_show(answer))
         echo("\n".join(best_text(answer, view)))
     notes = [
         without_limits_text(judged.experiment, slo_text)

@@ -43,7 +43,10 @@ def test_top_is_how_many_rows_of_each_ranking_are_shown(store: Store) -> None:
     assert " and 1 more: --top 2" in done.stdout.splitlines()
 
 
-def test_markdown_is_a_table_for_a_pull_request(store: Store) -> None:
+def test_markdown_is_a_table_for_a_pull_request(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")  # its rows are longer, and stay lines
     done = invoke("best", store.uri, "--slo", "interactive", "--format", "md")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("**chat of exp: some-org/m on cpu")
@@ -51,6 +54,7 @@ def test_markdown_is_a_table_for_a_pull_request(store: Store) -> None:
     assert lines[titles - 1] == ""
     assert set(lines[titles + 1]) <= set("|:- ")
     assert lines[titles + 2].startswith("| emulator seqs=")
+    assert lines[titles + 2].endswith(" |")
 
 
 def test_a_price_is_used_for_a_ranking_per_dollar(store: Store) -> None:
