@@ -164,7 +164,7 @@ def _section_text(section: _Section, shared: Sequence[DoubtLine], view: View) ->
     if len(section.documents) == 1:
         (document,) = section.documents
         yield from form.heading(f"{section.title} {_limits_text(document)}")
-        yield from _ranking_text(document, f" {document.unit}", view)
+        yield from _ranking_text(document, document.unit, view)
         hidden = len(document.ranking) - view.top
         if hidden > 0:
             yield from form.note(f" and {hidden} more: --top {len(document.ranking)}", "dim")
@@ -186,9 +186,7 @@ def _limits_text(document: ComparisonDocument) -> str:
 
 
 def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterator[str]:
-    """The winner and the first of the ranking. ``unit``: with a space before it; empty where the
-    heading has it.
-    """
+    """The winner and the first of the ranking. ``unit``: empty where the heading has it."""
     if not document.ranking:
         yield from view.form.note(document.verdict)
         return
@@ -225,12 +223,17 @@ def _title(document: ComparisonDocument) -> str:
     return f"{comparison.workload} of {comparison.experiment}: {model}{content}"
 
 
-def _ranked_text(deployment: RankedDeployment, unit: str) -> str:
-    """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (900-962)``."""
+def _ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
+    """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (95 %: 900-962)``; without
+    a unit, which stands above, the figures alone.
+    """
     throughput = deployment.throughput
     mark = f" ({NOT_THE_LIMIT})" if deployment.lower_bound_only else ""
-    value = f"{figure(throughput.estimate)}{unit} ({interval_text(throughput)})"
-    return f"{name_at_level(deployment)}{mark}: {value}"
+    name = f"{name_at_level(deployment)}{mark}"
+    value, interval = figure(throughput.estimate), interval_text(throughput)
+    if not unit:
+        return f"{name}: {value} ({interval})"
+    return f"{name}: {value} {unit} (95 %: {interval})"
 
 
 # The ranking
@@ -419,9 +422,9 @@ def _only_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
         yield from _no_answer(document, form)
         return
     winner, *others = [ranked.deployment for ranked in document.ranking]
-    yield from form.heading(f"best: {_ranked_text(winner, f' {document.unit}')}", "bold green")
+    yield from form.heading(f"best: {_ranked_text(winner, document.unit)}", "bold green")
     if others:
-        yield from form.note(f"  runner-up: {_ranked_text(others[0], '')}")
+        yield from form.note(f"  runner-up: {_ranked_text(others[0])}")
     if document.comparison.certain:
         yield from form.note(f"  {document.verdict}")
 
@@ -434,7 +437,7 @@ def _several_answers(section: _Section, form: Form) -> Iterator[str]:
         if not document.ranking:
             yield from _no_answer(document, form, f"{name}: ")
             continue
-        winner = _ranked_text(document.ranking[0].deployment, "")
+        winner = _ranked_text(document.ranking[0].deployment)
         certain = ", certain" if document.comparison.certain else ""
         yield from form.heading(f"  best under {name}: {winner}{certain}", "bold green")
 

@@ -173,7 +173,7 @@ def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     text = run("best", uri, "--slo", SLO)
     assert (
         "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s"
-        " (not the limit): 38.0 output tokens/s per GPU (37.5-38.5)"
+        " (not the limit): 38.0 output tokens/s per GPU (95 %: 37.5-38.5)"
     ) in text
     assert "left out: 1 level client_bound: " in text
     assert "left out: 1 level failed (" in text

@@ -77,7 +77,7 @@ def test_best_is_the_winner_with_its_interval_then_the_ranking(store: Store) -> 
     )
     assert headline == (
         "best: emulator seqs=8 at 2 in flight (not the limit):"
-        " 634 output tokens/s per core (619-648)"
+        " 634 output tokens/s per core (95 %: 619-648)"
     )
     assert titles.split()[:6] == ["deployment", "load", "tokens/s", "interval", "of", "best"]
     assert first.split()[:11] == [
@@ -221,7 +221,7 @@ def test_a_sweep_ends_with_the_answer_and_the_runner_up(store: Store) -> None:
     assert end_of_sweep(store).splitlines() == [
         "chat of exp: some-org/m on cpu under interactive (ttft<=150ms,attainment>=0.9)",
         "best: emulator seqs=8 at 2 in flight (not the limit): 634 output tokens/s per core"
-        " (619-648)",
+        " (95 %: 619-648)",
         "  runner-up: emulator seqs=16 at 2 in flight (not the limit): 317 (310-324)",
         "not certain: limit not reached (both); to decide: measure above 2 in flight",
         "not certain: one start, spread unknown (both); to decide: starts: 2",
