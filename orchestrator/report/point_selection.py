@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
-from orchestrator.report.columns import PointColumn, column_named, column_names
+from orchestrator.report.columns import SETTINGS, PointColumn, column_named, column_names
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.formats import JsonObject
@@ -20,7 +20,7 @@ from orchestrator.spec.load import in_json
 
 # what --top alone sorts by: the first of these that some point has
 _BEST_FIRST = ("per_device", "output_token_throughput")
-_WIDEST_TITLE = 16  # characters of a line in the title of a named column
+_WIDEST_TITLE = 12  # characters of a line in the title of a named column
 _HINT = "it is no column: 'results --help' says what may be named (text needs quotes)"
 
 
@@ -176,9 +176,9 @@ def _shown(column: PointColumn) -> ShownColumn:
 
 
 def _title(name: str) -> str:
-    """The name in lines, broken after dots and underscores."""
+    """The name in lines, broken after dots and underscores; settings have their own names."""
     lines = [""]
-    for part in name.replace(".", ".\n").replace("_", "_\n").split("\n"):
+    for part in name.removeprefix(SETTINGS).replace(".", ".\n").replace("_", "_\n").split("\n"):
         if lines[-1] and len(lines[-1] + part) > _WIDEST_TITLE:
             lines.append(part)
         else:

@@ -33,7 +33,7 @@ from orchestrator.report.text import (
     marks_aligned,
     rows_of,
     share_interval_text,
-    value_text,
+    value_texts,
 )
 from orchestrator.report.words import (
     NO_REASON,
@@ -230,9 +230,7 @@ def _has_mark(filled: FilledColumn) -> bool:
 def _filled(documents: Sequence[PointDocument], shown: ShownColumn) -> FilledColumn:
     values = [shown.value(document) for document in documents]
     has_text = any(isinstance(value, str) for value in values)
-    return FilledColumn(
-        replace(shown.column, is_left=has_text), [value_text(value) for value in values]
-    )
+    return FilledColumn(replace(shown.column, is_left=has_text), value_texts(values))
 
 
 def _identity_columns(

@@ -2,6 +2,7 @@
 is no terminal.
 """
 
+import math
 import os
 import shutil
 import sys
@@ -52,7 +53,10 @@ class Column:
     @property
     def one_line(self) -> str:
         """The title without the breaks of its lines: ``attainment`` for ``attain-``, ``ment``."""
-        return self.title.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
+        line = self.title.replace("-\n", "")
+        for end in "/._":  # of the lines of a name
+            line = line.replace(f"{end}\n", end)
+        return line.replace("\n", " ")
 
     @property
     def name_or_title(self) -> str:
@@ -422,8 +426,16 @@ def size_text(count: float) -> str:
     return f"{count / 1024:,.1f} GiB"
 
 
-def value_text(value: object) -> str:
-    """Any value of a column; ``-`` for None."""
+def value_texts(values: Sequence[object]) -> list[str]:
+    """Any values of one column; ``-`` for None. Numbers have no digits after the point where none of
+    them needs any.
+    """
+    floats = [value for value in values if isinstance(value, float)]
+    are_whole = all(value.is_integer() or math.isinf(value) for value in floats)
+    return [_value_text(value, are_whole) for value in values]
+
+
+def _value_text(value: object, are_whole: bool) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -431,7 +443,7 @@ def value_text(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return _number_text(value)
+        return f"{value:,.0f}" if are_whole else _number_text(value)
     if isinstance(value, list | tuple):
         return "; ".join(map(str, value))
     return str(value)
@@ -439,6 +451,4 @@ def value_text(value: object) -> str:
 
 def _number_text(value: float) -> str:
     """Shares have three digits after the point."""
-    if value.is_integer():
-        return f"{value:,.0f}"
-    return f"{value:.3f}" if abs(value) < 1 else figure(value)
+    return f"{value:.3f}" if abs(value) <= 1 else figure(value)

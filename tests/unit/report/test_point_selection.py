@@ -163,7 +163,7 @@ def test_named_columns_have_their_names_and_values(documents: list[PointDocument
 def test_titles_of_named_columns_are_broken_at_dots_and_underscores() -> None:
     query = parse_query(None, None, None, "output_token_throughput,deployment")
     titles = [shown.column.title for shown in query.columns]
-    assert titles == ["output_token_\nthroughput", "deployment"]
+    assert titles == ["output_\ntoken_\nthroughput", "deployment"]
 
 
 def test_an_unknown_column_comes_with_the_nearest() -> None:

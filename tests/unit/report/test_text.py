@@ -26,7 +26,7 @@ from orchestrator.report.text import (
     share_interval_text,
     table,
     table_text,
-    value_text,
+    value_texts,
 )
 
 COLUMNS = [
@@ -169,18 +169,22 @@ def test_sentences_are_folded_between_words_on_a_terminal_alone(
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("values", "texts"),
     [
-        (None, "-"),
-        (True, "yes"),
-        (12345, "12,345"),
-        (8.0, "8"),
-        (0.75812, "0.758"),
-        (1234.5, "1,234"),
-        (math.inf, "inf"),
-        (("a", "b"), "a; b"),
-        ("x", "x"),
+        ([None, "x", ("a", "b")], ["-", "x", "a; b"]),
+        ([True, False], ["yes", "no"]),
+        ([12345, 8], ["12,345", "8"]),
+        ([8.0, 1234.0, math.inf], ["8", "1,234", "inf"]),
+        ([1.0, 0.75812, None], ["1.000", "0.758", "-"]),
+        ([1234.5, 8.0], ["1,234", "8.00"]),
     ],
 )
-def test_any_value_has_a_text(value: object, text: str) -> None:
-    assert value_text(value) == text
+def test_any_values_of_a_column_have_texts(values: list[object], texts: list[str]) -> None:
+    assert value_texts(values) == texts
+
+
+def test_a_title_in_several_lines_is_a_line_in_markdown_and_in_blocks() -> None:
+    titles = ("attain-\nment", "measured/\npredicted", "TTFT ms\np99", "per_\ndevice.\nlower")
+    assert [Column(title).one_line for title in titles] == [
+        *("attainment", "measured/predicted", "TTFT ms p99", "per_device.lower"),
+    ]
