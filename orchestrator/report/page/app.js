@@ -31,7 +31,7 @@ const app = (() => {
   /* What the reader set. Limits are in seconds, null where there is none; `price` is a text, empty
      for the price of the file; `point` is a point's id. */
   const FIRST_CHOICES = {
-    group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", price: "",
+    group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", price: "", ratio: 4,
     metric: "throughput", sort: "rank", reversed: false, heatX: "", heatY: "", point: "",
   };
 
@@ -282,7 +282,6 @@ const app = (() => {
     showAttainment();
     setOptions(controls.per, Object.keys(UNITS).map((per) => [per, unitOf(per)]), choices.per);
     controls.price.value = choices.price;
-    controls.price.parentElement.hidden = choices.per !== "usd";
     const { slos } = group();
     setOptions(controls.slo, slos.map((slo, index) => [String(index), slo.text]), String(choices.slo));
     controls.slo.parentElement.hidden = slos.length === 0;
@@ -332,6 +331,7 @@ const app = (() => {
     shown.result = judgeOfGroup().judge({ limits: limitsInStops(), target: attainment, per, price: price() });
     showWinner();
     showRanking();
+    showPrices();
     writeAddress();
     drawn.redraw(ALL_POINTS);
   }
@@ -408,6 +408,10 @@ const app = (() => {
     const { per, sort, reversed } = shown.choices;
     const rows = shown.result.ranking.map((ranked, place) => ({ ranked, place }));
     return { rows, unit: unit(), per, usdPerHour, sort, reversed };
+  }
+
+  function showPrices() {
+    prices.show(rankingView(), shown.choices, (ratio) => { shown.choices.ratio = ratio; showPrices(); writeAddress(); });
   }
 
   function showRanking() {

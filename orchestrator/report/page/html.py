@@ -19,6 +19,7 @@ from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
+from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.sections import (
     MOST_ROWS,
     ExperimentSection,
@@ -46,6 +47,7 @@ SCRIPTS = (
     "charts.js",
     "timeline.js",
     "ranking.js",
+    "prices.js",
     "drawing.js",
     "app.js",
 )
@@ -156,6 +158,8 @@ def page_html(document: PageDocument, payload: Payload, timelines: Timelines) ->
         figure_text=figure,
         counted=counted,
         agreement_note_text=agreement_note_text,
+        token_price=token_price,
+        price_ratio=RATIO,
         left_out_counts=left_out_counts,
         left_out_text=left_out_text,
         verdicts=VERDICTS,

@@ -21,7 +21,7 @@ const ranking = (() => {
     { id: "attainmentUpper", title: () => "upper", value: (row) => row.ranked.judged.attainment.upper, format: threeDigits },
     { id: "ttft", title: () => "TTFT p99 ms", isAscending: true, value: (row) => row.ranked.judged.point.figures.ttft_p99_ms },
     { id: "tpot", title: () => "TPOT p99 ms", isAscending: true, value: (row) => row.ranked.judged.point.figures.tpot_p99_ms },
-    { id: "usd", title: () => "USD per million output tokens", isAscending: true, value: usdPerMillion },
+    { id: "usd", title: () => "USD per million output tokens, input free", isAscending: true, value: usdPerMillion },
   ];
 
   function throughputText(row) {

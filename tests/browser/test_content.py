@@ -1,0 +1,74 @@
+"""What the page shows beside the ranking: prices of tokens, time lines, tables that need no script."""
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.report.page.prices import token_price
+from tests.browser.test_page import browser, levels, opened, uri  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_million_tokens_cost_what_python_says(opened, levels):  # noqa: F811
+    computed = opened.evaluate(
+        """() => app.shown.payload.groups.flatMap((group) => group.points).map((point) => [
+          point.point_id, [1, 4, 20].map((ratio) => prices.perMillion(3.6, point.figures, ratio))])"""
+    )
+    by_point = dict(computed)
+    compared = 0
+    for point in levels.points().current:
+        for place, ratio in enumerate((1, 4, 20)):
+            expected = token_price(at_a_price(point), ratio)
+            found = by_point[point.head.point_id][place]
+            if expected is None:
+                assert found is None
+                continue
+            assert found["input"] == pytest.approx(expected.input, rel=1e-9)
+            assert found["output"] == pytest.approx(expected.output, rel=1e-9)
+            assert found["outputAlone"] == pytest.approx(expected.output_alone, rel=1e-9)
+            compared += 1
+    assert compared > 10
+
+
+def at_a_price(point):
+    """The point at 3.6 USD per hour: the store knows no price."""
+    return replace(point, deployment=replace(point.deployment, usd_per_hour=3.6))
+
+
+def test_a_price_and_a_ratio_price_the_ranking(opened):  # noqa: F811
+    opened.get_by_role("tab").nth(1).click()
+    assert "No price is known" in opened.locator("#price-note").inner_text()
+    opened.fill("#price", "2")
+    rows = opened.locator("#price-table tbody tr")
+    assert rows.count() == opened.evaluate("app.shown.result.ranking.length")
+    opened.locator("#price-ratio").focus()
+    opened.keyboard.press("Home")  # an output token costs what an input token costs
+    cells = rows.first.locator("td").all_inner_texts()
+    _, _, of_input, of_output, alike, output_alone = cells
+    assert of_input == of_output == alike
+    assert float(output_alone) > float(of_output)
+    opened.wait_for_url("**ratio=1&**")
+
+
+def test_the_time_line_of_a_point_is_drawn(opened):  # noqa: F811
+    opened.locator("#timeline").scroll_into_view_if_needed()
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(opened.locator("#timeline-facts")).to_contain_text("the steady window")
+    label = opened.locator("#timeline").get_attribute("aria-label")
+    assert label.startswith("output tokens per second, requests and KV cache over")
+
+
+def test_tables_are_of_the_experiment_in_sight(opened):  # noqa: F811
+    sections = opened.locator(".of-experiment")
+    assert [sections.nth(place).is_visible() for place in range(2)] == [True, False]
+    opened.get_by_role("tab").nth(1).click()
+    assert [sections.nth(place).is_visible() for place in range(2)] == [False, True]
+
+
+def test_a_claim_is_marked_apart(opened):  # noqa: F811
+    marks = opened.get_by_text("claim, computed by the search; sliders do not change it")
+    assert marks.count() == 2  # beside the answer, and above the claims
+    levels_probed = opened.locator(".of-experiment details").first
+    levels_probed.locator("summary").click()
+    assert levels_probed.locator("tbody tr").count() == 6
