@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.results.ids import one_model
+from orchestrator.results.ids import model_key
 from orchestrator.results.records import DeploymentRow
 
 _MEMORY_FIGURES = (
@@ -91,9 +91,9 @@ class StoredDeployment:
         return self.engine != "endpoint"
 
     @property
-    def one_model(self) -> str:
-        """The same for all checkpoints of one model."""
-        return one_model(self.model, {"parameters": self.prediction.parameters})
+    def model_key(self) -> str:
+        """A key that all checkpoints of one model share."""
+        return model_key(self.model, {"parameters": self.prediction.parameters})
 
     @property
     def is_quantized(self) -> bool:

@@ -95,7 +95,7 @@ class AnsweredLaunch:
 
     @property
     def family(self) -> AnswerFamily:
-        return AnswerFamily(self.deployment.one_model, self.answers[0].api)
+        return AnswerFamily(self.deployment.model_key, self.answers[0].api)
 
 
 def _as_stored(deployment: StoredDeployment) -> StoredDeployment:

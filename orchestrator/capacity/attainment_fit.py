@@ -28,20 +28,22 @@ class AttainmentFit:
     def __init__(self, levels: Sequence[LevelEvidence], target: float) -> None:
         from scipy.special import logit  # imported late, here and below: most sweeps search nothing
 
-        usable = [there for there in levels if is_known(there)]
-        shares = [_smoothed_share(there) for there in usable]
-        weights = [max(there.effective, there.requests / PRIOR_EFFECT, 1.0) for there in usable]
+        usable = [evidence for evidence in levels if is_known(evidence)]
+        shares = [_smoothed_share(evidence) for evidence in usable]
+        weights = [
+            max(evidence.effective, evidence.requests / PRIOR_EFFECT, 1.0) for evidence in usable
+        ]
         logits = logit(isotonic(shares, weights))
-        log_levels = np.log([there.level for there in usable])
+        log_levels = np.log([evidence.level for evidence in usable])
         self._log_levels = np.concatenate([[log_levels[0] - 1.0], log_levels])
         self._logits = np.concatenate([[logits[0] + LEAST_POWER], logits])
         self._target = target
         self.effect = levels[0].usual_effect  # the design effect that was learned
-        self._by_level = {there.level: there for there in levels}
+        self._by_level = {evidence.level: evidence for evidence in levels}
         undecided = [
-            there.requests / there.probes
-            for there in levels
-            if there.verdict is None and there.whole
+            evidence.requests / evidence.probes
+            for evidence in levels
+            if evidence.verdict is None and evidence.whole
         ]
         # requests of a probe of full length, as far as is known
         self.longest_probe = max(undecided, default=math.inf)
@@ -70,13 +72,13 @@ class AttainmentFit:
         fails takes ``FEWEST_TO_FAIL`` independent requests at least.
         """
         share = self.share(level)
-        there = self._by_level.get(level)
-        if there is None:
+        evidence = self._by_level.get(level)
+        if evidence is None:
             shown = independent = effective = 0.0
         else:
-            shown = there.log_evidence(share > self._target)
-            independent = there.requests / self.effect
-            effective = there.effective
+            shown = evidence.log_evidence(share > self._target)
+            independent = evidence.requests / self.effect
+            effective = evidence.effective
         if independent >= FEWEST:
             share = self._off_target(share, independent)
         needed = requests_needed(share, self._target, self.effect, shown)
@@ -93,14 +95,14 @@ class AttainmentFit:
         return self._target + math.copysign(max(error, abs(distance)), distance)
 
 
-def is_known(there: LevelEvidence) -> bool:
+def is_known(evidence: LevelEvidence) -> bool:
     """Whether anything is known of the level that a fit can use."""
-    return bool(there.requests) or there.verdict == "fails" or there.blocked
+    return bool(evidence.requests) or evidence.verdict == "fails" or evidence.blocked
 
 
-def _smoothed_share(there: LevelEvidence) -> float:
+def _smoothed_share(evidence: LevelEvidence) -> float:
     """The share at a level with half a request added that met the limits, and half a request that
     missed them, so that its logit is finite.
     """
-    met = (there.share or 0.0) * there.requests
-    return (met + 0.5) / ((there.requests or FEWEST) + 1)
+    met = (evidence.share or 0.0) * evidence.requests
+    return (met + 0.5) / ((evidence.requests or FEWEST) + 1)

@@ -158,7 +158,7 @@ def group_of(point: StoredPoint) -> Group:
     """The group that a point is shown in: all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
     return Group(
-        head.experiment, head.workload, deployment.one_model, deployment.hardware, point.emulated
+        head.experiment, head.workload, deployment.model_key, deployment.hardware, point.emulated
     )
 
 

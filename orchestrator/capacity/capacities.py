@@ -43,7 +43,7 @@ _FIGURE_OF = {
 class Group:
     """What is ranked together.
 
-    ``model``: as ``ids.one_model`` names it. ``hardware`` is empty where prices make several kinds
+    ``model``: as ``ids.model_key`` names it. ``hardware`` is empty where prices make several kinds
     comparable.
     """
 

@@ -20,14 +20,16 @@ from orchestrator.capacity.attainment_fit import AttainmentFit
 from orchestrator.capacity.levels import HIGHEST, LOWEST, SAME, STEPS, LevelEvidence, SearchState
 from orchestrator.capacity.sequential_test import FEWEST, PATIENT
 
-# where nothing is predicted: too high is known in seconds, too low takes as long as a hundred
-# requests do
+# Where nothing is predicted. Rather too high than too low: a level that is too high shows it in
+# seconds, one that is too low takes as long as a hundred requests.
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
-# a claim is of use from the expected capacity divided by this: with 4, a cliff took 67 % more load
+# a claim below the expected capacity divided by this is of no use: with 4 instead, searches at a
+# cliff took 67 % more load
 WORTHLESS = 1.5
 SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
-# raising the claim, which is what was asked for, counts this many times as much as lowering ``high``:
-# with 1, median claims were 0.7 % of the capacity lower (benchmarks/search/RESULTS.md, as all below)
+# Raising the claim, which is what was asked for, counts this many times as much as lowering ``high``.
+# With 1, median claims were 0.7 % of the capacity lower. This figure and all below:
+# benchmarks/search/RESULTS.md.
 RAISE = 3.0
 
 
@@ -38,11 +40,12 @@ MOST_SCREENING = 3  # probes of a level that only say whether to go up or down
 
 
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
-    """The level to be probed next; None: no probe would tell more. ``guess``: as of
+    """The level to be probed next; None: no probe would tell more. ``guess``: as in
     ``level_to_explore``.
     """
-    starts = 1 + any(there.start for there in state.levels)
-    return level_to_explore(state, guess, starts > 1) or level_to_confirm(state, starts)
+    confirms_last = any(evidence.start > 0 for evidence in state.levels)
+    starts = 2 if confirms_last else 1
+    return level_to_explore(state, guess, confirms_last) or level_to_confirm(state, starts)
 
 
 def level_to_explore(
@@ -54,16 +57,17 @@ def level_to_explore(
     """A level whose verdict is still open; None: there is none worth its load, or it is time to
     confirm one.
 
-    ``guess``: up to where the tier is expected to hold. ``confirms_last``: levels are confirmed on
-    another start of the engine, when nothing is left to explore on this one. ``left_s``: seconds of
-    load that are left; of requests in flight it is not known how many come in a second.
+    ``guess``: the highest level that the tier is expected to hold. ``confirms_last``: levels are
+    confirmed on another start of the engine, when nothing is left to explore on this one.
+    ``left_s``: seconds of load that are left; ignored for levels in requests in flight, because it
+    is not known how many requests those make in a second.
     """
     if not state.levels:
         first = FIRST_IN_FLIGHT if state.whole_numbers else FIRST_RATE
         return state.on_grid(guess or first)
-    for there in state.levels:
-        if not (there.requests or there.verdict or there.blocked):
-            return there.level  # none of its probes was valid
+    for evidence in state.levels:
+        if not (evidence.requests or evidence.verdict or evidence.blocked):
+            return evidence.level  # none of its probes was valid
     if state.is_screening:
         return _further_out(state)
     if state.is_precise(state.low if confirms_last else state.confirmed_level):
@@ -80,8 +84,8 @@ def level_to_explore(
 
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
     """The highest level that was shown to hold and is not confirmed yet, but may still be; None: it
-    is confirmed, or there is none. ``starts``: of the engine, that a claim shall be
-    confirmed on.
+    is confirmed, or there is none. ``starts``: 2 where a claim is confirmed on a second start of the
+    engine.
     """
     if starts == 1 and state.is_precise(state.confirmed_level):
         return None
@@ -91,12 +95,12 @@ def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
 def level_among_rivals(
     state: SearchState, leader_estimate: float, level: float | None
 ) -> float | None:
-    """``level``, which a search by itself would probe, unless it lies below what the leader of a
-    race is expected to hold: then the level of the leader, until it is confirmed or fails, or as
-    much was spent on it as ever is; None: nothing is left to probe.
+    """The level that a search in a race probes next; None: nothing is left to probe.
 
-    A deployment that holds less than the leader does not win, however exactly its capacity is
-    known.
+    ``level``: what the search would probe by itself. A level below ``leader_estimate``, which the
+    leader of the race is expected to hold, is not worth a probe: a deployment that holds less does
+    not win, however exactly its capacity is known. Then the level of the leader is probed instead,
+    until it is confirmed, is shown to fail, or has had all its probes.
     """
     at_leader = state.on_grid(leader_estimate)
     if at_leader > leader_estimate * SAME:
@@ -105,15 +109,15 @@ def level_among_rivals(
         return at_leader
     if level is None or level >= at_leader:
         return level
-    there = state.at(at_leader)
-    if there is not None and _is_done(there):
+    evidence = state.at(at_leader)
+    if evidence is not None and _is_done(evidence):
         return None
     return None if at_leader >= state.ceiling else at_leader
 
 
 def expected_requests(state: SearchState, level: float) -> float:
-    """Requests that a probe of the level should take: to a verdict, or where that is out of reach
-    to know its share.
+    """Requests that a probe of the level should take: enough for a verdict or, where that is out of
+    reach, enough to know the share of requests that meet the limits.
     """
     if state.is_screening:
         return SCREENING
@@ -129,35 +133,35 @@ def affordable_requests(fit: AttainmentFit, level: float) -> float | None:
     return requests if requests <= most else None
 
 
-def is_spent(there: LevelEvidence) -> bool:
-    """Whether the level had all probes that it gets to be decided, or to be confirmed once it was
-    shown to hold. Probes that ended early count half.
+def is_spent(evidence: LevelEvidence) -> bool:
+    """Whether the level had all the probes that it gets: MOST_REPEATS to be decided, and as many
+    again to be confirmed once it was shown to hold. Probes that ended early count half.
     """
-    most = 2 * MOST_REPEATS if there.verdict == "holds" else MOST_REPEATS
-    return there.whole >= most or there.probes >= 2 * most
+    most = 2 * MOST_REPEATS if evidence.verdict == "holds" else MOST_REPEATS
+    return evidence.whole >= most or evidence.probes >= 2 * most
 
 
-def _is_done(there: LevelEvidence) -> bool:
-    return there.confirmed or there.verdict == "fails" or is_spent(there)
+def _is_done(evidence: LevelEvidence) -> bool:
+    return evidence.confirmed or evidence.verdict == "fails" or is_spent(evidence)
 
 
 def _unconfirmed(state: SearchState, starts: int) -> float | None:
     """The highest level that was shown to hold and may still be confirmed; None: it is confirmed,
     or there is none.
     """
-    for there in reversed(state.levels):
-        if there.verdict != "holds" or there.level >= state.high:
+    for evidence in reversed(state.levels):
+        if evidence.verdict != "holds" or evidence.level >= state.high:
             continue
-        if there.confirmed and (starts == 1 or there.start):
+        if evidence.confirmed and (starts == 1 or evidence.start):
             return None
-        if not is_spent(there):
-            return there.level
+        if not is_spent(evidence):
+            return evidence.level
     return None
 
 
 def _further_out(state: SearchState) -> float | None:
-    """The bracket is open at one end: a level further out, by two. None: further out nothing can be
-    shown.
+    """A level beyond the end at which the bracket is open: twice the highest or half the lowest, or
+    the outermost one again. None: nothing can be shown there.
     """
     upward = math.isinf(state.ceiling)
     top = state.levels[-1]
@@ -188,14 +192,14 @@ def _ends_downward(lowest: LevelEvidence) -> bool:
 
 
 def _undecided(state: SearchState) -> float | None:
-    """The lowest level that one probe did not decide, because it was short or alone."""
+    """The lowest undecided level that another probe could still decide."""
     ceiling = state.ceiling
-    for there in state.levels:
-        if there.verdict is not None or there.level >= ceiling:
+    for evidence in state.levels:
+        if evidence.verdict is not None or evidence.level >= ceiling:
             continue
-        more_would_tell = not there.whole or there.requests >= FEWEST
-        if more_would_tell and there.probes < MOST_SCREENING:
-            return there.level
+        more_would_tell = not evidence.whole or evidence.requests >= FEWEST
+        if more_would_tell and evidence.probes < MOST_SCREENING:
+            return evidence.level
     return None
 
 
@@ -231,11 +235,11 @@ def _inside(state: SearchState, confirms_last: bool, left_s: float) -> float | N
         held = fit.level_of(state.target) / WORTHLESS
     candidates: list[_Candidate] = []
     for level in _levels_between(state, held, state.ceiling):
-        there = state.at(level)
+        evidence = state.at(level)
         is_shown = state.is_shown_to_hold(level)
         if level < state.low or (is_shown and confirms_last):
             continue
-        if there is not None and is_spent(there):
+        if evidence is not None and is_spent(evidence):
             continue
         requests = affordable_requests(fit, level)
         if requests is None:
@@ -264,5 +268,5 @@ def _levels_between(state: SearchState, low: float, high: float) -> list[float]:
     first = math.ceil(math.log2(low) * STEPS)
     last = math.floor(math.log2(high) * STEPS)
     on_grid = {state.on_grid(2.0 ** (step / STEPS)) for step in range(first, last + 1)}
-    probed = {there.level for there in state.levels}
+    probed = {evidence.level for evidence in state.levels}
     return sorted(level for level in on_grid | probed if low < level < high)

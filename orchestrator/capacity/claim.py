@@ -71,7 +71,7 @@ def claim_of(
 ) -> Claim:
     """What is claimed of these levels, the lowest first. Arguments as of ``search_state``."""
     state = search_state(levels, target, whole_numbers, precision)
-    verdicts = {there.pointless for there in levels}
+    verdicts = {evidence.pointless for evidence in levels}
     if Validity.BROKEN_OUTPUT in verdicts:  # whatever was measured was no output
         return Claim(None, 0.0, math.inf, "broken_output", tuple(levels))
     pointless = [status for status in POINTLESS if status in verdicts]
@@ -88,22 +88,26 @@ def claim_document(claim: Claim) -> dict[str, float | str | None]:
 
 def _status(state: SearchState) -> ClaimStatus:
     """Why a search would end here, if no verdict of a probe ended it."""
-    if any(there.verdict == "holds" and there.level > state.high for there in state.levels):
+    if any(
+        evidence.verdict == "holds" and evidence.level > state.high for evidence in state.levels
+    ):
         return "non_monotonic"
     if state.is_precise(state.confirmed_level):
         above = state.at(state.high)
         return "cliff" if above is not None and above.collapsed else "converged"
     if next_level(state) is not None:
         return "budget"
-    between = [there for there in state.levels if state.confirmed_level < there.level < state.high]
-    if any(there.blocked and there.client_bound for there in between):
+    between = [
+        evidence for evidence in state.levels if state.confirmed_level < evidence.level < state.high
+    ]
+    if any(evidence.blocked and evidence.client_bound for evidence in between):
         return "client_bound"
     nothing_holds = math.isfinite(state.high) and not state.low
-    if nothing_holds and all(_tells_nothing(there) for there in between):
+    if nothing_holds and all(_tells_nothing(evidence) for evidence in between):
         return "nothing_holds"
     return "unresolved"
 
 
-def _tells_nothing(there: LevelEvidence) -> bool:
+def _tells_nothing(evidence: LevelEvidence) -> bool:
     """Whether a level is so low that its probes get too few requests."""
-    return there.verdict is None and there.requests < FEWEST and not there.blocked
+    return evidence.verdict is None and evidence.requests < FEWEST and not evidence.blocked

@@ -47,7 +47,7 @@ def is_dominated(claim: Claim, lead: float) -> bool:
     if claim.high > lead * SAME:
         return False
     return not any(
-        there.verdict == "holds" and there.level * SAME >= lead for there in claim.levels
+        evidence.verdict == "holds" and evidence.level * SAME >= lead for evidence in claim.levels
     )
 
 
@@ -55,7 +55,7 @@ def expected(claim: Claim, target: float) -> float | None:
     """The level that is expected to hold, within the bounds; None: no probe tells. A dominated
     deployment has no claim, and how far it missed at the leader's level tells it from others.
     """
-    if not any(is_known(there) for there in claim.levels):
+    if not any(is_known(evidence) for evidence in claim.levels):
         return None
     level = AttainmentFit(claim.levels, target).level_of(target)
     return min(max(level, claim.low), claim.high)
@@ -63,7 +63,11 @@ def expected(claim: Claim, target: float) -> float | None:
 
 def estimate(claim: Claim, target: float) -> float | None:
     """``expected``, where probes lie on both sides of the target; None: it would be a guess."""
-    shares = [there.share for there in claim.levels if there.requests and there.share is not None]
+    shares = [
+        evidence.share
+        for evidence in claim.levels
+        if evidence.requests and evidence.share is not None
+    ]
     is_bracketed = any(share >= target for share in shares) and any(
         share < target for share in shares
     )
@@ -88,24 +92,24 @@ def among_rivals(claim: Claim, lead: float) -> Claim:
         return claim
     if is_dominated(claim, lead):
         return replace(claim, status="outraced")
-    open_levels = [there for there in claim.levels if _is_open(there, claim, lead)]
+    open_levels = [evidence for evidence in claim.levels if _is_open(evidence, claim, lead)]
     if claim.status != "budget" or not open_levels:
         return claim
-    if any(there.blocked and there.client_bound for there in open_levels):
+    if any(evidence.blocked and evidence.client_bound for evidence in open_levels):
         return replace(claim, status="client_bound")
-    if any(_is_tied(there, lead) for there in open_levels):
+    if any(_is_tied(evidence, lead) for evidence in open_levels):
         return replace(claim, status="unresolved")
     return claim
 
 
-def _is_open(there: LevelEvidence, claim: Claim, lead: float) -> bool:
+def _is_open(evidence: LevelEvidence, claim: Claim, lead: float) -> bool:
     """Whether the level could still be claimed, and lies at the lead or below."""
-    if there.level > lead * SAME or there.verdict == "fails" or there.confirmed:
+    if evidence.level > lead * SAME or evidence.verdict == "fails" or evidence.confirmed:
         return False
-    return there.level > claim.low or there.verdict == "holds"
+    return evidence.level > claim.low or evidence.verdict == "holds"
 
 
-def _is_tied(there: LevelEvidence, lead: float) -> bool:
+def _is_tied(evidence: LevelEvidence, lead: float) -> bool:
     """Whether more probes of the level would not tell it from the lead."""
     near_the_lead = lead / 2 ** (1.5 / STEPS)
-    return there.blocked or (is_spent(there) and there.level > near_the_lead)
+    return evidence.blocked or (is_spent(evidence) and evidence.level > near_the_lead)

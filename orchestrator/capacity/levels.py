@@ -110,7 +110,11 @@ class SearchState:
     def confirmed_level(self) -> float:
         """The highest level that was confirmed, which is what is claimed; 0: none was."""
         return max(
-            (there.level for there in self.levels if there.confirmed and there.level <= self.low),
+            (
+                evidence.level
+                for evidence in self.levels
+                if evidence.confirmed and evidence.level <= self.low
+            ),
             default=0.0,
         )
 
@@ -133,7 +137,7 @@ class SearchState:
         """
         if not self.is_screening:
             return True
-        return any(there.whole and there.verdict is None for there in self.levels)
+        return any(evidence.whole and evidence.verdict is None for evidence in self.levels)
 
     @property
     def reach(self) -> float:
@@ -143,7 +147,11 @@ class SearchState:
     @property
     def ceiling(self) -> float:
         """The level below which everything lies that is probed: it fails, or cannot be measured."""
-        blocked = (there.level for there in self.levels if there.blocked and there.level > self.low)
+        blocked = (
+            evidence.level
+            for evidence in self.levels
+            if evidence.blocked and evidence.level > self.low
+        )
         return min(self.high, *blocked, math.inf)
 
     @property
@@ -151,19 +159,19 @@ class SearchState:
         """Levels below the ceiling that could hold, the lowest first."""
         ceiling = self.ceiling
         return [
-            there.level
-            for there in self.levels
-            if there.level < ceiling and _could_hold(there, self.target)
+            evidence.level
+            for evidence in self.levels
+            if evidence.level < ceiling and _could_hold(evidence, self.target)
         ]
 
     def at(self, level: float) -> LevelEvidence | None:
         """What is known of a level; None: it was not probed."""
-        return next((there for there in self.levels if there.level == level), None)
+        return next((evidence for evidence in self.levels if evidence.level == level), None)
 
     def is_shown_to_hold(self, level: float) -> bool:
         """Whether probes showed that the level holds, confirmed or not."""
-        there = self.at(level)
-        return there is not None and there.verdict == "holds"
+        evidence = self.at(level)
+        return evidence is not None and evidence.verdict == "holds"
 
     def on_grid(self, level: float) -> float:
         """The nearest level that may be probed."""
@@ -179,9 +187,15 @@ def search_state(
     precision: float = PRECISION,
 ) -> SearchState:
     """Where these levels, the lowest first, hold and fail. Arguments as of ``SearchState``."""
-    high = min((there.level for there in levels if there.verdict == "fails"), default=math.inf)
+    high = min(
+        (evidence.level for evidence in levels if evidence.verdict == "fails"), default=math.inf
+    )
     low = max(
-        (there.level for there in levels if there.verdict == "holds" and there.level < high),
+        (
+            evidence.level
+            for evidence in levels
+            if evidence.verdict == "holds" and evidence.level < high
+        ),
         default=0.0,
     )
     return SearchState(levels, low, high, target, whole_numbers, precision)
@@ -203,22 +217,22 @@ def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[
 def earlier_probes(
     probes: Sequence[ProbeOutcome],
     level: float,
-    there: LevelEvidence | None,
+    evidence: LevelEvidence | None,
     targets: Sequence[float],
     start: int,
 ) -> tuple[EarlierProbes, ...]:
     """What the next probe of ``level`` begins with, for each test.
 
-    ``probes``: all of the tier. ``there``: what is known of that level. ``start``: of the engine.
+    ``probes``: all of the tier. ``evidence``: what is known of that level. ``start``: of the engine.
     To confirm a level, only probes after those that showed that it holds count, and on the second
     start only those of that start.
     """
     by_level = grouped((probe.level, probe) for probe in probes)
     here = [probe for probe in by_level.pop(level, []) if probe.met]
     counting = [probe for probe in here if probe.shows in EVIDENCE]
-    confirms = there is not None and there.verdict == "holds"
-    if there is not None and confirms:
-        counting = counting[there.proof :]
+    confirms = evidence is not None and evidence.verdict == "holds"
+    if evidence is not None and confirms:
+        counting = counting[evidence.proof :]
         if start:
             counting = [probe for probe in counting if probe.start]
     counted = {id(probe) for probe in counting}
@@ -397,8 +411,8 @@ def _share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> tuple[
     return requests, max(1 - (1 - tests[0].target) * misses_over_allowed / requests, 0.0)
 
 
-def _could_hold(there: LevelEvidence, target: float) -> bool:
-    return there.verdict == "holds" or (there.share or 0.0) >= target
+def _could_hold(evidence: LevelEvidence, target: float) -> bool:
+    return evidence.verdict == "holds" or (evidence.share or 0.0) >= target
 
 
 def _miss_runs(

@@ -324,7 +324,7 @@ class Tier:
         While the search only needs to know whether to go up or down, the first probe of a level is
         quick: without that, searches took 17 % more load.
         """
-        there = self.state.at(level)
-        if there is None and self.state.is_screening:
+        evidence = self.state.at(level)
+        if evidence is None and self.state.is_screening:
             return (EarlierProbes(quick=True),) * len(self._targets)
-        return earlier_probes(self._probes, level, there, self._targets, start)
+        return earlier_probes(self._probes, level, evidence, self._targets, start)

@@ -69,13 +69,13 @@ def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a whole model in memory. The parts do not overlap, but for a tied ``lm_head`` and
-    ``mlp``.
+    """Bytes of a whole model in memory. The parts do not overlap, except that ``mlp`` is a part of
+    ``layers`` and a tied ``lm_head`` is the embedding.
     """
 
     embedding: float
     layers: float  # attention, dense MLPs and shared experts: divided among tensor-parallel ranks
-    mlp: float  # dense MLPs and shared experts alone, a part of ``layers``
+    mlp: float  # dense MLPs and shared experts alone
     kv_projection: float  # divided among ranks up to the number of KV heads
     replicated: float  # norms, routers, latents: on every tensor-parallel rank
     experts: float
@@ -115,8 +115,8 @@ _PARTS = (*_SCALED_PARTS, "embedding", "replicated", "lm_head")
 
 
 def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
-    """Bytes of the layers in the checkpoint over those that the formula gives. The layers of a
-    draft, which are in the checkpoint too, do not count.
+    """Bytes of the layers in the checkpoint over those that the formula gives. What the checkpoint
+    has beyond the formula may be the layers of a draft: that much of it does not count.
     """
     element = dtype_bytes(facts.dtype)
     if facts.quantization:
@@ -129,7 +129,8 @@ def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
         return 1.0
     beyond = checkpoint_bytes - stored.total
     draft_bytes = facts.draft_layers * _layer_bytes(facts, stored)
-    return (inner + beyond - min(max(0.0, beyond), draft_bytes)) / inner
+    explained_by_draft = min(max(0.0, beyond), draft_bytes)
+    return (inner + beyond - explained_by_draft) / inner
 
 
 def quantization_in_memory(
@@ -184,8 +185,8 @@ def _layer_bytes(facts: ModelFacts, stored: Weights) -> float:
 
 
 def draft_layer_bytes(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes on one rank of one of the model's own draft layers: those of a layer, and of the
-    projection to which it adds, which every rank has whole.
+    """Bytes on one rank of one of the model's own draft layers: those of any layer, and of the
+    projection that a draft layer adds, which every rank has whole.
     """
     shape, tensor = facts.shape, settings.tensor_parallel_size
     dense = parts.layers / tensor + parts.replicated
@@ -228,9 +229,11 @@ def weight_bytes_per_rank(
     shared: bool = False,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """Bytes on the fullest rank, with those of a draft. Experts are spread over all ranks of a
-    stage; with ``shared`` dense MLPs, shared experts and the output layer are too, else over the
-    tensor-parallel ranks of each data-parallel one.
+    """Bytes on the fullest rank, with those of a draft.
+
+    Experts are spread over all ranks of a stage. Dense MLPs, shared experts and the output layer
+    are spread over these, too, if ``shared``; otherwise only over the tensor-parallel ranks, and
+    every data-parallel rank has all of them.
     """
     shape = facts.shape
     tensor = settings.tensor_parallel_size
@@ -260,7 +263,7 @@ def weight_bytes_per_rank(
 
 
 def _expert_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes of the experts of all stages that the fullest rank of each would hold."""
+    """Bytes of experts on the fullest rank, if it held those of all stages."""
     experts = facts.shape.num_experts
     spread = expert_parallel_size(settings)
     if spread > 1 and experts:  # whole experts
@@ -320,8 +323,8 @@ def kv_bytes_per_sequence(
     block: int,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Sliding layers keep a
-    window and one step, layers with a state that alone.
+    """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Layers with a sliding window
+    keep the window and the tokens of one step; layers with a state keep only the state.
     """
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False, draft=draft)
@@ -347,8 +350,8 @@ def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
 
 
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
-    """Data type of the matrix products, which decides the peak FLOP/s, not that of storage (W4A16:
-    16 bits).
+    """Data type in which matrices are multiplied, which decides the peak FLOP/s. It may differ from
+    that of storage: W4A16 computes in 16 bits.
     """
     scheme = kernel_scheme(facts, settings)
     if scheme in {"int8", "fp4"}:

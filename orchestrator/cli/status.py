@@ -58,7 +58,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
 def _documents(runs: Runs) -> ExperimentRuns:
     from orchestrator.report.documents.run import ExperimentRuns, RunDocument
 
-    ages_s = runs.names()
+    ages_s = runs.file_ages_s()
     documents = []
     for record, _ in runs.all():
         age_s = ages_s.get(f"{record.run_id}.json", 0.0)

@@ -32,7 +32,9 @@ STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
-UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
+# in ``avoid``, where the nodes with the highest numbers are taken last: worse than any node that
+# launches of this sweep use
+UNFIT = 3
 
 
 class ClientHandle(Protocol):
@@ -199,8 +201,8 @@ class ClientRun:
 
 
 class BorrowedClients:
-    """The clients that one launch borrowed from the pool. ``unfit``: nodes to which no other client
-    should move, as was found when these were borrowed.
+    """The clients that one launch borrowed from the pool. ``unfit``: nodes that turned out, when
+    these were borrowed, to be no place for a client.
     """
 
     def __init__(
@@ -344,7 +346,7 @@ class ClientPool:
         Raises NoClient, PlacementError.
         """
         avoid = dict(avoid)
-        # idle clients there would be the first ones taken
+        # idle clients are taken before new ones are started, wherever they are
         self._end_idle_on({node for node, number in avoid.items() if number >= UNFIT})
         unfit: set[str] = set()
         while True:
@@ -420,7 +422,7 @@ class ClientPool:
                 )
         if lost:
             raise NoClient("; ".join(lost.values()), lost)
-        # the first problem ends it: it may be the storage's, which all others would wait for, too
+        # raises at the first problem: if it is the storage's, every other check would wait as long
         for member in new:
             problem = self._reach_problem(member)
             if problem:
@@ -444,7 +446,7 @@ class ClientPool:
         unless ``reusable``.
         """
         for member in members:
-            alive = reusable and _rests(member)
+            alive = reusable and _release(member)
             if not alive:
                 member.handle.kill()
             with self._lock:
@@ -460,9 +462,9 @@ class ClientPool:
     def _end_idle_on(self, nodes: Collection[str]) -> None:
         self._end_idle(lambda member: member.node_id in nodes)
 
-    def _end_idle(self, of: Callable[[PooledClient], bool]) -> None:
+    def _end_idle(self, should_end: Callable[[PooledClient], bool]) -> None:
         with self._lock:
-            ended = [member for member in self._idle if of(member)]
+            ended = [member for member in self._idle if should_end(member)]
             self._idle = [member for member in self._idle if member not in ended]
             self._members = [member for member in self._members if member not in ended]
         for member in ended:
@@ -474,7 +476,7 @@ class ClientPool:
             member.handle.kill()
 
 
-def _rests(member: PooledClient) -> bool:
+def _release(member: PooledClient) -> bool:
     """Release a client. Returns whether it is alive."""
     call = member.handle.begin(ClientHost.rest)
     return answer_or_none(call, "rest", REUSE_LIMIT_S) is not None

@@ -48,8 +48,8 @@ class ModelRules:
     # the device's bytes and the role.
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
     share_of: ShareOf = "all"
-    # Whether it does not start if the KV cache cannot hold max_model_len; else it serves shorter
-    # requests.
+    # Whether it refuses to start where the KV cache cannot hold max_model_len. Otherwise it starts and
+    # serves shorter requests.
     holds_length: Callable[[EngineSettings], bool] = lambda settings: True
     # a max_model_len that is left open becomes the positions that LongRoPE extends
     cuts_longrope: bool = False
@@ -63,8 +63,8 @@ class ModelRules:
     whole_replicas: bool = False
     # data-parallel ranks of attention share dense MLPs, shared experts and output layer
     shares_dense: bool = False
-    # Whether it accepts a ``quantization`` (first) for a checkpoint with a method (second); None: not
-    # known.
+    # Arguments: a value of ``quantization`` and the method of a checkpoint. Whether the engine accepts
+    # the one for the other; None: not known.
     accepts_method: Callable[[str, str], bool] | None = None
     # methods of checkpoints that stay in effect, whatever ``quantization`` says
     fixed_methods: frozenset[str] = frozenset()
@@ -78,9 +78,10 @@ class ModelRules:
     # ``quantization`` values for checkpoints that are stored that way
     stored_methods: frozenset[str] = frozenset()
     whole_groups: bool = False  # ranks cannot share a group of integer weights
-    # except of experts, in checkpoints of these methods
+    # checkpoint methods whose experts are an exception to ``whole_groups``
     halved_groups: frozenset[str] = frozenset()
-    # ranks can share FP8 blocks: those of experts are split evenly, K and V may be uneven
+    # Ranks can share FP8 blocks. Blocks of experts are split evenly, those of K and V may be split
+    # unevenly.
     splits_blocks: bool = False
     draft_vocabulary_slack: int = 0  # tokens by which a draft's vocabulary may differ
     # flags of ``extra_args`` that place or size memory otherwise
@@ -92,7 +93,8 @@ class ModelRules:
     other_positions: str | None = None
     # quantization -> compute capability times ten
     min_capability: Mapping[str, int] = field(default_factory=dict)
-    # of multi-head latent attention that an indexer makes sparse (DeepSeek-V3.2, GLM-5), on NVIDIA
+    # compute capability times ten, on NVIDIA, that multi-head latent attention needs where an indexer
+    # makes it sparse (DeepSeek-V3.2, GLM-5)
     sparse_capability: int = 0
     # Method or scheme -> capabilities times ten for which every release and model has kernels.
     kernels_on: Mapping[str, range] = field(default_factory=dict)

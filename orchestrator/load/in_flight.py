@@ -33,10 +33,10 @@ class InFlight:
     """One request under way, filled by the transport. Instants are ``time.monotonic_ns``; those of
     its record count from the point's start.
 
-    ``parts[i]``: the bytes of a read, ``times[i]``: when they were read; without the head and what
-    was counted while the stream ran. ``end_marker``: the bytes that a read must end with to be
-    perhaps the last one; while it is empty (headers, bodies of known length) every read is
-    examined. ``event_ns[i]``: when event i of ``parsed.tokens`` was complete; not sorted.
+    ``parts[i]``: the bytes of a read; ``times[i]``: when they were read. The head, and reads that
+    were counted while the stream ran, are taken out of both. ``end_marker``: only a read that ends
+    with these bytes may be the last one; while it is empty (headers, bodies of known length) every
+    read is examined. ``event_ns[i]``: when event i of ``parsed.tokens`` was complete; not sorted.
     """
 
     planned: PlannedRequest
@@ -48,7 +48,7 @@ class InFlight:
     gaps: TokenGaps | None = None  # becomes the row of ``token_events``; None: no content came
     parts: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    # the first parts, which the fast path has passed over: they are decoded at the end
+    # how many of the first parts the fast path has passed over: they are decoded at the end
     undecoded: int = FIRST_READS
     event_ns: array[int] = field(default_factory=lambda: array("q"))
     end_marker: bytes = b""

@@ -20,7 +20,7 @@ from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.capacity.levels import PRECISION
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
-from orchestrator.results.ids import one_model
+from orchestrator.results.ids import model_key
 from orchestrator.results.records import PointHead
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
@@ -275,7 +275,7 @@ class StoredExperiment:
             group = Group(
                 experiment=self.name,
                 workload=workload,
-                model=one_model(model, deployment.predicted),
+                model=model_key(model, deployment.predicted),
                 hardware=deployment.hardware.name,
                 emulated=deployment.id in emulators or engine.emulated,
             )
@@ -363,7 +363,7 @@ def _question(experiment: StoredExperiment) -> dict[str, object]:
     control = levels[0].control if levels else load.control
     rules = load.rules(levels[0] if levels else Level(control=control, value=1))
     question: dict[str, object] = {
-        "model": one_model(deployment.settings.model, deployment.predicted)
+        "model": model_key(deployment.settings.model, deployment.predicted)
     }
     for name, value in {**load.workload.identity(), **rules}.items():
         question[name.removesuffix("_s").replace("_", " ")] = value

@@ -23,7 +23,7 @@ from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import Question, Strategy
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
-from orchestrator.results.ids import digest, one_model
+from orchestrator.results.ids import digest, model_key
 from orchestrator.spec.experiment import SweepRules
 from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload, counted
 from orchestrator.spec.settings import Hardware, Strict
@@ -101,7 +101,7 @@ class Deployment(Strict):
         real engines.
         """
         return DeploymentGroup(
-            model=one_model(self.settings.model, self.predicted),
+            model=model_key(self.settings.model, self.predicted),
             hardware="" if per == "usd" else self.hardware.name,
             emulated=ENGINES[self.settings.engine].emulated,
         )

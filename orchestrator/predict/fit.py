@@ -46,7 +46,8 @@ _LEAST = 1e-7  # of constants and latencies, so that they have logarithms
 _ERROR_SCALE = 0.1  # log-ratio beyond which a residual counts as an outlier
 _STEP = 0.2  # in the logarithm of a constant, over which derivatives are taken
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-_CHANCE = 0.2  # |log| that a jitter of 1 must gain in the tail of TTFT: less is chance
+# by how much |log| a jitter of 1 must bring the tail of TTFT closer: less may be chance
+_CHANCE = 0.2
 _DESCRIBED = (
     "model",
     "tensor_parallel_size",
@@ -236,7 +237,7 @@ def _without_undetermined(
 
 
 class _ConstantSearch:
-    """For the values of some constants, as logarithms, that come closest to what was measured."""
+    """Searches the values of some constants, as logarithms, that come closest to the samples."""
 
     def __init__(self, samples: Sequence[FitSample], start: Constants, names: list[str]) -> None:
         self._samples = samples
@@ -257,8 +258,8 @@ class _ConstantSearch:
         return self._start.model_copy(update=dict(zip(self.names, values, strict=True)))
 
     def residuals(self, position: Floats) -> Floats:
-        """Of each sample its groups' log-ratios, whose squares add up to their mean square; then of
-        each constant.
+        """What least squares minimizes: the log-ratios of every sample, scaled so that each sample
+        weighs the same, and then how far each constant is from its start.
         """
         constants = self.at(position)
         ratios = [_log_ratios(sample, constants) for sample in self._samples]
@@ -269,8 +270,8 @@ class _ConstantSearch:
         return float(np.sum(np.log1p((self.residuals(position) / _ERROR_SCALE) ** 2)))
 
     def derivatives(self, position: Floats) -> Floats:
-        """By wide steps: latencies jump by whole steps of the engine, and narrow ones would show
-        the jumps.
+        """Derivatives of the residuals, over wide differences: latencies jump by whole steps of the
+        engine, and narrow differences would show the jumps.
         """
         here = self.residuals(position)
         steps = _STEP * np.eye(len(position))
@@ -296,8 +297,8 @@ class _ConstantSearch:
         return float(np.sqrt(np.sum(left**2) / len(self._samples)))
 
     def spread(self, position: Floats) -> Floats:
-        """Standard deviation of each logarithm, as far as the samples and where it started show it;
-        errors of less than ``_PRIOR`` are taken for that.
+        """Standard deviation of each logarithm, by what the samples and its start show. Noise below
+        ``_PRIOR`` counts as ``_PRIOR``.
         """
         slopes = self.derivatives(position)
         variances = np.diag(np.linalg.inv(slopes.T @ slopes))
@@ -321,8 +322,8 @@ def _scale(name: str, efficiency: float, compute: float, overhead: float) -> flo
 
 
 def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants:
-    """With the jitter that brings the 90th percentile of TTFT closest, where that is more than
-    chance would.
+    """The constants with the jitter that brings the 90th percentile of TTFT closest, unless chance
+    would bring it as close.
     """
 
     def error(candidate: Constants) -> float:
@@ -370,7 +371,9 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
 
 
 def _held_out_error(samples: Sequence[FitSample], start: Constants) -> dict[str, float] | None:
-    """Fits on every other sample and looks at the rest, then the other way round."""
+    """Errors of samples that the constants were not fitted to: one half of the samples is fitted and
+    the other half judged, then the other way round. None: too few samples.
+    """
     if len(samples) < _HELD_OUT_MIN:
         return None
     errors: Errors = {}
@@ -397,7 +400,9 @@ def _errors(sample: FitSample, constants: Constants) -> dict[str, float]:
 
 
 def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestTimes]:
-    """What the model makes of a sample's requests, in closed loop with arrivals of their own."""
+    """A sample's requests and what the model makes of them. In closed loop the requests have the
+    arrivals of the simulation.
+    """
     model = _model(sample, constants)
     schedule = sample.schedule
     ranks = sample.settings.data_parallel_size

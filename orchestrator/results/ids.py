@@ -59,9 +59,9 @@ def safe_name(what: str, name: str) -> str:
     return name
 
 
-def one_model(name: str, predicted: Mapping[str, Any] | None) -> str:
-    """The same for all checkpoints of one model: its number of parameters, which quantization does
-    not change, or its name where the config is unknown.
+def model_key(name: str, predicted: Mapping[str, Any] | None) -> str:
+    """A key that all checkpoints of one model share: the number of its parameters, which
+    quantization does not change, or its name where the config is unknown.
     """
     return str((predicted or {}).get("parameters") or name)
 

@@ -145,8 +145,8 @@ class RunRecord:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except (OverflowError, PermissionError):  # another user's process
-            pass
+        except (OverflowError, PermissionError):
+            pass  # the pid of a damaged record, or another user's process
         started = _started(self.pid)  # may be hidden for another user's process
         return started is None or started == self.pid_started
 
@@ -161,7 +161,7 @@ class RunRecord:
             self.events = [*self.events, note][-MOST_EVENTS:]
         if not item.deployment:
             return
-        # the deployment that was told of last stands last
+        # taken out and put back: the deployment of the newest event stands last
         progress = self.deployments.pop(item.deployment, DeploymentProgress())
         self.deployments[item.deployment] = progress
         if isinstance(item, Phase):
@@ -203,8 +203,10 @@ class Runs:
         self.uri, self.experiment = uri, experiment
         self._blobs = Blobs(parse_location(uri), Retry(RUN_RECORD))
 
-    def names(self) -> dict[str, float]:
-        """File name -> seconds since it was written, by the storage's clock and ours."""
+    def file_ages_s(self) -> dict[str, float]:
+        """File name -> seconds since it was written: our clock minus the storage's. Only shown, never
+        used to judge whether a run is alive.
+        """
         ages_s: dict[str, float] = {}
         for info in self._blobs.listing(f"{self.experiment}/runs", recursive=False):
             if info.is_file and not info.base_name.startswith("."):
@@ -221,7 +223,7 @@ class Runs:
 
     def all(self) -> list[tuple[RunRecord, bytes]]:
         """Every run's record and text, oldest first."""
-        records = [self.read(run_id) for run_id in sorted(_run_ids(self.names()))]
+        records = [self.read(run_id) for run_id in sorted(_run_ids(self.file_ages_s()))]
         return [record for record in records if record is not None]
 
     def put(self, run_id: str, text: bytes) -> None:
@@ -353,15 +355,16 @@ class ActiveRun:
     """A context in which this driver is the experiment's active run, and a listener that keeps its
     record up to date.
 
-    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``tell``: the
-    next listener.
+    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``shown``: the
+    next listener. ``tell``: gets the events of this class; it is ``shown`` until there is a sweep,
+    which then takes its place.
     """
 
     def __init__(
-        self, runs: Runs, stop: threading.Event, tell: Listener, watch: Liveness | None = None
+        self, runs: Runs, stop: threading.Event, shown: Listener, watch: Liveness | None = None
     ) -> None:
-        self.tell = tell
-        self._shown = tell
+        self.tell = shown
+        self._shown = shown
         self._runs = runs
         self._stop = stop
         self._watch = watch or Liveness()
@@ -413,7 +416,7 @@ class ActiveRun:
     def beat(self) -> None:
         """One heartbeat: read what others ask of this run, then write its record."""
         ours = self._record.run_id
-        names = self._runs.names()
+        names = self._runs.file_ages_s().keys()
         other = self._other_running(_run_ids(names) - self._dead - {ours})
         if other is not None or f"{ours}.json" not in names:
             self._lost = True

@@ -91,13 +91,13 @@ class _Kind(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """A launch to start, and its nodes. ``ahead``: key of the launch that it overtakes without
+    """A launch to start, and its nodes. ``overtaken``: key of the launch that it overtakes without
     delaying it; empty if it overtakes none.
     """
 
     job: Waiting
     nodes: Nodes
-    ahead: str = ""
+    overtaken: str = ""
 
 
 class Queue:

@@ -142,8 +142,9 @@ class Sweep:
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
         context.cluster.watch(self._tell_silence, context.stop)
         self._show(SweepStep.CHECK_NODES)
-        for text in context.cluster.check_nodes() if total else ():
-            context.tell(Event("node_silent", text))
+        if total:
+            for silence in context.cluster.check_nodes():
+                context.tell(Event("node_silent", silence))
         self._show(SweepStep.ENDED)
         with context.patient():
             self._admit_all()
@@ -389,7 +390,7 @@ class Sweep:
         return reopened
 
     def _withdraw_launch(self, work: DeploymentWork) -> None:
-        """The queued launch of a deployment is not started, because nothing is left to measure."""
+        """Withdraw the queued launch of a deployment, because nothing is left to measure."""
         self._state.withdraw(work.deployment)
         self._context.tell(Phase(work.deployment.label, PhaseName.REFUSED))
 
@@ -591,7 +592,7 @@ class Sweep:
         self._launched[job.key] = work
         self._once_placeable.add(job.resources)
         self._context.breakers.admitted(job.key)
-        head = self._queued.get(pick.ahead)
+        head = self._queued.get(pick.overtaken)
         overtaken = head.deployment if head is not None else None
         reservation = Reservation(job.resources, pick.nodes, now_s + job.estimate_s)
         self._state.admitted(work.deployment, reservation, work.avoid, overtaken)
@@ -664,7 +665,7 @@ class Sweep:
             ended = self._ended.pop(0)
             work = ended.work
             if self._launched.pop(work.deployment.id, None) is None:
-                continue  # an interrupt lists a launch twice
+                continue  # listed twice: an interrupt came while ``_start_and_ask`` started it
             is_queued_again = self._state.ended(work.deployment)
             self._context.breakers.ended(work.deployment.id)
             self._last_admission_inputs = None
@@ -733,7 +734,7 @@ class Sweep:
                 machines, growth, was_placeable, context.most_nodes, context.placement_timeout_s
             )
             waited_s = now_s - since_s
-            if not is_shown:  # one wait is enough for the live view
+            if not is_shown:  # the live view shows only the first wait
                 is_shown = True
                 self._show_wait(resources, growth, waited_s, limit_s)
             if waited_s >= limit_s:

@@ -37,7 +37,9 @@ _REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
 
 
 def _has_configuration_here() -> bool:
-    """As a task on the head's node, which knows the cluster by the address that its monitor has."""
+    """Whether this node's monitor has an autoscaling configuration. Runs on the head's node, because
+    only there the cluster's address is the one that the monitor was started with.
+    """
     return monitor_has_configuration(ray.get_runtime_context().gcs_address)
 
 

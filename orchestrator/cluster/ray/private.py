@@ -243,9 +243,9 @@ class AutoscalerReport:
     refused: Mapping[str, RefusedNodes] = field(default_factory=dict)
     last_refused: Mapping[str, LastRefusal] = field(default_factory=dict)
     infeasible: frozenset[str] = frozenset()
-    # Whether the head's monitor was started with a configuration, as far as that was asked. None:
-    # the head has not answered yet.
-    by_hand: bool | None = False
+    # Whether the head's monitor was started with a configuration; False also where that did not
+    # have to be asked. None: the head has not answered yet.
+    monitor_configured: bool | None = False
 
     @property
     def configured(self) -> bool | None:
@@ -255,28 +255,28 @@ class AutoscalerReport:
         """
         if any(not name.startswith(UNNAMED) for name in self.types):
             return True
-        return self.by_hand
+        return self.monitor_configured
 
 
 def autoscaler_report(
-    gcs_address: str, by_hand: Callable[[], bool | None]
+    gcs_address: str, monitor_configured: Callable[[], bool | None]
 ) -> AutoscalerReport | None:
     """The last report of this cluster's autoscaler; None where it cannot be read.
 
-    ``by_hand``: whether the head's monitor was started with a configuration; None while that is not
-    known. It is called where the cluster's status does not tell.
+    ``monitor_configured``: whether the head's monitor was started with a configuration; None while
+    that is not known. It is called where the cluster's status does not tell.
     """
     try:
         from ray.autoscaler.v2.utils import is_autoscaler_v2
 
         if is_autoscaler_v2(fetch_from_server=True):
-            return _report_v2(gcs_address, by_hand)
+            return _report_v2(gcs_address, monitor_configured)
         return _report_v1()
     except Exception:
         return None
 
 
-def _report_v2(gcs_address: str, by_hand: Callable[[], bool | None]) -> AutoscalerReport:
+def _report_v2(gcs_address: str, monitor_configured: Callable[[], bool | None]) -> AutoscalerReport:
     from ray.autoscaler.v2.sdk import GcsClient
     from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
@@ -303,7 +303,7 @@ def _report_v2(gcs_address: str, by_hand: Callable[[], bool | None]) -> Autoscal
         coming=Counter(instance.ray_node_type_name for instance in autoscaler.pending_instances),
         refused=_refused_v2(autoscaler.failed_instance_requests),
         infeasible=frozenset(infeasible),
-        by_hand=False if is_named else by_hand(),
+        monitor_configured=False if is_named else monitor_configured(),
     )
 
 

@@ -47,7 +47,7 @@ def parse_head(raw: bytes) -> Head | None:
     """
     start = 0
     while True:
-        if not b"HTTP/1."[: len(raw) - start] == raw[start : start + 7]:
+        if raw[start : start + 7] != b"HTTP/1."[: len(raw) - start]:  # as far as it has come
             raise BadHttp(f"not an HTTP/1.x response: {raw[start : start + ERROR_CHARACTERS]!r}")
         end = raw.find(b"\r\n\r\n", start)
         if end < 0:
@@ -188,9 +188,9 @@ def since_event_chunk(reads: Sequence[bytes]) -> Sequence[bytes] | None:
     """The reads after the last read that is exactly one chunk with one event; None: no such read
     among the last few.
 
-    A chunk begins with them, so the end of a chunked body is found without reading all of it. Only
-    a server that sends, within a larger chunk, what looks like a whole chunk can deceive this;
-    ``ResponseReader.finish`` notices.
+    The first of them begins a chunk, so the end of a chunked body is found without reading all of
+    it. What looks like a whole chunk may be a part of a larger one; ``ResponseReader.finish``
+    notices that.
     """
     for back in range(2, min(len(reads), SEARCHED_READS) + 1):
         size, _, chunk = reads[-back].partition(b"\r\n")

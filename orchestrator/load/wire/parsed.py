@@ -84,7 +84,7 @@ class Parsed:
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     running: RunningCount | None = None
-    total_event: int = -1  # index of the event that told output_tokens
+    total_event: int = -1  # index of the event that reported output_tokens
     unseen_tokens: int = 0  # counted by the engine before the first text, and never streamed
     thoughts: list[int] = field(default_factory=list)  # indices of events with reasoning only
     finish_reason: str | None = None
@@ -93,14 +93,14 @@ class Parsed:
     ended: bool = False  # the end marker came
     garbage: str | None = None  # the first thing that does not belong to this API
     ignored: str | None = None  # the first event that held nothing of this API, like a heartbeat
-    # the reply, reasoning included; collected only where it is a list, because it is needed
+    # the reply, reasoning included; None: nobody needs it, so it is not collected
     texts: list[str] | None = None
     answer_texts: list[str] = field(default_factory=list)  # the same without the reasoning
     token_ids: list[int] | None = None
-    # the text, and the number of ids, of the last event of an API that repeats all so far
+    # where each event repeats the whole reply so far: text and number of ids of the last event
     last_text: str = ""
     last_ids: int = 0
-    # of the reply's tokens, where asked for; NaN where a token has none
+    # of the reply's tokens, where they were asked for; NaN for a token without one
     logprobs: list[float] | None = None
 
     @property
@@ -119,7 +119,10 @@ class Parsed:
         """Tokens of reasoning: as the engine reports them, else those of the events that held it."""
         if self.reasoning_tokens is not None:
             return self.reasoning_tokens
-        return sum(abs(self.tokens[event]) for event in self.thoughts)
+        # an event of unknown count held one token at least
+        return sum(
+            1 if self.tokens[event] == UNKNOWN else self.tokens[event] for event in self.thoughts
+        )
 
     @property
     def has_content(self) -> bool:

@@ -52,8 +52,8 @@ def test_an_endpoint_was_not_launched() -> None:
 def test_checkpoints_with_as_many_parameters_are_one_model() -> None:
     first = deployment(model="some/model", predicted_json='{"parameters": 8000}')
     second = deployment(model="some/model-awq", predicted_json='{"parameters": 8000}')
-    assert first.one_model == second.one_model == "8000"
-    assert deployment(model="some/model").one_model == "some/model"
+    assert first.model_key == second.model_key == "8000"
+    assert deployment(model="some/model").model_key == "some/model"
 
 
 def test_a_deployment_is_quantized_by_its_settings_or_its_checkpoint() -> None:

@@ -52,7 +52,7 @@ def test_a_level_far_below_the_target_fails_no_higher_one() -> None:
     brief = [
         ProbeOutcome(level, (np.arange(31) > 20,), "misses", whole=False) for level in (4.0, 8.0)
     ]
-    assert [there.verdict for there in at_levels(brief, [TARGET])] == [None, None]
+    assert [evidence.verdict for evidence in at_levels(brief, [TARGET])] == [None, None]
 
 
 def test_one_miss_fails_a_target_of_all_requests() -> None:

@@ -44,7 +44,7 @@ def test_what_became_of_the_run_is_said_and_is_the_exit_status(
     was_asked: list[bool] = []
 
     def change() -> None:
-        was_asked.append(f"{record.run_id}.stop" in runs.names())
+        was_asked.append(f"{record.run_id}.stop" in runs.file_ages_s())
         if becomes is REMOVED:
             runs.remove(record.run_id)
         elif becomes:

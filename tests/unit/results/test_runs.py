@@ -183,9 +183,9 @@ class Interleaved(Runs):
         self.turn()
         return super().read(run_id)
 
-    def names(self) -> dict[str, float]:
+    def file_ages_s(self) -> dict[str, float]:
         self.turn()
-        return super().names()
+        return super().file_ages_s()
 
     def remove(self, run_id: str) -> None:
         self.turn()
@@ -316,7 +316,7 @@ def test_storage_that_does_not_answer_ends_no_run(
     active, _ = entered(runs, stop)
     monkeypatch.setattr(module, "EVERY_S", 0.01)
     with active, monkeypatch.context() as patch:
-        patch.setattr(Runs, "names", fails)
+        patch.setattr(Runs, "file_ages_s", fails)
         assert through.wait(10)
     assert not stop.is_set()
     assert [one.state for one, _ in runs.all()] == ["ended"]

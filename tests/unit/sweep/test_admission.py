@@ -116,7 +116,7 @@ def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> Non
     assert choose(Queue([gang, long]), GPU8, reservations, now_s=0.0) is None
     picked = choose(Queue([gang, long, short]), GPU8, reservations, now_s=0.0)
     assert picked is not None
-    assert (picked.job.key, picked.ahead) == ("short", "gang")
+    assert (picked.job.key, picked.overtaken) == ("short", "gang")
 
 
 def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
@@ -124,7 +124,7 @@ def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
     small = Waiting("small", gpu_need(1), 1)
     picked = choose(Queue([never, small]), GPU8, (), now_s=0.0)
     assert picked is not None
-    assert (picked.job.key, picked.ahead) == ("small", "")
+    assert (picked.job.key, picked.overtaken) == ("small", "")
 
 
 replicas = st.builds(

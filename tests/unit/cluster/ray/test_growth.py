@@ -129,9 +129,9 @@ BIG = Footprint((Bundle(16, 1.0),))
 def test_without_an_answer_nodes_may_come_and_without_types_none_do() -> None:
     assert Saying(None).after(5.0) == Growth(may=True)
     assert not Saying(AutoscalerReport(("node_ab12",), 1)).after(5.0).may
-    unanswered = AutoscalerReport(("node_ab12",), 1, by_hand=None)
+    unanswered = AutoscalerReport(("node_ab12",), 1, monitor_configured=None)
     assert Saying(unanswered).after(5.0) == Growth(may=True)
-    assert Saying(AutoscalerReport(("node_ab12",), 1, by_hand=True)).after(5.0).may
+    assert Saying(AutoscalerReport(("node_ab12",), 1, monitor_configured=True)).after(5.0).may
 
 
 def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None:
