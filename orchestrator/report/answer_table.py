@@ -272,7 +272,7 @@ def _columns(
     yield FilledColumn(
         Column("interval", name="interval"), [interval_text(each) for each in throughputs]
     )
-    bars = [bar(throughput.estimate / highest) for throughput in throughputs]
+    bars = [bar(throughput.estimate / highest if highest else 0.0) for throughput in throughputs]
     yield FilledColumn(Column("of best", is_left=True), bars)
     yield from _claim_columns(deployments)
     yield from _detail_columns(deployments)

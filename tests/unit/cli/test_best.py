@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import click
@@ -41,6 +42,21 @@ def test_top_is_how_many_rows_of_each_ranking_are_shown(store: Store) -> None:
     rows = [line for line in done.stdout.splitlines() if line.startswith(" emulator seqs=")]
     assert len(rows) == 1
     assert " and 1 more: --top 2" in done.stdout.splitlines()
+
+
+def printed_at(width: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", str(width))
+    return invoke("best", store.uri, "--top", "9").stdout
+
+
+def test_no_number_is_cut_however_narrow_the_terminal_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = set(re.findall(r"[\d.,]*\d", printed_at(500, store, monkeypatch)))
+    for width in range(40, 161, 24):
+        narrow = printed_at(width, store, monkeypatch)
+        assert set(re.findall(r"[\d.,]*\d", narrow.split("not shown:")[0])) <= whole
+        assert max(map(len, narrow.splitlines())) <= width
 
 
 def test_markdown_is_a_table_for_a_pull_request(
