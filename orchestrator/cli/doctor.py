@@ -88,7 +88,7 @@ class _Checked:
 
 def _checked(plan: Plan | None, address: str | None, results_uri: str | None) -> _Checked:
     """Joins the cluster, asks every node and leaves again."""
-    from orchestrator.cluster.node_checks import versions
+    from orchestrator.cluster.machine_facts import versions
     from orchestrator.cluster.open_cluster import LOCAL, open_cluster
     from orchestrator.sweep.default_hardware import on_this_cluster
     from orchestrator.sweep.doctor import diagnose

@@ -22,7 +22,7 @@ from orchestrator.base.redaction import redact, secrets_of
 from orchestrator.base.retry import RetryPolicy, retried
 from orchestrator.cluster.base import Allocation, DeadLog, Stopped
 from orchestrator.cluster.calls import in_thread
-from orchestrator.cluster.node_models import downloaded_bytes
+from orchestrator.cluster.model_downloads import downloaded_bytes
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
 from orchestrator.engines.networks import NOT_SAID, of_kv_caches

@@ -21,11 +21,18 @@ from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.base.errors import PlacementError
-from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, PlacementDeadline
+from orchestrator.cluster.base import (
+    Footprint,
+    Growth,
+    HostLost,
+    Machine,
+    NoAnswer,
+    PlacementDeadline,
+)
 from orchestrator.cluster.calls import Arguments, T, crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost, check_leases_here
 from orchestrator.cluster.clients import BorrowedClients, ClientPool
-from orchestrator.cluster.protocol import Placement
+from orchestrator.cluster.protocol import ASK_LIMIT_S, Placement
 from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.results.pandas_hook import leave_pandas_out
 from orchestrator.results.row_writer import RowFile
@@ -34,7 +41,6 @@ from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
-    from orchestrator.cluster.node_checks import LocalProbes
     from orchestrator.results.store import Store
 
 NODE_ID = "local"
@@ -100,8 +106,6 @@ class LocalCluster:
         return
 
     def probes(self) -> LocalProbes:
-        from orchestrator.cluster.node_checks import LocalProbes
-
         return LocalProbes(self.machines())
 
     def check_nodes(self) -> list[str]:
@@ -346,3 +350,26 @@ def _serve(pipe: Connection) -> None:
         while True:
             number, method, arguments = pipe.recv()
             threading.Thread(target=work, args=(number, method, *arguments), daemon=True).start()
+
+
+class LocalProbes:
+    """``Probes`` of this machine alone: plain calls, without time limits."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self.machines = machines
+
+    def ask(
+        self,
+        function: Any,
+        *arguments: Any,
+        limit_s: float = ASK_LIMIT_S,
+        nodes: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        try:
+            answer = function(*arguments)
+        except Exception as error:  # a check may meet anything
+            answer = NoAnswer.of(error)
+        return {self.machines[0].node_id: answer}
+
+    def close(self) -> None:
+        return

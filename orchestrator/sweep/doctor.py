@@ -1,4 +1,4 @@
-"""Judges facts about nodes (cluster/node_checks.py): what would make a sweep fail, or make its
+"""Judges facts about nodes (cluster/machine_facts.py): what would make a sweep fail, or make its
 figures wrong, and what the user can do about it.
 """
 

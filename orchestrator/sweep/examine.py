@@ -12,10 +12,10 @@ from typing import Any, Literal
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import Growth, Machine, NoAnswer
-from orchestrator.cluster.node_checks import facts, try_results
-from orchestrator.cluster.node_models import hub_cache, wanted_by
-from orchestrator.cluster.node_network import listen, unreached
+from orchestrator.cluster.machine_facts import facts, try_results
+from orchestrator.cluster.model_downloads import hub_cache, wanted_by
 from orchestrator.cluster.protocol import Cluster, Probes
+from orchestrator.cluster.reachability import listen, unreached
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.results.blobs import Blobs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.doctor import _Checked, _text
-from orchestrator.cluster import node_checks
+from orchestrator.cluster import machine_facts
 from orchestrator.cluster.base import Machine
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.sweep import examine
@@ -23,7 +23,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command on this machine, whose facts differ in these from fine ones."""
 
     def run(*argv: str, **facts: object) -> Done:
-        all_facts = FINE | {"versions": node_checks.versions()} | facts
+        all_facts = FINE | {"versions": machine_facts.versions()} | facts
         monkeypatch.setattr(examine, "facts", lambda _: all_facts)
         machine = Machine("local", "127.0.0.1", 0, 2.0)
         monkeypatch.setattr(LocalCluster, "machines", lambda _: [machine])

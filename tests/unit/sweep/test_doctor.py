@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster import node_checks
+from orchestrator.cluster import machine_facts
 from orchestrator.cluster.base import Growth, Machine, NodeType, RefusedNodes
-from orchestrator.cluster.node_checks import facts
+from orchestrator.cluster.machine_facts import facts
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.experiment import parse_experiment
@@ -420,7 +420,9 @@ def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
     (settings,) = (one.settings for one in deployments(VLLM))
 
     def of(model: str) -> str:
-        return node_checks._models([settings.model_copy(update={"model": model})])[0].get(model, "")
+        return machine_facts._models([settings.model_copy(update={"model": model})])[0].get(
+            model, ""
+        )
 
     assert of(str(tmp_path)) == ""
     assert "no such file" in of(str(tmp_path / "gone"))
@@ -485,7 +487,7 @@ def test_a_model_and_its_draft_share_the_free_space(
     draft = {"method": "eagle3", "num_speculative_tokens": 3, "model": "org/draft"}
     both = alone.model_copy(update={"speculative": Speculative.model_validate(draft)})
     room = f"70 GB have to be downloaded, but only 30 are free in {tmp_path}"
-    assert node_checks._models([alone, both]) == [{}, {"org/draft": room}]
+    assert machine_facts._models([alone, both]) == [{}, {"org/draft": room}]
     assert sorted(asked) == ["org/draft", "org/model"]
 
 
@@ -526,7 +528,7 @@ def test_gated_models_and_missing_revisions_are_told(
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         (one,) = deployments(VLLM)
         settings = one.settings.model_copy(update={"model": "org/gated", "revision": revision})
-        (said,) = node_checks._models([settings])[0].values()
+        (said,) = machine_facts._models([settings])[0].values()
         hub.shutdown()
     assert f"the hub does not serve it (without HF_TOKEN): {why}" in said
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster import node_network
+from orchestrator.cluster import reachability
 from orchestrator.cluster.base import Growth, Machine, NoAnswer
-from orchestrator.cluster.node_checks import LocalProbes, facts, try_results
+from orchestrator.cluster.local import LocalProbes
+from orchestrator.cluster.machine_facts import facts, try_results
 from orchestrator.cluster.protocol import ASK_LIMIT_S
 from orchestrator.sweep import examine as asking
 from orchestrator.sweep.examine import examine, requirements_of
@@ -135,11 +136,11 @@ class Unhurried(LocalProbes):
     ) -> dict[str, Any]:
         nodes = nodes or [one.node_id for one in self.machines]
         self.asked.append((function, len(nodes)))
-        if function is node_network.listen:
+        if function is reachability.listen:
             self.until_s = self.now_s + given[-1]
             answer: Any = 21000
-        elif function is node_network.unreached:
-            late = self.now_s + node_network.PEERS * node_network.PATIENCE_S > self.until_s
+        elif function is reachability.unreached:
+            late = self.now_s + reachability.PEERS * reachability.PATIENCE_S > self.until_s
             answer = dict.fromkeys(at for at, _ in given[0]) if late else {}
         else:
             answer = function(*given)
@@ -162,7 +163,7 @@ def test_node_that_falls_silent_is_named_alone() -> None:
     )
     assert "127.0.0.3" in found.where
     assert probes.asked == [
-        (facts, 3), (time.time, 3), *[(time.time, 2)] * 9, (node_network.listen, 3), (node_network.unreached, 2)
+        (facts, 3), (time.time, 3), *[(time.time, 2)] * 9, (reachability.listen, 3), (reachability.unreached, 2)
     ]  # fmt: skip
 
 
@@ -172,14 +173,14 @@ def test_node_that_falls_silent_is_named_alone() -> None:
 def test_hosts_that_do_not_reach_each_other_are_named(
     monkeypatch: pytest.MonkeyPatch, accepts: bool, what: str
 ) -> None:
-    monkeypatch.setattr(node_network, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(reachability, "PATIENCE_S", 0.3)
     with socket.socket() as other:
         other.bind(("127.0.0.3", 0))
         if accepts:
             other.listen()  # the kernel takes connections, and nobody answers
         port = other.getsockname()[1]
         probes = FakeProbes(
-            lambda function, *given: port if function is node_network.listen else function(*given)
+            lambda function, *given: port if function is reachability.listen else function(*given)
         )
         _, found = examine(probes, [], None)
     assert {(one.level, one.check) for one in found} == {("fail", "network")}

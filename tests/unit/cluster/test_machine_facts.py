@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.cluster import node_checks
+from orchestrator.cluster import machine_facts
 from orchestrator.cluster.base import Machine, NoAnswer
-from orchestrator.cluster.node_checks import LocalProbes, cgroup, try_results
+from orchestrator.cluster.local import LocalProbes
+from orchestrator.cluster.machine_facts import cgroup, try_results
 
 GIB = 2**30
 
@@ -53,8 +54,8 @@ def test_gpus_of_amd_are_readable_nodes_of_the_kernel_that_compute(
         (node / "properties").write_text(
             "" if simds is None else f"cpu_cores_count 0\nsimd_count {simds}\nvendor_id 4098\n"
         )
-    assert node_checks._amd_gpus(tmp_path) == 2
-    assert node_checks._amd_gpus(tmp_path / "nothing") == 0
+    assert machine_facts._amd_gpus(tmp_path) == 2
+    assert machine_facts._amd_gpus(tmp_path / "nothing") == 0
 
 
 @pytest.mark.parametrize(("state", "is_set"), [(0, True), (1, True), (5, False), (-1, None)])
@@ -62,11 +63,11 @@ def test_the_kernel_knows_whether_a_clock_is_kept_right(
     state: int, is_set: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        node_checks.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state)
+        machine_facts.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state)
     )
-    assert node_checks._clock_is_set() is is_set
-    monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace())
-    assert node_checks._clock_is_set() is None, "a C library without it"
+    assert machine_facts._clock_is_set() is is_set
+    monkeypatch.setattr(machine_facts.ctypes, "CDLL", lambda _: SimpleNamespace())
+    assert machine_facts._clock_is_set() is None, "a C library without it"
 
 
 def test_trial_of_the_results_reads_and_writes_a_file(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_trial_of_the_results_reads_and_writes_a_file(tmp_path: Path) -> None:
     (tmp_path / ".doctor-nonce-driver").write_text("seen")
     trial = try_results(str(tmp_path), "nonce")
     assert trial.problem == ""
-    assert (tmp_path / trial.key).stat().st_size == node_checks.WRITTEN_BYTES
+    assert (tmp_path / trial.key).stat().st_size == machine_facts.WRITTEN_BYTES
     (tmp_path / "file").write_text("")
     assert try_results(str(tmp_path / "file"), "nonce").problem
 

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from huggingface_hub import hf_hub_download
 
-from orchestrator.cluster.node_models import Absence, Wanted, absent, downloaded_bytes, wanted_by
+from orchestrator.cluster.model_downloads import (
+    Absence,
+    Wanted,
+    absent,
+    downloaded_bytes,
+    wanted_by,
+)
 from orchestrator.engines.command import Node
 from orchestrator.spec.settings import EngineSettings
 from tests.harness import wait_for

@@ -19,10 +19,8 @@ import psutil
 from orchestrator import __version__
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redact
-from orchestrator.cluster.base import Machine, NoAnswer
-from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
-from orchestrator.cluster.node_network import unknown_interfaces
-from orchestrator.cluster.protocol import ASK_LIMIT_S
+from orchestrator.cluster.model_downloads import all_absent, hub_cache, wanted_by
+from orchestrator.cluster.reachability import unknown_interfaces
 from orchestrator.engines.command import Node
 from orchestrator.engines.registry import ROUTERS, program_of
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT, is_free
@@ -45,29 +43,6 @@ CGROUP_1 = {
 }
 UNLIMITED = {"max", "-1", "9223372036854771712"}
 TIME_ERROR = 5  # of adjtimex: nothing keeps the clock right
-
-
-class LocalProbes:
-    """``Probes`` of this machine alone: plain calls, without time limits."""
-
-    def __init__(self, machines: Sequence[Machine]) -> None:
-        self.machines = machines
-
-    def ask(
-        self,
-        function: Any,
-        *arguments: Any,
-        limit_s: float = ASK_LIMIT_S,
-        nodes: Sequence[str] = (),
-    ) -> dict[str, Any]:
-        try:
-            answer = function(*arguments)
-        except Exception as error:  # a check may meet anything
-            answer = NoAnswer.of(error)
-        return {self.machines[0].node_id: answer}
-
-    def close(self) -> None:
-        return
 
 
 def facts(
