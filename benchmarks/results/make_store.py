@@ -1,13 +1,14 @@
 """A results folder like that of a large finished sweep, made in a few minutes instead of weeks.
 
     python benchmarks/results/make_store.py FOLDER [--points 10000] [--requests 200] [--repeats 3]
-    [--experiment FILE] [--no-computed]
+    [--experiment FILE] [--spread 0] [--no-computed]
 
 Everything goes through the code that a sweep uses, with two shortcuts: attempts share a few dozen
 files of requests and token events (hard links; their key columns are those of one attempt), and
 nothing is synced to the disk. ``--experiment`` names a file to plan in place of the one here, with
-loads of 60 s after 5 s. ``--no-computed`` leaves out what is computed from the requests, as
-versions did that did not compute it.
+loads of 60 s after 5 s. ``--spread`` makes points differ in their latencies: the standard deviation
+of the logarithm. ``--no-computed`` leaves out what is computed from the requests, as versions did
+that did not compute it.
 """
 
 from __future__ import annotations
@@ -80,11 +81,15 @@ def plan_of(points: int, repeats: int) -> Plan:
     )
 
 
-def template(count: int, rng: np.random.Generator) -> Template:
-    """``count`` requests over 65 s, one in a hundred failed, with gaps of about 20 ms."""
+def template(count: int, rng: np.random.Generator, spread: float = 0.0) -> Template:
+    """``count`` requests over 65 s, one in a hundred failed, with gaps of about 20 ms.
+
+    ``spread``: how much templates differ in their latencies.
+    """
     scheduled = np.sort(rng.integers(0, 65 * 10**9, count))
-    first = scheduled + rng.lognormal(18.5, 0.5, count).astype(np.int64)
-    gaps_us = rng.gamma(4, 5_000, (count, TOKENS - 1)).astype(np.int32)
+    slowness = float(np.exp(spread * rng.standard_normal())) if spread else 1.0
+    first = scheduled + (slowness * rng.lognormal(18.5, 0.5, count)).astype(np.int64)
+    gaps_us = (slowness * rng.gamma(4, 5_000, (count, TOKENS - 1))).astype(np.int32)
     ok = rng.random(count) > 0.01
     last = first + gaps_us.sum(1, dtype=np.int64) * 1000
     columns = {
@@ -252,6 +257,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--experiment", type=Path)
+    parser.add_argument("--spread", type=float, default=0.0)
     parser.add_argument("--no-computed", action="store_true")
     arguments = parser.parse_args()
     began, rng = time.monotonic(), np.random.default_rng(1)
@@ -261,7 +267,7 @@ def main() -> None:
         plan = make_plan(parse_experiment(arguments.experiment.read_text()))
     store = Store.open(str(arguments.folder), plan.name)
     store.write_plan(plan.to_json())
-    templates = [template(arguments.requests, rng) for _ in range(TEMPLATES)]
+    templates = [template(arguments.requests, rng, arguments.spread) for _ in range(TEMPLATES)]
     writer = Writer(store, arguments.folder / plan.name, templates, not arguments.no_computed)
     for count, point in enumerate(plan.points[: arguments.points]):
         group = [plan.measurement(point, repeat) for repeat in range(plan.repeats)]

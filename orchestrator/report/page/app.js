@@ -32,7 +32,7 @@ const app = (() => {
      for the price of the file; `point` is a point's id. */
   const FIRST_CHOICES = {
     group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", price: "", ratio: 4,
-    metric: "throughput", sort: "rank", reversed: false, heatX: "", heatY: "", point: "",
+    metric: "throughput", sort: "rank", reversed: false, allRows: false, heatX: "", heatY: "", point: "",
   };
 
   const byId = (id) => document.getElementById(id);
@@ -405,9 +405,9 @@ const app = (() => {
   }
 
   function rankingView() {
-    const { per, sort, reversed } = shown.choices;
+    const { per, sort, reversed, allRows } = shown.choices;
     const rows = shown.result.ranking.map((ranked, place) => ({ ranked, place }));
-    return { rows, unit: unit(), per, usdPerHour, sort, reversed };
+    return { rows, unit: unit(), per, usdPerHour, sort, reversed, hasAllRows: allRows };
   }
 
   function showPrices() {
@@ -416,10 +416,19 @@ const app = (() => {
 
   function showRanking() {
     rankingTable.show(rankingView());
+    const count = shown.result.ranking.length;
+    allRowsButton.textContent = `show all ${count} rows`;
+    allRowsButton.hidden = shown.choices.allRows || count <= ranking.MOST_ROWS;
     const ranked = new Set(shown.result.ranking.map((each) => each.index));
     const others = group().deployments.filter((_, index) => !ranked.has(index));
     const text = others.length === 0 ? "" : `holds at no level, or cannot be ranked: ${listed(others)}`;
     byId("not-ranked").textContent = text;
+  }
+
+  function chooseAllRows() {
+    shown.choices.allRows = true;
+    showRanking();
+    writeAddress();
   }
 
   function chooseSort(column) {
@@ -683,8 +692,11 @@ const app = (() => {
   };
   const drawn = new drawing.Charts(drawings, announceDrawn);
   const rankingTable = new ranking.RankingTable(byId("ranking-table"), chooseSort);
+  const allRowsButton = element("button", undefined, { id: "all-rows", type: "button" });
 
   function listen() {
+    byId("not-ranked").before(allRowsButton);
+    allRowsButton.addEventListener("click", chooseAllRows);
     byId("copy-csv").addEventListener("click", (event) => copy(event.currentTarget, ranking.csv(rankingView())));
     byId("copy-markdown").addEventListener("click", (event) => copy(event.currentTarget, ranking.markdown(rankingView())));
     byId("curve-metric").addEventListener("change", (event) => chooseForChart("metric", event.currentTarget.value, "curves"));

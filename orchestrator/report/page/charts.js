@@ -143,7 +143,7 @@ const charts = (() => {
     };
   }
 
-  /* The intervals of a line's points as one area. */
+  /* The intervals of a line's points as one area, drawn where ECharts asks for its first corner. */
   function bandOf(line, index) {
     const color = COLOURS[index % COLOURS.length];
     const points = line.points.filter((point) => point.lower !== null);
@@ -152,12 +152,15 @@ const charts = (() => {
       ...[...points].reverse().map((point) => [point.x, point.lower]),
     ];
     return {
-      type: "custom", silent: true, tooltip: { show: false }, data: points.length > 1 ? [0] : [],
-      renderItem: (_, api) => ({
-        type: "polygon",
-        style: { fill: color, opacity: 0.15 },
-        shape: { points: outline.map((corner) => api.coord(corner)) },
-      }),
+      type: "custom", silent: true, tooltip: { show: false }, data: outline,
+      renderItem: (corner, api) => {
+        if (corner.dataIndex > 0) return null;
+        return {
+          type: "polygon",
+          style: { fill: color, opacity: 0.15 },
+          shape: { points: outline.map((each) => api.coord(each)) },
+        };
+      },
     };
   }
 
