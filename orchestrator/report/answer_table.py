@@ -358,6 +358,8 @@ def _doubts_text(
     for document in documents:
         ranked.update((each.deployment.label, None) for each in document.ranking)
     for line in lines:
+        if not (ranked or line.remedy):
+            continue  # what is left out says why there is no ranking
         before = UNCERTAIN if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
         yield from view.form.note(before + text, "yellow" if ranked else None)

@@ -174,6 +174,18 @@ def test_where_nothing_holds_the_limits_the_nearest_is_shown(store: Store) -> No
     assert rest == ["to decide: measure below 2 in flight (emulator seqs=16)"]
 
 
+def test_why_nothing_can_be_ranked_is_said_once(store: Store) -> None:
+    run(store, planned())
+    answer = answer_document(
+        answers(limits("interactive", [StoredExperiment(store)]), "usd").comparisons
+    )
+    view = View(TextForm("--format json", 110), 110, 5)
+    _, verdict, left_out, *rest = click.unstyle("\n".join(best_text(answer, view))).splitlines()
+    assert verdict.startswith("what holds ttft<=150ms,attainment>=0.9 cannot be ranked: its price")
+    assert left_out.startswith("left out: 2 deployments of unknown price (--price HARDWARE=USD): ")
+    assert rest == []
+
+
 def test_what_was_emulated_is_said_once(store: Store) -> None:
     run(store, planned(), emulated=True)
     text = best_of(store, None)
