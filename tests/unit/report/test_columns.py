@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.analysis.points import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.as_json import point_json
-from orchestrator.report.columns import column_named, column_names, point_columns
+from orchestrator.report.columns import USUAL, column_named, column_names, point_columns
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.formats import flat
 from orchestrator.results.store import Store
@@ -27,9 +28,14 @@ OF_JSON = {
     "attainment.upper": "slo.attainment.upper",
     "met": "slo.met",
     "goodput": "slo.goodput",
+    "slo": "slo.text",
+    "by_limit": "slo.by_limit",
     "repeats": "merged.used",
 }
-NOT_IN_JSON = ("per_device", "per_device.lower", "per_device.upper")
+PER_DEVICE = ("per_device", "per_device.lower", "per_device.upper")
+NOT_IN_JSON = (*PER_DEVICE, "slo_name")
+# what JSON tells of an interval beside its ends
+OF_INTERVALS = ("estimate", "confidence", "batches", "design_effect", "starts", "standard_error")
 
 
 @pytest.fixture
@@ -44,18 +50,39 @@ def test_every_column_has_the_value_of_json(document: PointDocument) -> None:
     as_json = flat(
         {name: value for name, value in point_json(document).items() if name != "repeats"}
     )
+    compared = {"row", "slo.tests"}
     for name, column in point_columns().items():
         if name in NOT_IN_JSON or name.startswith("settings."):
             continue
-        expected = as_json.get(OF_JSON.get(name, name))
-        assert column.value(document) == expected, name
+        name_in_json = OF_JSON.get(name, name)
+        value = column.value(document)
+        if column.kind is Mapping:
+            entries = flat({name_in_json: value}) if value is not None else {}
+            assert entries == {key: as_json[key] for key in entries}
+            compared |= entries.keys()
+            continue
+        expected = as_json.get(name_in_json)
+        assert ("; ".join(value) if isinstance(value, list) else value) == expected, name
+        compared.add(name_in_json)
+    unknown = {name for name, value in as_json.items() if value is None}
+    assert _of_json_alone(as_json.keys() - compared - unknown) == set()
+
+
+def _of_json_alone(names: Set[str]) -> set[str]:
+    """Names that JSON should not have for itself: other figures of intervals, and other SLOs."""
+    return {
+        name
+        for name in names
+        if name.rpartition(".")[2] not in OF_INTERVALS
+        and not name.startswith(("slos.", "settings."))
+    }
 
 
 def test_throughput_per_device_is_divided_with_its_interval(document: PointDocument) -> None:
     devices = document.point.deployment.devices
     interval = document.point.output_token_throughput()
     assert interval is not None
-    values = [point_columns()[name].value(document) for name in NOT_IN_JSON]
+    values = [point_columns()[name].value(document) for name in PER_DEVICE]
     expected = (interval.estimate, interval.lower, interval.upper)
     assert values == pytest.approx([value / devices for value in expected])
 
@@ -75,4 +102,12 @@ def test_a_column_of_a_point_is_meant_before_a_setting_of_the_same_name() -> Non
 def test_every_column_is_described_and_usual_ones_are_few() -> None:
     columns = point_columns().values()
     assert all(column.description for column in columns)
-    assert 25 <= sum(column.is_usual for column in columns) <= 45
+    assert {column.name for column in columns if column.is_usual} == set(USUAL)
+    assert 25 <= len(USUAL) <= 36
+
+
+def test_an_entry_of_a_mapping_is_a_column_of_its_own(document: PointDocument) -> None:
+    column = column_named("errors.timeout")
+    assert column is not None
+    assert (column.name, column.value(document)) == ("errors.timeout", None)
+    assert column_named("ttft_ms.p98") is None

@@ -1,0 +1,104 @@
+"""The record of a named value of a row: its unit, its description, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import did_you_mean
+from orchestrator.report.formats import flat
+
+RowT = TypeVar("RowT")
+Value = Callable[[RowT], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportColumn(Generic[RowT]):
+    """A named value of a row; ``value`` returns None where the row has none.
+
+    ``unit`` is empty for names, numbers of things, and shares from 0 to 1. ``kind``: bool, int,
+    float or str; ``Mapping`` for a value whose entries are columns of their own in a frame;
+    ``object`` where the values decide. ``is_usual``: one of those that are looked at first.
+    """
+
+    name: str
+    unit: str
+    description: str
+    value: Value[RowT]
+    kind: type = float
+    is_usual: bool = False
+
+
+def field_of(record_of: Value[RowT], name: str) -> Value[RowT]:
+    """The value of a field of a record that each row has; None where it has no such record."""
+
+    def value(row: RowT) -> Any:
+        record = record_of(row)
+        return None if record is None else getattr(record, name)
+
+    return value
+
+
+def bounds_of(
+    name: str, unit: str, interval_of: Callable[[RowT], Interval | None]
+) -> Iterator[ReportColumn[RowT]]:
+    """Both ends of the 95 % interval of a value."""
+    for end in ("lower", "upper"):
+        yield ReportColumn(
+            name=f"{name}.{end}",
+            unit=unit,
+            description=f"{end} end of the 95 % interval of {name}",
+            value=field_of(interval_of, end),
+        )
+
+
+def entry_of(column: ReportColumn[RowT], entry: str) -> ReportColumn[RowT]:
+    """One entry of a column of mappings, as a column: ``errors.timeout`` of ``errors``."""
+
+    def value(row: RowT) -> Any:
+        mapping = column.value(row)
+        return None if mapping is None else flat(mapping).get(entry)
+
+    return ReportColumn(
+        name=f"{column.name}.{entry}",
+        unit=column.unit,
+        description=f"{column.description}: {entry}",
+        value=value,
+        kind=object,
+    )
+
+
+def named_column(columns: Mapping[str, ReportColumn[RowT]], name: str) -> ReportColumn[RowT] | None:
+    """The column of this name, or the entry that it names of a column of mappings; None: there is
+    no such column.
+    """
+    if name in columns:
+        return columns[name]
+    for column in columns.values():
+        if column.kind is Mapping and name.startswith(f"{column.name}."):
+            return entry_of(column, name.removeprefix(f"{column.name}."))
+    return None
+
+
+def chosen_columns(
+    columns: Mapping[str, ReportColumn[RowT]], asked: str | list[str] | tuple[str, ...] | None
+) -> list[ReportColumn[RowT]]:
+    """The usual columns; all of them for ``"all"``; or those that are named, in this order. Raises
+    InputError for an unknown name, with the nearest one.
+    """
+    if asked is None:
+        return [column for column in columns.values() if column.is_usual]
+    if asked == "all":
+        return list(columns.values())
+    names = [asked] if isinstance(asked, str) else asked
+    chosen: dict[str, ReportColumn[RowT]] = {}
+    for name in names:
+        column = named_column(columns, name)
+        if column is None:
+            hint = did_you_mean(name, columns) or 'columns="all" has all'
+            raise InputError(f"unknown column {name!r}; {hint}")
+        chosen[name] = column
+    return list(chosen.values())
