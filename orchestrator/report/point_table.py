@@ -155,13 +155,19 @@ def load_runs_text(
     yield from _failures(documents, form)
 
 
-def closing_text(documents: Sequence[PointDocument], form: Form) -> Iterator[str]:
-    """What is said once of all points that were shown."""
+def closing_text(
+    documents: Sequence[PointDocument], form: Form, left_out: int = 0
+) -> Iterator[str]:
+    """What is said once of all points that were shown. ``left_out``: how many were not selected."""
     if any(document.point.emulated for document in documents):
         yield from form.note(EMULATED, "yellow")
     yield from form.closing()
     measured = sum(1 for document in documents if document.point.used)
-    counts = f"{counted(measured, 'point')} measured, {len(documents) - measured} failed"
+    failed = len(documents) - measured
+    counts = f"{counted(measured, 'point')} measured, {failed} failed"
+    if left_out:
+        every = len(documents) + left_out
+        counts = f"{len(documents)} of {every} points: {measured} measured, {failed} failed"
     yield from form.note(counts, "dim")
 
 

@@ -27,12 +27,15 @@ from orchestrator.results.records import PointHead
 
 @dataclass(frozen=True, slots=True)
 class ShownResults:
-    """``load_runs``: runs of ``orchestrator load``, whose points share one table."""
+    """``load_runs``: runs of ``orchestrator load``, whose points share one table. ``left_out``: the
+    number of points that were not selected.
+    """
 
     sections: Sequence[PointSection]
     load_runs: Sequence[LoadRunDocument]
     points_of_load_runs: Sequence[PointDocument]
     capacities_of_load_runs: Sequence[CapacityDocument]
+    left_out: int = 0
 
     @property
     def documents(self) -> list[PointDocument]:
@@ -56,6 +59,7 @@ class ShownResults:
             load_runs=runs,
             points_of_load_runs=of_load_runs,
             capacities_of_load_runs=selected_capacities(self.capacities_of_load_runs, documents),
+            left_out=len(self.documents) - len(documents),
         )
 
 
@@ -140,7 +144,7 @@ def results_text(shown: ShownResults, form: Form, view: View) -> Iterator[str]:
     if shown.load_runs:
         yield from load_runs_text(shown.load_runs, shown.points_of_load_runs, form, view)
         yield from capacities_text(shown.capacities_of_load_runs, form)
-    yield from closing_text(shown.documents, form)
+    yield from closing_text(shown.documents, form, shown.left_out)
 
 
 def result_rows(

@@ -95,10 +95,10 @@ def test_capacities_stay_with_the_points_that_are_selected(store: Store) -> None
     highest = parse_query(None, "-level", 1, None).selection
     assert kinds_of(store, none) == []
     assert kinds_of(store, highest) == [PointDocument, CapacityDocument, CapacityDocument]
-    assert lines_of(store, selection=none) == ["0 points measured, 0 failed"]
+    assert lines_of(store, selection=none) == ["0 of 2 points: 0 measured, 0 failed"]
     lines = lines_of(store, selection=highest)
     assert [line for line in lines if line.startswith("capacity")]
-    assert lines[-1] == "1 point measured, 0 failed"
+    assert lines[-1] == "1 of 2 points: 1 measured, 0 failed"
 
 
 def test_the_points_of_several_tables_are_selected_together(tmp_path: Path) -> None:
@@ -107,4 +107,4 @@ def test_the_points_of_several_tables_are_selected_together(tmp_path: Path) -> N
         run(store, planned())
     lines = lines_of(*stores, selection=parse_query("max_num_seqs == 8", None, 1, None).selection)
     assert len([line for line in lines if line.startswith(" emulator seqs=8 ")]) == 1
-    assert lines[-1] == "1 point measured, 0 failed"
+    assert lines[-1] == "1 of 4 points: 1 measured, 0 failed"
