@@ -22,24 +22,31 @@ const judge = (() => {
     return sizes;
   }
 
-  /* Undoes the coding of the payload, where TTFT bins stand as differences within each batch.
-     Returns the bins of every request by latency. */
+  /* Undoes the coding of the payload: TTFT bins stand as differences within each batch, the others
+     less the repeat's centre. Returns the bins of every request by latency. */
   function planesOf(bytes, groups) {
     const requests = bytes.length / LATENCIES.length;
     const ttft = bytes.slice(0, requests);
+    const tpot = bytes.slice(requests, 2 * requests);
+    const e2e = bytes.slice(2 * requests);
     for (const repeat of repeatsOf(groups)) {
-      let first = repeat.first;
-      for (const size of batchSizes(repeat.requests)) {
-        const end = first + size;
-        for (let request = first + 1; request < end; request++) ttft[request] += ttft[request - 1];
-        first = end;
+      const end = repeat.first + repeat.requests;
+      addDifferences(ttft, repeat);
+      for (let request = repeat.first; request < end; request++) {
+        tpot[request] += repeat.centres.tpot;  // modulo 256, as every sum in an array of bytes
+        e2e[request] += repeat.centres.e2e;
       }
     }
-    return {
-      ttft,
-      tpot: bytes.subarray(requests, 2 * requests),
-      e2e: bytes.subarray(2 * requests),
-    };
+    return { ttft, tpot, e2e };
+  }
+
+  function addDifferences(bins, repeat) {
+    let first = repeat.first;
+    for (const size of batchSizes(repeat.requests)) {
+      const end = first + size;
+      for (let request = first + 1; request < end; request++) bins[request] += bins[request - 1];
+      first = end;
+    }
   }
 
   function repeatsOf(groups) {

@@ -29,24 +29,27 @@ from orchestrator.capacity.capacities import (
     per_or_default,
     reason_to_exclude,
 )
-from orchestrator.report.page.packing import packed
-from orchestrator.report.page.stops import Bins, bins_of, stops_for
+from orchestrator.report.page.packing import packed, packed_bins
+from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
 from orchestrator.report.words import exclusion_text, level_text
 from orchestrator.spec.load import Slo
 
 MOST_REQUESTS = 20_000_000  # some 50 MB of page, and a second for each judgement
 LATENCIES = ("ttft", "tpot", "e2e")  # the limits that the page can move
+CENTRED = ("tpot", "e2e")  # latencies that a repeat's requests are not sorted by
 
 
 @dataclass(frozen=True, slots=True)
 class PageRepeat:
     """One repeat that counts. ``first``: where its requests begin in the bins. ``tokens``,
-    ``seconds``: output tokens in each batch of its window, and the batches' lengths.
+    ``seconds``: output tokens in each batch of its window, and the batches' lengths. ``centres``:
+    see ``BinnedAttempt``.
     """
 
     start: int
     first: int
+    centres: dict[str, int]
     requests: int
     tokens: list[float]
     seconds: list[float]
@@ -120,10 +123,15 @@ class PageGroup:
 
 @dataclass(frozen=True, slots=True)
 class BinnedAttempt:
-    """Where the requests of an attempt lie in the bins. ``first``: the number of its first one."""
+    """Where the requests of an attempt lie in the bins. ``first``: the number of its first one.
+
+    ``centres``: what its TPOT and E2E bins are written less, modulo 256: around 0 the bins of all
+    attempts share one short code.
+    """
 
     first: int
     requests: int
+    centres: dict[str, int]
 
 
 class RequestBins:
@@ -149,10 +157,11 @@ class RequestBins:
             for name in LATENCIES
         }
         order = _order_within_batches(planes["ttft"])
-        for name in LATENCIES:
-            plane = planes[name][order]
-            self._planes[name].append(_differences(plane) if name == "ttft" else plane)
-        self._attempts[ids] = BinnedAttempt(self.requests, int(order.size))
+        self._planes["ttft"].append(_differences(planes["ttft"][order]))
+        centres = {name: _centre(planes[name]) for name in CENTRED}
+        for name, centre in centres.items():
+            self._planes[name].append(planes[name][order] - np.uint8(centre))
+        self._attempts[ids] = BinnedAttempt(self.requests, int(order.size), centres)
         self.requests += int(order.size)
 
     def encoded(self, after: int = 0) -> bytes:
@@ -187,7 +196,10 @@ class Payload:
             "stops": self.stops,
             "student_t": self.student_t,
         }
-        return {"described": packed(orjson.dumps(described)), "bins": packed(self.bins.encoded())}
+        return {
+            "described": packed(orjson.dumps(described)),
+            "bins": packed_bins(self.bins.encoded()),
+        }
 
 
 def payload_of(
@@ -327,6 +339,7 @@ def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
     return PageRepeat(
         start=repeat.point.start,
         first=binned.first,
+        centres=binned.centres,
         requests=binned.requests,
         tokens=repeat.output_tokens.amounts.tolist(),
         seconds=repeat.output_tokens.sizes.tolist(),
@@ -344,6 +357,12 @@ def _deployment(point: StoredPoint, agreement: float | None) -> PageDeployment:
         settings=dict(deployment.settings),
         disagrees=disagrees,
     )
+
+
+def _centre(bins: Bins) -> int:
+    """The middle bin of the answered requests; 0 if none has a value."""
+    known = bins[bins < BEYOND]
+    return int(np.median(known)) if known.size else 0
 
 
 def _order_within_batches(bins: Bins) -> npt.NDArray[np.intp]:
