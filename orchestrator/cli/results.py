@@ -38,10 +38,11 @@ earlier versions of the file, in tables of their own.
 
 \b
 --where, --sort and --columns name what JSON has, nested values with dots: ttft_ms.p99, attainment.lower, validity,
-settings.tensor_parallel_size (or just tensor_parallel_size). --where is written like the rules of an experiment file;
-text needs quotes, and a point without one of the values does not match. --sort -NAME or NAME:desc puts the largest
-first; --top alone shows the most output tokens/s per GPU. On a narrow terminal columns go, and a line says which;
---columns shows those that are named, and --format md all.
+settings.tensor_parallel_size (or just tensor_parallel_size), and where a file has several SLOs slos.NAME.attainment
+(attainment alone is that of the first). --where is written like the rules of an experiment file; text needs quotes, and
+a point without one of the values does not match. --sort -NAME or NAME:desc puts the largest first; --top alone shows
+the most output tokens/s per GPU. On a narrow terminal columns go, and a line says which: --columns shows those that are
+named, and --format md all.
 
 \b
 --launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
@@ -106,13 +107,14 @@ def results(
     of_points = {"--where": where, "--sort": sort, "--top": top, "--columns": columns}
     given = [option for option, value in of_points.items() if value is not None]
     _check(form, launches, profile, slo_text, given)
-    query = parse_query(where, sort, top, columns)
     stored_experiments = experiments(open_results(uri), experiment)
     judged_experiments: list[JudgedExperiment] = []
     if launches:
         texts = _launches(stored_experiments, form)
     else:
         judged_experiments = list(with_limits(slo_text, stored_experiments))
+        slo_names = dict.fromkeys(slo.name for judged in judged_experiments for slo in judged.slos)
+        query = parse_query(where, sort, top, columns, slo_names)
         texts = _points(judged_experiments, superseded, form, query, profile)
     for text in texts:
         if form == "table":

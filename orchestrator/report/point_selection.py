@@ -4,12 +4,17 @@ and ``--columns`` of ``orchestrator results``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
-from orchestrator.report.columns import PointColumn, column_named, column_names
+from orchestrator.report.columns import (
+    PointColumn,
+    column_named,
+    column_names,
+    named_slo_columns,
+)
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.formats import JsonObject
@@ -26,6 +31,46 @@ _HINT = "it is no column: 'results --help' says what may be named (text needs qu
 
 
 @dataclass(frozen=True, slots=True)
+class KnownColumns(Collection[str]):
+    """The names of columns that may be asked for. ``of_slos``: by name, those of each SLO."""
+
+    of_slos: Mapping[str, PointColumn]
+
+    def named(self, name: str) -> PointColumn | None:
+        return self.of_slos.get(name) or column_named(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.named(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from column_names()
+        yield from self.of_slos
+
+    def __len__(self) -> int:
+        return len(column_names()) + len(self.of_slos)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What points must match. ``columns``: those that the expression reads, by the names in it."""
+
+    expression: Expression
+    columns: Mapping[str, PointColumn]
+
+    def matches(self, document: PointDocument) -> bool:
+        """False too where the rule has no value because the point lacks what it reads. Raises
+        InputError where it has none for another reason.
+        """
+        values = {name: column.value(document) for name, column in self.columns.items()}
+        try:
+            return bool(self.expression.evaluate(values))
+        except ValueError as error:
+            if any(value is None for value in values.values()):
+                return False
+            raise InputError(f"--where: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
 class SortKey:
     """A column to sort by, the smallest value first unless ``is_descending``."""
 
@@ -39,7 +84,7 @@ class PointSelection:
     ``top`` limits their number. ``top`` None: all of them.
     """
 
-    where: Expression | None = None
+    where: Rule | None = None
     sort: Sequence[SortKey] = ()
     top: int | None = None
 
@@ -53,7 +98,7 @@ class PointSelection:
         """
         selected = list(documents)
         if self.where is not None:
-            selected = [each for each in selected if _matches(self.where, each)]
+            selected = [each for each in selected if self.where.matches(each)]
         sort = self.sort
         if self.top is not None and not sort:
             sort = _best_first(selected)
@@ -85,22 +130,31 @@ class PointQuery:
 
 
 def parse_query(
-    where: str | None, sort: str | None, top: int | None, columns: str | None
+    where: str | None,
+    sort: str | None,
+    top: int | None,
+    columns: str | None,
+    slo_names: Iterable[str] = (),
 ) -> PointQuery:
     """What the options of ``results`` ask. Raises InputError for a name that is no column, with the
     nearest one, and for a rule that is no expression.
+
+    ``slo_names``: of the SLOs that the points are judged by.
     """
-    keys = [_sort_key(text) for text in _names(sort, "--sort")]
-    named = [_column(name, "--columns") for name in _names(columns, "--columns")]
-    expression = None if where is None else _parse_rule(where)
-    return PointQuery(PointSelection(expression, keys, top), named)
+    known = KnownColumns({column.name: column for column in named_slo_columns(slo_names)})
+    keys = [_sort_key(text, known) for text in _names(sort, "--sort")]
+    named = [_column(name, known, "--columns") for name in _names(columns, "--columns")]
+    rule = None if where is None else _parse_rule(where, known)
+    return PointQuery(PointSelection(rule, keys, top), named)
 
 
-def _parse_rule(text: str) -> Expression:
+def _parse_rule(text: str, known: KnownColumns) -> Rule:
     try:
-        return parse_expression(text, column_names(), any_dots=True, unknown=_HINT)
+        expression = parse_expression(text, known, any_dots=True, unknown=_HINT)
     except ValueError as error:
         raise InputError(f"--where: {error}") from None
+    columns = {name: _column(name, known, "--where") for name in expression.names}
+    return Rule(expression, columns)
 
 
 def _names(text: str | None, option: str) -> list[str]:
@@ -112,35 +166,21 @@ def _names(text: str | None, option: str) -> list[str]:
     return names
 
 
-def _sort_key(text: str) -> SortKey:
+def _sort_key(text: str, known: KnownColumns) -> SortKey:
     """``-ttft_ms.p99`` and ``ttft_ms.p99:desc`` are the same."""
     name, _, order = text.removeprefix("-").partition(":")
     if order not in ("", "asc", "desc"):
         raise InputError(f"--sort {text!r}: the order is :asc or :desc")
     is_descending = order == "desc" or text.startswith("-")
-    return SortKey(_column(name, "--sort"), is_descending)
+    return SortKey(_column(name, known, "--sort"), is_descending)
 
 
-def _column(name: str, option: str) -> PointColumn:
-    column = column_named(name)
+def _column(name: str, known: KnownColumns, option: str) -> PointColumn:
+    column = known.named(name)
     if column is None:
-        guess = did_you_mean(name, column_names())
+        guess = did_you_mean(name, known)
         raise InputError(f"{option}: unknown column {name!r}; {guess or _HINT}")
     return column
-
-
-def _matches(rule: Expression, document: PointDocument) -> bool:
-    """False too where the rule has no value because the point lacks what it reads."""
-    values = {}
-    for name in rule.names:
-        column = column_named(name)
-        values[name] = None if column is None else column.value(document)
-    try:
-        return bool(rule.evaluate(values))
-    except ValueError as error:
-        if any(value is None for value in values.values()):
-            return False
-        raise InputError(f"--where: {error}") from None
 
 
 def _best_first(documents: Sequence[PointDocument]) -> list[SortKey]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.analysis.points import load_points
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.point_selection import parse_query
@@ -15,7 +16,7 @@ from tests.unit.results.builders import commit_measurement, deployment_row, requ
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> list[PointDocument]:
+def store(tmp_path: Path) -> Store:
     """Levels 1, 2 and 4 of two deployments, the second on two devices; 4 of the second failed."""
     store = Store.open(str(tmp_path), "exp")
     for deployment, devices in (("d0", 1), ("d1", 2)):
@@ -44,6 +45,11 @@ def documents(tmp_path: Path) -> list[PointDocument]:
                 status="failed" if failed else "ok",
                 reason="It died." if failed else None,
             )
+    return store
+
+
+@pytest.fixture
+def documents(store: Store) -> list[PointDocument]:
     return [point_document(point) for point in load_points(store)]
 
 
@@ -169,3 +175,19 @@ def test_titles_of_named_columns_are_broken_at_dots_and_underscores() -> None:
 def test_an_unknown_column_comes_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"--columns: unknown column 'levels'; did you mean"):
         parse_query(None, None, None, "levels")
+
+
+def test_columns_of_each_slo_can_be_named(store: Store) -> None:
+    slos = (parse_slo("ttft<=450ms"), parse_slo("ttft<=150ms").model_copy(update={"name": "tight"}))
+    documents = [point_document(point, slos) for point in load_points(store, *slos)]
+    rule = "slos.tight.attainment == 1 and slos.slo.attainment == attainment"
+    selection = parse_query(rule, "-slos.slo.attainment", None, None, ["slo", "tight"]).selection
+    assert [each.point.head.point_id for each in selection.of(documents)] == ["d0-1", "d1-1"]
+    with pytest.raises(InputError, match="unknown field 'slos.loose.attainment'; did you mean"):
+        parse_query("slos.loose.attainment > 0", None, None, None, ["slo", "tight"])
+
+
+def test_one_class_of_errors_can_be_asked_for(documents: list[PointDocument]) -> None:
+    assert selected(documents, "errors.timeout is None") == [
+        document.point.head.point_id for document in documents
+    ]
