@@ -54,7 +54,7 @@ NO_GAPS = GapCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class TokenGaps:
+class BlockGaps:
     """Every gap between two tokens of a block, in us, and the row of the block that it belongs
     to.
     """
@@ -113,16 +113,16 @@ def count_gaps(blocks: Iterable[TokenEventBlock], chosen: Bools) -> GapCounts:
     return _grouped([us, *long_us], [dense_counts[us], *long_counts])
 
 
-def token_gaps(block: TokenEventBlock) -> TokenGaps:
+def token_gaps(block: TokenEventBlock) -> BlockGaps:
     """Every inter-token gap of a block. A gap before a chunk of k tokens is split into k."""
     if block.tokens is None:
-        return TokenGaps(block.gaps_us.astype(np.int64), block.row_of_gap)
+        return BlockGaps(block.gaps_us.astype(np.int64), block.row_of_gap)
     whole_us, left_us = np.divmod(block.gaps_us.astype(np.int64), block.tokens)
     row = np.repeat(block.row_of_gap, block.tokens)
     first_of_chunk = np.cumsum(block.tokens) - block.tokens
     nth_of_chunk = np.arange(row.size) - np.repeat(first_of_chunk, block.tokens)
     is_one_longer = nth_of_chunk < np.repeat(left_us, block.tokens)
-    return TokenGaps(np.repeat(whole_us, block.tokens) + is_one_longer, row)
+    return BlockGaps(np.repeat(whole_us, block.tokens) + is_one_longer, row)
 
 
 def _weighted_gaps(block: TokenEventBlock, rows: Bools) -> list[_WeightedGaps]:

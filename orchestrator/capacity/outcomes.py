@@ -9,20 +9,10 @@ import pyarrow.compute as pc
 
 from orchestrator.analysis.slo import LimitValues, limit_values, tests
 from orchestrator.base.arrays import Bools, Floats
+from orchestrator.load.point import SoFar
 from orchestrator.spec.load import LIMITS, Slo
 
 ALL_NS = (0, 2**62)  # a window without end
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRequests:
-    """The requests of one client that had not ended when it reported, ns since the point's start.
-
-    ``open``: for each of them when it was due, and whether nothing of its answer has come.
-    """
-
-    now_ns: int
-    open: Sequence[tuple[int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +41,9 @@ class Outcomes:
         return ~_met(self.open, slos)
 
 
-def outcomes(
-    reports: Sequence[OpenRequests], requests: pa.Table, token_events: pa.Table
-) -> Outcomes:
+def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Table) -> Outcomes:
     """The requests of a running point. ``reports``: the last one of each client. ``requests``,
-    ``token_events``: the rows of what ended.
+    ``token_events``: the rows of what ended, which are not taken from the reports.
     """
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
     open_due_s, open_values = _open_requests(reports)
@@ -74,19 +62,20 @@ def _seconds(column_ns: pa.ChunkedArray) -> Floats:
     return seconds
 
 
-def _open_requests(reports: Sequence[OpenRequests]) -> tuple[Floats, LimitValues]:
-    """When open requests were due, and the least that their values can still become: an open
-    request lasts as long as it has lasted, and so does its TTFT while nothing of its answer has
-    come.
+def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
+    """When open requests were due, and the least that their values can still become: the end-to-end
+    time of each is at least what has passed since it was due, and so is its TTFT while nothing of
+    its answer has come.
     """
     due_ns: list[int] = []
     ages_ns: list[int] = []
     is_silent: list[bool] = []
     for report in reports:
-        for request_due_ns, nothing_came in report.open:
-            due_ns.append(request_due_ns)
-            ages_ns.append(report.now_ns - request_due_ns)
-            is_silent.append(nothing_came)
+        open_due_ns = (*report.silent_due_ns, *report.answering_due_ns)
+        due_ns += open_due_ns
+        ages_ns += [report.now_ns - request_due_ns for request_due_ns in open_due_ns]
+        is_silent += [True] * len(report.silent_due_ns)
+        is_silent += [False] * len(report.answering_due_ns)
     age_s = np.array(ages_ns, np.float64) / 1e9
     unknown = np.full(age_s.size, -np.inf)
     least = dict.fromkeys(LIMITS, unknown)

@@ -70,6 +70,14 @@ class WantedLevels:
     to_confirm: list[WantedLevel]
 
 
+@dataclass(frozen=True, slots=True)
+class TierLevels:
+    """The levels that one tier would have probed next; None where it needs none."""
+
+    to_explore: float | None
+    to_confirm: float | None
+
+
 class Capacity:
     """One search, of all tiers. Its points are probes: each ends as soon as it is known whether it
     holds every SLO.
@@ -148,19 +156,17 @@ class Capacity:
         for tier in self._tiers:
             if tier.claim.pointless or self._is_dominated(tier):
                 continue
-            explored, confirmed = self._wanted_by(tier)
-            if self._starts == 1:
-                explored, confirmed = explored or confirmed, None
-            if explored is not None:
-                wanted.to_explore.append(WantedLevel(tier.width, explored, tier.slo.name))
-            if confirmed is not None:
-                wanted.to_confirm.append(WantedLevel(tier.width, confirmed, tier.slo.name))
+            levels = self._wanted_by(tier)
+            if self._starts == 1:  # there is no second start to confirm on
+                levels = TierLevels(levels.to_explore or levels.to_confirm, None)
+            if levels.to_explore is not None:
+                wanted.to_explore.append(WantedLevel(tier.width, levels.to_explore, tier.slo.name))
+            if levels.to_confirm is not None:
+                wanted.to_confirm.append(WantedLevel(tier.width, levels.to_confirm, tier.slo.name))
         return wanted
 
-    def _wanted_by(self, tier: Tier) -> tuple[float | None, float | None]:
-        """The levels that a tier would explore and confirm; not below what the leader of the race
-        is expected to hold.
-        """
+    def _wanted_by(self, tier: Tier) -> TierLevels:
+        """Neither level lies below what the leader of the race is expected to hold."""
         guess = self._guess
         leader_estimate = 0.0
         if self._rivals is not None:
@@ -171,8 +177,8 @@ class Capacity:
         )
         confirmed = level_to_confirm(tier.state, self._starts)
         if not leader_estimate:
-            return explored, confirmed
-        return (
+            return TierLevels(explored, confirmed)
+        return TierLevels(
             level_among_rivals(tier.state, leader_estimate, explored),
             level_among_rivals(tier.state, leader_estimate, confirmed),
         )

@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,24 @@ logging.getLogger("transformers").addFilter(
 )
 
 
+class FormulaCoverage(IntEnum):
+    """How much of a model the formula for its parameters covers, the least first."""
+
+    NOTHING = 0  # no formula fits: the count means nothing
+    PLAIN = 1  # counted as a plain transformer, which may be far off
+    LANGUAGE_MODEL = 2  # what stands beside it, as an image encoder, is not counted
+    WHOLE = 3
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What planning and the emulator need to know about a model.
-
-    ``exact``: the parameter formula covers the whole architecture. ``counted``: it covers the
-    language model, which may not be all. ``sized``: the count is useful at all, if only as that of
-    a plain transformer.
-    """
+    """What planning and the emulator need to know about a model."""
 
     model: str
     model_type: str
     shape: Shape
     parameters: Parameters
-    exact: bool
-    counted: bool = True
-    sized: bool = True
+    coverage: FormulaCoverage
     dtype: str = "bfloat16"  # of the checkpoint
     # positions with rope scaling, as vLLM derives them; None: unlimited
     max_model_len: int | None = None
@@ -75,6 +78,21 @@ class ModelFacts:
     draft_vocab_size: int = 0  # of a draft head with an output layer of its own
     architectures: tuple[str, ...] = ()  # class names by which engines choose their code
     config_type: str = ""  # ``model_type`` of the whole config, towers included
+
+    @property
+    def sized(self) -> bool:
+        """Whether the count of parameters is useful at all."""
+        return self.coverage >= FormulaCoverage.PLAIN
+
+    @property
+    def counted(self) -> bool:
+        """Whether the parameters of the language model are counted by its own formula."""
+        return self.coverage >= FormulaCoverage.LANGUAGE_MODEL
+
+    @property
+    def exact(self) -> bool:
+        """Whether all parameters are counted."""
+        return self.coverage is FormulaCoverage.WHOLE
 
     @property
     def active_parameters(self) -> int:
@@ -266,6 +284,13 @@ def _checkpoint_bytes(folder: Path) -> int | None:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
 
 
+def _coverage(has_formula: bool, is_whole: bool, has_plain_layers: bool) -> FormulaCoverage:
+    """``is_whole``: the config describes a language model and nothing beside it."""
+    if has_formula:
+        return FormulaCoverage.WHOLE if is_whole else FormulaCoverage.LANGUAGE_MODEL
+    return FormulaCoverage.PLAIN if has_plain_layers else FormulaCoverage.NOTHING
+
+
 def facts_from_config(
     model: str, config: Config, checkpoint_bytes: int | None = None
 ) -> ModelFacts | None:
@@ -280,7 +305,6 @@ def facts_from_config(
     text = in_our_words(_as_one_figure(text), model_type)
     has_uncounted_layers = any(text.get(name) for name in _UNCOUNTED) or _has_several_figures(text)
     family = None if has_uncounted_layers else FAMILIES.get(model_type)
-    is_counted = family is not None
     shape = _shape(text, family or Family())
     if shape is None:
         return None
@@ -291,9 +315,7 @@ def facts_from_config(
         model_type=model_type,
         shape=shape,
         parameters=parameters.count(shape, family or Family()),
-        exact=is_counted and is_whole,
-        counted=is_counted,
-        sized=is_counted or has_plain_layers,
+        coverage=_coverage(family is not None, is_whole, has_plain_layers),
         dtype=_dtype(text, config),
         max_model_len=_max_model_len(text, model_type),
         short_model_len=_short_model_len(text),

@@ -183,14 +183,23 @@ class ClientLoop:
             return None
         # what ends after this line is reported next time, and not twice
         ended = self._rows.unreported()
-        open_requests = [
-            (request.planned.due_ns, request.is_silent()) for request in list(self._open)
-        ]
-        open_requests += [(planned.due_ns, True) for planned in list(self._waiting)]
-        open_requests += [(request.planned.due_ns, False) for request in list(self._unread)]
+        silent_due_ns: list[int] = []
+        answering_due_ns: list[int] = []
+        for request in list(self._open):
+            due_ns = silent_due_ns if request.is_silent() else answering_due_ns
+            due_ns.append(request.planned.due_ns)
+        silent_due_ns += [planned.due_ns for planned in list(self._waiting)]
+        answering_due_ns += [request.planned.due_ns for request in list(self._unread)]
+        return SoFar(
+            now_ns=time.monotonic_ns() - self._start_ns,
+            ended=ended,
+            silent_due_ns=self._after_warmup(silent_due_ns),
+            answering_due_ns=self._after_warmup(answering_due_ns),
+        )
+
+    def _after_warmup(self, due_ns: Iterable[int]) -> tuple[int, ...]:
         warmup_ns = self._assignment.schedule.warmup_ns
-        measured = [(due_ns, silent) for due_ns, silent in open_requests if due_ns >= warmup_ns]
-        return SoFar(time.monotonic_ns() - self._start_ns, ended, tuple(measured))
+        return tuple(instant_ns for instant_ns in due_ns if instant_ns >= warmup_ns)
 
     def abort(self, abort: Abort) -> None:
         self._abort = abort

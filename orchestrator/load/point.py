@@ -190,14 +190,15 @@ class SoFar:
     """What the client of a watched point reports since the last report. Nanoseconds since the
     point's start.
 
-    ``ended``: requests that ended, as records (Arrow would take ten times as long).
-    ``open``: for each due request that has not ended, when it was due, and whether nothing of its
-    answer has come.
+    ``ended``: requests that ended, as records (Arrow would take ten times as long). The others are
+    open; of each the report has only when it was due: in ``silent_due_ns`` while nothing of its
+    answer has come, else in ``answering_due_ns``.
     """
 
     now_ns: int
     ended: tuple[EndedRequest, ...]
-    open: tuple[tuple[int, bool], ...]
+    silent_due_ns: tuple[int, ...] = ()
+    answering_due_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.analysis.slo import format_limits
-from orchestrator.capacity.outcomes import OpenRequests, outcomes, targets
+from orchestrator.capacity.outcomes import outcomes, targets
 from orchestrator.capacity.probe_outcome import SEPARATOR
 from orchestrator.capacity.sequential_test import Probe, next_look_s
 from orchestrator.capacity.strategy import ProbeWatch
@@ -87,8 +87,7 @@ class EarlyEnd:
         """
         ended_tables = [table for report in reports for table in report.ended]
         requests, token_events = tables(self._point, ended_tables)
-        still_open = [OpenRequests(report.now_ns, report.open) for report in reports]
-        new = outcomes(still_open, requests, token_events)
+        new = outcomes(reports, requests, token_events)
         self._probe.tell(new.due_s, new.done_s, new.met(self._slos))
         self._is_capped = self._is_capped or progress.sent < progress.scheduled
         return self._probe.look(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from orchestrator.analysis.slo import judge, limit_values
-from orchestrator.capacity.outcomes import ALL_NS, OpenRequests, outcomes, targets
+from orchestrator.capacity.outcomes import ALL_NS, outcomes, targets
+from orchestrator.load.point import SoFar
 from orchestrator.spec.load import Slo
 from tests.unit.results.builders import events, failed_request, request, requests
 
@@ -23,7 +24,7 @@ GAPS = events({3: [50] * 4, 1: [20, 20, 20, 140]})
 
 
 def test_a_request_meets_while_the_probe_runs_what_its_row_meets_afterwards() -> None:
-    found = outcomes([OpenRequests(SECOND, ())], ROWS, GAPS).met((FAST, WHOLE, P90))
+    found = outcomes([SoFar(SECOND, ())], ROWS, GAPS).met((FAST, WHOLE, P90))
     stored = [
         test
         for slo in (FAST, WHOLE, P90)
@@ -35,22 +36,21 @@ def test_a_request_meets_while_the_probe_runs_what_its_row_meets_afterwards() ->
 
 
 def test_instants_stand_beside_their_requests_and_warm_up_is_left_out() -> None:
-    found = outcomes([OpenRequests(SECOND, ())], ROWS, GAPS)
+    found = outcomes([SoFar(SECOND, ())], ROWS, GAPS)
     assert found.due_s.tolist() == [0.1, 0.2, 0.3]
     assert found.done_s.tolist() == [0.6, 0.2, 0.65]
 
 
 def test_of_open_requests_only_what_is_already_too_late_is_missed() -> None:
-    # when due, whether nothing came
-    still_open = ((0, True), (0, False), (SECOND, True), (1_900_000_000, True))
-    found = outcomes([OpenRequests(2 * SECOND, still_open)], ROWS.slice(0, 0), GAPS.slice(0, 0))
+    report = SoFar(2 * SECOND, (), silent_due_ns=(0, SECOND, 1_900_000_000), answering_due_ns=(0,))
+    found = outcomes([report], ROWS.slice(0, 0), GAPS.slice(0, 0))
     assert found.open_missed((FAST, WHOLE)).tolist() == [
         [True, True],
-        [False, True],
         [True, False],
         [False, False],
+        [False, True],
     ]
-    assert np.array_equal(found.open_due_s, [0.0, 0.0, 1.0, 1.9])
+    assert np.array_equal(found.open_due_s, [0.0, 1.0, 1.9, 0.0])
     assert found.met((FAST, WHOLE)).shape == (0, 2)
 
 
@@ -58,8 +58,8 @@ def test_open_requests_are_as_old_as_their_own_client_reported() -> None:
     """One client was heard of 0.15 s after its request was due, the other a second later: the limit
     is 0.2 s.
     """
-    late = OpenRequests(SECOND, ((850_000_000, True),))
-    newest = OpenRequests(2 * SECOND, ((SECOND, True),))
+    late = SoFar(SECOND, (), silent_due_ns=(850_000_000,))
+    newest = SoFar(2 * SECOND, (), silent_due_ns=(SECOND,))
     found = outcomes([late, newest], ROWS.slice(0, 0), GAPS.slice(0, 0))
     assert found.open_missed((FAST,)).tolist() == [[False], [True]]
     assert found.now_s == 1.0  # of what was due later nobody knows what is still open

@@ -68,7 +68,7 @@ def test_a_probe_that_was_ended_is_ended_once() -> None:
 
 
 def test_a_level_fails_while_its_requests_are_still_waited_for() -> None:
-    unanswered = tuple((second * SECOND // 10, True) for second in range(400))
+    unanswered = tuple(second * SECOND // 10 for second in range(400))
     end, run = early_end(), Run([SoFar(40 * SECOND, (), unanswered)])
     stop = look(end, run, 40.0)
     assert stop.outcome == "fails"
@@ -79,6 +79,6 @@ def test_a_level_fails_while_its_requests_are_still_waited_for() -> None:
 
 
 def test_requests_that_may_still_be_in_time_decide_nothing() -> None:
-    just_sent = tuple((40 * SECOND - 1, True) for _ in range(400))
+    just_sent = (40 * SECOND - 1,) * 400
     end, run = early_end(), Run([SoFar(40 * SECOND, (), just_sent)])
     assert look(end, run, 40.0) is None

@@ -108,9 +108,7 @@ class QueueRun(FakeRun):
         over = sum(done <= now_s for _, done in self._served)
         fresh, self._told = self._served[self._told : over], over
         ended = tuple(EndedRequest(record_of(row), None) for row in self._rows(fresh))
-        still_open = tuple(
-            (round(due * 1e9), True) for due, done in self._served[over:] if due <= now_s
-        )
+        still_open = tuple(round(due * 1e9) for due, _ in self._served[over:] if due <= now_s)
         return [SoFar(round(now_s * 1e9), ended, still_open)]
 
     def finish(self, at_s: float, drain: bool) -> None:
