@@ -90,11 +90,11 @@ class RequestArrays:
 
 
 def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[RequestArrays]:
-    """All requests of one attempt, AT_ONCE at a time, or all of them where token_events come in
-    another order.
+    """All requests of one attempt, AT_ONCE at a time; all at once if token_events have another
+    order than requests.
 
-    Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has
-    no request.
+    Raises ValueError where rows of several attempts are mixed: a request_index occurs twice, or
+    token_events have one that requests do not have.
     """
     index = _index(requests)
     if (np.diff(np.sort(index)) == 0).any():
@@ -113,8 +113,8 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
         events = None if token_events is None else token_events.slice(begin, end - begin)
         yield _arrays(requests.slice(start, step), events, is_buffered)
         begin = end
-        # Arrow keeps what decoding took, and numpy never uses it. For few rows it is not worth it:
-        # the whole heap is walked.
+        # Arrow keeps the memory that decoding took, and numpy cannot use it. Giving it back walks
+        # the whole heap, which is not worth it for few rows.
         if requests.num_rows > AT_ONCE:
             pa.default_memory_pool().release_unused()
 
@@ -153,7 +153,8 @@ def _index(rows: Rows) -> npt.NDArray[np.int32]:
 
 def _is_buffered(requests: Rows) -> bool:
     """Whether more than BUFFERED_SHARE of the chunks of measured requests came together with the
-    one before, or of the ok answers that could come in several events came in lumps.
+    chunk before, or more than that share of their ok answers came in lumps. Only answers that could
+    have come in several events count.
     """
     chunks = coalesced_chunks = 0.0
     divisible_answers = answers_in_lumps = 0
@@ -195,11 +196,11 @@ def _in_lumps(requests: Rows) -> Bools:
 
 
 def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> list[int]:
-    """Where in token_events the rows of each AT_ONCE requests end, if both are in the same order;
-    else one end.
+    """For each block of AT_ONCE requests, where its rows in token_events end. If the tables are not
+    in the same order, there is one end, that of all rows.
 
-    Clients write both in one order, that in which requests end. ``index`` and ``event_index``: the
-    request_index of both tables.
+    Clients write both tables in the order in which requests end. ``index``, ``event_index``: the
+    request_index of requests and of token_events.
     """
     if index.size <= AT_ONCE:
         return [event_index.size]
@@ -269,7 +270,9 @@ class TokenEventBlock:
 def _positions(
     index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
-    """For each row of token_events the place of its request in ``index``."""
+    """For each row of token_events the place of its request in ``index``. Raises ValueError where
+    there is none.
+    """
     problem = "token_events holds a request_index that requests does not"
     if not index.size:
         if event_index.size:
@@ -292,7 +295,7 @@ def _block(
     starts = offsets - offsets[0]
     chunks = np.diff(starts) + 1
     has_counts = tokens.is_valid().to_numpy(zero_copy_only=False)
-    # more tokens than chunks, and it is not known which chunk held how many
+    # the row has more tokens than chunks, and does not say how many each chunk held
     is_uncounted = ~has_counts & (total > chunks)
     in_several_chunks = is_uncounted & (chunks > 1)
     in_one_chunk = is_uncounted & (chunks == 1)
@@ -308,8 +311,8 @@ def _block(
 
 
 def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:
-    """Spread N - 1 whole tokens as evenly as possible over the gaps of each of these rows: then
-    mean ITL equals TPOT. ``after``: tokens after each gap, which is written to.
+    """Spread all tokens but the first of each of these rows over its gaps, as evenly as whole
+    tokens allow: then mean ITL equals TPOT. Writes to ``after``, the tokens after each gap.
     """
     lengths = np.where(rows, np.diff(starts), 0)
     nth = _counting(lengths)

@@ -1,11 +1,13 @@
 """What all probes of each level show together, and what is known of a search from that.
 
 A level is *shown to hold* or *shown to fail* where the evidence of all its probes, taken together
-(``capacity/sequential_test.py``), says so with 95 % confidence; else it is undecided. One long run
-of misses comes at levels that hold, too. So a level fails by 20 independent requests, or where its
-share is far below the target and two of its probes were each far below it alone. A level that was
-shown to hold is *confirmed* where the probes after those, each with a seed of its own, show it once
-more: the first ones were why it was chosen. How long runs of misses are is learned from all levels that are near the target.
+(``capacity/sequential_test.py``), says so with 95 % confidence; else it is undecided. A single long
+run of misses is not enough to fail a level, since levels that hold have such runs, too: it takes 20
+independent requests, or a share far below the target with two probes that were far below it by
+themselves. How long runs of misses are is learned from all levels that are near the target.
+
+A level that was shown to hold is *confirmed* where later probes, each with a seed of its own, show
+it once more. The earlier ones do not count for this: the level was chosen because of them.
 
 Levels lie on a geometric grid, so that the same ones come up again and their evidence adds up.
 """
@@ -32,13 +34,15 @@ from orchestrator.results.validity import Validity
 from orchestrator.spec.load import MOST_IN_FLIGHT
 
 STEPS = 48  # of the grid, from a level to twice that: 1.5 % each
-SAME = 1.001  # times: levels are written with four digits
+SAME = 1.001  # levels within this factor are the same: they are written with four digits
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
-# a search ends when the lowest level that fails is at most so much above the claim; where a file
-# says nothing: who is within it of the best of a race cannot be told from the best
+# A search ends when the lowest level that fails is at most so much above the claim. Used where the
+# file gives no precision: two deployments as close as this cannot be told apart in a race.
 PRECISION = 0.05
-COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
-MOST_INVALID = 2  # probes of a level, before it is given up
+# Times the target. A level with a smaller share has collapsed: no level near it holds. Where it
+# lies just above the claim, the claim's status is "cliff".
+COLLAPSED = 0.5
+MOST_INVALID = 2  # a level is given up after so many invalid probes
 
 
 @dataclass(frozen=True, slots=True)

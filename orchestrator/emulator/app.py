@@ -45,8 +45,8 @@ class Fault(Enum):
 
 
 class Generation:
-    """One request while it is in the batch: builds its tokens' bytes, carries out its scripted
-    fault, ends itself.
+    """One request while it is in the batch: makes the bytes of its tokens, carries out its scripted
+    fault, and ends its answer.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Generation:
         self._app = app
         self._connection = connection
         self._fault = fault
-        self._tokens = 0  # that were prepared
+        self._tokens = 0  # how many were prepared
         self._is_last = False  # whether the token that was prepared last is the last one
         self.completion = completion
         self.held: HeldBlocks | None = None  # of its rank's prefix cache
@@ -76,8 +76,8 @@ class Generation:
         connection.on_lost = partial(app.lost, self)
 
     def prepare(self, is_last: bool) -> tuple[bytes, bool]:
-        """Bytes of the next token, and whether ``sent`` must be called after it: there whole
-        answers and faults are dealt with.
+        """Bytes of the next token, and whether ``sent`` must be called after it. That method writes
+        answers that are not streamed, ends streams, and carries out faults.
         """
         index = self._tokens
         self._tokens += 1
@@ -136,8 +136,8 @@ class Generation:
             self._connection.respond(200, self.completion.document())
 
 
-# vLLM's (v1/engine/__init__.py: FinishReason); requests that their clients gave up are in none of
-# them, there as here.
+# vLLM's (v1/engine/__init__.py: FinishReason). Neither vLLM nor the emulator counts a request that
+# its client gave up.
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
@@ -201,8 +201,8 @@ class App:
         self._routes["POST", path] = partial(self._generate, api, parse)
 
     def accept(self) -> ClientConnection:
-        """A new client. The loop accepts all that wait in one go, so tokens that are due go in
-        between.
+        """A new client. The loop accepts all waiting clients in one go, so the tokens that are due
+        are sent before each of them.
         """
         self._catch_up()
         return ClientConnection(self.handle)
@@ -227,7 +227,9 @@ class App:
             route(request, connection)
 
     def _authorized(self, request: HttpRequest) -> bool:
-        """As in vLLM the key guards /v1; here it guards also what else generates."""
+        """Whether a request may be answered: as in vLLM, the key guards /v1, and here all other
+        endpoints that generate as well.
+        """
         key = self.serving.options.api_key
         if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
             return True
@@ -312,12 +314,12 @@ class App:
         observe("request_time_per_output_token_seconds", decode_s / further_tokens)
         observe("request_prompt_tokens", completion.prompt_tokens)
         observe("request_generation_tokens", completion.output_tokens)
-        # of the n completions of a request, which is one here
+        # vLLM's maximum over the n completions of a request; here a request has one
         observe("request_max_num_generation_tokens", completion.output_tokens)
         self.counters.finished[completion.finish_reason] += 1
 
     def lost(self, generation: Generation) -> None:
-        """Forget a request whose client is gone before its end."""
+        """Forget a request whose client left before its end."""
         pacer = self.active.pop(generation, None)
         self._tgi_active.discard(generation)
         if pacer is None or generation.sequence is None:
@@ -444,7 +446,9 @@ def _pages(serving: Serving) -> dict[str, object]:
 
 
 def fault_of(number: int, faults: Faults) -> Fault | None:
-    """The fault of the ``number``-th request; single ones before periodic ones, errors before cuts."""
+    """The fault of the ``number``-th request. Faults of one request come before periodic ones, and
+    errors before cuts.
+    """
     single = {
         Fault.DIE: faults.die_at_request,
         Fault.STALL: faults.stall_at_request,

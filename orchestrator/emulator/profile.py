@@ -27,14 +27,16 @@ DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 class Constants(Strict):
-    """The numbers of the step model that ``fit`` calibrates. Those that are left out are typical of
-    the engine on such devices (``typical``). Efficiencies are shares of the device's peak.
+    """The numbers of the step model that ``fit`` calibrates. What a profile leaves out gets the
+    value that is typical of the engine on such devices (``typical``). Efficiencies are shares of
+    the device's peak.
     """
 
     compute_efficiency: float = Field(default=0.88, gt=0)  # 16-bit matrix products
-    low_bit_efficiency: float = Field(default=0.6, gt=0)  # of their own peak, those in 8 and 4 bit
+    # products in 8 and 4 bit, of their own peak
+    low_bit_efficiency: float = Field(default=0.6, gt=0)
     attention_efficiency: float = Field(default=0.5, gt=0)  # of the 16-bit peak
-    # of many small products, their dispatch included
+    # the many small products of experts, and their dispatch
     expert_compute_efficiency: float = Field(default=0.17, gt=0)
     bandwidth_efficiency: float = Field(default=0.85, gt=0)  # reading weights
     expert_bandwidth_efficiency: float = Field(default=0.72, gt=0)  # reading routed experts
@@ -86,7 +88,7 @@ class Typical:
     error: dict[str, float] | None
 
 
-# those in constants.json, by CUDA compute capability
+# the names of architectures in constants.json, by the first number of the CUDA compute capability
 _ARCHITECTURES = {9: "hopper", 10: "blackwell"}
 
 
@@ -147,7 +149,7 @@ class Device(Strict):
     network_gb_s: float = Field(default=12.5, gt=0)
 
     def accelerator(self) -> Accelerator:
-        """As the catalogue would have it."""
+        """The device as the catalogue would describe it."""
         return Accelerator(
             name=self.name,
             memory_bytes=int(self.memory_gb * 1e9),

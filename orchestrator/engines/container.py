@@ -10,7 +10,7 @@ from orchestrator.base.folders import node_path
 from orchestrator.engines.command import Command, Node
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# a container's label with the folder of its launch's lock: whose it is
+# the label of a container that names the folder with its launch's lock, which tells whose it is
 LOCKS_LABEL = "orchestrator.locks"
 CACHE = "~/.cache/huggingface"
 CACHES = (
@@ -31,8 +31,8 @@ ROCM = (
     *("--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"),
     *("--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
 )
-# Variables that apptainer itself needs. The container inherits all others too, where the node's
-# paths mean nothing and the node's values would override the image's.
+# Variables that apptainer itself needs. It gets no others: the container would inherit them, though
+# the node's paths mean nothing there and the node's values would override the image's.
 OF_APPTAINER = (
     "PATH",
     "HOME",
@@ -63,8 +63,8 @@ def in_container(
 
     Environment variables, secrets included, are passed by name: the runtime reads the values from
     its own environment, so no argument or file contains them. The container runs under an init and
-    is removed when it ends. ``after`` removes it should the runtime's client be killed, which
-    leaves containers running.
+    is removed when it ends. If the runtime's client is killed, the container lives on: the command
+    ``after`` removes it.
     """
     if settings.image is None:
         return command
@@ -122,7 +122,7 @@ def _docker(
     runtime = settings.container_runtime or "docker"
     image = settings.image or ""
     name = container_name(node)
-    # see _gpus
+    # a container counts its GPUs (``_gpus``) from 0: the node's numbers would be wrong
     env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}
     argv = [runtime, "run", "--rm", "--init", "--name", name]
     argv += ["--label", f"{LOCKS_LABEL}={node_path('locks')}"]
@@ -134,8 +134,8 @@ def _docker(
     argv += ["--log-driver", "none"]
     for path, mode in mounts.items():
         argv += ["--volume", f"{path}:{path}:{mode}"]
-    of_network = [variable for variable in os.environ if variable.startswith(NETWORK)]
-    for variable in sorted({*env, *command.secrets, *FROM_THE_NODE, *of_network}):
+    about_network = [variable for variable in os.environ if variable.startswith(NETWORK)]
+    for variable in sorted({*env, *command.secrets, *FROM_THE_NODE, *about_network}):
         argv += ["--env", variable]
     argv += [*options, "--workdir", node.workdir]
     argv += ["--entrypoint", command.argv[0], image, *command.argv[1:]]
@@ -152,10 +152,10 @@ def _gpus(runtime: str, hardware: Hardware, node: Node) -> list[str]:
     if hardware.is_amd:
         return [*ROCM, *rdma]
     if runtime == "podman":
-        words = []
+        devices = []
         for device in node.devices:
-            words += ["--device", f"nvidia.com/gpu={device}"]
-        return [*words, *rdma]
+            devices += ["--device", f"nvidia.com/gpu={device}"]
+        return [*devices, *rdma]
     return ["--gpus", f'"device={",".join(node.devices)}"', *rdma]
 
 

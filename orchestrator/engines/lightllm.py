@@ -53,8 +53,8 @@ PROFILED = re.compile(
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """Its own defaults, made explicit. Where prompts are not split, its batch holds the longest one
-    by itself.
+    """Its own defaults, made explicit. Where prompts are not split, LightLLM itself makes its batch
+    large enough for the longest one.
     """
     sequences = {"max_num_seqs": 256}
     if settings.enable_chunked_prefill is False:
@@ -83,7 +83,7 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.data_parallel_size > 1 and settings.tensor_parallel_size > 1:
         yield (
-            "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it "
+            "tensor_parallel_size: LightLLM's data-parallel ranks have one GPU each; set it "
             "or data_parallel_size"
         )
     splits_prompts = settings.enable_chunked_prefill is not False
@@ -105,8 +105,8 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _reported(log: str) -> Reported:
-    # common/kv_cache_mem_manager/mem_manager.py where it chooses the size itself, else
-    # server/api_start.py
+    # written by common/kv_cache_mem_manager/mem_manager.py where LightLLM chooses the size itself,
+    # and by server/api_start.py where it was given
     sizes = PROFILED.search(log)
     if sizes:
         tokens, token_mib = int(sizes[2]), float(sizes[1])
@@ -139,7 +139,7 @@ ENGINE = Engine(
     },
     flags={
         "trust_remote_code": Flag("--trust_remote_code", "bare"),
-        # all GPUs: its data-parallel ranks are of attention, within the tensor-parallel group
+        # --tp counts all GPUs: only attention is data-parallel, within the tensor-parallel group
         "tensor_parallel_size": Flag(
             "--tp", of=lambda size, settings: size * settings.data_parallel_size
         ),
@@ -159,7 +159,7 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
         "enforce_eager": Flag("--disable_cudagraph", "bare"),
         "speculative": (
-            # of DeepSeek's own checkpoint, unless LightLLM's own name is given
+            # `mtp` means the mode for DeepSeek's own checkpoints; LightLLM's own names stay
             Flag("--mtp_mode", of=lambda spec, _: MTP.get(spec.method, spec.method)),
             Flag("--mtp_draft_model_dir", of=lambda spec, _: spec.model),
             Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
@@ -207,7 +207,7 @@ ENGINE = Engine(
                 r"init func \w+ : (?!init ok)|kill all process consecutive_failures"
             ),
         },
-        # the only line about a full cache
+        # no other line says that the cache is full
         causes_at_any_level=r"-[\d.]+ GB space is available after load",
     ),
 )

@@ -13,8 +13,8 @@ from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import Hardware
 from orchestrator.spec.stages import PinnedSettings
 
-# What it passes on of requests (its src/protocols): of /v1/completions text prompts and unknown
-# fields; of chats and of stream_options only fields that it knows.
+# Which fields of requests it passes on (its src/protocols). /v1/completions: text prompts, and
+# fields that it does not know, too. Chats and stream_options: only fields that it knows.
 DIALECTS = {
     "completions": openai(return_token_ids=True, cache_salt=True)["completions"],
     "chat": openai()["chat"],
@@ -23,8 +23,8 @@ DIALECTS = {
 
 
 def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[str]:
-    """Where the router listens and what it routes to, for vLLM's router too, which was made of this
-    one.
+    """Where the router listens and what it routes to. vLLM's router, which descends from this one,
+    takes the same arguments.
 
     ``disaggregation``: the flag for prefill and decode replicas; ``bootstrap``: also name the ports
     of prefill replicas at which decode replicas ask for KV caches.
@@ -32,7 +32,7 @@ def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[
     argv = ["--host", node.bind, "--port", str(node.port)]
     # its default, 29000, may be taken
     argv += ["--prometheus-port", *map(str, node.extra_ports[:1])]
-    argv += ["--disable-retries"]  # a failed request is a row; retried it would be a slow one
+    argv += ["--disable-retries"]  # a failed request is a row; retried, it would be a slow one
     has_roles = any(worker.role for worker in node.workers)
     if not has_roles:
         return [*argv, "--worker-urls", *(worker.url for worker in node.workers)]

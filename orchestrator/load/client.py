@@ -38,7 +38,7 @@ REQUEST_BYTES = 3_000  # memory of a request, without the bytes that came
 
 
 class Abort(Enum):
-    """An end of the run now, and what becomes of requests that are open or unsent."""
+    """What becomes of requests that are open or unsent when the run ends at once."""
 
     WITH_ROWS = "they become aborted rows"
     WITHOUT_ROWS = "they have no rows"
@@ -47,8 +47,8 @@ class Abort(Enum):
 class LoadClient:
     """Sends its share of one point at a time: ``prepare``, then ``run``.
 
-    ``priority``: of the thread that calls ``run``; ``realtime`` only where that is allowed.
-    ``run`` blocks; the other methods may be called from any thread.
+    ``priority``: of the thread that calls ``run``; where ``realtime`` is not allowed, it stays
+    normal. ``run`` blocks; the other methods may be called from any thread.
     """
 
     def __init__(self, priority: Scheduling = "realtime") -> None:
@@ -345,7 +345,7 @@ class ClientLoop:
                 self._send(planned, planned.due_ns + self._start_ns)
 
     def _send(self, planned: PlannedRequest, free_ns: int) -> None:
-        """``free_ns``: since when it could have been sent."""
+        """``free_ns``: the instant from which on it could have been sent."""
         request = self._writer.take(planned)
         if self._kind.needs_reply or self._point.count_text or self._point.keep_replies:
             request.parsed.texts = []

@@ -34,8 +34,9 @@ from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.validity import Validity
 
 BUSY_CPU_SHARE = 0.7
-# end-to-end times; the throughput of a shorter window depends on where it begins and ends
-WINDOWS = 3
+# how often the end-to-end time must fit into the window: the throughput of a shorter one depends on
+# where it begins and ends
+LEAST_E2E_TIMES = 3
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
@@ -43,7 +44,8 @@ MAX_LOST = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
 FEW_REQUESTS = 8  # with fewer nothing is said of a backlog, or of requests in flight
-SHOWN, MOST_SHOWN = 3, 60  # reasons why answers ended, and characters of each
+MOST_END_REASONS = 3  # why answers ended: the commonest are named, the others counted
+MOST_REASON_CHARACTERS = 60
 # any network loses a segment now and then; in a short run that would be a large share
 CHANCE_RETRANSMITS = 3
 
@@ -88,7 +90,7 @@ SENT_LATE = EvidenceLimit(
 CLIENT_BOUND = (
     EvidenceLimit("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
     SENT_LATE,
-    # any time stamp may be late by as much
+    # every time stamp may be late by as much as the loop
     EvidenceLimit(
         "loop_lag_p99_ms", 10.0, "p99 of the client's loop lag is {0:.1f} ms (limit {1:g})"
     ),
@@ -170,9 +172,9 @@ def judge(
     """The verdict on one point, from the rows of all clients and what the clients measured about
     themselves.
 
-    ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output;
-    ``hosts``: the hosts of the engines, where they are known; ``was_interrupted``: the user ended
-    the point, so that the end of its window is not that of the run.
+    ``start_ns``: where the steady window begins; ``broken``: why the engine's answers are no
+    output; ``hosts``: the hosts of the engines, where they are known; ``was_interrupted``: the user
+    ended the point, so that the end of its window is not that of the run.
     """
     counts = RequestCounts(requests, stats, point, start_ns)
     evidence = _evidence(counts, stats, point) | _surroundings(stats, hosts, len(requests))
@@ -219,7 +221,7 @@ def _evidence(
     capped_share = 0.0
     if point.max_in_flight is not None:
         capped_share = counts.share("capped")
-    # of engines that cannot be told to keep lengths, or whose tokens another tokenizer counts
+    # above 0 where an engine cannot be told the length, or where another tokenizer counts tokens
     output_length_error = 0.0
     if point.dialect.length_control != "natural":
         output_length_error = counts.share("output_off", "output_asked")
@@ -263,8 +265,8 @@ def _evidence(
 def _surroundings(
     stats: Sequence[ClientStats], hosts: Sequence[HostLoad], requests: int
 ) -> dict[str, float]:
-    """What neither engine nor client did: figures of the network and of the worst of the engines'
-    hosts.
+    """Figures of what neither engine nor client did: of the network, and of the engine's host on
+    which other programs did most.
     """
     retransmits = float(sum(client.tcp_retransmits for client in stats))
     retransmits_per_request = 0.0
@@ -307,7 +309,7 @@ def _disturbed(evidence: dict[str, float]) -> list[str]:
 def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
     limits = list(CLIENT_BOUND)
     if np.isinf(point.level.value):
-        limits.remove(SENT_LATE)  # what is due at once is sent one after another, late by nature
+        limits.remove(SENT_LATE)  # requests that are due at once are sent one after the other
     reasons = _exceeded(limits, evidence)
     coalesced = evidence["coalesced_share"]
     if evidence["client_cpu_share"] > BUSY_CPU_SHARE and coalesced > BUFFERED_SHARE:
@@ -356,11 +358,12 @@ def _notes_on_answers(
     notes = []
     if counts.odd_ends:
         reasons = ", ".join(
-            f"{count} by {reason[:MOST_SHOWN]}"
-            for reason, count in counts.odd_ends.most_common(SHOWN)
+            f"{count} by {reason[:MOST_REASON_CHARACTERS]}"
+            for reason, count in counts.odd_ends.most_common(MOST_END_REASONS)
         )
-        if len(counts.odd_ends) > SHOWN:
-            reasons += f" and {len(counts.odd_ends) - SHOWN} other reasons"
+        more = len(counts.odd_ends) - MOST_END_REASONS
+        if more > 0:
+            reasons += f" and {more} other reasons"
         notes.append(f"{evidence['odd_end_share']:.1%} of answers ended unusually: {reasons}")
     in_lumps = evidence["lump_share"]
     tokens_per_event = evidence["tokens_per_event"]
@@ -414,10 +417,10 @@ def _notes_on_the_window(
         notes.append(f"{why}: the window begins before the engine is under load")
     e2e_s = evidence["e2e_p95_s"]
     window_s = counts.due_until_s - counts.due_from_s
-    if window_s < WINDOWS * e2e_s:
+    if window_s < LEAST_E2E_TIMES * e2e_s:
         notes.append(
-            f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 "
-            f"{e2e_s:.1f} s): its throughput depends on where it begins and ends"
+            f"the window ({window_s:.4g} s) is shorter than {LEAST_E2E_TIMES} end-to-end times "
+            f"(p95 {e2e_s:.1f} s): its throughput depends on where it begins and ends"
         )
     quarters = counts.open.by_quarter()
     mean = quarters.mean()
@@ -435,9 +438,9 @@ def _notes_on_the_window(
 
 @dataclass(frozen=True, slots=True)
 class OpenAtTheEnd:
-    """Requests that were due, and over, when the last one was due. ``kept_up``: how many would be
-    open if the engine kept up. ``first_s``, ``last_s``: mean end-to-end times of the first and the
-    last tenth of all requests.
+    """How many requests were due, and how many of these were over, when the last one was due.
+    ``kept_up``: how many would be open if the engine kept up. ``first_s``, ``last_s``: mean
+    end-to-end times of the first and the last tenth of all requests.
     """
 
     due: int

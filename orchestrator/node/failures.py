@@ -152,8 +152,8 @@ class LastWords:
         of_death = [
             signature for signature in signatures if signature.kind is FailureKind.ENGINE_DEAD
         ]
-        is_dying = _last_kind(of_port, _causes(self._words, new)) or _last_kind(of_death, new)
-        if is_dying and self._spoken_s is None:
+        kind_of_death = _last_kind(of_port, _causes(self._words, new)) or _last_kind(of_death, new)
+        if kind_of_death is not None and self._spoken_s is None:
             self._spoken_s = self._clock()
         return self._spoken_s is not None and self._clock() - self._spoken_s >= LAST_WORDS_S
 
@@ -190,8 +190,8 @@ def _last_kind(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> Fai
 
 
 def _causes(words: LogWords, lines: Sequence[LogLine]) -> list[LogLine]:
-    """The lines that may be a cause: neither information or a warning, nor a traceback that belongs
-    to one, nor a consequence of another line.
+    """The lines that may be a cause. Information, warnings and the tracebacks that these show are
+    none, nor are lines that the engine writes because of another one.
     """
     causes: list[LogLine] = []
     in_passing = False  # within a traceback that a warning shows
@@ -228,7 +228,7 @@ def _ends_open(text: str) -> bool:
 
 
 def _follows(words: LogWords, text: str) -> bool:
-    """Whether the engine writes such a line because of another one."""
+    """Whether a line is one that the engine writes only as a consequence of another one."""
     return bool(words.consequences) and re.search(words.consequences, text) is not None
 
 
@@ -275,7 +275,9 @@ def _is_consequence(words: LogWords, line: LogLine) -> bool:
 
 
 def _code_above(lines: Sequence[LogLine], index: int) -> str:
-    """The last line above an exception that shows code rather than marks below it; "" without one."""
+    """The last line above an exception that shows code, rather than the marks that underline code;
+    "" without one.
+    """
     for line in reversed(lines[:index]):
         if line.text and not set(line.text) <= set("^~ "):
             return line.text
@@ -288,7 +290,7 @@ def _chains(lines: Sequence[LogLine]) -> list[list[_Raised]]:
     """
     chains: list[list[_Raised]] = []
     open_chains: dict[str, list[_Raised]] = {}  # origin -> its last chain
-    goes_on: set[str] = set()  # origins that said that their chain goes on
+    goes_on: set[str] = set()  # origins that have just said that their chain goes on
     for index, line in enumerate(lines):
         match = _EXCEPTION.match(line.text)
         if _CHAINED.match(line.text):

@@ -31,7 +31,7 @@ from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.base.redaction import strip_control
 from orchestrator.spec.load import counted
 
-# variable with another folder, for containers that share a host but not its /tmp
+# the environment variable with another folder, for containers that share a host but not its /tmp
 FOLDER = "ORCHESTRATOR_LEASES"
 PREFIX = ".orchestrator-lease-"
 LOCK = ".orchestrator-leases.lock"
@@ -40,7 +40,8 @@ TICKET_PREFIX = ".orchestrator-ticket-"
 # hangs) keeps no other launch out. Holders ask every second.
 SILENT_S = 15.0
 LOCK_LIMIT_S = 10.0
-LOCK_LOOK_S = 0.01  # between two tries; a holder of the lock needs it for milliseconds
+# between two tries to get the lock, which nobody keeps for more than milliseconds
+LOCK_LOOK_S = 0.01
 LARGEST_BYTES = 1 << 20
 LONGEST_TEXT = 256
 # Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
@@ -98,7 +99,9 @@ class Holding:
         return f"a load client of {name}" if self.client else name
 
     def bars(self, launch: str, sweep: str, exclusive: bool) -> bool:
-        """Whether this keeps a launch off the host. Clients of its own sweep may load from there."""
+        """Whether this holding keeps ``launch`` off the host, which wants it ``exclusive`` or not.
+        Load clients of the launch's own ``sweep`` never do.
+        """
         if self.launch == launch or (self.client and self.sweep == sweep):
             return False
         return exclusive or self.exclusive
@@ -253,9 +256,9 @@ class Lease:
         return free[: wish.cores]
 
     def queue(self, wish: Wish, since_ns: int = 0) -> int:
-        """Stand in line for what is wished, since ``since_ns`` (Unix time) or, for 0, from now on.
-        Returns since when, in Unix ns. Launches that come later give way as long as ``take`` is
-        called every few seconds.
+        """Stand in line for what is wished, as if since ``since_ns`` (Unix time); 0: since now.
+        Returns since when the launch stands in line (Unix time). Launches that come later give way
+        as long as this one calls ``take`` every few seconds.
         """
         ticket = Ticket(self._holding.launch, wish, since_ns or time.time_ns())
         with _exclusively(self._folder):
@@ -274,10 +277,11 @@ class Lease:
             self._lease_file.remove()
 
     def share(self, owner: Owner) -> bool:
-        """As a load client: launches of other sweeps do not get the host for themselves from now
-        on.
+        """Lease the host for a load client: from now on no launch of another sweep gets the host
+        for itself.
 
-        Returns whether one of them has it already, or is the next to get it. Raises PlacementError.
+        Returns whether such a launch has it already, or is the next to get it. Raises
+        PlacementError.
         """
         with _exclusively(self._folder):
             holdings = _living(self._folder)
@@ -521,7 +525,7 @@ def _owner(content: dict[str, Any]) -> Owner:
 
 
 def _short(text: object) -> str:
-    """Text that another user wrote, without control characters and cut to a line."""
+    """Text that another user wrote, as one line of bounded length without control characters."""
     return strip_control(str(text))[:LONGEST_TEXT].replace("\n", " ")
 
 

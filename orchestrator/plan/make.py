@@ -30,7 +30,7 @@ from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
 from orchestrator.spec.load import Level
 
-MOST_PLAN_BYTES = 500_000_000  # of a frozen plan: 100,000 deployments take a fifth
+MOST_PLAN_BYTES = 500_000_000  # of a frozen plan; one of 100,000 deployments is a fifth as large
 
 
 def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
@@ -131,7 +131,9 @@ def _judged_deployments(
     levels: Mapping[str, tuple[Level, ...]],
     cluster_nodes: int | None,
 ) -> list[Deployment]:
-    """Takes the candidates out of their list: deployments need the memory."""
+    """A deployment of each candidate. Empties ``candidates`` meanwhile, since the deployments need
+    the memory.
+    """
     titles = labels(
         [(candidate.settings, candidate.hardware.name) for candidate in candidates],
         [candidate.id for candidate in candidates],
@@ -150,6 +152,7 @@ def _deployment(
     cluster_nodes: int | None,
 ) -> Deployment:
     verdict = judge(candidate, loads, cluster_nodes)
+    # as it will be read from the frozen plan: what JSON does not have becomes text
     derived = json.loads(json.dumps(dict(candidate.derived), default=str))
     return Deployment(
         id=candidate.id,

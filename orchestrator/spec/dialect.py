@@ -30,11 +30,11 @@ class Dialect:
     logprobs: bool = False  # ask for the log-probability of every output token
     # the API has cache_salt: requests with different salts share no prefix cache
     cache_salt: bool = False
-    # the answer to a trial request had its number of tokens: one that has none is incomplete
+    # the answer to a trial request said how many tokens it has: one that does not say is incomplete
     reports_counts: bool = False
     done_marker: bool = True  # a complete stream ends with "data: [DONE]"
     model_field: bool = True  # send the model's name
-    # most tokens of a decoding step: several with speculation, each perhaps its own event
+    # the most tokens that a decoding step yields: several with speculation, perhaps an event each
     tokens_per_step: int = 1
     # all fields, if the engine refuses others; None: it ignores others
     allowed_fields: frozenset[str] | None = None
@@ -70,8 +70,8 @@ def openai(
 ) -> dict[str, Dialect]:
     """The dialects ``completions`` and ``chat``. Only completions can take token ids.
 
-    ``allowed_fields`` leaves out the field with the prompt. ``common``: other fields of both
-    dialects.
+    ``allowed_fields``: without the field that holds the prompt, which is added here. ``common``:
+    other fields of both dialects.
     """
     completions_fields = None
     chat_fields = None

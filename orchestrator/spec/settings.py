@@ -76,8 +76,8 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def _label(text: str) -> str:
-    """The value of a label. A node can have no other label, and Ray takes ``!spot`` and
-    ``in(a,b)`` for operators where it looks for labels.
+    """The value of a label. No node can have other ones, and where Ray looks for labels it takes
+    ``!spot`` and ``in(a,b)`` for operators.
     """
     if not _LABEL.fullmatch(text):
         raise ValueError(
@@ -87,7 +87,7 @@ def _label(text: str) -> str:
 
 
 def _label_value(text: str) -> str:
-    """Ray allows an empty value, too."""
+    """The value of a label, which Ray allows to be empty."""
     return _label(text) if text else text
 
 
@@ -152,7 +152,7 @@ class Speculative(Strict):
     """Speculative decoding. ``model`` is the draft model; n-gram methods have none.
 
     ``method`` is a common word (draft_model, ngram, eagle, eagle3, mtp, medusa, suffix) or the
-    engine's own name; without it the engine finds it out by the draft model, if it can.
+    engine's own name; without it the engine works it out from the draft model, if it can.
     """
 
     method: Word | None = None
@@ -177,7 +177,9 @@ CONTEXT_PARALLEL = {
 
 
 class EngineSettings(Strict):
-    """One engine configuration; ``spec/stages.py`` names its stages. Part of ``deployment_id``."""
+    """One engine configuration, part of ``deployment_id``. Its stages on the way from a file to an
+    engine: ``spec/stages.py``.
+    """
 
     # which engine, and where it is installed
     engine: OneLine
@@ -202,7 +204,7 @@ class EngineSettings(Strict):
     trust_remote_code: bool | None = None
     hf_overrides: dict[str, Any] | None = None
 
-    # parallelism; gpus of one replica = tensor * pipeline * data / nnodes per node
+    # parallelism: a replica has tensor * pipeline * data devices, divided evenly among its nnodes
     tensor_parallel_size: Devices = 1
     pipeline_parallel_size: Devices = 1
     data_parallel_size: Devices = 1
@@ -227,7 +229,7 @@ class EngineSettings(Strict):
     enable_chunked_prefill: bool | None = None
     enable_prefix_caching: bool | None = None
     stream_interval: Size | None = None
-    # decode steps from one look for new requests to the next
+    # decode steps after which the scheduler looks for new requests again
     scheduler_recv_interval: Size | None = None
 
     # memory
@@ -249,8 +251,8 @@ class EngineSettings(Strict):
     attention_backend: Word | None = None
     kv_transfer_config: dict[str, Any] | None = None
 
-    # everything else {"--flag": value}; True = bare flag; without dashes a key of the engine's own
-    # file, dots for levels
+    # everything else. {"--flag": value} is a flag of its command line, bare where the value is
+    # true; a name without dashes is a key of its own configuration file, with dots between levels
     extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=lambda: _EMPTY)
     # {rank}, {host}, … in a value: engines/command.py, PLACES
     env: dict[Variable, str] = Field(default_factory=lambda: _EMPTY)
@@ -409,7 +411,7 @@ class Environment(Strict):
 
 
 Versions = Annotated[dict[str, Environment], Field(min_length=1)]
-Environments = Mapping[str, Mapping[str, Environment]]  # engine -> version -> where it lives
+Environments = Mapping[str, Mapping[str, Environment]]  # engine -> version -> where it is
 
 
 def is_version(wanted: str, actual: str) -> bool:

@@ -1,4 +1,4 @@
-"""Commits attempts and launches: writes their rows, then the manifest by which these count."""
+"""Commits attempts and launches: writes their rows, then the manifest that makes the rows count."""
 
 import json
 import logging
@@ -261,8 +261,8 @@ def engine_metrics(
 
 
 def _engine_metrics_files(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
-    """The file with these rows, if there are any. An attempt does without the file if it cannot be
-    stored.
+    """The file with these rows, if there are any. If it cannot be stored, the attempt counts
+    without it.
     """
     if not rows.num_rows:
         return []
@@ -281,7 +281,7 @@ class _DescribedDeployment:
     file: RowFile
 
 
-@lru_cache(64)  # as many as a sweep's launches. What a plan says of a deployment never changes
+@lru_cache(64)  # about as many as run at a time; what a plan says of a deployment never changes
 def _described(deployment: Deployment, experiment: str) -> _DescribedDeployment:
     row = deployment_row(deployment, experiment)
     rows = conform("deployments", table_of([row], DeploymentRow))

@@ -16,9 +16,9 @@ def race_of(plan: Plan) -> Race | None:
     capacity.
 
     Deployments are compared per unit of the objective in the file. Without an objective they are
-    compared per GPU, or where a deployment of the group has no devices, as a whole, like ``best``
-    does. With concurrency levels no deployment is beaten: more requests in flight are not more
-    throughput.
+    compared per GPU or, where a deployment of the group has no devices, as a whole, as ``best``
+    does. Where concurrency is searched, no deployment is beaten (``PlannedLoad.races``): more
+    requests in flight are not more throughput.
     """
     searching_load = next((load for load in plan.loads if load.searches), None)
     if searching_load is None:

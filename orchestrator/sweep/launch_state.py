@@ -1,7 +1,7 @@
-"""The life of one launch: its states, what leads from one to the next, and its record.
+"""The life of one launch: what leads from one state to the next, and its record.
 
-``PhaseName`` (``results/events.py``) says what a launch is shown to do; each phase belongs to one
-of these states.
+The states (``LaunchState``) are defined in ``results/events.py``, because the live view shows them
+too. ``PhaseName`` there says more finely what a launch is doing; each phase belongs to one state.
 
 ::
 

@@ -19,7 +19,7 @@ from orchestrator.base.text import grouped
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-# several series (one per data-parallel rank) are averaged; all others are summed
+# columns whose series (one per data-parallel rank) are averaged; those of other columns are added
 RATIOS = frozenset({"kv_usage"})
 
 
@@ -54,10 +54,11 @@ class _Term:
 
 
 def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """Prometheus text -> columns. ``names``: column -> the engine's metrics that add up to it
-    (``Metric.name``).
+    """The columns that a page of /metrics has. ``names``: column -> the engine's metrics that add
+    up to it (``Engine.metrics``).
 
-    A column is left out when one of its metrics is missing. Raises ValueError for other text.
+    A column is left out when one of its metrics is missing. Raises ValueError for text that is not
+    Prometheus's.
     """
     terms_by_column: dict[str, list[_Term]] = {}
     for column, expression in names.items():
@@ -81,7 +82,7 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
 
 
 def _combined(column: str, by_metric: Mapping[str, list[float]]) -> float:
-    """The value of a column, of all series of all its metrics."""
+    """The value of a column, from all series of all its metrics."""
     values = list(chain.from_iterable(by_metric.values()))
     return sum(values) / len(values) if column in RATIOS else sum(values)
 
@@ -122,7 +123,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> list[Sample]:
-        """Take the last sample; all samples in order of time."""
+        """Take the last sample. Returns all samples, the first one first."""
         self._done.set()
         self._thread.join()
         self._keep()
