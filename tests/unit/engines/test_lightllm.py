@@ -50,7 +50,7 @@ def test_command() -> None:
     [
         (
             {"data_parallel_size": 2, "tensor_parallel_size": 4},
-            "data-parallel ranks are of one GPU each",
+            "data-parallel ranks have one GPU each",
         ),
         ({"enable_prefix_caching": False}, "LightLLM splits prompts only with it"),
         (
