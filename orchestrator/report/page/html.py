@@ -26,15 +26,17 @@ from orchestrator.report.page.sections import (
     experiment_section,
     left_out_counts,
 )
-from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, left_out_text
+from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, explained_columns, left_out_text
 from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import answers, limits, with_limits
 from orchestrator.report.text import figure, size_text
 from orchestrator.report.words import (
     agreement_note_text,
     claim_text,
+    failure_text,
     level_text,
     model_text,
+    point_doubt_texts,
     slo_text,
 )
 from orchestrator.spec.load import counted, load_text
@@ -154,6 +156,8 @@ def page_html(document: PageDocument, payload: Payload, timelines: Timelines) ->
         model_text=model_text,
         load_text=load_text,
         claim_text=claim_text,
+        failure_text=failure_text,
+        point_doubt_texts=point_doubt_texts,
         size_text=size_text,
         figure_text=figure,
         counted=counted,
@@ -164,6 +168,7 @@ def page_html(document: PageDocument, payload: Payload, timelines: Timelines) ->
         left_out_text=left_out_text,
         verdicts=VERDICTS,
         definitions=DEFINITIONS,
+        explained_columns=explained_columns(),
         most_rows=MOST_ROWS,
         most_left_out=MOST_LEFT_OUT,
     )

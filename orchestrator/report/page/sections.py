@@ -126,11 +126,10 @@ def _example(points: Sequence[StoredPoint]) -> str:
     for point in points:
         if point.validity == "valid":
             return ""
-        reasons = point.reasons or [
-            repeat.point.reason for repeat in point.repeats if repeat.point.reason
-        ]
+        failures = [repeat.point.reason for repeat in point.repeats if repeat.point.reason]
+        reasons = failures if not point.used and failures else point.reasons
         if reasons:
-            return f"{point.deployment.label}: {'; '.join(reasons)}"
+            return f"{point.deployment.label}: {'; '.join(dict.fromkeys(reasons))}"
     return ""
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from orchestrator.capacity.capacities import Exclusion
+from orchestrator.report.columns import PointColumn, point_columns
 from orchestrator.report.page.sections import FAILED, LeftOutCount
 from orchestrator.spec.load import counted
 
@@ -49,72 +50,76 @@ def left_out_text(count: LeftOutCount) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A figure of the page. ``unit``: empty for a share or a word."""
+    """A word of the page that is no column of a point."""
 
-    name: str
-    unit: str
+    word: str
     meaning: str
 
 
 DEFINITIONS = (
-    Definition(
-        "TTFT", "ms", "time to the first token, from when the request was due, not when it was sent"
-    ),
-    Definition(
-        "TPOT", "ms", "of one request: time from the first token to the last, per token after it"
-    ),
-    Definition("E2E", "ms", "time to the last token, from when the request was due"),
-    Definition("p50, p99", "", "the latency that half, or 99 %, of the answered requests kept"),
-    Definition(
-        "output tokens/s",
-        "1/s",
-        "output tokens of answered requests that came in the steady window, over its length",
-    ),
-    Definition(
-        "per GPU, per core", "1/s", "the same over all devices of the deployment, all replicas"
-    ),
-    Definition("tokens/s a user sees", "1/s", "1 / median TPOT"),
-    Definition(
-        "attainment",
-        "",
-        "share of all requests that were due in the steady window, errors included, that met every"
-        " limit; its interval is Wilson's, widened by how much parts of the window differ",
-    ),
+    Definition("holds", "a level whose attainment is at least the one that is asked for"),
     Definition(
         "95 % interval",
-        "",
         "from the spread between tenths of the window, repeats and starts, whichever is the widest;"
         " of one start it does not say how much another start could differ",
     ),
-    Definition("holds", "", "a level whose attainment is at least the one that is asked for"),
     Definition(
         "claim",
-        "",
         "the highest load that a capacity search showed to hold, by a test planned before it was"
         " measured; its bounds hold with 95 %",
     ),
     Definition(
         "USD per million tokens",
-        "USD",
         "price of the deployment's hour over the tokens of an hour at this load. An output token is"
         " priced as so many times an input token; both prices together pay for the hour",
     ),
     Definition(
         "predicted",
-        "",
-        "what the plan computed before anything ran; ratios are measured over predicted",
-    ),
-    Definition(
-        "agreement",
-        "",
-        "share of tokens equal to the reference's, answers to fixed prompts, up to the first"
-        " difference: no measure of quality",
+        "what the plan computed before anything ran; ratios are measured over predicted, and marked"
+        " where they are worse than the prediction's known error explains",
     ),
     Definition(
         "in flight; running, waiting",
-        "requests",
-        "sent and not yet done, as the client sees it; in the engine's batch and in its queue, as"
-        " the engine says",
+        "requests sent and not yet done, as the client sees it; requests in the engine's batch and"
+        " in its queue, as the engine says",
     ),
-    Definition("hollow marks", "", "points that cannot hold limits: spoilt, failed, or not valid"),
+    Definition("hollow marks", "points that cannot hold limits: spoilt, failed, or not valid"),
 )
+
+# what the page calls columns; others it does not show, or by their name
+_TITLES = {
+    "output_token_throughput": "output tokens/s",
+    "per_device": "tokens/s per GPU or core",
+    "per_user": "tokens/s a user sees",
+    "ttft_ms.p50": "TTFT p50",
+    "ttft_ms.p99": "TTFT p99",
+    "tpot_ms.p50": "TPOT p50",
+    "tpot_ms.p99": "TPOT p99",
+    "itl_ms.p50": "ITL p50",
+    "itl_ms.p99": "ITL p99",
+    "e2e_ms.p50": "E2E p50",
+    "e2e_ms.p99": "E2E p99",
+}
+# columns whose name says all
+_PLAIN = frozenset(
+    {"experiment", "workload", "deployment", "engine", "model", "hardware", "point_id"}
+)
+_ENDS = (".lower", ".upper")  # of intervals: one sentence explains them all
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedColumn:
+    """A column of a point. ``title``: what the page calls it."""
+
+    title: str
+    column: PointColumn
+
+
+def explained_columns() -> list[ExplainedColumn]:
+    """The columns that are looked at first, in their order."""
+    explained = []
+    for name, column in point_columns().items():
+        if column.is_usual and name not in _PLAIN and not name.endswith(_ENDS):
+            title = _TITLES.get(name, name.replace("_", " ").replace(".", " "))
+            explained.append(ExplainedColumn(title, column))
+    return explained

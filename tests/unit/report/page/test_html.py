@@ -21,7 +21,7 @@ from orchestrator.report.page.sections import (
     ExperimentSection,
     VerdictCount,
 )
-from orchestrator.report.page.texts import DEFINITIONS
+from orchestrator.report.page.texts import DEFINITIONS, explained_columns
 from orchestrator.report.page.timelines import Timelines
 from orchestrator.results.records import LaunchRow
 
@@ -100,6 +100,8 @@ def test_names_from_results_open_no_tag():
 def test_figures_are_explained(html):
     for definition in DEFINITIONS:
         assert str(escape(definition.meaning)) in html
+    for explained in explained_columns():
+        assert str(escape(explained.column.description)) in html
 
 
 def test_the_policy_names_each_script_by_its_hash(html):

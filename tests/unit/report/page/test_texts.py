@@ -2,7 +2,7 @@ import pytest
 
 from orchestrator.capacity.capacities import Exclusion
 from orchestrator.report.page.sections import LeftOutCount
-from orchestrator.report.page.texts import VERDICTS, left_out_text
+from orchestrator.report.page.texts import VERDICTS, explained_columns, left_out_text
 from orchestrator.results.validity import Validity
 
 
@@ -19,3 +19,10 @@ def test_levels_that_are_not_valid_say_their_verdict():
 
 def test_every_verdict_is_explained():
     assert {str(verdict) for verdict in Validity} <= VERDICTS.keys()
+
+
+def test_columns_stand_under_the_titles_of_the_page():
+    titles = {each.column.name: each.title for each in explained_columns()}
+    assert titles["ttft_ms.p99"] == "TTFT p99"
+    assert titles["per_user"] == "tokens/s a user sees"
+    assert not any(name.startswith("settings.") for name in titles)
