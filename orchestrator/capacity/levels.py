@@ -26,7 +26,7 @@ from orchestrator.capacity.sequential_test import (
     EarlierProbes,
     Evidence,
     LevelVerdict,
-    evidence,
+    evidence_from,
     far_below,
     together,
 )
@@ -221,22 +221,22 @@ def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[
 def earlier_probes(
     probes: Sequence[ProbeOutcome],
     level: float,
-    evidence: LevelEvidence | None,
+    shown: LevelEvidence | None,
     targets: Sequence[float],
     start: int,
 ) -> tuple[EarlierProbes, ...]:
     """What the next probe of ``level`` begins with, for each test.
 
-    ``probes``: all of the tier. ``evidence``: what is known of that level. ``start``: of the engine.
+    ``probes``: all of the tier. ``shown``: what is known of that level. ``start``: of the engine.
     To confirm a level, only probes after those that showed that it holds count, and on the second
     start only those of that start.
     """
     by_level = grouped((probe.level, probe) for probe in probes)
     here = [probe for probe in by_level.pop(level, []) if probe.met]
     counting = [probe for probe in here if probe.shows in EVIDENCE]
-    confirms = evidence is not None and evidence.verdict == "holds"
-    if evidence is not None and confirms:
-        counting = counting[evidence.proof :]
+    confirms = shown is not None and shown.verdict == "holds"
+    if shown is not None and confirms:
+        counting = counting[shown.proof :]
         if start:
             counting = [probe for probe in counting if probe.start]
     counted = {id(probe) for probe in counting}
@@ -279,7 +279,9 @@ class _LevelJudge:
     def evidence(self, probes: Sequence[ProbeOutcome]) -> tuple[Evidence, ...]:
         """What these probes, taken together, show of each test."""
         return tuple(
-            evidence([probe.met[test.column] for probe in probes], test.target, test.usual_effect)
+            evidence_from(
+                [probe.met[test.column] for probe in probes], test.target, test.usual_effect
+            )
             for test in self.tests
         )
 
@@ -327,39 +329,37 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
     telling = [probe for probe in probes if probe.shows in EVIDENCE]
     able = _able_to_hold(telling)
     tests = judge.evidence(telling)
-    # the share as a part of its target, of the test that is worst off
-    shares = [shown.share / test.target for shown, test in zip(tests, judge.tests, strict=True)]
-    worst = min(shares)
+    # the share of the test that is worst off, as a part of its target
+    worst = min(shown.share / test.target for shown, test in zip(tests, judge.tests, strict=True))
     probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
     is_far_below = probes_far_below > 1 and worst < FAR_BELOW
+    has_failed = "fails" in (judge.verdict(telling), judge.verdict(able))
     verdict: LevelVerdict | None = None
-    if (
-        _fails_outright(probes, telling)
-        or is_far_below
-        or "fails" in (judge.verdict(telling), judge.verdict(able))
-    ):
+    if _fails_outright(probes, telling) or is_far_below or has_failed:
         verdict = "fails"
     elif judge.holds(telling):
         verdict = "holds"
     proof = _proof(telling, judge)
     client_bound = any(probe.shows == "client_bound" for probe in probes)
-    requests, share = _share(probes, judge.tests)
+    cannot_be_measured = _has_most_invalid(probes)
+    if client_bound and level <= judge.client_limit:
+        cannot_be_measured = True
+    met = _met_share(probes, judge.tests)
     return LevelEvidence(
         level=level,
         probes=len(probes),
         verdict=verdict,
         confirmed=verdict == "holds" and _is_confirmed(telling[proof:], judge),
-        share=share,
-        requests=requests,
+        share=met.share,
+        requests=met.requests,
         tests=tests,
         whole=sum(probe.whole for probe in able),
-        blocked=verdict is None
-        and (_has_most_invalid(probes) or (client_bound and level <= judge.client_limit)),
+        blocked=verdict is None and cannot_be_measured,
         client_bound=client_bound,
         usual_effect=max(test.usual_effect for test in judge.tests),
         proof=proof,
         start=max((probe.start for probe in able), default=0),
-        collapsed=bool(requests) and worst < COLLAPSED,
+        collapsed=met.requests > 0 and worst < COLLAPSED,
         pointless=next(
             (Validity(probe.validity) for probe in probes if probe.shows == "pointless"), None
         ),
@@ -399,20 +399,29 @@ def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:
     return sum(probe.shows in ("client_bound", "nothing") for probe in probes) >= MOST_INVALID
 
 
-def _share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> tuple[int, float | None]:
-    """Requests of probes that have figures, and the share that met the test that is worst off,
-    scaled to the target of the first test.
+@dataclass(frozen=True, slots=True)
+class _MetShare:
+    """Of ``requests`` the share that met the test that is worst off, scaled to the target of the
+    first test; None without requests.
     """
+
+    requests: int
+    share: float | None
+
+
+def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _MetShare:
+    """The requests of all probes that have figures, and the share of them that met the tests."""
     with_figures = [probe for probe in probes if probe.met and probe.shows != "interrupted"]
     requests = sum(len(probe.met[0]) for probe in with_figures)
     if not requests:
-        return 0, None
+        return _MetShare(0, None)
     misses_over_allowed = 0.0
     for test in tests:
         met = sum(int(probe.met[test.column].sum()) for probe in with_figures)
         allowed = max(1 - test.target, 1e-9)
         misses_over_allowed = max(misses_over_allowed, (requests - met) / allowed)
-    return requests, max(1 - (1 - tests[0].target) * misses_over_allowed / requests, 0.0)
+    scaled_misses = (1 - tests[0].target) * misses_over_allowed
+    return _MetShare(requests, max(1 - scaled_misses / requests, 0.0))
 
 
 def _could_hold(evidence: LevelEvidence, target: float) -> bool:

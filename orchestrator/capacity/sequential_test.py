@@ -117,10 +117,10 @@ class EarlierProbes:
         """
         runs = [*self.runs, met]
         if self.quick:
-            return evidence(runs, target, 1.0)
+            return evidence_from(runs, target, 1.0)
         here = miss_runs([*self.learned, *runs], target)
         seen = self.seen if here is None else (*self.seen, here)
-        return evidence(runs, target, usual_effect(seen, target))
+        return evidence_from(runs, target, usual_effect(seen, target))
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
@@ -142,7 +142,9 @@ def next_look_s(now_s: float) -> float:
     return now_s + max(LOOK_S, LOOK_SHARE * now_s)
 
 
-def evidence(runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_EFFECT) -> Evidence:
+def evidence_from(
+    runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_EFFECT
+) -> Evidence:
     """How much the probes say for and against a test.
 
     ``runs``: per probe whether each request met the test, in order of when they were due.

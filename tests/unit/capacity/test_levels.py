@@ -13,7 +13,7 @@ from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.levels import at_levels, search_state
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt
 from orchestrator.capacity.search import Tier
-from orchestrator.capacity.sequential_test import evidence
+from orchestrator.capacity.sequential_test import evidence_from
 from orchestrator.spec.load import Slo
 from tests.unit.capacity.builders import SLO, attempt, flags
 
@@ -66,7 +66,7 @@ def test_fresh_probes_confirm_with_less_evidence_than_shows() -> None:
         if level.confirmed:
             break
     assert level.confirmed
-    assert evidence([flags(0.99, count)[0]], TARGET, level.usual_effect).verdict() is None
+    assert evidence_from([flags(0.99, count)[0]], TARGET, level.usual_effect).verdict() is None
 
 
 def test_a_tier_fails_where_one_of_its_tests_fails() -> None:

@@ -18,7 +18,7 @@ from orchestrator.capacity.sequential_test import (
     EarlierProbes,
     LevelVerdict,
     Probe,
-    evidence,
+    evidence_from,
 )
 from tests.unit.capacity.builders import runs_of_misses
 from tests.unit.load.test_validity import poisson, slots
@@ -125,19 +125,19 @@ def test_looking_after_every_batch_makes_false_verdicts_no_more_likely_than_stat
     rng, repetitions, false = np.random.default_rng(length), 60, 0
     for _ in range(repetitions):
         flags = runs_of_misses(rng, 0.945, length, 3000)
-        verdicts = (evidence([flags[:end]], TARGET).verdict() for end in range(50, 3001, 50))
+        verdicts = (evidence_from([flags[:end]], TARGET).verdict() for end in range(50, 3001, 50))
         false += next((one for one in verdicts if one), None) == "holds"
     assert false <= ALPHA * repetitions + 3  # 2 standard deviations
 
 
 def test_sixty_good_requests_are_no_evidence_where_misses_may_come_in_runs() -> None:
-    assert evidence([np.ones(60, bool)], TARGET).verdict() is None
-    assert evidence([np.ones(2000, bool)], TARGET).verdict() == "holds"
+    assert evidence_from([np.ones(60, bool)], TARGET).verdict() is None
+    assert evidence_from([np.ones(2000, bool)], TARGET).verdict() == "holds"
 
 
 def test_a_target_of_all_requests_is_never_shown_to_hold() -> None:
-    assert evidence([np.ones(10_000, bool)], 1.0).verdict() is None
-    assert evidence([np.array([True] * 99 + [False])], 1.0).verdict() == "fails"
+    assert evidence_from([np.ones(10_000, bool)], 1.0).verdict() is None
+    assert evidence_from([np.array([True] * 99 + [False])], 1.0).verdict() == "fails"
 
 
 @given(
@@ -149,8 +149,8 @@ def test_more_requests_that_met_it_never_make_it_look_worse(
     runs: list[list[bool]], target: float, more: int
 ) -> None:
     flags = [np.array(run, bool) for run in runs]
-    before = evidence(flags, target)
-    after = evidence([*flags, np.ones(more, bool)], target)
+    before = evidence_from(flags, target)
+    after = evidence_from([*flags, np.ones(more, bool)], target)
     assert after.share >= before.share - 1e-12
     assert not (before.holds > 3 and before.fails > 3)
     assert np.isfinite([before.share, before.effective, before.design_effect]).all()
