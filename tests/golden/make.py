@@ -17,9 +17,11 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from uuid import uuid4
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -108,13 +110,23 @@ PLANS = [
 ]
 
 
+@contextmanager
+def _working_folder() -> Iterator[Path]:
+    """A new folder, with nothing in its name that Markdown escapes."""
+    work = Path(tempfile.gettempdir()).resolve() / f"golden-{uuid4().hex}"
+    work.mkdir()
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work)
+
+
 def write_outputs(folder: Path) -> None:
     """Writes what the commands print, the frozen plans, the schemas of the tables and the rows of a
     simulated sweep to ``folder``. The process that makes them has no home and no terminal.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary).resolve()
+    with _working_folder() as work:
         with tarfile.open(STORE) as archive:
             archive.extractall(work / "store", filter="data")
         shutil.copytree(ROOT / "experiments", work / "experiments")
