@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.report.page.prices import token_price
-from tests.browser.test_page import browser, levels, opened, uri  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.browser
 
 
-def test_a_million_tokens_cost_what_python_says(opened, levels):  # noqa: F811
+def test_a_million_tokens_cost_what_python_says(opened, levels):
     computed = opened.evaluate(
         """() => app.shown.payload.groups.flatMap((group) => group.points).map((point) => [
           point.point_id, [1, 4, 20].map((ratio) => prices.perMillion(3.6, point.figures, ratio))])"""
@@ -36,7 +35,7 @@ def at_a_price(point):
     return replace(point, deployment=replace(point.deployment, usd_per_hour=3.6))
 
 
-def test_a_price_and_a_ratio_price_the_ranking(opened):  # noqa: F811
+def test_a_price_and_a_ratio_price_the_ranking(opened):
     opened.get_by_role("tab").nth(1).click()
     assert "No price is known" in opened.locator("#price-note").inner_text()
     opened.fill("#price", "2")
@@ -51,7 +50,7 @@ def test_a_price_and_a_ratio_price_the_ranking(opened):  # noqa: F811
     opened.wait_for_url("**ratio=1&**")
 
 
-def test_the_time_line_of_a_point_is_drawn(opened):  # noqa: F811
+def test_the_time_line_of_a_point_is_drawn(opened):
     opened.locator("#timeline").scroll_into_view_if_needed()
     expect = pytest.importorskip("playwright.sync_api").expect
     expect(opened.locator("#timeline-facts")).to_contain_text("the steady window")
@@ -59,14 +58,14 @@ def test_the_time_line_of_a_point_is_drawn(opened):  # noqa: F811
     assert label.startswith("output tokens per second, requests and KV cache over")
 
 
-def test_tables_are_of_the_experiment_in_sight(opened):  # noqa: F811
+def test_tables_are_of_the_experiment_in_sight(opened):
     sections = opened.locator(".of-experiment")
     assert [sections.nth(place).is_visible() for place in range(2)] == [True, False]
     opened.get_by_role("tab").nth(1).click()
     assert [sections.nth(place).is_visible() for place in range(2)] == [False, True]
 
 
-def test_a_claim_is_marked_apart(opened):  # noqa: F811
+def test_a_claim_is_marked_apart(opened):
     marks = opened.get_by_text("claim, computed by the search; sliders do not change it")
     assert marks.count() == 2  # beside the answer, and above the claims
     levels_probed = opened.locator(".of-experiment details").first

@@ -3,72 +3,20 @@ that results brought along.
 """
 
 import random
-import shutil
-import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.analysis.intervals import rate_interval, share_interval, student_t
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.analysis.throughput import Batches
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
-from orchestrator.cli.main import cli
 from orchestrator.report.page.payload import LATENCIES
-from orchestrator.report.selection import experiments
-from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
 
-STORE = Path(__file__).parents[1] / "golden" / "store.tar.xz"
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TRIPLES = 500
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("results")
-    with tarfile.open(STORE) as archive:
-        archive.extractall(folder, filter="data")
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("the page needs Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def opened(browser, uri, tmp_path):
-    """Opens the page of the store; fails if it wrote to the console or asked for anything."""
-    output = tmp_path / "report.html"
-    written = CliRunner().invoke(cli, ["report", uri, "--output", str(output)])
-    assert output.exists(), written.output
-    complaints = []
-    page = browser.new_page()
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: complaints.append(request.url))
-    page.goto(output.as_uri())
-    page.wait_for_selector("body[data-drawn]")
-    yield page
-    page.close()
-    assert set(complaints) == {output.as_uri()}
-
-
-@pytest.fixture(scope="module")
-def levels(uri):
-    (experiment,) = experiments(open_results(uri), "levels")
-    return experiment
 
 
 def judged_in_page(page, group, stops, attainment):
@@ -116,7 +64,7 @@ def test_every_limit_is_judged_as_python_does(opened, levels):
     groups = opened.evaluate("app.shown.payload.groups.map((group) => group.experiment)")
     group = groups.index("levels")
     stops = opened.evaluate("app.shown.payload.stops")
-    triples = [[chance.randrange(len(stops[name])) for name in LATENCIES] for _ in range(TRIPLES)]
+    triples = list(moved_triples(chance, [len(stops[name]) for name in LATENCIES]))
     targets = [chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]) for _ in triples]
     slos = [slo_of(stops, *each) for each in zip(triples, targets, strict=True)]
     points = levels.points(*slos).current
@@ -135,6 +83,20 @@ def test_every_limit_is_judged_as_python_does(opened, levels):
             assert found["attainment"][point.head.point_id] == share
         ranked += len(expected)
     assert ranked > TRIPLES / 2  # the limits are not all out of reach
+
+
+def moved_triples(chance, counts):
+    """Limits as numbers of stops. In half of them one limit alone moved, as by a slider, which the
+    page judges by its cumulative counts.
+    """
+    triple = [0, 0, 0]
+    for number in range(TRIPLES):
+        if number % 2 == 0:
+            triple = [chance.randrange(count) for count in counts]
+        else:
+            place = chance.randrange(len(counts))
+            triple = [*triple[:place], chance.randrange(counts[place]), *triple[place + 1 :]]
+        yield triple
 
 
 def bounds(interval):
@@ -184,20 +146,14 @@ def test_a_narrow_page_does_not_scroll_sideways(opened):
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_without_javascript_the_answer_is_a_table(browser, uri, tmp_path):
-    output = tmp_path / "report.html"
-    CliRunner().invoke(cli, ["report", uri, "--output", str(output)])
+def test_without_javascript_the_answer_is_a_table(browser, report):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(output.as_uri())
+    page.goto(report.as_uri())
     assert page.locator("h1").first.is_visible()
     assert page.locator("table.points tbody tr").count() > 0
     assert not page.locator("#live").is_visible()
     context.close()
-
-
-def test_it_prints(opened):
-    assert opened.pdf().startswith(b"%PDF")
 
 
 def test_intervals_over_several_starts_are_those_of_python(opened):

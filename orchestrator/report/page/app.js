@@ -98,8 +98,8 @@ const app = (() => {
   function mendChoices() {
     const { choices } = shown;
     for (const { name } of LATENCIES) choices[name] = secondsAt(name, stopAt(name, choices[name]));
-    if (!(choices.per in UNITS)) choices.per = group().per;
-    if (!(choices.metric in METRICS)) choices.metric = FIRST_CHOICES.metric;
+    if (!Object.hasOwn(UNITS, choices.per)) choices.per = group().per;
+    if (!Object.hasOwn(METRICS, choices.metric)) choices.metric = FIRST_CHOICES.metric;
     if (!(choices.attainment >= 0 && choices.attainment <= 1)) choices.attainment = FIRST_CHOICES.attainment;
     if (Number.isNaN(price())) choices.price = "";
     if (chosenPoint() === undefined) choices.point = group().points[0]?.point_id ?? "";

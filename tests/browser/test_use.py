@@ -1,0 +1,240 @@
+"""The page as people use it: by keyboard, on paper, with names that attack it, with nothing to show."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from orchestrator.results.store import Store
+from tests.browser.conftest import quiet_page
+from tests.unit.plan.test_current import planned, run
+
+pytestmark = pytest.mark.browser
+TAG = "</script><img src=x onerror=alert(1)><b>"
+FORMULA = '=HYPERLINK("http://example.com","a|b")'
+
+
+# Hostile names
+
+
+@pytest.fixture
+def hostile(tmp_path, opened_store) -> Any:
+    """The page of a store whose names, reasons and settings are markup and formulas."""
+    plan = planned(model=f"'{TAG}'", workload=f"'{TAG}|`*'", levels=[2, 4])
+    first, second = plan.deployments
+    named = [
+        first.model_copy(update={"label": FORMULA}),
+        second.model_copy(update={"label": TAG}),
+    ]
+    plan = plan.model_copy(update={"deployments": named})
+    store = Store.open(str(tmp_path / "results"), "exp")
+    reasons = (f"{TAG} was slow",)
+    run(store, plan, validity_reasons=reasons, reason=TAG)
+    page = opened_store(store.uri)
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    return page
+
+
+def test_names_are_shown_as_they_are(hostile):
+    assert TAG in hostile.locator(".answer").first.inner_text()
+    assert hostile.locator("img, b").count() == 0
+    assert TAG in hostile.locator("#ranking-table").inner_text()
+    names = hostile.locator("#point-deployment option").all_inner_texts()
+    assert sorted(names) == sorted([FORMULA, TAG])
+
+
+def test_a_copy_as_csv_holds_no_formula(hostile):
+    (titles, *rows) = csv.reader(io.StringIO(hostile.evaluate("app.csv()")))
+    column = titles.index("deployment")
+    labels = {row[column] for row in rows}
+    assert labels == {f"'{FORMULA}", TAG}
+    assert {len(row) for row in rows} == {len(titles)}
+
+
+def test_a_copy_as_markdown_keeps_its_columns(hostile):
+    lines = hostile.evaluate("app.markdown()").splitlines()
+    columns = [line.replace(r"\|", "").count("|") for line in lines]
+    assert len(set(columns)) == 1
+    assert r"\<img src=x onerror=alert(1)\>" in lines[2] + lines[3]
+
+
+def test_an_address_is_no_way_in(browser, report):
+    attack = "#group=9&slo=x&ttft=<b>&per=__proto__&metric=constructor&sort=%3Cimg%3E&point=x&attainment=7"
+    with quiet_page(browser, report) as page:
+        page.goto(report.as_uri() + attack)
+        page.reload()
+        page.wait_for_selector("body[data-drawn]")
+        assert page.evaluate("app.shown.choices.attainment") == 0.95
+        assert page.locator("#ranking-table tbody tr").count() > 0
+
+
+# Keyboard
+
+STOPS = """
+async (presses) => {
+  const element = document.activeElement;
+  const box = element.getBoundingClientRect();
+  const style = getComputedStyle(element);
+  return {
+    name: element.id || element.getAttribute("role") || element.tagName.toLowerCase(),
+    isSeen: box.width > 0 && box.height > 0,
+    isMarked: style.outlineStyle !== "none",
+  };
+}
+"""
+
+
+def test_the_whole_page_is_reached_by_tab(opened):
+    names = []
+    for _ in range(200):
+        opened.keyboard.press("Tab")
+        stop = opened.evaluate(STOPS)
+        if stop["name"] == "body":
+            break
+        assert stop["isSeen"], stop
+        assert stop["isMarked"], stop
+        names.append(stop["name"])
+    wanted = {
+        "tab", "summary", "limit-ttft", "limit-tpot", "limit-e2e", "limit-attainment", "per",
+        "curve-metric", "copy-csv", "copy-markdown", "point-deployment", "point-choice",
+    }  # fmt: skip
+    assert wanted <= set(names)
+    assert names[0] == "a"  # the skip link
+
+
+def test_the_ranking_is_sorted_by_keyboard(opened):
+    heading = opened.locator("#ranking-table th").nth(1)
+    heading.locator("button").focus()
+    opened.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    labels = opened.locator("#ranking-table tbody th").all_inner_texts()
+    assert labels == sorted(labels)
+    opened.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert opened.locator("#ranking-table tbody th").all_inner_texts() == labels[::-1]
+
+
+def test_a_slider_says_its_limit(opened):
+    slider = opened.locator("#limit-tpot")
+    slider.focus()
+    opened.keyboard.press("End")
+    assert slider.get_attribute("aria-valuetext") == "no limit"
+    opened.keyboard.press("ArrowLeft")
+    assert slider.get_attribute("aria-valuetext").startswith("≤ ")
+
+
+def test_details_open_by_keyboard(opened):
+    opened.locator("summary").first.focus()
+    opened.keyboard.press("Enter")
+    assert opened.locator(".answer details").first.get_attribute("open") is not None
+
+
+# Paper
+
+
+def test_it_prints_every_chart_and_table(opened):
+    pdf = opened.pdf()
+    assert pdf.startswith(b"%PDF")
+    charts = opened.locator(".chart:visible")
+    assert opened.locator(".chart:visible canvas").count() == charts.count() >= 4
+    charts.evaluate_all("charts => charts.forEach((chart) => { chart.hidden = true; })")
+    assert len(pdf) > len(opened.pdf()) + 10_000  # without its charts it is smaller
+
+
+def test_paper_has_no_controls(opened):
+    opened.emulate_media(media="print")
+    assert not opened.locator("#limits").is_visible()
+    assert not opened.locator("#copy-csv").is_visible()
+    assert opened.locator("#ranking-table").is_visible()
+
+
+def test_a_dark_page_is_drawn_in_its_own_colours(browser, report):
+    with quiet_page(browser, report, color_scheme="dark") as page:
+        dark = page.evaluate("charts.theme().ink")
+        page.emulate_media(color_scheme="light")
+        page.wait_for_function("ink => charts.theme().ink !== ink", arg=dark)
+
+
+# What there is to show
+
+
+def test_each_experiment_has_a_tab_with_its_answer(opened):
+    tabs = opened.get_by_role("tab")
+    assert tabs.count() == 2
+    seen = []
+    for place in range(2):
+        tabs.nth(place).click()
+        (answer,) = [each for each in opened.locator(".answer").all() if each.is_visible()]
+        seen.append(answer.get_attribute("data-experiment"))
+    assert seen == ["capacity", "levels"]
+
+
+def test_a_search_says_that_sliders_make_no_claim(opened):
+    assert opened.evaluate("app.shown.payload.groups[0].searched")
+    slider = opened.locator("#limit-ttft")
+    slider.focus()
+    opened.keyboard.press("End")
+    assert "this is the highest probe that held, not a claim" in opened.inner_text("#caution")
+
+
+def test_nothing_valid_is_said(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned(), validity="client_bound", validity_reasons=("the client was late",))
+    page = opened_store(store.uri)
+    page.locator("#limit-ttft").focus()
+    page.keyboard.press("End")
+    assert "No deployment holds these limits" in page.inner_text("#winner")
+    assert "emulator seqs=8" in page.inner_text("#not-ranked")
+    assert page.locator("#ranking-table tbody tr").count() == 0
+    assert "the client was late" in page.inner_text("#point-facts")
+
+
+def test_a_newer_payload_is_shown_in_place(opened):
+    opened.get_by_role("tab").nth(1).click()
+    opened.locator("#limit-ttft").focus()
+    opened.keyboard.press("End")
+    opened.keyboard.press("ArrowLeft")
+    before = opened.evaluate("structuredClone(app.shown.choices)")
+    rows = opened.locator("#ranking-table tbody tr").all_inner_texts()
+    opened.evaluate(
+        """async () => {
+          const packed = JSON.parse(document.getElementById("payload").textContent);
+          const described = await decode.described(packed.described);
+          const bins = await decode.unpacked(packed.bins);
+          described.groups.reverse();
+          app.show(described, bins);
+        }"""
+    )
+    after = opened.evaluate("app.shown.choices")
+    assert after == before | {"group": 0}
+    assert opened.evaluate("document.activeElement.id") == "limit-ttft"
+    assert opened.locator("#ranking-table tbody tr").all_inner_texts() == rows
+
+
+def test_a_payload_without_groups_waits_for_the_next(opened):
+    opened.evaluate(
+        """() => { window.first = { ...app.shown.payload };
+          app.show({ groups: [], stops: {}, student_t: [] }, new Uint8Array(0)); }"""
+    )
+    assert not opened.locator("#live").is_visible()
+
+
+def test_a_long_ranking_shows_its_first_rows(opened):
+    opened.get_by_role("tab").nth(1).click()
+    counts = opened.evaluate(
+        """() => {
+          const [first] = app.shown.result.ranking;
+          const rows = Array.from({ length: 60 }, (_, place) => ({ ranked: first, place }));
+          const view = { rows, unit: "tokens/s", per: "gpu", usdPerHour: () => null, sort: "rank", reversed: false };
+          const element = document.createElement("table");
+          const table = new ranking.RankingTable(element, () => {});
+          return [false, true].map((hasAllRows) => {
+            table.show({ ...view, hasAllRows });
+            return element.tBodies[0].rows.length;
+          });
+        }"""
+    )
+    assert counts == [50, 60]

@@ -1,0 +1,55 @@
+"""The page of an installed wheel: templates, scripts and the chart library are in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import quiet_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder that holds the program as its wheel installs it, and nothing else."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    built = subprocess.run(
+        [*PIP, "wheel", "--no-deps", "--wheel-dir", wheels, ROOT], capture_output=True, text=True
+    )
+    if "No matching distribution found for hatchling" in built.stderr:
+        pytest.skip("a wheel is built by hatchling, which is not here")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = wheels.glob("*.whl")
+    folder = tmp_path_factory.mktemp("installed")
+    install = [*PIP, "install", "--no-deps", "--no-index", "--target", folder, wheel]
+    subprocess.run(install, check=True)
+    return folder
+
+
+def python(installed: Path, *words: str, folder: Path) -> str:
+    """What the installed program prints; other packages are those of this environment."""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode in (0, 3), done.stderr
+    return done.stdout
+
+
+def test_the_installed_wheel_renders(browser, installed, uri, tmp_path):
+    where = python(
+        installed, "-c", "import orchestrator; print(*orchestrator.__path__)", folder=tmp_path
+    )
+    assert Path(where.strip()).is_relative_to(installed)
+    output = tmp_path / "report.html"
+    python(installed, "-m", "orchestrator", "report", uri, "--output", str(output), folder=tmp_path)
+    with quiet_page(browser, output) as page:
+        assert page.locator("#ranking-table tbody tr").count() > 0
+        assert page.locator("#frontier canvas").count() == 1
