@@ -35,9 +35,11 @@ EXPECTED = 8  # levels that are counted on before any is known
 
 
 @dataclass(frozen=True, slots=True)
-class _MeasuredLevel:
-    """One level. ``throughput``: output tokens per second, None: not known. ``is_too_much``: the
-    level failed or is far beyond every limit. ``open_requests``: on average.
+class _LadderLevel:
+    """What was measured at one level of the ladder.
+
+    ``throughput``: output tokens per second; None: not known. ``is_too_much``: the level failed or
+    is far beyond every limit. ``open_requests``: on average.
     """
 
     throughput: float | None
@@ -58,7 +60,7 @@ class Curve:
         self._start = float(f"{guess / BELOW_GUESS:.3g}") if guess else START
         if self._control == "concurrency":
             self._start = 1.0
-        self._measured: dict[float, _MeasuredLevel] = {}  # the first time
+        self._measured: dict[float, _LadderLevel] = {}  # the first time
         self._attempts: Counter[float] = Counter()
         self._is_pointless = False  # a verdict came that no other load would change
 
@@ -78,7 +80,7 @@ class Curve:
         self._attempts[level.value] += 1
         if _ends_search(attempt):
             self._is_pointless = True
-        self._measured.setdefault(level.value, _measured_level(attempt, level, self._slos))
+        self._measured.setdefault(level.value, _ladder_level(attempt, level, self._slos))
 
     def ahead(self) -> Sequence[Level]:
         """The next level. At first, as many levels as a curve usually has, each twice the one before."""
@@ -170,18 +172,18 @@ def _ends_search(attempt: Committed) -> bool:
     return Validity(attempt.point.validity).ends_search is EndsSearch.YES
 
 
-def _measured_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _MeasuredLevel:
+def _ladder_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _LadderLevel:
     if attempt.status != "ok":
-        return _MeasuredLevel(None, True, 0.0)
+        return _LadderLevel(None, True, 0.0)
     if not isinstance(attempt, AttemptData):
-        return _MeasuredLevel(None, False, 0.0)
+        return _LadderLevel(None, False, 0.0)
     figures = attempt.figures
     open_requests = 0.0
     if figures.e2e_ms is not None:
         open_requests = level.value * figures.e2e_ms.mean / 1e3
     shares = _shares(stored_values(attempt), slos)
     is_too_much = figures.requests.ok == 0 or (bool(shares) and max(shares) < BROKEN)
-    return _MeasuredLevel(figures.output_token_throughput, is_too_much, open_requests)
+    return _LadderLevel(figures.output_token_throughput, is_too_much, open_requests)
 
 
 def _shares(values: LimitValues, slos: Sequence[Slo]) -> list[float]:

@@ -56,9 +56,9 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """A part to read from, None if it is missing, and what is wrong with it: nothing where a missing
-    one may be deleted.
+class _OpenedPart:
+    """A part of a table. ``source``: to read it from; None if it is missing. ``problem``: what is
+    wrong with it; None also for a missing part that people may delete.
     """
 
     source: pa.NativeFile | None
@@ -425,8 +425,8 @@ class Store:
                 yield key, "no whole manifest"
                 continue
             yield key, None
-            for part, content in self._map(self._content, manifest.files):
-                yield part.path, content.problem
+            for part, opened in self._map(self._opened, manifest.files):
+                yield part.path, opened.problem
 
     def leave_out(self, ids: tuple[str, str], why: str) -> None:
         """Note and log that a file of this attempt is damaged: the attempt no longer counts here."""
@@ -521,28 +521,28 @@ class Store:
         sizes = self._blobs.sizes([self._key(part.path) for part in parts]) if parts else []
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
-    def _content(self, part: FilePart) -> _Content:
+    def _opened(self, part: FilePart) -> _OpenedPart:
         try:
             source, digest = self._blobs.hashed(self._key(part.path))
         except FileNotFoundError:
-            return _Content(None, None if part.table in DROPPABLE else "gone")
+            return _OpenedPart(None, None if part.table in DROPPABLE else "gone")
         except ResultsError as error:
             if not self.is_local:  # the storage does not answer, which says nothing about the file
                 raise
-            return _Content(None, str(error))
+            return _OpenedPart(None, str(error))
         size = source.size()
         if size != part.bytes:
-            return _Content(source, f"{size} bytes; its manifest says {part.bytes}")
+            return _OpenedPart(source, f"{size} bytes; its manifest says {part.bytes}")
         if digest != part.sha256:
-            return _Content(source, "its content has changed (SHA-256)")
-        return _Content(source)
+            return _OpenedPart(source, "its content has changed (SHA-256)")
+        return _OpenedPart(source)
 
     def _sound(self, part: FilePart) -> pa.NativeFile | None:
         """A part to read from; None where it was deleted to save space. Raises DamagedError."""
-        content = self._content(part)
-        if content.problem is not None:
-            raise self._damaged(part, content.problem)
-        return content.source
+        opened = self._opened(part)
+        if opened.problem is not None:
+            raise self._damaged(part, opened.problem)
+        return opened.source
 
     def _damaged(self, part: FilePart, problem: object) -> DamagedError:
         return DamagedError(
