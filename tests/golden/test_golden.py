@@ -22,6 +22,7 @@ from tests.golden.make import (
     SCHEMAS,
     SIMULATED,
     STATUSES,
+    Command,
     write_outputs,
 )
 
@@ -74,3 +75,12 @@ def lines_of(name: str, text: str) -> list[str]:
 def test_a_changed_value_is_shown_on_a_line_of_its_own() -> None:
     lines = difference("x.json", '{"a": 1, "b": 2}', '{"a": 1, "b": 3}').splitlines()
     assert lines[-5:] == ['   "a": 1,', '-  "b": 2', '+  "b": 3', " }", REWRITE]
+
+
+@pytest.mark.parametrize("of_width", OF_WIDTHS, ids=lambda of_width: of_width.output)
+def test_no_line_is_wider_than_the_terminal(of_width: Command) -> None:
+    text = (EXPECTED / of_width.output).read_text()
+    assert of_width.columns is not None
+    for line in text.splitlines():
+        is_command = " orchestrator " in line  # left whole, to be copied
+        assert is_command or len(line) <= of_width.columns, line

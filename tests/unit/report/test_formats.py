@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
+import re
 from dataclasses import dataclass
 
 import pytest
+from markdown_it import MarkdownIt
 
 from orchestrator.report.formats import (
     csv_text,
@@ -101,3 +104,25 @@ def test_a_table_of_markdown_has_a_line_per_row() -> None:
     columns = [Column("label", fold=True), Column("attain-\nment\nslo")]
     lines = list(markdown_table(columns, [["a|b", Cell("1.0", "red")]]))
     assert lines == ["| label | attainment slo |", "| :-- | --: |", "| a\\|b | 1.0 |"]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "<script>alert(1)</script>",
+        "a | b || c",
+        "![x](http://evil.example/x.png)",
+        "`code` **bold** __it__ ~~no~~",
+        "back\\slash \\| pipe",
+        "=HYPERLINK(1)",
+        "&lt;b&gt;",
+    ],
+)
+def test_a_reader_of_markdown_shows_a_hostile_cell_as_the_text_that_it_is(hostile: str) -> None:
+    columns = [Column("label", fold=True), Column("load")]
+    text = "\n".join(markdown_table(columns, [[hostile, "7"]]))
+    rendered = MarkdownIt("commonmark").enable("table").render(text)
+    assert set(re.findall(r"<(\w+)", rendered)) == {"table", "thead", "tbody", "tr", "th", "td"}
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", rendered)
+    shown = html.unescape(cells[0].replace("<!-- -->", ""))
+    assert [shown, *cells[1:]] == [hostile, "7"]
