@@ -8,6 +8,7 @@ from orchestrator.analysis.metrics import few
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import SloResult
+from orchestrator.report.form import TextForm
 from orchestrator.report.point_table import met_cell
 from orchestrator.report.text import (
     EMULATED,
@@ -72,9 +73,11 @@ def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
     clients = counted(first.clients, "client")
     yield say(f"{first.model} at {first.url}: {clients}", "bold")
     columns = list(_level_columns(documents))
-    yield from table([each.column for each in columns], rows_of(columns), shown_by="--format json")
+    form = TextForm("--format json")
+    yield from form.table([each.column for each in columns], rows_of(columns))
     if any(_has_few(document) for document in documents):
         yield say(FEW_TEXT, "dim")
+    yield from form.closing()
     yield ""
     cache_states = dict.fromkeys(document.source.cache_state for document in documents)
     yield f"prefix cache at the start: {', '.join(cache_states)}"
@@ -209,7 +212,7 @@ def _level_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]
         verdicts = [_verdict_cell(document) for document in documents]
         yield FilledColumn(Column("verdict", is_left=True), verdicts)
     rates = [figure(each.request_throughput) for each in figures]
-    yield FilledColumn(Column("requests/s", drop_rank=5), rates)
+    yield FilledColumn(Column("requests/s", drop_rank=6), rates)
     intervals = [document.output_token_throughput for document in documents]
     tokens = [figure(interval.estimate if interval else None) for interval in intervals]
     yield FilledColumn(Column("output\ntokens/s"), tokens)
@@ -217,9 +220,9 @@ def _level_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]
     yield FilledColumn(Column("95 %\ninterval", drop_rank=3, name="interval of tokens/s"), bounds)
     in_flight = [figure(document.all_requests.in_flight_mean) for document in documents]
     yield FilledColumn(Column("in flight", drop_rank=4), in_flight)
-    yield from _latency_columns(documents, "TTFT", "ttft_ms", (6, 0))
-    yield from _latency_columns(documents, "TPOT", "tpot_ms", (7, 0))
-    yield from _latency_columns(documents, "E2E", "e2e_ms", (8, 5))
+    yield from _latency_columns(documents, "TTFT", "ttft_ms", (7, 0))
+    yield from _latency_columns(documents, "TPOT", "tpot_ms", (8, 0))
+    yield from _latency_columns(documents, "E2E", "e2e_ms", (9, 5))
     if documents[0].slo_result is not None:
         yield from _limit_columns(documents)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+import pytest
 
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.documents.level import LevelDocument
@@ -104,3 +105,19 @@ def test_no_line_of_one_level_is_wider_than_a_terminal() -> None:
     assert max(map(len, lines[table_begins:])) <= 80
     assert any(line.startswith("  attainment ") for line in lines)
     assert any(line.startswith("  goodput ") for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_a_table_of_levels_has_a_line_each_at_any_width(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    slo = parse_slo("ttft<=500ms,attainment>=0.95")
+    document = document_of(answered(), [slo])
+    lines = [click.unstyle(line) for line in runs_text([document, at_rate(document, 40.0)])]
+    rule = next(at for at, line in enumerate(lines) if line.startswith(" ─"))
+    rows = lines[rule + 1 : rule + 3]
+    assert [row.split()[0] for row in rows] == ["20", "40"]
+    assert all(len(line) <= width for line in lines[: rule + 4])
+    left_out = [line for line in lines if line.startswith("not shown: ")]
+    assert len(left_out) == (0 if width == 160 else 1)
