@@ -174,18 +174,18 @@ class AskedLoad:
 def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> AskedLoad:
     """The options as records. What they lack or say wrongly is left out and is a problem."""
     refused = problems_without_file()
-    times = _Times(
+    size = _LevelSize(
         duration_s=_seconds("duration", options.duration, problems),
         warmup_s=_seconds("warmup", options.warmup, problems),
         request_timeout_s=_seconds("timeout", options.timeout, problems),
+        requests=_request_count(options, problems),
     )
-    requests = _request_count(options, problems)
     tokenizer = _tokenizer(options.tokenizer, problems)
     workload = _workload(options, problems, refused)
     if tokenizer is None and workload is not None:
         workload = _with_countable_answers(workload)
     name = _run_name(options.name, problems)
-    load = _load(options, times, requests, problems, refused)
+    load = _load(options, size, problems, refused)
     slo = _slo(options.slo_text, problems)
     if options.find_capacity and slo is None:
         load = None  # a search without limits cannot be planned
@@ -231,12 +231,15 @@ def _record(model: type[Record], refused: Problems, /, **fields: Any) -> Record 
 
 
 @dataclass(frozen=True, slots=True)
-class _Times:
-    """Times of a load in seconds; None: not given, or not readable."""
+class _LevelSize:
+    """How long a level takes, in seconds, and how many requests end it. None: not given, or not
+    readable.
+    """
 
     duration_s: float | None
     warmup_s: float | None
     request_timeout_s: float | None
+    requests: int | None
 
 
 def _request_count(options: LoadOptions, problems: list[Problem]) -> int | None:
@@ -277,8 +280,8 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
 
 
 def options_digest(asked: AskedLoad, options: LoadOptions) -> str:
-    """The same for the same options, in every version of this program. For how long a search goes
-    on, and how near to what fails, makes no other search. Whatever is sent otherwise is another
+    """A digest that is the same for the same options, in every version of this program. A search
+    with another budget or precision is the same search. A run that sends anything else is another
     run.
     """
     from orchestrator.results.ids import digest
@@ -360,15 +363,11 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _load(
-    options: LoadOptions,
-    times: _Times,
-    requests: int | None,
-    problems: list[Problem],
-    refused: Problems,
+    options: LoadOptions, size: _LevelSize, problems: list[Problem], refused: Problems
 ) -> Load | None:
     """Levels or a search, and what an open loop needs besides."""
     if options.find_capacity:
-        return _search(options, times, requests, problems, refused)
+        return _search(options, size, problems, refused)
     ways = [name for name in ("rate", "concurrency", "trace") if options.is_given(name)]
     if len(ways) != 1:
         text = (
@@ -379,9 +378,9 @@ def _load(
         return None
     if options.concurrency is not None:
         levels = _closed_levels(options, options.concurrency, problems, refused)
-        return None if levels is None else _load_record(times, requests, refused, levels=levels)
+        return None if levels is None else _load_record(size, refused, levels=levels)
     if options.trace is not None:
-        return _recorded(options, options.trace, times, requests, problems, refused)
+        return _recorded(options, options.trace, size, problems, refused)
     assert options.rate is not None
     rates = _numbers("rate", options.rate, problems)
     if math.inf in rates and options.requests is None:
@@ -392,8 +391,7 @@ def _load(
     if not rates:
         return None
     return _load_record(
-        times,
-        requests,
+        size,
         refused,
         levels=_record(Levels, refused, request_rate=rates),
         arrivals=_drawn_arrivals(options, refused),
@@ -401,17 +399,15 @@ def _load(
     )
 
 
-def _load_record(
-    times: _Times, requests: int | None, refused: Problems, **fields: Any
-) -> Load | None:
-    """The load of these times, number of requests and further fields."""
+def _load_record(size: _LevelSize, refused: Problems, **fields: Any) -> Load | None:
+    """The load with levels of this size and the further fields."""
     return _record(
         Load,
         refused,
-        duration=times.duration_s,
-        warmup=times.warmup_s,
-        request_timeout=times.request_timeout_s,
-        requests=requests,
+        duration=size.duration_s,
+        warmup=size.warmup_s,
+        request_timeout=size.request_timeout_s,
+        requests=size.requests,
         **fields,
     )
 
@@ -448,12 +444,9 @@ def _drawn_processes() -> list[str]:
 
 
 def _search(
-    options: LoadOptions,
-    times: _Times,
-    requests: int | None,
-    problems: list[Problem],
-    refused: Problems,
+    options: LoadOptions, size: _LevelSize, problems: list[Problem], refused: Problems
 ) -> Load | None:
+    """The search of ``--find-capacity``."""
     for name in _NO_SEARCH:
         if options.is_given(name):
             text = f"--find-capacity looks for the level itself: leave out {_flag(name)}"
@@ -467,8 +460,7 @@ def _search(
     if options.arrivals and not is_open_loop:
         problems.append(Problem("--arrivals is for --control request_rate"))
     return _load_record(
-        times,
-        requests,
+        size,
         refused,
         search="capacity",
         control=control,
@@ -481,13 +473,12 @@ def _search(
 def _recorded(
     options: LoadOptions,
     trace: str,
-    times: _Times,
-    requests: int | None,
+    size: _LevelSize,
     problems: list[Problem],
     refused: Problems,
 ) -> Load | None:
-    """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan
-    says.
+    """The load at the times of a trace. The only level is the trace's own mean rate. An unreadable
+    trace is no problem here: the plan says what is wrong with it.
     """
     from orchestrator.load.arrivals import mean_rate, recorded
 
@@ -510,11 +501,12 @@ def _recorded(
         rate = mean_rate(offsets, ends_s, sessions) * turns
         if options.duration is None:
             due = offsets if ends_s is None else offsets[offsets < ends_s]
-            due_requests = len(due[:sessions]) * turns
-            requests = due_requests if requests is None else min(requests, due_requests)
+            requests = len(due[:sessions]) * turns
+            if size.requests is not None:
+                requests = min(size.requests, requests)
+            size = replace(size, requests=requests)
     return _load_record(
-        times,
-        requests,
+        size,
         refused,
         levels=_record(Levels, refused, request_rate=[rate]),
         arrivals=arrivals,
@@ -540,7 +532,7 @@ def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
 
 
 def _end_s(options: LoadOptions) -> float:
-    """When requests are no longer due; 0: their number says when."""
+    """Seconds after which no more requests are due; 0: their number ends the load."""
     if options.duration is None:
         return 0.0
     duration_s = _seconds("duration", options.duration, []) or 0.0
@@ -569,7 +561,7 @@ def _slo(text: str | None, problems: list[Problem]) -> Slo | None:
 
 
 def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) -> Workload | None:
-    """What requests contain, and everything wrong with options that belong to others."""
+    """What requests contain. Also reports options without the option that they belong to."""
     input_lengths = _lengths("input_tokens", options.input_tokens, problems)
     answer_lengths = _answer_lengths(options, problems)
     _check_arrivals(options, problems)
