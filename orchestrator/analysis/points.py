@@ -69,7 +69,7 @@ class _StoredRecord(Generic[RecordT]):
 class Repeat:
     """One repeat of a point: the attempt of it that counts."""
 
-    point: PointHead
+    head: PointHead
     output_tokens: Batches  # over the steady window
     verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
     attempts: int  # all attempts at this measurement, failed ones included
@@ -88,25 +88,25 @@ class Repeat:
 
     @property
     def ok(self) -> bool:
-        return self.point.status == "ok"
+        return self.head.status == "ok"
 
     @property
     def valid(self) -> bool:
-        return self.ok and self.point.validity in ("valid", FAILING)
+        return self.ok and self.head.validity in ("valid", FAILING)
 
     @property
     def counts(self) -> bool:
         """Whether its requests show how the engine did. A repeat in which the engine fell behind
         counts too.
         """
-        return self.valid or (self.ok and self.point.validity == BACKLOG)
+        return self.valid or (self.ok and self.head.validity == BACKLOG)
 
     @property
     def engine_failed(self) -> bool:
         """Whether it failed because the engine died, took too long or cannot run this
         configuration.
         """
-        return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
+        return not self.ok and self.head.failure_class not in _NOT_THE_ENGINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class StoredPoint:
     @property
     def head(self) -> PointHead:
         """The row of the first repeat, which stands for what all repeats share."""
-        return self.repeats[0].point
+        return self.repeats[0].head
 
     @cached_property
     def used(self) -> tuple[Repeat, ...]:
@@ -156,17 +156,17 @@ class StoredPoint:
         if workload is None or workload == self.head.workload:
             return self
         return self._with_heads(
-            [replace(repeat.point, workload=workload) for repeat in self.repeats]
+            [replace(repeat.head, workload=workload) for repeat in self.repeats]
         )
 
     def of_experiment(self, name: str) -> StoredPoint:
         """The point as one of another experiment, which it is shown in."""
-        return self._with_heads([replace(repeat.point, experiment=name) for repeat in self.repeats])
+        return self._with_heads([replace(repeat.head, experiment=name) for repeat in self.repeats])
 
     def _with_heads(self, heads: Sequence[PointHead]) -> StoredPoint:
         """The point with another row of ``points`` for each of its repeats."""
         repeats = [
-            replace(repeat, point=head) for repeat, head in zip(self.repeats, heads, strict=True)
+            replace(repeat, head=head) for repeat, head in zip(self.repeats, heads, strict=True)
         ]
         return replace(self, repeats=tuple(repeats))
 
@@ -185,7 +185,7 @@ class StoredPoint:
         valid = [repeat for repeat in repeats if repeat.valid]
         deciding = valid[0] if valid else repeats[0]
         requests = [repeat.requests for repeat in self.used if repeat.valid]
-        return validity_of(deciding.point.validity, requests)
+        return validity_of(deciding.head.validity, requests)
 
     @property
     def reasons(self) -> list[str]:
@@ -195,7 +195,7 @@ class StoredPoint:
         reasons: list[str] = []
         for repeat in self._broken_output or self.used or self.repeats:
             earlier = {_without_figures(reason) for reason in reasons}
-            for reason in repeat.point.validity_reasons:
+            for reason in repeat.head.validity_reasons:
                 if _without_figures(reason) not in earlier:
                     reasons.append(reason)
         return reasons
@@ -204,7 +204,7 @@ class StoredPoint:
     def _broken_output(self) -> tuple[Repeat, ...]:
         """The repeats whose engine answered what is no output."""
         return tuple(
-            repeat for repeat in self.repeats if repeat.ok and repeat.point.validity == BROKEN
+            repeat for repeat in self.repeats if repeat.ok and repeat.head.validity == BROKEN
         )
 
     @property
@@ -215,11 +215,11 @@ class StoredPoint:
     @property
     def starts(self) -> tuple[int, ...]:
         """The start of its deployment that each used repeat was measured on."""
-        return tuple(repeat.point.start for repeat in self.used)
+        return tuple(repeat.head.start for repeat in self.used)
 
     @property
     def emulated(self) -> bool:
-        return any(repeat.point.emulated for repeat in self.repeats)
+        return any(repeat.head.emulated for repeat in self.repeats)
 
     @property
     def figures(self) -> Figures:
@@ -292,11 +292,11 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
         deployments |= _launched_deployments(store, unknown)
     tries = Counter(attempt.measurement_id for attempt in committed)
     repeats = attempts.repeats(deployments, tries)
-    groups = grouped((repeat.point.point_id, repeat) for repeat in repeats).values()
+    groups = grouped((repeat.head.point_id, repeat) for repeat in repeats).values()
     pooled_figures = _pooled_figures(store, [_used(group) or group for group in groups])
     points = []
     for group, figures in zip(groups, pooled_figures, strict=True):
-        deployment = _deployment(deployments, group[0].point.deployment_id)
+        deployment = _deployment(deployments, group[0].head.deployment_id)
         points.append(StoredPoint(deployment, tuple(group), figures))
     return points
 
@@ -325,7 +325,7 @@ def _deployment(
 class _CountingAttempt:
     """The small things of an attempt that counts."""
 
-    point: PointHead
+    head: PointHead
     output_tokens: Batches
     verdicts: tuple[Verdicts, ...]
 
@@ -377,7 +377,7 @@ class _AttemptColumns:
     @property
     def deployment_ids(self) -> set[str]:
         """Ids of the deployments of all attempts."""
-        return {attempt.point.deployment_id for attempt in self._attempts}
+        return {attempt.head.deployment_id for attempt in self._attempts}
 
     def repeats(
         self, deployments: Mapping[str, StoredDeployment], tries: Mapping[str, int]
@@ -387,9 +387,9 @@ class _AttemptColumns:
         """
 
         def order(row: int) -> tuple[str, str, float, str, int]:
-            point = self._attempts[row].point
-            label = _deployment(deployments, point.deployment_id).label
-            return label, point.workload, point.level, point.point_id, point.repeat
+            head = self._attempts[row].head
+            label = _deployment(deployments, head.deployment_id).label
+            return label, head.workload, head.level, head.point_id, head.repeat
 
         rows_in_order = sorted(range(len(self._attempts)), key=order)
         columns = pa.concat_tables(self._figures)
@@ -405,10 +405,10 @@ class _AttemptColumns:
             attempt = self._attempts[row]
             repeats.append(
                 Repeat(
-                    point=attempt.point,
+                    head=attempt.head,
                     output_tokens=attempt.output_tokens,
                     verdicts=attempt.verdicts,
-                    attempts=tries[attempt.point.measurement_id],
+                    attempts=tries[attempt.head.measurement_id],
                     requests=totals[place],
                     _figures=_StoredRecord(figures, place),
                     _engine_side=_StoredRecord(engine_sides, place),
@@ -441,7 +441,7 @@ def _pooled_figures(
 ) -> list[_StoredRecord[Figures]]:
     """The pooled figures of each group; those that are not stored yet are computed."""
     ids_of_groups = [
-        [(repeat.point.measurement_id, repeat.point.attempt_id) for repeat in group]
+        [(repeat.head.measurement_id, repeat.head.attempt_id) for repeat in group]
         for group in groups
         if len(group) > 1
     ]

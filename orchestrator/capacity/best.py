@@ -375,12 +375,12 @@ def _verdict_counts(points: Sequence[StoredPoint]) -> Counter[str]:
 def _run_again(evidence: _StoredAndMissing) -> int | None:
     """See ``Comparison.run_again``."""
     repeats = [repeat for point in evidence.points for repeat in point.repeats]
-    spoilt = [repeat for repeat in repeats if repeat.ok and repeat.point.validity in SPOILT]
+    spoilt = [repeat for repeat in repeats if repeat.ok and repeat.head.validity in SPOILT]
     if spoilt:
         return max(MOST_AGAIN, *(repeat.attempts for repeat in spoilt))
     failed = [
         repeat
         for repeat in repeats
-        if not repeat.ok and repeat.point.failure_class != FailureClass.BAD_CONFIG
+        if not repeat.ok and repeat.head.failure_class != FailureClass.BAD_CONFIG
     ]
     return MOST_AGAIN if failed or evidence.missing else None

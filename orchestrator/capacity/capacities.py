@@ -319,7 +319,7 @@ def claims(
             met: tuple[Bools, ...] = ()
             if repeat.verdicts:
                 met = tuple(test.met for test in repeat.verdicts[slo_index].tests)
-            head = repeat.point
+            head = repeat.head
             probe = outcome_of_point(head, head.level, met, slo, launched, rules.starts)
             probes.setdefault(head.control, []).append((head.started_unix_ns, probe))
     (shares_to_meet,) = targets([slo])
@@ -505,7 +505,7 @@ def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
         return Exclusion.FAILED
     if point.validity not in ("valid", FAILING):
         return Exclusion.NOT_VALID
-    if any(repeat.point.ended_early == "fails" for repeat in point.used):
+    if any(repeat.head.ended_early == "fails" for repeat in point.used):
         return Exclusion.ENDED_EARLY
     if point.attainment is None:
         return Exclusion.NO_REQUESTS

@@ -202,7 +202,7 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     unsteady = [
         deployment
         for deployment in compared
-        if any(repeat.point.steady is False for repeat in deployment.point.used)
+        if any(repeat.head.steady is False for repeat in deployment.point.used)
     ]
     if unsteady:
         yield Doubt(
@@ -264,7 +264,7 @@ def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     for deployment in with_one_start:
         if not deployment.point.deployment.launched:
             continue
-        starts = {repeat.point.start for repeat in deployment.point.repeats}
+        starts = {repeat.head.start for repeat in deployment.point.repeats}
         (spoilt if len(starts) > 1 else to_start).append(deployment)
     yield Doubt(
         DoubtKind.ONE_START,

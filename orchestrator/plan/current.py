@@ -216,7 +216,7 @@ class StoredExperiment:
         """Points by workload, load and program version, as far as their rows tell."""
         manifests = []
         for point in points:
-            manifest = self.store.manifest(*point.repeats[0].point.ids)
+            manifest = self.store.manifest(*point.repeats[0].head.ids)
             if manifest:
                 manifests.append(manifest)
         columns = ["point_id", "workload_json", "load_json", "client_version"]

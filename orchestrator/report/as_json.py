@@ -133,7 +133,7 @@ def point_json(document: PointDocument) -> JsonObject:
 def _repeat_json(document: RepeatDocument) -> JsonObject:
     repeat = document.repeat
     return {
-        **fields_of(repeat.point, *_REPEAT_FIELDS),
+        **fields_of(repeat.head, *_REPEAT_FIELDS),
         "attempts": repeat.attempts,
         **metrics(repeat.figures),
         "engine_side": repeat.engine_side,

@@ -126,7 +126,7 @@ def _failure_text(document: ExcludedDocument) -> str:
     """The kind of the failure; where it has none, the beginning of what was stored."""
     point = document.excluded.evidence
     assert point is not None
-    first = (point.engine_failures or point.repeats)[0].point
+    first = (point.engine_failures or point.repeats)[0].head
     if first.failure_kind:
         return f" failed ({first.failure_kind})"
     reason = re.sub(r"\s+", " ", first.reason or "")

@@ -29,4 +29,4 @@ def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> s
 
 
 def _is_any_of(point: StoredPoint, measurement_ids: Container[str]) -> bool:
-    return any(repeat.point.measurement_id in measurement_ids for repeat in point.repeats)
+    return any(repeat.head.measurement_id in measurement_ids for repeat in point.repeats)

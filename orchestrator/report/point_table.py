@@ -399,9 +399,9 @@ def _notes(point: StoredPoint) -> Iterator[Note]:
 def _notes_on_valid(point: StoredPoint) -> Iterator[Note]:
     """Those of its first repeat that has any."""
     noted = [
-        repeat.point.validity_reasons
+        repeat.head.validity_reasons
         for repeat in point.used
-        if repeat.valid and repeat.point.validity_reasons
+        if repeat.valid and repeat.head.validity_reasons
     ]
     if not noted:
         return

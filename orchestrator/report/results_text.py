@@ -174,7 +174,7 @@ def _point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[Poi
     older = points.superseded if with_superseded else ()
     failed: list[PointHead] = []
     for point in (*points.current, *older):
-        failed += [repeat.point for repeat in point.repeats if not repeat.ok]
+        failed += [repeat.head for repeat in point.repeats if not repeat.ok]
     launches = launches_of(judged.experiment.store, failed)
     for point in points.current:
         yield point_document(point, slos, launches, is_current=True, knees=at_knees)

@@ -28,7 +28,7 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
     )
     for probes_of_search in probes_by_search.values():
         missing += _without_answer(probes_of_search)
-    counts = Counter(repeat.point.validity if repeat.ok else "failed" for repeat in missing)
+    counts = Counter(repeat.head.validity if repeat.ok else "failed" for repeat in missing)
     return [f"{count} {verdict}" for verdict, count in counts.items()]
 
 
@@ -47,7 +47,7 @@ def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
 
 def _no_load_changes(repeat: Repeat) -> bool:
     """Whether a probe of any other load would have the same verdict."""
-    validity = repeat.point.validity
-    if validity not in list(Validity) or repeat.point.ended_early == "fails":
+    validity = repeat.head.validity
+    if validity not in list(Validity) or repeat.head.ended_early == "fails":
         return False
     return Validity(validity).ends_search is EndsSearch.YES

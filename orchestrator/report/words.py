@@ -325,14 +325,14 @@ def point_doubt_texts(point: StoredPoint) -> list[str]:
         texts.append(f"{point.validity}: {'; '.join(point.reasons) or NO_REASON}")
     else:
         verdicts = [
-            repeat.point.validity for repeat in point.repeats if repeat.ok and not repeat.valid
+            repeat.head.validity for repeat in point.repeats if repeat.ok and not repeat.valid
         ]
         if verdicts:
             names = ", ".join(dict.fromkeys(verdicts))
             texts.append(f"{len(verdicts)} of {repeats} repeats are {names}")
     failed = [repeat for repeat in point.repeats if not repeat.ok]
     if failed:
-        texts.append(_failed_repeats_text(len(failed), repeats, failed[0].point.reason))
+        texts.append(_failed_repeats_text(len(failed), repeats, failed[0].head.reason))
     return texts
 
 
@@ -387,7 +387,7 @@ def exclusion_text(excluded: Excluded) -> str:
 
 def _failed_text(point: StoredPoint) -> str:
     failed = point.engine_failures or point.repeats
-    first = failed[0].point
+    first = failed[0].head
     reason = first.reason or first.failure_class or NO_REASON
     if len(failed) == len(point.repeats):
         return f"failed: {reason}"

@@ -96,7 +96,7 @@ def point_document(
     """``slos``: those that the point was judged by. ``launches``: by id, those on which something
     failed, for the engine's log. ``knees``: ids of the points where a curve bends.
     """
-    failed = tuple(repeat.point for repeat in point.repeats if not repeat.ok)
+    failed = tuple(repeat.head for repeat in point.repeats if not repeat.ok)
     launch = None
     if failed and launches is not None:
         launch = launches.get(failed[0].launch_id)
@@ -132,4 +132,4 @@ def _results_of_repeat(repeat: Repeat, slos: Sequence[Slo]) -> tuple[SloResult, 
 
 
 def _window_s(repeat: Repeat) -> float:
-    return (repeat.point.window_end_ns - repeat.point.window_start_ns) / 1e9
+    return (repeat.head.window_end_ns - repeat.head.window_start_ns) / 1e9

@@ -71,7 +71,7 @@ def _telling_figures(point: StoredPoint, predicted: Values) -> tuple[str, ...]:
     """The figures that tell something of the engine."""
     if point.validity == BACKLOG:
         # latencies grow with the run; one that ended early left its open answers out
-        ended_early = any(repeat.point.ended_early for repeat in point.used)
+        ended_early = any(repeat.head.ended_early for repeat in point.used)
         return () if ended_early else ("output_throughput",)
     if point.head.control == "request_rate" and predicted["tpot_ms"] is not None:
         # it keeps up, as predicted, and the throughput follows from what is sent

@@ -223,7 +223,7 @@ def payload_of(
         )
     latencies: dict[AttemptIds, LimitValues] = {}
     for judged in experiments:
-        used = [repeat.point.ids for point in judged.points.current for repeat in point.used]
+        used = [repeat.head.ids for point in judged.points.current for repeat in point.used]
         unread = [ids for ids in used if earlier is None or ids not in earlier]
         latencies |= stored_limit_values(judged.experiment.store, unread, LATENCIES)
     bins = earlier
@@ -335,9 +335,9 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
 
 
 def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
-    binned = bins[repeat.point.ids]
+    binned = bins[repeat.head.ids]
     return PageRepeat(
-        start=repeat.point.start,
+        start=repeat.head.start,
         first=binned.first,
         centres=binned.centres,
         requests=binned.requests,

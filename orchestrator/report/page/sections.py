@@ -126,7 +126,7 @@ def _example(points: Sequence[StoredPoint]) -> str:
     for point in points:
         if point.validity == "valid":
             return ""
-        failures = [repeat.point.reason for repeat in point.repeats if repeat.point.reason]
+        failures = [repeat.head.reason for repeat in point.repeats if repeat.head.reason]
         reasons = failures if not point.used and failures else point.reasons
         if reasons:
             return f"{point.deployment.label}: {'; '.join(dict.fromkeys(reasons))}"

@@ -142,13 +142,13 @@ def _best_first(points: Sequence[StoredPoint], place: dict[str, int]) -> list[St
 
 
 def _read(store: Store, repeat: Repeat) -> CommittedAttempt | None:
-    manifest = store.manifest(*repeat.point.ids)
+    manifest = store.manifest(*repeat.head.ids)
     if manifest is None:
         return None
     try:
         return read_attempt(store, manifest)
     except DamagedError as error:
-        store.leave_out(repeat.point.ids, str(error))
+        store.leave_out(repeat.head.ids, str(error))
         return None
 
 
@@ -169,17 +169,17 @@ def _timeline(
     middles = (edges[:-1] + edges[1:]) / 2
     in_flight = np.searchsorted(sent, middles, "right") - np.searchsorted(done, middles, "right")
     step_s = float(edges[1]) / 1e9
-    start_ns, window_end_ns = repeat.point.window_ns
+    start_ns, window_end_ns = repeat.head.window_ns
     return Timeline(
         point_id=point.head.point_id,
-        repeat=repeat.point.repeat,
+        repeat=repeat.head.repeat,
         repeats=len(point.repeats),
         window_s=(start_ns / 1e9, window_end_ns / 1e9),
         step_s=step_s,
         throughput=_short(np.diff(tokens) / step_s),
         in_flight=_short(in_flight.astype(np.float64)),
         is_interpolated=any("interpolated" in basis(part) for part in parts),
-        readings=readings_of(attempt.engine_metrics, repeat.point.started_unix_ns),
+        readings=readings_of(attempt.engine_metrics, repeat.head.started_unix_ns),
     )
 
 

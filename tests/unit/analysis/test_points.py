@@ -41,7 +41,7 @@ def only_point(store: Store) -> StoredPoint:
 def test_repeats_of_a_point_stand_together_in_order(store: Store) -> None:
     for repeat in (2, 0, 1):
         commit(store, repeat)
-    assert [repeat.point.repeat for repeat in only_point(store).repeats] == [0, 1, 2]
+    assert [repeat.head.repeat for repeat in only_point(store).repeats] == [0, 1, 2]
 
 
 def test_points_are_sorted_by_deployment_workload_and_level(store: Store) -> None:
@@ -68,7 +68,7 @@ def test_repeats_that_do_not_count_are_not_used(store: Store) -> None:
     commit(store, 1)
     commit(store, 2, status="failed", failure_class="infra", reason="node lost")
     point = only_point(store)
-    assert [repeat.point.repeat for repeat in point.used] == [1]
+    assert [repeat.head.repeat for repeat in point.used] == [1]
     assert point.validity == "valid"
 
 
@@ -76,7 +76,7 @@ def test_without_a_repeat_that_counts_all_that_ran_are_used(store: Store) -> Non
     commit(store, 0, validity="client_bound")
     commit(store, 1, status="failed", failure_class="infra", reason="node lost")
     point = only_point(store)
-    assert [repeat.point.repeat for repeat in point.used] == [0]
+    assert [repeat.head.repeat for repeat in point.used] == [0]
     assert point.validity == "client_bound"
 
 
@@ -151,14 +151,14 @@ def test_tries_of_a_measurement_are_counted_and_the_first_ok_one_counts(store: S
     commit(store, 0, attempt_id="a1", created_unix_ns=2)
     (repeat,) = only_point(store).repeats
     assert repeat.attempts == 2
-    assert repeat.point.attempt_id == "a1"
+    assert repeat.head.attempt_id == "a1"
 
 
 def test_a_renamed_workload_changes_the_rows_of_all_repeats(store: Store) -> None:
     for repeat in range(2):
         commit(store, repeat)
     point = only_point(store)
-    assert [repeat.point.workload for repeat in point.named("talk").repeats] == ["talk", "talk"]
+    assert [repeat.head.workload for repeat in point.named("talk").repeats] == ["talk", "talk"]
     assert point.named(None) is point.named("chat") is point
 
 

@@ -48,7 +48,7 @@ def ranked(label: str, rate: float, starts: int = 2, **changes: Any) -> RankedDe
 
 
 def repeat(start: int, **changes: Any) -> Any:
-    return SimpleNamespace(point=SimpleNamespace(steady=True, start=start), valid=True, **changes)
+    return SimpleNamespace(head=SimpleNamespace(steady=True, start=start), valid=True, **changes)
 
 
 def claim(status: Any, level: float = 8.0, high: float = 9.0) -> Claim:

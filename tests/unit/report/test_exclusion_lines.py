@@ -27,7 +27,7 @@ def excluded(
 
 
 def evidence(validity: str = "valid", reason: str | None = None, kind: str | None = None) -> Any:
-    repeat = SimpleNamespace(point=SimpleNamespace(reason=reason, failure_kind=kind))
+    repeat = SimpleNamespace(head=SimpleNamespace(reason=reason, failure_kind=kind))
     return SimpleNamespace(validity=validity, engine_failures=[], repeats=[repeat])
 
 

@@ -55,7 +55,7 @@ def test_goodput_counts_requests_that_met_the_limits_over_all_windows(store: Sto
     commit(store, 1, ttft_ms=200.0)
     (result,) = document_of(store, SLO).slo_results
     windows_s = [
-        (repeat.point.window_end_ns - repeat.point.window_start_ns) / 1e9
+        (repeat.head.window_end_ns - repeat.head.window_start_ns) / 1e9
         for repeat in load_points(store, SLO)[0].used
     ]
     assert result.goodput is not None

@@ -53,7 +53,7 @@ BEHIND = {"control": "request_rate", "ttft": 9000.0, "validity": "engine_bound_b
 
 def used(ended_early: str | None) -> tuple[Any, ...]:
     """The only repeat of a point."""
-    return (SimpleNamespace(point=SimpleNamespace(ended_early=ended_early)),)
+    return (SimpleNamespace(head=SimpleNamespace(ended_early=ended_early)),)
 
 
 def test_each_figure_is_measured_over_predicted() -> None:

@@ -223,7 +223,7 @@ def repeat(validity: str = "valid", reason: str | None = None) -> Any:
     """A repeat of a point; one with a reason failed."""
     head = SimpleNamespace(validity=validity, reason=reason)
     is_ok = reason is None
-    return SimpleNamespace(point=head, ok=is_ok, valid=is_ok and validity == "valid")
+    return SimpleNamespace(head=head, ok=is_ok, valid=is_ok and validity == "valid")
 
 
 def doubts_of(*repeats: Any, validity: str = "valid", reasons: tuple[str, ...] = ()) -> list[str]:
