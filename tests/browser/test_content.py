@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from orchestrator.cli.main import cli
 from orchestrator.report.page.prices import token_price
 
 pytestmark = pytest.mark.browser
@@ -71,3 +73,32 @@ def test_a_claim_is_marked_apart(opened):
     levels_probed = opened.locator(".of-experiment details").first
     levels_probed.locator("summary").click()
     assert levels_probed.locator("tbody tr").count() == 6
+
+
+def test_paper_is_wide_enough_and_shows_what_was_folded(opened):  # noqa: F811
+    opened.set_viewport_size({"width": 718, "height": 1018})  # A4 with its margins
+    opened.emulate_media(media="print")
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 718
+    height = "Math.round(document.querySelector('.of-experiment details table').offsetHeight)"
+    assert opened.evaluate(height) > 0
+    visible = "document.querySelector('.of-experiment details tbody').checkVisibility({contentVisibilityAuto: true})"
+    assert opened.evaluate(visible)
+
+
+def test_without_a_script_every_table_is_there(browser, uri, tmp_path):  # noqa: F811
+    output = tmp_path / "report.html"
+    CliRunner().invoke(cli, ["report", uri, "--output", str(output)])
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(output.as_uri())
+    titles = page.locator(".of-experiment").last.locator("h3").all_inner_texts()
+    assert titles == [
+        "Validity",
+        "Points",
+        "Points, predicted beside measured",
+        "Engine starts, predicted beside reported",
+        "Agreement of outputs",
+        "Environment",
+    ]
+    assert page.locator("section.how table tbody tr").count() > 15
+    context.close()

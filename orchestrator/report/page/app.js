@@ -506,13 +506,16 @@ const app = (() => {
 
   function drawCurves(chart) {
     const metric = METRICS[shown.choices.metric];
-    const lines = highlighted().map((index) => curveOf(index, metric));
-    const control = group().points[0]?.control === "request_rate" ? "requests/s" : "requests in flight";
-    charts.curves(chart, lines, metric.title, control, limitOf(metric));
+    const control = group().points[0]?.control;
+    const lines = highlighted().map((index) => curveOf(index, metric, control));
+    const hasOther = group().points.some((point) => point.control !== control);
+    const title = control === "request_rate" ? "requests/s" : "requests in flight";
+    charts.curves(chart, lines, metric.title, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
   }
 
-  function curveOf(index, metric) {
-    const judged = shown.result.judged.filter((each) => each.point.deployment === index);
+  /* A rate and a number of requests in flight share no axis: the curve is of one of them. */
+  function curveOf(index, metric, control) {
+    const judged = shown.result.judged.filter((each) => each.point.deployment === index && each.point.control === control);
     const levels = judged.filter((each) => Number.isFinite(each.point.level));
     levels.sort((first, second) => first.point.level - second.point.level);
     const points = levels.map((each) => curvePoint(each, metric));

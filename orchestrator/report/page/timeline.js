@@ -5,23 +5,22 @@ const timelines = (() => {
   const COLOURS = { tokens: "#0072b2", flight: "#8c6bb1", running: "#009e73", waiting: "#d55e00", kv: "#e69f00" };
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   let byPoint = null;
-  let isReading = false;
+  let drawAgain = null;  // of a chart that was asked for before the lines were read
 
   async function read() {
     const stored = JSON.parse(document.getElementById("timelines").textContent);
-    const bytes = Uint8Array.from(atob(stored.timelines), (character) => character.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const lines = JSON.parse(await new Response(stream).text());
+    const lines = JSON.parse(new TextDecoder().decode(await decode.unpacked(stored.timelines)));
     byPoint = new Map(lines.map((line) => [line.point_id, line]));
     document.getElementById("timelines-kept").textContent = stored.left_out > 0
       ? `The page has room for the time lines of ${stored.kept} points, first of the deployments that the curves show; ${stored.left_out} are left out.` : "";
+    if (drawAgain !== null) drawAgain();
   }
 
   /* Draws the time line of a point. Returns false where there is none, or not yet: `again` is called
      once they are read. */
   function draw(chart, pointId, again) {
     if (byPoint === null) {
-      if (!isReading) { isReading = true; read().then(again); }
+      drawAgain = again;
       return false;
     }
     const line = byPoint.get(pointId);
@@ -92,6 +91,9 @@ const timelines = (() => {
       lineStyle: { color, width: 1.6 }, itemStyle: { color },
     };
   }
+
+  /* After the answer is shown. */
+  if (decode.isPossible()) addEventListener("load", () => setTimeout(read));
 
   return { draw };
 })();
