@@ -1,22 +1,28 @@
 """Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
 confidence out.
 
-For notebooks: ``read``, ``metrics``, ``best``, ``frontier`` and ``requests`` (docs/recipes.md).
+For notebooks: ``read``, ``metrics``, ``best``, ``frontier``, ``requests`` and the pictures of
+``plot`` (docs/recipes.md).
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.report import plot
     from orchestrator.report.frames import best, frontier, metrics, read, requests
 
 __version__ = "0.1.0"
-__all__ = ["best", "frontier", "metrics", "read", "requests"]
+__all__ = ["best", "frontier", "metrics", "plot", "read", "requests"]
 
 
 def __getattr__(name: str) -> Any:
     """Loads the API when somebody asks for it: commands start without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "plot":
+        from orchestrator.report import plot
+
+        return plot
     from orchestrator.report import frames
 
     return getattr(frames, name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.base.text import listed
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ Examples:
   orchestrator results results/ --where "tensor_parallel_size == 2 and ttft_ms.p99 < 500" --sort -per_device --top 5
   orchestrator results results/ --columns deployment,level,per_user,per_device --format md
   orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
+  orchestrator results results/ --where "tensor_parallel_size <= 4" --plot points.svg
   orchestrator results results/ --launches
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
 
@@ -43,6 +46,10 @@ settings.tensor_parallel_size (or just tensor_parallel_size), and where a file h
 a point without one of the values does not match. --sort -NAME or NAME:desc puts the largest first; --top alone shows
 the most output tokens/s per GPU. On a narrow terminal columns go, and a line says which: --columns shows those that are
 named, and --format md all.
+
+\b
+--plot writes a picture in place of the table: the frontier (tokens/s that a user sees against tokens/s per GPU), and
+throughput, latencies and attainment over load with their intervals. The file ends in .svg or .png.
 
 \b
 --launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
@@ -79,6 +86,12 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 @click.option("--sort", metavar="NAME[,NAME]", help="Order by these; -NAME: the largest first.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the first N points.")
 @click.option("--columns", metavar="NAME[,NAME]", help="Only these columns, in this order.")
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the frontier and the curves to this .svg or .png instead.",
+)
 def results(
     uri: str,
     experiment: str | None,
@@ -91,6 +104,7 @@ def results(
     sort: str | None,
     top: int | None,
     columns: str | None,
+    picture: Path | None,
 ) -> int:
     """Show the metrics of every point at URI.
 
@@ -107,6 +121,7 @@ def results(
     of_points = {"--where": where, "--sort": sort, "--top": top, "--columns": columns}
     given = [option for option, value in of_points.items() if value is not None]
     _check(form, launches, profile, slo_text, given)
+    _check_picture(picture, form, launches, profile, columns)
     stored_experiments = experiments(open_results(uri), experiment)
     judged_experiments: list[JudgedExperiment] = []
     if launches:
@@ -115,7 +130,7 @@ def results(
         judged_experiments = list(with_limits(slo_text, stored_experiments))
         slo_names = dict.fromkeys(slo.name for judged in judged_experiments for slo in judged.slos)
         query = parse_query(where, sort, top, columns, slo_names)
-        texts = _points(judged_experiments, superseded, form, query, profile)
+        texts = _points(judged_experiments, superseded, form, query, profile, picture)
     for text in texts:
         if form == "table":
             echo(text)
@@ -152,18 +167,53 @@ def _check(
         raise click.UsageError(f"{of_points[0]} is about points: leave it out, or --launches")
 
 
+def _check_picture(
+    picture: Path | None, form: str, launches: bool, profile: bool, columns: str | None
+) -> None:
+    """Raises UsageError for options that say what a table shows, and InputError for a file that
+    cannot be written.
+    """
+    if picture is None:
+        return
+    from orchestrator.report.plot.picture import check_picture_path
+
+    if form != "table" or launches or profile or columns is not None:
+        raise click.UsageError(
+            "--plot writes a picture of points in place of a table: leave out --format, --columns,"
+            " --launches and --profile"
+        )
+    check_picture_path(picture)
+
+
+def _picture(
+    judged: Iterable[JudgedExperiment], superseded: bool, query: PointQuery, path: Path
+) -> Iterator[str]:
+    from orchestrator.report.plot.picture import write_picture
+    from orchestrator.report.results_text import shown_results
+    from orchestrator.spec.load import counted
+
+    shown = shown_results(judged, superseded).selected(query.selection)
+    picture = write_picture(path, shown)
+    yield f"{path}: {counted(picture.points, 'point')}"
+    if picture.left_out:
+        yield f"not drawn: {listed(picture.left_out)}"
+
+
 def _points(
     judged: Iterable[JudgedExperiment],
     superseded: bool,
     form: str,
     query: PointQuery,
     profile: bool,
+    picture: Path | None,
 ) -> Iterable[str]:
     from orchestrator.report.as_json import csv_lines, row_json
     from orchestrator.report.formats import csv_text, json_list
     from orchestrator.report.point_table import View
     from orchestrator.report.results_text import result_rows, results_text, shown_results
 
+    if picture is not None:
+        return _picture(judged, superseded, query, picture)
     if form in ("table", "md"):
         shown = shown_results(judged, superseded).selected(query.selection)
         view = View(profile, query.columns, query.sort_columns)

@@ -1,0 +1,9 @@
+"""Pictures for notebooks: ``from orchestrator import plot``, then ``plot.curve("results/")``.
+
+Each function draws into matplotlib Axes and returns them. docs/recipes.md has examples.
+"""
+
+from orchestrator.report.plot.charts import curve, frontier
+from orchestrator.report.plot.distributions import ecdf
+
+__all__ = ["curve", "ecdf", "frontier"]

@@ -1,0 +1,238 @@
+"""The two pictures of points: curves over load, and the frontier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.text import listed
+from orchestrator.report.columns import column_named
+from orchestrator.report.plot import look
+from orchestrator.report.plot.points import (
+    MOST_CURVES,
+    Frame,
+    PlottedPoint,
+    Series,
+    frontier_points,
+    points_of,
+    series_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PER_USER = "per_user"
+PER_DEVICE = "per_device"
+SHARES = ("attainment", "agreement")  # from 0 to 1
+
+
+def curve(
+    points: Frame | str,
+    y: str = "output_token_throughput",
+    x: str = "level",
+    *,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draws a figure of each deployment over load, with its 95 % intervals as bands.
+
+    ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI. ``y``,
+    ``x``: names of columns (``ttft_ms.p99``, ``attainment``). A band is drawn where ``y`` has an
+    interval. At most eight deployments are drawn, and the legend names the others; hollow markers
+    are points that are not valid. Raises InputError.
+    """
+    look.check_matplotlib()
+    plotted = points_of(points, needed_columns(y, x))
+    series = series_of(plotted)
+    axes = look.new_axes() if ax is None else ax
+    draw_curves(axes, series, y, x)
+    look.add_title(axes, look.title_of(plotted))
+    look.add_legend(
+        axes, curve_handles(series), look.left_out_text([each.label for each in series])
+    )
+    return axes
+
+
+def needed_columns(y: str, x: str = "level") -> list[str]:
+    """The columns of one picture of curves, with the interval of ``y`` where it has one."""
+    bounds = [f"{y}.{bound}" for bound in ("lower", "upper")]
+    return [x, y, *(bound for bound in bounds if column_named(bound) is not None)]
+
+
+def draw_curves(axes: Axes, series: Sequence[Series], y: str, x: str = "level") -> None:
+    """Lines and bands of the first MOST_CURVES series, and the names of both axes."""
+    x_text = _level_text(series) if x == "level" else look.axis_text(x)
+    look.name_axes(axes, x_text, look.axis_text(y))
+    for each in series[:MOST_CURVES]:
+        drawn = [point for point in each.points if _has_numbers(point, x, y)]
+        if drawn:
+            _draw_curve(axes, each, drawn, y, x)
+    _from_zero(axes)
+    if y in SHARES:
+        axes.set_ylim(0, look.TOP_OF_SHARES)
+
+
+def _draw_curve(axes: Axes, series: Series, points: Sequence[PlottedPoint], y: str, x: str) -> None:
+    xs, ys = _numbers(points, x), _numbers(points, y)
+    is_valid = np.array([point.is_valid for point in points])
+    colour, marker = look.colour(series.rank), look.marker(series.rank)
+    label = look.written(series.label)
+    axes.plot(
+        xs, ys, color=colour, linestyle=look.line_style(series.rank), linewidth=1.5, label=label
+    )
+    axes.plot(xs[is_valid], ys[is_valid], color=colour, marker=marker, linestyle="none")
+    axes.plot(
+        xs[~is_valid],
+        ys[~is_valid],
+        color=colour,
+        marker=marker,
+        markerfacecolor="white",
+        linestyle="none",
+    )
+    lower, upper = f"{y}.lower", f"{y}.upper"
+    bounded = [point for point in points if _has_numbers(point, lower, upper)]
+    if bounded:
+        axes.fill_between(
+            _numbers(bounded, x),
+            _numbers(bounded, lower),
+            _numbers(bounded, upper),
+            color=colour,
+            alpha=look.BAND_OPACITY,
+            linewidth=0,
+        )
+
+
+def curve_handles(series: Sequence[Series]) -> list[Any]:
+    """What the legend of curves shows."""
+    shown = series[:MOST_CURVES]
+    handles = [look.handle(each.label, each.rank, with_marker=True) for each in shown]
+    if any(not point.is_valid for each in shown for point in each.points):
+        handles.append(look.hollow_handle())
+    return handles
+
+
+def _level_text(series: Sequence[Series]) -> str:
+    """Raises InputError where levels have no common unit."""
+    controls = {point.control for each in series for point in each.points}
+    if len(controls) > 1:
+        raise InputError(
+            f"levels of {listed(sorted(controls))} have no common axis: plot those of one control,"
+            ' such as points[points["control"] == "concurrency"], or x="request_throughput"'
+        )
+    return look.CONTROL_TEXTS.get("".join(controls), "load")
+
+
+def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
+    """Draws tokens/s that a user sees against tokens/s per GPU or core, and the line of the points
+    that no other beats (those of ``orchestrator.frontier``).
+
+    Upright lines are 95 % intervals. ``points`` and ``ax``: as for ``curve``. Eight deployments
+    have colours, those of the frontier first; the others are grey. Raises InputError for points of
+    several workloads, which do not compare.
+    """
+    look.check_matplotlib()
+    plotted = points_of(points)
+    workloads = sorted({point.workload for point in plotted})
+    if len(workloads) > 1:
+        raise InputError(
+            f"points of the workloads {listed(workloads)} do not compare: plot those of one, such"
+            f' as points[points["workload"] == {workloads[0]!r}]'
+        )
+    series = series_of(plotted)
+    axes = look.new_axes() if ax is None else ax
+    draw_frontier(axes, series)
+    look.add_title(axes, look.title_of(plotted))
+    look.add_legend(
+        axes, frontier_handles(series), look.left_out_text([each.label for each in series])
+    )
+    return axes
+
+
+def draw_frontier(axes: Axes, series: Sequence[Series]) -> None:
+    """All points, their intervals, the line of the frontier, and the names of both axes."""
+    look.name_axes(axes, look.axis_text(PER_USER), look.axis_text(PER_DEVICE))
+    every: list[PlottedPoint] = []
+    for each in series:
+        every += each.points
+    edge = frontier_points(every)
+    # a user who gets more than asked for got what was asked: the line goes down at each point
+    axes.plot(
+        _numbers(edge, PER_USER),
+        _numbers(edge, PER_DEVICE),
+        color="black",
+        linewidth=1.2,
+        drawstyle="steps-pre",
+        label="frontier",
+        zorder=1.9,
+    )
+    for each in series:
+        _draw_points(axes, each)
+    _from_zero(axes)
+
+
+def _draw_points(axes: Axes, series: Series) -> None:
+    is_named = series.rank < MOST_CURVES
+    colour = look.colour(series.rank) if is_named else look.GREY
+    marker = look.marker(series.rank) if is_named else "."
+    drawn = [point for point in series.points if _has_numbers(point, PER_USER, PER_DEVICE)]
+    for is_valid in (True, False):
+        some = [point for point in drawn if point.is_valid == is_valid]
+        if not some:
+            continue
+        axes.plot(
+            _numbers(some, PER_USER),
+            _numbers(some, PER_DEVICE),
+            color=colour,
+            marker=marker,
+            markerfacecolor=colour if is_valid else "white",
+            linestyle="none",
+            label=look.written(series.label),
+        )
+    bounded = [point for point in drawn if _has_numbers(point, f"{PER_DEVICE}.lower")]
+    if bounded:
+        axes.vlines(
+            _numbers(bounded, PER_USER),
+            _numbers(bounded, f"{PER_DEVICE}.lower"),
+            _numbers(bounded, f"{PER_DEVICE}.upper"),
+            color=colour,
+            linewidth=1.0,
+            alpha=0.6,
+        )
+
+
+def _from_zero(axes: Axes) -> None:
+    """A difference looks as large as it is."""
+    axes.update_datalim([(0, 0)])
+    axes.autoscale_view()
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,g}")
+
+
+def frontier_handles(series: Sequence[Series]) -> list[Any]:
+    """What the legend of a frontier shows."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        look.handle(each.label, each.rank, with_marker=True, with_line=False)
+        for each in series[:MOST_CURVES]
+    ]
+    if len(series) > MOST_CURVES:
+        text = f"{len(series) - MOST_CURVES} other deployments"
+        handles.append(Line2D([], [], color=look.GREY, marker=".", linestyle="none", label=text))
+    if any(not point.is_valid for each in series for point in each.points):
+        handles.append(look.hollow_handle())
+    handles.append(Line2D([], [], color="black", linewidth=1.2, label="frontier"))
+    return handles
+
+
+def _has_numbers(point: PlottedPoint, *names: str) -> bool:
+    """Whether these can be drawn: a load of all requests at once has no place on an axis."""
+    return all(math.isfinite(point.numbers.get(name, math.nan)) for name in names)
+
+
+def _numbers(points: Sequence[PlottedPoint], name: str) -> Any:
+    return np.array([point.numbers[name] for point in points], np.float64)

@@ -1,0 +1,184 @@
+"""The picture of single requests: which share of them was how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestrator.analysis.intervals import Interval, share_interval
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.request_values import stored_limit_values
+from orchestrator.analysis.slo import LimitValues
+from orchestrator.base.arrays import Floats
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import unknown_name
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.plot import look
+from orchestrator.report.plot.points import (
+    MOST_CURVES,
+    Frame,
+    PlottedPoint,
+    points_of_documents,
+    series_of,
+)
+from orchestrator.report.selection import JudgedExperiment, experiments, with_limits
+from orchestrator.results.root import open_results
+from orchestrator.results.store import Store
+from orchestrator.spec.load import load_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STEPS = 100  # vertices of a line: more would not be seen
+LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2e", "itl_p99_ms": "itl_p99"}
+_AXIS_TEXTS = {
+    "ttft_ms": "time to first token, from when a request was due (ms)",
+    "tpot_ms": "time per output token after the first (ms)",
+    "e2e_ms": "time of a whole request, from when it was due (ms)",
+    "itl_p99_ms": "99th percentile of a request's times between tokens (ms)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The share of requests up to each of some latencies, with its 95 % intervals."""
+
+    label: str
+    latency_ms: Floats
+    shares: Sequence[Interval]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    point: StoredPoint
+    store: Store
+    label: str
+
+
+def ecdf(
+    uri: str,
+    latency: str = "ttft_ms",
+    *,
+    points: Frame | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draws the share of requests that were at most so slow, with its 95 % intervals as bands: the
+    attainment of every limit that could be set.
+
+    ``latency``: ``ttft_ms``, ``tpot_ms``, ``e2e_ms`` or ``itl_p99_ms``. Requests that failed count
+    and are never fast enough, so their line ends below 1. ``points``: rows of
+    ``orchestrator.points(uri)``; without them, of the best deployments the highest loads come
+    first. At most eight points are drawn, and the legend names the others. Raises InputError.
+    """
+    look.check_matplotlib()
+    if latency not in LATENCIES:
+        raise InputError(unknown_name("latency", latency, LATENCIES))
+    judged = list(with_limits(None, experiments(open_results(uri), None)))
+    sources = _sources(judged, points)
+    axes = look.new_axes(7.2, 6.6) if ax is None else ax
+    look.name_axes(axes, _AXIS_TEXTS[latency], "share of requests, failed ones included")
+    handles = []
+    for rank, source in enumerate(sources[:MOST_CURVES]):
+        line = line_of(source.store, source.point, source.label, latency)
+        if line is not None:
+            _draw(axes, line, rank)
+            handles.append(look.handle(line.label, rank))
+    axes.set_ylim(0, look.TOP_OF_SHARES)
+    look.add_title(axes, look.title_of(_plotted(source.point for source in sources)))
+    look.add_legend(axes, handles, look.left_out_text([source.label for source in sources]))
+    return axes
+
+
+def _plotted(points: Iterable[StoredPoint]) -> list[PlottedPoint]:
+    return points_of_documents([point_document(point) for point in points])
+
+
+def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_Source]:
+    """The points that have requests, in the order of the frame's rows or the best first."""
+    documents: list[PointDocument] = []
+    stores: dict[str, Store] = {}
+    for each in judged:
+        for point in each.points.current:
+            if point.used:
+                documents.append(point_document(point))
+                stores[point.head.point_id] = each.experiment.store
+    by_id = {document.point.head.point_id: document.point for document in documents}
+    plotted = points_of_documents(documents)
+    series = series_of(plotted)
+    labels = {}
+    for each_series in series:
+        for plotted_point in each_series.points:
+            load = load_text(plotted_point.control, plotted_point.numbers["level"])
+            labels[plotted_point.point_id] = f"{each_series.label} at {load}"
+    if frame is None:
+        ids = _best_first([[point.point_id for point in each.points] for each in series])
+    else:
+        ids = [each for each in frame["point_id"].to_list() if each in by_id]
+    return [_Source(by_id[each], stores[each], labels[each]) for each in ids]
+
+
+def _best_first(ids_by_level: Sequence[list[str]]) -> list[str]:
+    """The highest load of each deployment, then the one below it of each, and so on."""
+    ids: list[str] = []
+    for below in range(max(map(len, ids_by_level), default=0)):
+        for of_deployment in ids_by_level:
+            if below < len(of_deployment):
+                ids.append(of_deployment[-1 - below])
+    return ids
+
+
+def line_of(store: Store, point: StoredPoint, label: str, latency: str) -> Line | None:
+    """The distribution of a latency over the repeats of a point; None without requests."""
+    limit = LATENCIES[latency]
+    values_of = stored_limit_values(store, [repeat.head.ids for repeat in point.used], [limit])
+    repeats: list[LimitValues] = []
+    starts: list[int] = []
+    for repeat in point.used:
+        values = values_of.get(repeat.head.ids)
+        if values is not None:
+            repeats.append(values)
+            starts.append(repeat.head.start)
+    seconds = _vertices([values.seconds[limit][values.ok] for values in repeats])
+    shares = []
+    for second in seconds:
+        met = [values.ok & (values.seconds[limit] <= second) for values in repeats]
+        interval = share_interval(met, starts)
+        if interval is None:
+            return None
+        shares.append(interval)
+    return Line(label, seconds * 1e3, shares) if shares else None
+
+
+def _vertices(seconds_of_repeats: Sequence[Floats]) -> Floats:
+    """At most STEPS of the latencies that were measured, by their ranks at equal distances."""
+    if not seconds_of_repeats:
+        return np.zeros(0)
+    every = np.concatenate(seconds_of_repeats)
+    every = np.sort(every[np.isfinite(every)])
+    if every.size > STEPS:
+        every = every[np.linspace(0, every.size - 1, STEPS).astype(int)]
+    return np.unique(every)
+
+
+def _draw(axes: Axes, line: Line, rank: int) -> None:
+    axes.plot(
+        line.latency_ms,
+        [share.estimate for share in line.shares],
+        color=look.colour(rank),
+        linestyle=look.line_style(rank),
+        linewidth=1.5,
+        drawstyle="steps-post",
+        label=look.written(line.label),
+    )
+    axes.fill_between(
+        line.latency_ms,
+        [share.lower for share in line.shares],
+        [share.upper for share in line.shares],
+        step="post",
+        color=look.colour(rank),
+        alpha=look.BAND_OPACITY,
+        linewidth=0,
+    )

@@ -1,0 +1,190 @@
+"""How pictures look: colours, markers, titles and names of axes. The one file that imports
+matplotlib.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base.errors import InputError
+from orchestrator.report.columns import column_named
+from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours (2008), which colour-blind people can tell apart; yellow is darkened for
+# white paper. Markers and lines differ too, for print without colours.
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
+    *("#56b4e9", "#e69f00", "#000000", "#8a7f00"),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
+GREY = "#767676"
+BAND_OPACITY = 0.18
+TOP_OF_SHARES = 1.03  # markers at 1 are seen whole
+LABEL_WIDTH = 42  # characters of a line of an axis's name
+LONGEST_LABEL = 60  # characters of a name in a legend
+WIDEST_IN_TWO_COLUMNS = 36  # characters of a name
+NAMED_LEFT_OUT = 3  # names of what is not drawn; the others are counted
+CONTROL_TEXTS = {"concurrency": "requests in flight", "request_rate": "load (requests/s)"}
+SVG_SETTINGS = {"svg.hashsalt": "orchestrator", "svg.fonttype": "none"}  # the same bytes each time
+
+
+def new_axes(width: float = 7.2, height: float = 5.4) -> Axes:
+    """Axes of a new figure, which a notebook shows; inches. Raises InputError where matplotlib is
+    missing.
+    """
+    check_matplotlib()
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(width, height), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    return axes
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure that no window and no notebook shows; inches. Raises as ``new_axes`` does."""
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def check_matplotlib() -> None:
+    """Raises InputError where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        text = "pictures need matplotlib: pip install 'llm-serving-orchestrator[plots]'"
+        raise InputError(text) from error
+
+
+def written(text: str) -> str:
+    """Foreign text as matplotlib shall write it: a dollar sign begins no formula."""
+    return text.replace("$", r"\$")
+
+
+def short(label: str) -> str:
+    """A name in a legend. Long ones lose their middle: their end tells them apart."""
+    if len(label) <= LONGEST_LABEL:
+        return label
+    half = (LONGEST_LABEL - 1) // 2
+    return f"{label[:half]}…{label[-half:]}"
+
+
+def colour(rank: int) -> str:
+    return COLOURS[rank % MOST_CURVES]
+
+
+def marker(rank: int) -> str:
+    return MARKERS[rank % MOST_CURVES]
+
+
+def line_style(rank: int) -> str:
+    return LINES[rank % MOST_CURVES]
+
+
+def axis_text(name: str) -> str:
+    """What a column holds, with its unit."""
+    column = column_named(name)
+    if column is None:
+        return name
+    unit = f" ({column.unit})" if column.unit else ""
+    return textwrap.fill(f"{column.description}{unit}", LABEL_WIDTH)
+
+
+def title_of(points: Sequence[PlottedPoint]) -> str:
+    """``chat of sweep: m on h100 (emulated)``."""
+    if not points:
+        return "no points"
+    workloads = _listed({point.workload: None for point in points})
+    experiments = _listed({point.experiment: None for point in points})
+    models = _listed({point.model: None for point in points})
+    hardware = _listed({point.hardware: None for point in points if point.hardware})
+    place = f" on {hardware}" if hardware else ""
+    emulated = [point.emulated for point in points]
+    badge = ""
+    if all(emulated):
+        badge = " (emulated)"
+    elif any(emulated):
+        badge = " (some emulated)"
+    return f"{workloads} of {experiments}: {models}{place}{badge}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = [short(name) for name in names]
+    shown = ", ".join(every[:NAMED_LEFT_OUT])
+    hidden = len(every) - NAMED_LEFT_OUT
+    return f"{shown} and {hidden} more" if hidden > 0 else shown
+
+
+def left_out_text(labels: Sequence[str]) -> str:
+    """Names those of ``labels`` that are not drawn; empty where all are."""
+    hidden = labels[MOST_CURVES:]
+    return f"not drawn: {_listed(hidden)}" if hidden else ""
+
+
+def add_title(axes: Axes, text: str) -> None:
+    axes.set_title(textwrap.fill(written(text), 72), fontsize="medium")
+
+
+def name_axes(axes: Axes, x_text: str, y_text: str) -> None:
+    """The names of both axes with their units, and a grid behind what is drawn."""
+    axes.set_xlabel(x_text, fontsize="small")
+    axes.set_ylabel(y_text, fontsize="small")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def add_legend(axes: Axes, handles: Sequence[Any], note: str = "") -> None:
+    """A legend below the axes, in two columns where names are short. ``note``: a line at its end."""
+    every = [*handles, *note_handles(note)]
+    if not every:
+        return
+    widest = max(len(each.get_label()) for each in handles) if handles else 0
+    axes.legend(
+        handles=every,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.16),
+        ncols=2 if len(every) > 4 and widest <= WIDEST_IN_TWO_COLUMNS else 1,
+        fontsize="small",
+        frameon=False,
+    )
+
+
+def note_handles(note: str) -> list[Any]:
+    """A line of text in a legend; none for an empty note."""
+    from matplotlib.lines import Line2D
+
+    if not note:
+        return []
+    text = textwrap.fill(written(note), LONGEST_LABEL)
+    return [Line2D([], [], linestyle="none", label=text)]
+
+
+def handle(label: str, rank: int, with_marker: bool = False, with_line: bool = True) -> Any:
+    """What stands for a curve in a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D(
+        [],
+        [],
+        color=colour(rank),
+        marker=marker(rank) if with_marker else None,
+        linestyle=line_style(rank) if with_line else "none",
+        label=written(short(label)),
+    )
+
+
+def hollow_handle() -> Any:
+    """What stands for points that are not valid."""
+    from matplotlib.lines import Line2D
+
+    return Line2D(
+        [], [], color=GREY, marker="o", markerfacecolor="none", linestyle="none", label="not valid"
+    )

@@ -1,0 +1,175 @@
+"""The picture that ``orchestrator results --plot`` writes: the frontier and the curves of every
+group of points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import group_of
+from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.plot import look
+from orchestrator.report.plot.charts import (
+    draw_curves,
+    draw_frontier,
+    frontier_handles,
+    needed_columns,
+)
+from orchestrator.report.plot.points import MOST_CURVES, Series, points_of_documents, series_of
+from orchestrator.report.results_text import ShownResults
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = (".svg", ".png")
+CURVES = ("output_token_throughput", "ttft_ms.p99", "tpot_ms.p99", "attainment")
+MOST_GROUPS = 6  # of one picture: more would not fit a page
+PANEL_COLUMNS = 3
+LEGEND_COLUMNS = 3
+PANEL_WIDTH, PANEL_HEIGHT, LEGEND_LINE_HEIGHT = 4.6, 3.4, 0.25  # inches
+PNG_DOTS = 120  # per inch
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a picture shows. ``left_out``: titles of the groups that have no room in it, and names
+    of deployments that have no curve.
+    """
+
+    points: int
+    groups: int
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One pair of axes: the curves of ``y``, or the frontier where it is None."""
+
+    series: Sequence[Series]
+    y: str | None = None
+
+    def draw(self, axes: Axes) -> None:
+        if self.y is None:
+            draw_frontier(axes, self.series)
+        else:
+            draw_curves(axes, self.series, self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Points that compare: those of one workload, model and hardware."""
+
+    title: str
+    series: Sequence[Series]
+    panels: Sequence[_Panel]
+
+    @property
+    def rows(self) -> int:
+        return math.ceil(len(self.panels) / PANEL_COLUMNS)
+
+    @property
+    def height(self) -> float:
+        """In inches, with the title and the legend."""
+        legend_lines = math.ceil(len(frontier_handles(self.series)) / LEGEND_COLUMNS) + 1
+        return self.rows * PANEL_HEIGHT + 0.5 + legend_lines * LEGEND_LINE_HEIGHT
+
+
+def check_picture_path(path: Path) -> None:
+    """Raises InputError for a file that is neither SVG nor PNG, and where matplotlib is missing."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"--plot {path}: write a file that ends in {' or '.join(FORMATS)}")
+    look.check_matplotlib()
+
+
+def write_picture(path: Path, shown: ShownResults) -> Picture:
+    """Writes the frontier and the curves of each group; the same points give the same bytes.
+
+    Raises InputError where nothing was measured, and as ``check_picture_path`` does.
+    """
+    check_picture_path(path)
+    groups = [_group(documents) for documents in _documents_of_groups(shown)]
+    if not groups:
+        raise InputError(f"--plot {path}: no point there has figures to draw")
+    drawn = groups[:MOST_GROUPS]
+    partial = path.with_name(f".{path.name}.partial")
+    _save(_figure(drawn), partial, path.suffix.lower().removeprefix("."))
+    partial.replace(path)  # a picture that was there stays until this one is whole
+    left_out = [group.title for group in groups[MOST_GROUPS:]]
+    for group in drawn:
+        left_out += [each.label for each in group.series[MOST_CURVES:]]
+    points = sum(len(each.points) for group in drawn for each in group.series)
+    return Picture(points, len(drawn), tuple(left_out))
+
+
+def _documents_of_groups(shown: ShownResults) -> Iterator[list[PointDocument]]:
+    """The points that have figures, by what they may be compared with; runs of ``load`` together."""
+    for section in shown.sections:
+        measured = [document for document in section.documents if document.point.used]
+        yield from grouped((group_of(each.point), each) for each in measured).values()
+    of_load_runs = [document for document in shown.points_of_load_runs if document.point.used]
+    if of_load_runs:
+        yield of_load_runs
+
+
+def _group(documents: Sequence[PointDocument]) -> _Group:
+    names: list[str] = []
+    for y in CURVES:
+        names += needed_columns(y)
+    points = points_of_documents(documents, dict.fromkeys(names))
+    series = series_of(points)
+    panels = [_Panel(series)]
+    # levels of requests/s and of requests in flight have axes of their own
+    for control in dict.fromkeys(point.control for point in points):
+        of_control = [each.of_control(control) for each in series]
+        panels += [_Panel(of_control, y) for y in CURVES if _has_values(of_control, y)]
+    return _Group(look.title_of(points), series, panels)
+
+
+def _has_values(series: Sequence[Series], y: str) -> bool:
+    return any(not math.isnan(point.numbers[y]) for each in series for point in each.points)
+
+
+def _figure(groups: Sequence[_Group]) -> Figure:
+    heights = [group.height for group in groups]
+    figure = look.new_figure(PANEL_COLUMNS * PANEL_WIDTH, sum(heights))
+    parts = figure.subfigures(len(groups), 1, height_ratios=heights, squeeze=False)
+    for group, part in zip(groups, parts[:, 0], strict=True):
+        _draw_group(group, part)
+    return figure
+
+
+def _draw_group(group: _Group, part: Any) -> None:
+    """``part``: the subfigure of the group."""
+    part.suptitle(look.written(group.title), fontsize="medium", fontweight="bold")
+    every = part.subplots(group.rows, PANEL_COLUMNS, squeeze=False).ravel()
+    for panel, axes in zip(group.panels, every, strict=False):
+        panel.draw(axes)
+    for axes in every[len(group.panels) :]:
+        axes.set_axis_off()
+    handles = frontier_handles(group.series)
+    note = look.left_out_text([each.label for each in group.series])
+    part.legend(
+        handles=[*handles, *look.note_handles(note)],
+        loc="outside lower center",
+        ncols=LEGEND_COLUMNS,
+        fontsize="small",
+        frameon=False,
+    )
+
+
+def _save(figure: Figure, path: Path, form: str) -> None:
+    """Without a date and with names that do not change, so that a picture in git changes only with
+    its points.
+    """
+    from matplotlib import rc_context
+
+    metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+    with rc_context(look.SVG_SETTINGS):
+        figure.savefig(path, format=form, dpi=PNG_DOTS, metadata=metadata)

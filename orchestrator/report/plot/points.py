@@ -1,0 +1,202 @@
+"""The points that a picture shows, from a frame or from stored results."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from orchestrator.analysis.frontier import on_frontier
+from orchestrator.analysis.knee import knees
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import did_you_mean
+from orchestrator.base.text import grouped
+from orchestrator.report.columns import column_named, column_names
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.selection import experiments, with_limits
+from orchestrator.report.text import plain
+from orchestrator.results.root import open_results
+
+MOST_CURVES = 8  # as many as there are colours that everybody can tell apart
+VALID = "valid"
+_NAMES = (
+    *("experiment", "workload", "deployment", "deployment_id", "point_id", "model", "hardware"),
+    *("control", "validity"),
+)
+_NUMBERS = ("level", "per_user", "per_device", "per_device.lower", "per_device.upper")
+COLUMNS = (*_NAMES, "emulated", *_NUMBERS)  # what every picture of points needs
+Frame = Any  # pandas.DataFrame or polars.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """What the points of one curve have in common."""
+
+    experiment: str
+    workload: str
+    deployment_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlottedPoint:
+    """``numbers``: by the names of their columns; NaN where the point has none."""
+
+    experiment: str
+    workload: str
+    deployment: str
+    deployment_id: str
+    point_id: str
+    model: str
+    hardware: str
+    control: str
+    validity: str
+    emulated: bool
+    numbers: Mapping[str, float]
+
+    @property
+    def key(self) -> SeriesKey:
+        return SeriesKey(self.experiment, self.workload, self.deployment_id)
+
+    @property
+    def is_valid(self) -> bool:
+        return self.validity == VALID
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The points of one deployment in one workload, by ascending level. ``rank``: its place among
+    all series, from 0; it decides colour and marker.
+    """
+
+    label: str
+    rank: int
+    points: tuple[PlottedPoint, ...]
+
+    def of_control(self, control: str) -> Series:
+        """The points whose levels are of this kind."""
+        points = tuple(point for point in self.points if point.control == control)
+        return replace(self, points=points)
+
+
+def points_of(source: Frame | str, more_columns: Iterable[str] = ()) -> list[PlottedPoint]:
+    """The points of a frame, or the current ones of all experiments at a URI.
+
+    ``more_columns``: numbers that are needed beside COLUMNS. Raises InputError for a column that
+    the frame does not have, or that is no column at all.
+    """
+    if isinstance(source, str):
+        return points_of_documents(stored_documents(source), more_columns)
+    return _points_of_frame(source, more_columns)
+
+
+def stored_documents(uri: str) -> list[PointDocument]:
+    """The current points of all experiments at ``uri``, under the limits of their files."""
+    documents: list[PointDocument] = []
+    for judged in with_limits(None, experiments(open_results(uri), None)):
+        at_knees = knees(judged.points.current)
+        for point in judged.points.current:
+            documents.append(point_document(point, judged.slos, knees=at_knees))
+    return documents
+
+
+def points_of_documents(
+    documents: Sequence[PointDocument], more_columns: Iterable[str] = ()
+) -> list[PlottedPoint]:
+    """As ``points_of``, for points that were read."""
+    columns = {}
+    for name in (*COLUMNS, *more_columns):
+        column = column_named(name)
+        if column is None:
+            raise InputError(f"unknown column {name!r}; {did_you_mean(name, column_names())}")
+        columns[name] = [column.value(document) for document in documents]
+    return _points(columns)
+
+
+def _points_of_frame(frame: Frame, more_columns: Iterable[str]) -> list[PlottedPoint]:
+    columns = {}
+    for name in (*COLUMNS, *more_columns):
+        if name not in frame.columns:
+            raise InputError(
+                f"this frame has no column {name!r}; orchestrator.points(uri) has those that"
+                " pictures need"
+            )
+        columns[name] = frame[name].to_list()
+    return _points(columns)
+
+
+def _points(columns: Mapping[str, Sequence[object]]) -> list[PlottedPoint]:
+    numeric = [name for name in columns if name not in _NAMES and name != "emulated"]
+    points = []
+    for row in range(len(columns["point_id"])):
+        names = {name: _text(columns[name][row]) for name in _NAMES}
+        numbers = {name: _number(columns[name][row]) for name in numeric}
+        is_emulated = columns["emulated"][row] is True
+        points.append(PlottedPoint(**names, emulated=is_emulated, numbers=numbers))
+    return points
+
+
+def _text(value: object) -> str:
+    return plain(value) if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float:
+    """NaN for None and for what pandas has in its place; a yes is 1."""
+    return float(value) if isinstance(value, int | float | np.number) else math.nan
+
+
+def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
+    """The points by deployment, the best deployment first.
+
+    First come those that are on the frontier, then those with the most tokens/s per device. So the
+    first MOST_CURVES of them are the same in every picture of the same points.
+    """
+    groups = grouped((point.key, point) for point in points)
+    frontier_ids = {id(point) for point in frontier_points(points)}
+
+    def order(group: Sequence[PlottedPoint]) -> tuple[bool, float]:
+        is_on_frontier = any(id(point) in frontier_ids for point in group)
+        return (not is_on_frontier, -_most_per_device(group))
+
+    ordered = sorted(groups.values(), key=order)
+    labels = _labels(ordered)
+    series = []
+    for rank, (label, group) in enumerate(zip(labels, ordered, strict=True)):
+        by_level = sorted(group, key=lambda point: point.numbers["level"])
+        series.append(Series(label, rank, tuple(by_level)))
+    return series
+
+
+def _most_per_device(points: Iterable[PlottedPoint]) -> float:
+    """Of valid points; below all others where there is none."""
+    values = [point.numbers["per_device"] for point in points if point.is_valid]
+    return max((value for value in values if not math.isnan(value)), default=-math.inf)
+
+
+def frontier_points(points: Sequence[PlottedPoint]) -> list[PlottedPoint]:
+    """The points that ``orchestrator.frontier`` keeps, by ascending tokens/s that a user sees."""
+    per_user = [point.numbers["per_user"] if point.is_valid else math.nan for point in points]
+    per_device = [point.numbers["per_device"] for point in points]
+    stays = on_frontier(np.array(per_user, np.float64), np.array(per_device, np.float64))
+    kept = [point for point, is_kept in zip(points, stays, strict=True) if is_kept]
+    return sorted(kept, key=lambda point: point.numbers["per_user"])
+
+
+def _labels(groups: Sequence[Sequence[PlottedPoint]]) -> list[str]:
+    """The names of the deployments; with what tells them apart where two have the same."""
+    firsts = [group[0] for group in groups]
+    same_name: dict[str, list[PlottedPoint]] = defaultdict(list)
+    for point in firsts:
+        same_name[point.deployment].append(point)
+    labels = []
+    for point in firsts:
+        label = point.deployment
+        for name in ("experiment", "workload", "model", "hardware"):
+            values = {getattr(namesake, name) for namesake in same_name[point.deployment]}
+            if len(values) > 1:
+                label += f", {getattr(point, name)}"
+        labels.append(label)
+    return labels

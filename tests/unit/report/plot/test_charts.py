@@ -1,0 +1,243 @@
+"""Curves and frontiers, by the vertices of what is drawn."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from matplotlib import pyplot
+from matplotlib.collections import LineCollection, PolyCollection
+
+import orchestrator
+from orchestrator import plot
+from orchestrator.base.errors import InputError
+from orchestrator.report.columns import point_columns
+from orchestrator.report.plot.charts import needed_columns
+from orchestrator.report.plot.picture import CURVES
+from orchestrator.report.plot.points import COLUMNS, MOST_CURVES
+from orchestrator.results.store import Store
+from tests.unit.plan.test_current import planned, run
+
+RECIPES = Path(__file__).resolve().parents[4] / "docs" / "recipes.md"
+
+
+@pytest.fixture(autouse=True)
+def _close_figures() -> Any:
+    yield
+    pyplot.close("all")
+
+
+def row(deployment: str = "tp=1", level: float = 2.0, **given: Any) -> dict[str, Any]:
+    """A row of a frame of points. A higher level has more tokens/s, of which a user sees fewer."""
+    tokens = 100.1 * level
+    return {
+        "experiment": "sweep",
+        "workload": "chat",
+        "deployment": deployment,
+        "deployment_id": f"id of {deployment}",
+        "point_id": f"{deployment} {level}",
+        "model": "some-org/m",
+        "hardware": "h100",
+        "control": "concurrency",
+        "validity": "valid",
+        "emulated": False,
+        "level": level,
+        "per_user": 300.3 / level,
+        "per_device": tokens,
+        "per_device.lower": tokens - 3.3,
+        "per_device.upper": tokens + 4.4,
+        "output_token_throughput": tokens,
+        "output_token_throughput.lower": tokens - 1.1,
+        "output_token_throughput.upper": tokens + 2.2,
+        "ttft_ms.p99": 10.1 * level,
+    } | given
+
+
+def frame(*rows: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows))
+
+
+def bands(axes: Any) -> list[set[tuple[float, float]]]:
+    """The vertices of each band."""
+    return [
+        set(map(tuple, collection.get_paths()[0].vertices.tolist()))
+        for collection in axes.collections
+        if isinstance(collection, PolyCollection)
+    ]
+
+
+def lines(axes: Any) -> dict[str, list[list[float]]]:
+    """The vertices of each line that connects points, by its name."""
+    return {
+        line.get_label(): line.get_xydata().tolist()
+        for line in axes.lines
+        if line.get_linestyle() != "None"
+    }
+
+
+def legend_texts(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_a_curve_and_its_band_are_the_numbers_of_the_frame(library: Any) -> None:
+    rows = [row(level=4.0), row(level=2.0), row("tp=2", 2.0), row("tp=2", 4.0)]
+    axes = plot.curve(library(rows))
+    y = "output_token_throughput"
+    for label, band in zip(("tp=1", "tp=2"), bands(axes), strict=True):
+        of_label = sorted(
+            (each for each in rows if each["deployment"] == label), key=lambda each: each["level"]
+        )
+        assert lines(axes)[label] == [[each["level"], each[y]] for each in of_label]
+        ends = {
+            (each["level"], each[f"{y}.{end}"]) for each in of_label for end in ("lower", "upper")
+        }
+        assert band == ends
+
+
+def test_a_figure_without_intervals_has_no_band() -> None:
+    axes = plot.curve(frame(row(level=2.0), row(level=4.0)), "ttft_ms.p99")
+    assert lines(axes) == {"tp=1": [[2.0, 20.2], [4.0, 40.4]]}
+    assert bands(axes) == []
+
+
+def test_axes_have_units_and_the_title_says_what_was_measured() -> None:
+    axes = plot.curve(frame(row(), row("tp=2", emulated=True)), "ttft_ms.p99")
+    assert axes.get_xlabel() == "requests in flight"
+    assert axes.get_ylabel().endswith("(ms)")
+    assert axes.get_title() == "chat of sweep: some-org/m on h100 (some emulated)"
+    assert plot.curve(frame(row(emulated=True))).get_title().endswith(" (emulated)")
+
+
+def test_it_draws_into_the_axes_that_are_given() -> None:
+    figure = pyplot.figure()
+    axes = figure.add_subplot()
+    assert plot.curve(frame(row()), ax=axes) is axes
+    assert pyplot.get_fignums() == [figure.number]
+
+
+def test_the_eight_best_have_curves_and_the_others_are_named() -> None:
+    rows = [row(f"tp={n}", 1.0, per_device=float(n), per_user=1.0) for n in range(1, 13)]
+    axes = plot.curve(frame(*rows))
+    assert list(lines(axes)) == [f"tp={n}" for n in range(12, 4, -1)]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
+    assert len({colour for colour, *_ in looks}) == MOST_CURVES
+    assert legend_texts(axes)[-1] == "not drawn: tp=4, tp=3, tp=2 and 1 more"
+
+
+def test_points_that_are_not_valid_are_hollow() -> None:
+    axes = plot.curve(frame(row(level=2.0), row(level=4.0, validity="disturbed")))
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_xydata().tolist() for line in hollow] == [[[4.0, 400.4]]]
+    assert legend_texts(axes) == ["tp=1", "not valid"]
+
+
+def test_a_level_of_all_at_once_and_a_missing_figure_are_not_drawn() -> None:
+    rows = [row(level=2.0), row(level=math.inf), row(level=4.0, output_token_throughput=None)]
+    assert lines(plot.curve(frame(*rows)))["tp=1"] == [[2.0, 200.2]]
+
+
+def test_levels_of_two_controls_have_no_common_axis() -> None:
+    rows = [row(), row("tp=2", control="request_rate")]
+    with pytest.raises(InputError, match="no common axis"):
+        plot.curve(frame(*rows))
+    assert plot.curve(frame(*rows), "ttft_ms.p99", "per_user").get_xlabel().endswith("(tokens/s)")
+
+
+def test_deployments_of_one_name_are_told_apart() -> None:
+    axes = plot.curve(frame(row(), row(workload="code")))
+    assert sorted(legend_texts(axes)) == ["tp=1, chat", "tp=1, code"]
+
+
+def test_foreign_names_begin_no_formula_and_stay_in_the_legend() -> None:
+    axes = plot.curve(frame(row("_a $x^2$ <b>\nc")))
+    axes.figure.canvas.draw()
+    assert legend_texts(axes) == [r"_a \$x^2\$ <b> c"]
+
+
+def test_the_frontier_is_that_of_the_frame_function() -> None:
+    rows = [
+        row(level=2.0),
+        row(level=4.0),
+        row("tp=2", 3.0, per_user=20.0, per_device=20.0),
+        row("tp=3", 8.0, validity="backlog"),
+        row("tp=4", 4.0),
+    ]
+    axes = plot.frontier(frame(*rows))
+    assert lines(axes)["frontier"] == [[75.075, 400.4], [75.075, 400.4], [150.15, 200.2]]
+    (first,) = [each for each in axes.collections if isinstance(each, LineCollection)][:1]
+    point = rows[0]
+    assert first.get_segments()[0].tolist() == [
+        [point["per_user"], point["per_device.lower"]],
+        [point["per_user"], point["per_device.upper"]],
+    ]
+
+
+def test_the_frontier_of_stored_results_is_that_of_orchestrator_frontier(store: Store) -> None:
+    run(store, planned(levels=[2, 4]))
+    kept = orchestrator.frontier(orchestrator.metrics(store.uri)).sort_values("per_user")
+    drawn = np.array(lines(plot.frontier(store.uri))["frontier"])
+    assert drawn[:, 0].tolist() == kept["per_user"].tolist()
+    assert drawn[:, 1].tolist() == kept["per_device"].tolist()
+
+
+def test_deployments_without_a_colour_are_grey_and_counted() -> None:
+    rows = [row(f"tp={n}", 1.0, per_device=float(n), per_user=1.0) for n in range(1, 13)]
+    axes = plot.frontier(frame(*rows))
+    assert "4 other deployments" in legend_texts(axes)
+    drawn = [line for line in axes.lines if line.get_label() != "frontier"]
+    assert sum(line.get_xydata().shape[0] for line in drawn) == len(rows)
+
+
+def test_a_frontier_of_several_workloads_is_refused() -> None:
+    with pytest.raises(InputError, match="chat, code do not compare"):
+        plot.frontier(frame(row(), row(workload="code")))
+
+
+def test_stored_results_are_drawn_as_their_frame_would_be(store: Store) -> None:
+    run(store, planned(levels=[2, 4]))
+    metrics = orchestrator.metrics(store.uri)
+    drawn = lines(plot.curve(store.uri, "ttft_ms.p99"))
+    for label, of_label in metrics.groupby("label"):
+        assert drawn[label] == of_label[["level", "ttft_ms.p99"]].to_numpy().tolist()
+
+
+def test_a_frame_that_lacks_a_column_is_refused() -> None:
+    with pytest.raises(InputError, match="no column 'per_user'"):
+        plot.frontier(frame(row()).drop(columns="per_user"))
+    with pytest.raises(InputError, match="no column 'ttft_ms'"):
+        plot.curve(frame(row()), "ttft_ms")
+
+
+def test_without_matplotlib_the_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[plots\]'"):
+        plot.curve(frame(row()))
+
+
+def test_the_recipes_run(store: Store) -> None:
+    run(store, planned(levels=[2, 4]))
+    (recipe,) = re.findall(r"```py\n(.*?)```", RECIPES.read_text(), re.DOTALL)
+    exec(recipe.replace('"results/', f'"{store.uri}/'), {})
+    assert len(pyplot.get_fignums()) == 3
+
+
+def test_all_that_pictures_read_is_a_column() -> None:
+    names = set(COLUMNS)
+    for y in CURVES:
+        names.update(needed_columns(y))
+    assert names <= set(point_columns())
+
+
+@pytest.fixture
+def store(tmp_path: Any) -> Store:
+    return Store.open(str(tmp_path), "exp")

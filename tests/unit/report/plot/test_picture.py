@@ -1,0 +1,105 @@
+"""``orchestrator results --plot``: what it writes and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import pytest
+
+from orchestrator.base.errors import InputError
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.test_current import planned, run
+from tests.unit.results.builders import commit_measurement, deployment_row, request
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned(levels=[2, 4]))
+    return store
+
+
+def texts_of(path: Path) -> list[str]:
+    """All texts of an SVG."""
+    root = ElementTree.parse(path).getroot()
+    assert {element.tag for element in root.iter()}.isdisjoint({f"{SVG}script", f"{SVG}image"})
+    return ["".join(element.itertext()).strip() for element in root.iter(f"{SVG}text")]
+
+
+def test_an_svg_has_the_frontier_and_the_curves(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "points.svg"
+    done = invoke("results", store.uri, "--plot", str(path))
+    assert (done.status, done.stdout) == (0, f"{path}: 4 points\n")
+    texts = texts_of(path)
+    assert "chat of exp: some-org/m on cpu" in texts
+    for text in ("frontier", "emulator seqs=8", "emulator seqs=16", "requests in flight"):
+        assert text in texts
+    assert texts.count("requests in flight") == 4
+    assert [each.name for each in tmp_path.iterdir() if "partial" in each.name] == []
+
+
+def test_the_same_points_give_the_same_bytes(store: Store, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for path in paths:
+        invoke("results", store.uri, "--plot", str(path))
+    content = paths[0].read_bytes()
+    assert content == paths[1].read_bytes()
+    assert b"<dc:date>" not in content
+
+
+def test_a_png_is_written(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "points.PNG"
+    assert invoke("results", store.uri, "--plot", str(path)).status == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_selected_points_are_drawn(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "points.svg"
+    done = invoke("results", store.uri, "--plot", str(path), "--where", "max_num_seqs == 8")
+    assert done.stdout == f"{path}: 2 points\n"
+    assert "emulator seqs=16" not in texts_of(path)
+
+
+def test_foreign_names_are_text(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    label = "</text><script>alert(1)</script> $\\frac$ _\x1b]0;\x00&"
+    row = deployment_row("d0", label=label, model=label)
+    commit_measurement(store, "m0", [request(0), request(1, 50)], deployment=row, workload="_$")
+    path = tmp_path / "points.svg"
+    assert invoke("results", store.uri, "--plot", str(path)).status == 0
+    assert any("</text><script>alert(1)</script> $\\frac$" in text for text in texts_of(path))
+
+
+@pytest.mark.parametrize("name", ["points.pdf", "points", "points.svg.gz"])
+def test_another_ending_is_refused(store: Store, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with pytest.raises(InputError, match=r"ends in \.svg or \.png"):
+        invoke("results", store.uri, "--plot", str(path))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("option", ["--format=json", "--launches", "--profile", "--columns=level"])
+def test_options_of_tables_are_refused(store: Store, tmp_path: Path, option: str) -> None:
+    with pytest.raises(click.UsageError, match="in place of a table"):
+        invoke("results", store.uri, "--plot", str(tmp_path / "a.svg"), option)
+
+
+def test_without_a_point_nothing_is_written(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "points.svg"
+    with pytest.raises(InputError, match="no point there has figures to draw"):
+        invoke("results", store.uri, "--plot", str(path), "--where", "level > 100")
+    assert not path.exists()
+
+
+def test_without_matplotlib_the_sentence_says_what_to_install(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pictures need matplotlib: pip install"):
+        invoke("results", store.uri, "--plot", str(tmp_path / "a.svg"))
