@@ -1,27 +1,56 @@
 """How large the page of a large sweep is, how long it takes to make, and how fast it answers.
 
-    python benchmarks/results/make_store.py FOLDER --points 2000 --requests 2000 --repeats 1
-    python benchmarks/report/page.py FOLDER [--moves 60]
+    python benchmarks/results/make_store.py FOLDER --points 2000 --requests 2000 --repeats 1 \
+        --spread 0.4 --experiment benchmarks/report/large.yaml
+    python benchmarks/report/page.py FOLDER [--moves 60] [--rounds 3] [--beside OTHER.html]
 
 Needs Chromium (apt-get install chromium). Times are of this machine as it is now: run it with
-nothing else. A move is a step of the TTFT slider; it is over for the table when the ranking stands
-in the document, and for the charts when the last of them is drawn, one in each animation frame.
+nothing else. ``--beside`` names another page of the same store, such as that of an earlier version;
+both are opened in turn, so that they meet the same machine.
+
+The answer is on screen after the first frame with the winner, judged in the page, and the ranking. A
+move is a step of the TTFT slider; it is over for the table when the ranking stands in the document,
+and for the charts when the last of them is drawn, one in each animation frame: those in sight on a
+screen of 1280 x 900, and in a window as high as the page all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
+SCREEN = 900
+WHOLE_PAGE = 3500
+OBSERVED = """
+window.times = {};
+new MutationObserver(() => {
+  const shown = document.body?.dataset ?? {};
+  if (shown.drawn && !times.drawn) times.drawn = performance.now();
+  if (!shown.ready || times.judged) return;
+  times.judged = performance.now();
+  requestAnimationFrame(() => {
+    const channel = new MessageChannel();
+    channel.port1.onmessage = () => { times.answer = performance.now(); };
+    channel.port2.postMessage(0);  // its turn comes after the frame
+  });
+}).observe(document, { subtree: true, attributeFilter: ["data-ready", "data-drawn"] });
+"""
+TIMES = """
+async () => {
+  while (!window.times?.drawn) await new Promise((resolve) => setTimeout(resolve, 200));
+  return times;
+}
+"""
 MOVES = """
 async (moves) => {
   const slider = document.getElementById("limit-ttft");
@@ -42,7 +71,20 @@ async (moves) => {
 """
 
 
+@dataclass
+class PageTimes:
+    """Milliseconds of every round. ``paint``: the first text, which is the answer of Python."""
+
+    paint: list[float] = field(default_factory=list)
+    answer: list[float] = field(default_factory=list)
+    drawn: list[float] = field(default_factory=list)
+    table: list[float] = field(default_factory=list)
+    charts_in_sight: list[float] = field(default_factory=list)
+    all_charts: list[float] = field(default_factory=list)
+
+
 def made(uri: str, output: Path) -> None:
+    """Writes the page and prints what that took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "orchestrator", "report", uri, "--output", str(output)]
     subprocess.run(command, check=False)
@@ -52,37 +94,65 @@ def made(uri: str, output: Path) -> None:
     print(f"{used.ru_maxrss / 1e3:.0f} MB of memory")
 
 
-def opened(page: Page, output: Path) -> None:
-    began = time.monotonic()
-    page.goto(output.as_uri(), wait_until="commit")
-    page.wait_for_selector("body[data-ready]", timeout=60_000)
-    ready_s = time.monotonic() - began
-    page.wait_for_selector("body[data-drawn]", timeout=60_000)
-    print(f"opened: answer after {ready_s:.2f} s, charts after {time.monotonic() - began:.2f} s")
+def measure(browser: Browser, path: Path, height: int, moves: int, times: PageTimes) -> None:
+    """Opens a page and moves its slider."""
+    page = browser.new_page(viewport={"width": 1280, "height": height})
+    page.add_init_script(OBSERVED)
+    page.goto(path.as_uri(), wait_until="commit")
+    seen = page.evaluate(TIMES)
+    moved = page.evaluate(MOVES, moves)
+    if height == SCREEN:
+        entries = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        times.paint.append(page.evaluate(entries))
+        times.answer.append(seen["answer"])
+        times.drawn.append(seen["drawn"])
+        times.table += [each[0] for each in moved]
+        times.charts_in_sight += [each[1] for each in moved]
+    else:
+        times.all_charts += [each[1] for each in moved]
+    page.close()
 
 
-def moved(page: Page, moves: int) -> None:
-    times = page.evaluate(MOVES, moves)
-    for name, place in (("winner and table", 0), ("all charts", 1)):
-        taken_ms = sorted(each[place] for each in times)
-        p95 = taken_ms[int(0.95 * (len(taken_ms) - 1))]
-        print(f"slider to {name}: {statistics.median(taken_ms):.0f} ms median, {p95:.0f} ms p95")
+def printed(name: str, times: PageTimes) -> None:
+    print(f"{name}:")
+    for title, values in (
+        ("first text on screen", times.paint),
+        ("answer on screen", times.answer),
+        ("charts in sight drawn", times.drawn),
+        ("slider to winner and table", times.table),
+        ("slider to charts in sight", times.charts_in_sight),
+        ("slider to all charts", times.all_charts),
+    ):
+        ordered = sorted(values)
+        p95 = ordered[int(0.95 * (len(ordered) - 1))]
+        middle = statistics.median(ordered)
+        print(f"  {title}: {middle:.0f} ms median, {p95:.0f} ms p95, {ordered[0]:.0f} ms least")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("uri")
     parser.add_argument("--moves", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", type=Path, metavar="PAGE")
     chosen = parser.parse_args()
     chromium = shutil.which("chromium") or sys.exit("this needs Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         output = Path(folder, "report.html")
         made(chosen.uri, output)
+        pages = {"this version": output}
+        if chosen.beside is not None:
+            pages[chosen.beside.name] = chosen.beside.resolve()
+        times = {name: PageTimes() for name in pages}
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        opened(page, output)
-        moved(page, chosen.moves)
+        for _ in range(chosen.rounds):
+            for name, path in pages.items():
+                for height in (SCREEN, WHOLE_PAGE):
+                    measure(browser, path, height, chosen.moves, times[name])
         browser.close()
+        for name, found in times.items():
+            printed(name, found)
+        print(f"load of the machine, {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

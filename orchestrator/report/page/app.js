@@ -643,7 +643,7 @@ const app = (() => {
     showAnswers();
     showControls();
     judgeAgain();
-    document.body.dataset.ready = "yes";
+    announceReady();
     showChartChoices();
     showPoint();
     drawn.redraw(ONE_POINT);
@@ -662,7 +662,10 @@ const app = (() => {
     shown.planes = judge.planesOf(bins, described.groups);
     shown.judges.clear();
     byId("live").hidden = described.groups.length === 0;
-    if (described.groups.length === 0) return;
+    if (described.groups.length === 0) {
+      announceReady();
+      return;
+    }
     if (identity === null) {
       shown.choices = { ...FIRST_CHOICES };
       readAddress();
@@ -680,6 +683,10 @@ const app = (() => {
   function takeTheme() {
     charts.takeTheme(document.documentElement);
     drawn.redraw();
+  }
+
+  function announceReady() {
+    document.body.dataset.ready = "yes";
   }
 
   function announceDrawn() {
@@ -711,7 +718,10 @@ const app = (() => {
   }
 
   async function start() {
-    if (!decode.isPossible()) return;
+    if (!decode.isPossible()) {
+      announceReady();  // what needs no script is there
+      return;
+    }
     makeControls();
     makePointChoices();
     listen();
