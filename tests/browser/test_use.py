@@ -144,9 +144,10 @@ def test_it_prints_every_chart_and_table(opened):
     assert len(pdf) > len(opened.pdf()) + 10_000  # without its charts it is smaller
 
 
-def test_paper_has_no_controls(opened):
+def test_paper_has_limits_and_no_controls(opened):
     opened.emulate_media(media="print")
-    assert not opened.locator("#limits").is_visible()
+    assert opened.locator("#limits output").first.is_visible()
+    assert not opened.locator("#limit-ttft").is_visible()
     assert not opened.locator("#copy-csv").is_visible()
     assert opened.locator("#ranking-table").is_visible()
 
