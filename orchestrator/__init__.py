@@ -1,18 +1,41 @@
 """Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
 confidence out.
 
-For notebooks: ``read``, ``metrics``, ``best``, ``frontier``, ``requests`` and the pictures of
-``plot`` (docs/recipes.md).
+For notebooks: ``points``, ``best``, ``repeats``, ``capacities``, ``launches``, ``series``,
+``requests``, ``frontier`` and the pictures of ``plot`` (docs/recipes.md).
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.report import plot
-    from orchestrator.report.frames import best, frontier, metrics, read, requests
+    from orchestrator.report.frames import (
+        best,
+        capacities,
+        frontier,
+        launches,
+        metrics,
+        points,
+        read,
+        repeats,
+        requests,
+        series,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["best", "frontier", "metrics", "plot", "read", "requests"]
+__all__ = [
+    "best",
+    "capacities",
+    "frontier",
+    "launches",
+    "metrics",
+    "plot",
+    "points",
+    "read",
+    "repeats",
+    "requests",
+    "series",
+]
 
 
 def __getattr__(name: str) -> Any:

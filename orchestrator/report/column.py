@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,9 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
 from orchestrator.report.formats import flat
 
+SETTINGS = "settings."  # before the name of a setting; it may be left out
 RowT = TypeVar("RowT")
+PartT = TypeVar("PartT")
 Value = Callable[[RowT], Any]
 
 
@@ -40,6 +42,15 @@ def field_of(record_of: Value[RowT], name: str) -> Value[RowT]:
         return None if record is None else getattr(record, name)
 
     return value
+
+
+def seen_from(column: ReportColumn[PartT], part_of: Callable[[RowT], PartT]) -> ReportColumn[RowT]:
+    """A column of a part of each row, as a column of the row."""
+
+    def value(row: RowT) -> Any:
+        return column.value(part_of(row))
+
+    return ReportColumn(column.name, column.unit, column.description, value, column.kind)
 
 
 def bounds_of(
@@ -72,19 +83,20 @@ def entry_of(column: ReportColumn[RowT], entry: str) -> ReportColumn[RowT]:
 
 
 def named_column(columns: Mapping[str, ReportColumn[RowT]], name: str) -> ReportColumn[RowT] | None:
-    """The column of this name, or the entry that it names of a column of mappings; None: there is
-    no such column.
+    """The column of this name, or the entry that it names of a column of mappings. A setting is
+    found without ``settings.`` too. None: there is no such column.
     """
-    if name in columns:
-        return columns[name]
-    for column in columns.values():
-        if column.kind is Mapping and name.startswith(f"{column.name}."):
-            return entry_of(column, name.removeprefix(f"{column.name}."))
+    for full_name in (name, f"{SETTINGS}{name}"):
+        if full_name in columns:
+            return columns[full_name]
+        for column in columns.values():
+            if column.kind is Mapping and full_name.startswith(f"{column.name}."):
+                return entry_of(column, full_name.removeprefix(f"{column.name}."))
     return None
 
 
 def chosen_columns(
-    columns: Mapping[str, ReportColumn[RowT]], asked: str | list[str] | tuple[str, ...] | None
+    columns: Mapping[str, ReportColumn[RowT]], asked: str | Sequence[str] | None
 ) -> list[ReportColumn[RowT]]:
     """The usual columns; all of them for ``"all"``; or those that are named, in this order. Raises
     InputError for an unknown name, with the nearest one.
@@ -100,5 +112,5 @@ def chosen_columns(
         if column is None:
             hint = did_you_mean(name, columns) or 'columns="all" has all'
             raise InputError(f"unknown column {name!r}; {hint}")
-        chosen[name] = column
+        chosen[column.name] = column
     return list(chosen.values())

@@ -13,11 +13,17 @@ from typing import Any, TypeAlias
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
 from orchestrator.report.agreement import agreement_fields
-from orchestrator.report.column import ReportColumn, RowT, bounds_of, field_of, named_column
+from orchestrator.report.column import (
+    SETTINGS,
+    ReportColumn,
+    RowT,
+    bounds_of,
+    field_of,
+    named_column,
+)
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.documents.prediction import FIGURES
 from orchestrator.report.shared_columns import (
-    SETTINGS,
     deployment_columns,
     figure_columns,
     limit_columns,
@@ -28,8 +34,8 @@ from orchestrator.results.records import Figures, LaunchRow, PointHead
 PointColumn: TypeAlias = ReportColumn[PointDocument]
 
 USUAL = (
-    *("experiment", "workload", "deployment", "point_id", "engine", "model", "hardware"),
-    *("devices", "control", "level", "validity", "emulated", "starts", "repeats"),
+    *("experiment", "workload", "deployment", "deployment_id", "point_id", "engine", "model"),
+    *("hardware", "devices", "control", "level", "validity", "emulated", "starts", "repeats"),
     *("requests.failed", "output_token_throughput", "output_token_throughput.lower"),
     *("output_token_throughput.upper", "per_device", "per_device.lower", "per_device.upper"),
     *("per_user", "ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "e2e_ms.p50"),
@@ -39,7 +45,7 @@ USUAL = (
 
 @cache
 def point_columns() -> dict[str, PointColumn]:
-    """All columns by name; those of settings come last."""
+    """All columns by name: those of USUAL first, those of settings last."""
     columns = [
         *_identity(),
         *_verdict(),
@@ -54,8 +60,12 @@ def point_columns() -> dict[str, PointColumn]:
 def by_name(
     columns: Iterable[ReportColumn[RowT]], usual: tuple[str, ...]
 ) -> dict[str, ReportColumn[RowT]]:
-    """Columns by name. ``usual``: names of those that are looked at first."""
-    return {column.name: replace(column, is_usual=column.name in usual) for column in columns}
+    """Columns by name. ``usual``: names of those that are looked at first; they come first."""
+    all_columns = {column.name: column for column in columns}
+    usual_columns = {name: replace(all_columns[name], is_usual=True) for name in usual}
+    return usual_columns | {
+        name: column for name, column in all_columns.items() if name not in usual_columns
+    }
 
 
 def named_slo_columns(names: Iterable[str]) -> Iterator[PointColumn]:
@@ -73,8 +83,7 @@ def column_names() -> list[str]:
 
 def column_named(name: str) -> PointColumn | None:
     """A setting is found without ``settings.`` too; None: there is no such column."""
-    columns = point_columns()
-    return named_column(columns, name) or named_column(columns, f"{SETTINGS}{name}")
+    return named_column(point_columns(), name)
 
 
 def _head(document: PointDocument) -> PointHead:

@@ -1,145 +1,87 @@
-"""Results for notebooks: ``import orchestrator``, then ``orchestrator.metrics("results/")``.
+"""Results for notebooks: ``import orchestrator``, then ``orchestrator.points("results/")``.
 
-Frames are pandas frames, or Polars frames with ``library="polars"``. Every setting of a deployment
-is a column ``settings.<name>`` (docs/experiment-file.md). It holds the default where the file gave
-none; None: the engine decides.
+Frames are pandas frames, Polars frames with ``library="polars"``, or Arrow tables with
+``library="arrow"``. Names are those of ``results --format json``, nested values with dots. A unit
+and a description of each column are metadata of the Arrow fields; a pandas frame has them as
+``attrs["units"]`` and ``attrs["descriptions"]``.
+
+``columns``: None for those that are looked at first; ``"all"``; or a list of names. An empty frame
+has its columns. Each function raises InputError for a name that is no column, for an unknown
+experiment, and where nothing is stored at ``uri``.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.analysis.launches import load_launches
 from orchestrator.base.errors import InputError
-from orchestrator.report.as_json import comparison_fields, point_json, ranked_json
-from orchestrator.report.documents.answer import answer_document
-from orchestrator.report.documents.point import point_document
-from orchestrator.report.formats import JsonObject, flat
+from orchestrator.report.arrow_frames import Frame, Library, arrow_table, as_frame
+from orchestrator.report.capacity_columns import capacity_columns
+from orchestrator.report.column import chosen_columns
+from orchestrator.report.columns import named_slo_columns, point_columns
+from orchestrator.report.documents.answer import AnswerDocument, answer_document
+from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
+from orchestrator.report.documents.launch import LaunchDocument, launch_documents
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.flat_frames import metrics, read
+from orchestrator.report.launch_columns import launch_columns
+from orchestrator.report.ranked_columns import RankedRow, ranked_columns
+from orchestrator.report.repeat_columns import RepeatRow, repeat_columns
+from orchestrator.report.results_text import point_rows
 from orchestrator.report.selection import answers, experiments, limits, with_limits
-from orchestrator.results.records import Distribution, RequestTotals
+from orchestrator.report.series import series_table
 from orchestrator.results.root import open_results
-from orchestrator.spec.load import INFINITE, Per
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.load import Per
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["best", "frontier", "metrics", "read", "requests"]
+    from orchestrator.results.store import Store
 
-Library = Literal["pandas", "polars"]
-Frame = Any  # pandas.DataFrame or polars.DataFrame
+__all__ = [
+    "best",
+    "capacities",
+    "frontier",
+    "launches",
+    "metrics",
+    "points",
+    "read",
+    "repeats",
+    "requests",
+    "series",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class _ColumnType:
-    """The names of a column's type; None: the library infers it."""
-
-    pandas: str | None
-    polars: str | None
-
-
-_KINDS: tuple[type, ...] = (bool, int, float, str)  # in this order: a bool is an int too
-_JSON_KINDS: dict[str, type] = {"boolean": bool, "integer": int, "number": float, "string": str}
-_TYPES: dict[type, _ColumnType] = {
-    bool: _ColumnType("boolean", "Boolean"),
-    int: _ColumnType("Int64", "Int64"),
-    float: _ColumnType("float64", "Float64"),
-    str: _ColumnType("object", "String"),
-}
-_SETTINGS = EngineSettings.model_fields
-_DEFAULTS = {
-    name: field.default
-    for name, field in _SETTINGS.items()
-    if not field.is_required() and field.default_factory is None
-}
-
+Columns = str | Sequence[str] | None
 # of ``best``, where nothing is ranked
 NOTHING_TO_RANK = "no experiment there names limits, or has anything that could be ranked"
+_OF_FRONTIER = ("per_user", "per_device")
 
 
-def _distribution_columns(latency: str) -> list[str]:
-    return [f"{latency}.{field.name}" for field in fields(Distribution)]
-
-
-BEST_COLUMNS = (
-    *("experiment", "workload", "model", "hardware", "content", "slo", "slo_name", "per", "unit"),
-    *("certain", "why", "decide", "emulated", "deployment", "deployment_id", "point_id"),
-    *("control", "level", "value", "interval", "starts", "attainment", "attainment_interval"),
-    *("censored", "capacity.claim", "capacity.low", "capacity.high", "capacity.status"),
-    *("engine", "devices", "usd_per_hour"),
-    *(f"settings.{name}" for name, field in _SETTINGS.items() if field.default_factory is None),
-    *(f"requests.{field.name}" for field in fields(RequestTotals)),
-    *("request_throughput", "output_token_throughput"),
-    *_distribution_columns("ttft_ms"),
-    *_distribution_columns("tpot_ms"),
-    *_distribution_columns("e2e_ms"),
-    *_distribution_columns("itl_ms"),
-    *("agreement", "agreement_n", "agreement_unit", "agreement_reference", "agreement_note"),
-    *("repeats", "notes"),
-)
-
-
-def read(
+def points(
     uri: str,
-    table: str,
-    columns: Sequence[str] | None = None,
     *,
-    include_failed: bool = False,
+    slo: str | None = None,
+    experiment: str | None = None,
+    columns: Columns = None,
+    superseded: bool = False,
     library: Library = "pandas",
 ) -> Frame:
-    """One table of all experiments at ``uri``; ``Store.read`` says which rows count.
+    """One row per point that the plan asks for, as ``orchestrator results`` shows it.
 
-    Beside ``settings_json`` there is a column for each setting. In pandas, integers that may be
-    null are Int32 or Int64, not floats. Raises InputError.
+    ``slo``: limits, or the name of an SLO of the file, that ``attainment``, ``met`` and ``goodput``
+    are under; without it the file's first one, and ``columns="all"`` has each of them as
+    ``slos.<name>.attainment`` and so on. ``superseded``: also the points of earlier versions of the
+    file.
     """
-    import pyarrow as pa
-
-    frames = _imported(library)
-    rows = open_results(uri).read(table, columns, include_failed=include_failed)
-    if library == "polars":
-        frame = frames.from_arrow(rows)
-    else:
-        nullable_types = {
-            pa.int16(): "Int16",
-            pa.int32(): "Int32",
-            pa.int64(): "Int64",
-            pa.bool_(): "boolean",
-        }
-        pandas_dtype = frames.api.types.pandas_dtype
-        dtypes = {arrow: pandas_dtype(name) for arrow, name in nullable_types.items()}
-        frame = rows.to_pandas(types_mapper=dtypes.get)
-    if "settings_json" not in rows.column_names:
-        return frame
-    settings = [{"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()]
-    settings_frame = _frame(settings, library)
-    if library == "polars":
-        return frames.concat([frame, settings_frame], how="horizontal")
-    return frames.concat([frame, settings_frame], axis=1)
-
-
-def metrics(
-    uri: str, *, slo: str | None = None, experiment: str | None = None, library: Library = "pandas"
-) -> Frame:
-    """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has
-    their units).
-
-    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``.
-    ``slo``: limits, or the name of an SLO of the file. Without it all SLOs of the file are columns
-    (``slos.interactive.goodput``), and ``slo.…`` is the first of them. Raises InputError.
-    """
-    rows = []
-    for judged in with_limits(slo, experiments(open_results(uri), experiment)):
-        knees = judged.experiment.knees(judged.points)
-        for point in judged.points.current:
-            columns = dict(point_json(point_document(point, judged.slos, knees=knees)))
-            del columns["repeats"]
-            rows.append(columns)
-    return _frame(rows, library)
+    documents = _documents(uri, slo, experiment, superseded)
+    slo_names: dict[str, None] = {}
+    for document in documents:
+        slo_names.update((result.slo.name, None) for result in document.slo_results)
+    named = {column.name: column for column in named_slo_columns(slo_names)}
+    chosen = chosen_columns(point_columns() | named, columns)
+    return as_frame(arrow_table(chosen, documents), library)
 
 
 def best(
@@ -149,140 +91,164 @@ def best(
     per: Per | None = None,
     prices: Mapping[str, float] | None = None,
     experiment: str | None = None,
+    columns: Columns = None,
     library: Library = "pandas",
 ) -> Frame:
     """One row per deployment that meets the limits, the best of each comparison first, as
     ``orchestrator best`` ranks.
 
     ``per`` None: per GPU, or per deployment where one has no known GPUs. ``prices``: USD per GPU
-    hour by hardware; they replace the file's. An empty frame has the columns too. A pandas frame's
-    ``attrs["why"]`` says how certain each ranking is, or why there is none. Raises InputError.
+    hour by hardware; they replace the file's. A pandas frame's ``attrs["why"]`` says how certain
+    each ranking is, or why there is none.
     """
     stored = experiments(open_results(uri), experiment, prices)
     answer = answer_document(answers(limits(slo, stored), per).comparisons)
-    rows = [
-        {**comparison_fields(document), **ranked_json(ranked)}
+    rows: list[RankedRow] = []
+    for document in answer.comparisons:
+        for place, ranked in enumerate(document.ranking, 1):
+            point = point_document(ranked.deployment.point, [document.comparison.slo])
+            rows.append(RankedRow(place, document, ranked, point))
+    chosen = chosen_columns(ranked_columns(), columns)
+    return as_frame(arrow_table(chosen, rows, {"why": _why(answer)}), library)
+
+
+def _why(answer: AnswerDocument) -> str:
+    reasons = [
+        f"{document.comparison.workload} of {document.comparison.experiment}: {document.verdict}"
         for document in answer.comparisons
-        for ranked in document.ranking
     ]
-    frame = _frame(rows, library, BEST_COLUMNS)
-    if library == "pandas":
-        reasons = [
-            f"{document.comparison.workload} of {document.comparison.experiment}:"
-            f" {document.verdict}"
-            for document in answer.comparisons
-        ]
-        frame.attrs["why"] = "; ".join(reasons) or NOTHING_TO_RANK
-    return frame
+    return "; ".join(reasons) or NOTHING_TO_RANK
 
 
-def frontier(points: Frame) -> Frame:
-    """The valid rows of ``metrics`` that no other beats: in tokens/s that a user sees (median) and
-    in tokens/s per device. Equal rows all stay.
-
-    Adds ``per_user`` and ``per_device``. Points of different workloads or models should not be
-    compared: filter them first.
+def repeats(
+    uri: str,
+    *,
+    slo: str | None = None,
+    experiment: str | None = None,
+    columns: Columns = None,
+    superseded: bool = False,
+    library: Library = "pandas",
+) -> Frame:
+    """One row per repeat of each point, failed ones too: the attempt that counts. Arguments as of
+    ``points``.
     """
-    import numpy as np
-
-    from orchestrator.analysis.frontier import on_frontier
-
-    def numbers(name: str) -> Any:
-        return np.asarray(points[name].to_numpy(), np.float64)
-
-    devices = numbers("devices")
-    columns = {
-        "per_user": numbers("decode_throughput.p50"),
-        "per_device": numbers("output_token_throughput") / np.where(devices > 0, devices, np.nan),
-    }
-    is_valid = points["validity"].to_numpy() == "valid"
-    per_user = np.where(is_valid, columns["per_user"], np.nan)
-    stays = on_frontier(per_user, columns["per_device"])
-    if hasattr(points, "with_columns"):  # Polars
-        return points.with_columns(**columns).filter(stays)
-    return points.assign(**columns)[stays]
+    rows = [
+        RepeatRow(document, repeat)
+        for document in _documents(uri, slo, experiment, superseded)
+        for repeat in document.repeats
+    ]
+    return as_frame(arrow_table(chosen_columns(repeat_columns(), columns), rows), library)
 
 
-def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
+def capacities(
+    uri: str,
+    *,
+    slo: str | None = None,
+    experiment: str | None = None,
+    columns: Columns = None,
+    library: Library = "pandas",
+) -> Frame:
+    """One row per deployment whose capacity was searched, and per SLO: what the search claims, in
+    requests/s or requests in flight (``control``). ``high`` is empty where no level was shown to
+    fail.
+    """
+    rows: list[CapacityDocument] = []
+    for judged in with_limits(slo, experiments(open_results(uri), experiment)):
+        rows += capacity_documents(judged.experiment, judged.points.current, judged.slos)
+    return as_frame(arrow_table(chosen_columns(capacity_columns(), columns), rows), library)
+
+
+def launches(
+    uri: str,
+    *,
+    experiment: str | None = None,
+    columns: Columns = None,
+    library: Library = "pandas",
+) -> Frame:
+    """One row per engine start, failed ones too, with what the plan predicted of it beside what the
+    engine reported.
+    """
+    rows: list[LaunchDocument] = []
+    for stored in experiments(open_results(uri), experiment):
+        rows += launch_documents(load_launches(stored.store))
+    return as_frame(arrow_table(chosen_columns(launch_columns(), columns), rows), library)
+
+
+def series(results: str | Store, point: str, *, library: Library = "pandas") -> Frame:
+    """One row per reading of an engine's own metrics while a point ran, for each of its repeats and
+    replicas.
+
+    ``results``: a URI, or a ``Store``. ``point``: its ``point_id``. ``seconds`` count from the begin
+    of the steady window (below 0: warm-up) by the clock of the replica's node. Columns whose names
+    end in ``_total``, ``_sum`` and ``_count`` are counters that only grow. The frame is empty where
+    the engine reported nothing. Raises InputError for a point that is not stored.
+    """
+    return as_frame(series_table(results, point), library)
+
+
+def requests(
+    uri: str, *, experiment: str | None = None, point: str | None = None
+) -> Iterator[pa.Table]:
     """The requests of every measurement that counts, one Arrow table each (columns:
-    docs/data-format.md).
+    docs/data-format.md). ``point``: only those of the point with this id.
     """
     for stored in experiments(open_results(uri), experiment):
         store = stored.store
         for attempt in store.winners().values():
             manifest = store.manifest(*attempt.ids)
-            if manifest is not None:
+            if manifest is None:
+                continue
+            if point is None or manifest.point_id == point:
                 yield store.read_manifests("requests", [manifest], leave_out=True)
 
 
-def _frame(objects: Iterable[JsonObject], library: Library, columns: Sequence[str] = ()) -> Frame:
-    """``columns``: those that an empty frame has; one with rows has those of its rows."""
-    rows = [flat(_with_defaults(each)) for each in objects]
-    names: dict[str, None] = {}  # in the order in which they first come
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    frame = {}
-    for name in names or columns:
-        values = [row.get(name) for row in rows]
-        frame[name] = _column(name, values, library)
-    return _imported(library).DataFrame(frame)
+def frontier(points: Frame) -> Frame:
+    """The valid rows of ``points`` (or of ``metrics``) that no other beats: in tokens/s that a user
+    sees (``per_user``) and in tokens/s per device (``per_device``). Equal rows all stay.
 
-
-def _column(name: str, values: Sequence[object], library: Library) -> Any:
-    """A column of one type, also where values are None: numbers and booleans stay such, mixed
-    values become text.
+    Points of different workloads or models should not be compared: filter them first. Raises
+    InputError for a frame without these columns.
     """
-    if name == "level":
-        values = [math.inf if value == INFINITE else value for value in values]
-    kinds = {_kind(value) for value in values if value is not None}
-    kinds |= _setting_kinds().get(name, set())
-    if kinds == {int, float}:
-        kinds = {float}
-    elif len(kinds) > 1:
-        kinds = {str}
-        values = [None if value is None else str(value) for value in values]
-    kind = next(iter(kinds), object)
-    column_type = _TYPES.get(kind, _ColumnType(None, None))
-    frames = _imported(library)
-    if library == "polars":
-        dtype = None if column_type.polars is None else getattr(frames, column_type.polars)
-        return frames.Series(name, values, dtype=dtype, strict=False)
-    return frames.Series(values, dtype=column_type.pandas)
+    import numpy as np
+
+    from orchestrator.analysis.frontier import on_frontier
+
+    columns = _frontier_columns(points)
+    is_valid = points["validity"].to_numpy() == "valid"
+    per_user = np.where(is_valid, columns["per_user"], np.nan)
+    stays = on_frontier(per_user, columns["per_device"])
+    if hasattr(points, "with_columns"):  # Polars
+        return points.with_columns(**columns).filter(stays)
+    if hasattr(points, "assign"):  # pandas
+        return points.assign(**columns)[stays]
+    return points.filter(stays)  # an Arrow table
 
 
-def _kind(value: object) -> type:
-    for kind in _KINDS:
-        if isinstance(value, kind):
-            return kind
-    return object
+def _frontier_columns(points: Frame) -> dict[str, Any]:
+    """Tokens/s per user and per device; ``metrics`` has them under other names."""
+    import numpy as np
 
+    names = getattr(points, "column_names", None) or list(points.columns)
 
-@cache
-def _setting_kinds() -> dict[str, set[type]]:
-    """The types that each setting's column may hold, also where no deployment gives it."""
-    # recursive (roles hold settings): hence $defs
-    schema = EngineSettings.model_json_schema(mode="serialization")
-    properties = schema["$defs"][EngineSettings.__name__]["properties"]
-    kinds: dict[str, set[type]] = {}
-    for name, described in properties.items():
-        alternatives = described.get("anyOf", [described])
-        json_types = [alternative.get("type") for alternative in alternatives]
-        kinds[f"settings.{name}"] = {
-            _JSON_KINDS[json_type] for json_type in json_types if json_type in _JSON_KINDS
+    def numbers(name: str) -> Any:
+        return np.asarray(points[name].to_numpy(), np.float64)
+
+    if {"validity", *_OF_FRONTIER} <= set(names):
+        return {name: numbers(name) for name in _OF_FRONTIER}
+    if {"validity", "devices", "decode_throughput.p50", "output_token_throughput"} <= set(names):
+        devices = numbers("devices")
+        known_devices = np.where(devices > 0, devices, np.nan)
+        return {
+            "per_user": numbers("decode_throughput.p50"),
+            "per_device": numbers("output_token_throughput") / known_devices,
         }
-    return kinds
+    raise InputError("a frontier needs the columns validity, per_user and per_device")
 
 
-def _with_defaults(columns: JsonObject) -> JsonObject:
-    settings = columns.get("settings")
-    if not isinstance(settings, dict) or not settings:
-        return columns  # the deployment's row was never stored
-    return {**columns, "settings": _DEFAULTS | settings}
-
-
-def _imported(library: Library) -> Any:
-    try:
-        return import_module(library)
-    except ImportError as error:
-        text = f"these frames need {library}: pip install 'llm-serving-orchestrator[{library}]'"
-        raise InputError(text) from error
+def _documents(
+    uri: str, slo: str | None, experiment: str | None, superseded: bool
+) -> list[PointDocument]:
+    documents: list[PointDocument] = []
+    for judged in with_limits(slo, experiments(open_results(uri), experiment)):
+        documents += point_rows(judged, superseded)
+    return documents

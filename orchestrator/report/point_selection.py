@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
+from orchestrator.report.column import SETTINGS
 from orchestrator.report.columns import (
     PointColumn,
     column_named,
@@ -19,7 +20,6 @@ from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.formats import JsonObject
 from orchestrator.report.point_table import ShownColumn
-from orchestrator.report.shared_columns import SETTINGS
 from orchestrator.report.text import Column
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.load import in_json

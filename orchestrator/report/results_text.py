@@ -155,20 +155,21 @@ def result_rows(
     """
     if selection.is_everything:
         for each in judged:
-            yield from _point_rows(each, with_superseded)
+            yield from point_rows(each, with_superseded)
             yield from _capacities(each)
         return
     documents: list[PointDocument] = []
     capacities: list[CapacityDocument] = []
     for each in judged:
-        documents += _point_rows(each, with_superseded)
+        documents += point_rows(each, with_superseded)
         capacities += _capacities(each)
     selected = selection.of(documents)
     yield from selected
     yield from selected_capacities(capacities, selected)
 
 
-def _point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[PointDocument]:
+def point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[PointDocument]:
+    """The points of an experiment, with the logs of engines that failed."""
     points, slos = judged.points, judged.slos
     at_knees = judged.experiment.knees(points)
     older = points.superseded if with_superseded else ()

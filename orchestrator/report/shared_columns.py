@@ -11,12 +11,11 @@ from functools import cache
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.slo import format_slo
-from orchestrator.report.column import ReportColumn, RowT, bounds_of, field_of
+from orchestrator.report.column import SETTINGS, ReportColumn, RowT, bounds_of, field_of
 from orchestrator.report.documents.point import SloResult
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.settings import EngineSettings
 
-SETTINGS = "settings."  # before the name of a setting
 STATISTICS = tuple(field.name for field in fields(Distribution))
 _LATENCIES = {
     "ttft_ms": "time to first token, from when a request was due",

@@ -1,35 +1,47 @@
-"""Results as frames: columns have one type each, settings their defaults."""
+"""Results as frames: they equal what the commands print as JSON, have few columns, and units."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+import orchestrator
 from orchestrator.base.errors import InputError
-from orchestrator.report.frames import BEST_COLUMNS, best, metrics, read, requests
+from orchestrator.report.capacity_columns import USUAL_OF_CAPACITIES
+from orchestrator.report.columns import USUAL
+from orchestrator.report.formats import flat
+from orchestrator.report.launch_columns import USUAL_OF_LAUNCHES
+from orchestrator.report.ranked_columns import USUAL_OF_RANKED
+from orchestrator.report.repeat_columns import USUAL_OF_REPEATS
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
-from tests.unit.results.builders import (
-    commit_measurement,
-    deployment_row,
-    failed_request,
-    request,
-)
+from tests.unit.plan.test_current import commit, invoke, planned, run
+from tests.unit.report.stores import commit_answers
+from tests.unit.report.test_capacity_table import PREDICTED, searched
+from tests.unit.results.builders import commit_measurement, deployment_row, request
 
-LIBRARIES = ("pandas", "polars")
-TYPES = {
-    "level": ("float64", "Float64"),
-    "settings.max_num_seqs": ("Int64", "Int64"),
-    "settings.block_size": ("Int64", "Int64"),
-    "settings.enforce_eager": ("boolean", "Boolean"),
-    "settings.cpu_offload_gb": ("float64", "Float64"),
-    "settings.extra_args.--flag": ("object", "String"),
+LIBRARIES = ("pandas", "polars", "arrow")
+SLO = "ttft<=150ms,attainment>=0.9"
+# names that the JSON of results has under another one
+OF_POINTS = {
+    "deployment": "label",
+    "output_token_throughput.lower": "output_token_throughput_interval.lower",
+    "output_token_throughput.upper": "output_token_throughput_interval.upper",
+    "per_user": "decode_throughput.p50",
+    "attainment": "slo.attainment.estimate",
+    "attainment.lower": "slo.attainment.lower",
+    "attainment.upper": "slo.attainment.upper",
+    "met": "slo.met",
+    "goodput": "slo.goodput",
+    "repeats": "merged.used",
 }
+NOT_IN_JSON = {"per_device", "per_device.lower", "per_device.upper", "slo_name"}
 
 
 @pytest.fixture
@@ -37,87 +49,243 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
-def commit(store: Store, name: str, level: float, settings: dict[str, Any]) -> None:
-    """A point of a deployment with these settings, both of this name."""
-    all_settings = {"engine": "vllm", "model": "m"} | settings
-    row = deployment_row(name, settings_json=json.dumps(all_settings))
-    fields: dict[str, Any] = {"deployment_id": name, "point_id": name, "level": level}
-    commit_measurement(store, name, [request(0)], deployment=row, **fields)
+@pytest.fixture
+def measured(store: Store) -> Store:
+    """Two deployments at two levels, one of them measured on two starts."""
+    plan = planned(levels=[2, 4])
+    run(store, plan)
+    commit(store, plan, plan.points[0], repeat=1, ttft_ms=120, start=1)
+    return store
 
 
-def commit_mixed(store: Store) -> None:
-    """One level is infinite, one flag a word here and bare there, one setting given to one alone,
-    others to none.
-    """
-    commit(store, "a", 4.0, {"max_num_seqs": 8, "extra_args": {"--flag": True}})
-    commit(store, "b", math.inf, {"extra_args": {"--flag": "on"}})
+def json_of(*argv: str) -> Any:
+    return json.loads(invoke(*argv, "--format", "json").stdout)
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    """Rows of a frame of any library, with None where a value is missing."""
+    if isinstance(frame, pd.DataFrame):
+        rows: list[Any] = frame.to_dict("records")
+        return [
+            {name: None if pd.isna(value) else value for name, value in row.items()} for row in rows
+        ]
+    return frame.to_pylist() if hasattr(frame, "to_pylist") else frame.to_dicts()
+
+
+def names_of(frame: Any) -> list[str]:
+    return list(getattr(frame, "column_names", None) or frame.columns)
+
+
+def agree(
+    rows: list[dict[str, Any]], documents: list[Any], renamed: Mapping[str, str] = OF_POINTS
+) -> int:
+    """How many values of these rows equal those of the JSON; fails where one does not."""
+    compared = 0
+    assert len(rows) == len(documents)
+    for row, document in zip(rows, documents, strict=True):
+        as_json = flat(document)
+        for name, value in row.items():
+            name_in_json = renamed.get(name, name)
+            if name_in_json in as_json:
+                assert value == as_json[name_in_json], name
+                compared += value is not None
+    return compared
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_column_has_one_type_whatever_is_in_it(library: Any, store: Store) -> None:
-    commit_mixed(store)
-    frame = metrics(store.uri, library=library)
-    at = LIBRARIES.index(library)
-    assert {name: str(frame[name].dtype) for name in TYPES} == {
-        name: types[at] for name, types in TYPES.items()
+def test_points_equal_the_json_of_results_to_the_digit(library: Any, measured: Store) -> None:
+    shown = json_of("results", measured.uri, "--slo", SLO)
+    usual = orchestrator.points(measured.uri, slo=SLO, library=library)
+    assert tuple(names_of(usual)) == USUAL
+    for name in set(USUAL) - NOT_IN_JSON:
+        as_json = [flat(each).get(OF_POINTS.get(name, name)) for each in shown]
+        assert [row[name] for row in rows_of(usual)] == as_json, name
+    every = orchestrator.points(measured.uri, slo=SLO, columns="all", library=library)
+    assert agree(rows_of(every), shown) > 4 * 80
+
+
+def test_all_columns_hold_every_number_of_the_json(measured: Store) -> None:
+    shown = json_of("results", measured.uri)
+    names = set(orchestrator.points(measured.uri, columns="all").columns)
+    left_out = ("repeats", "row", "slo.tests", "settings")
+    in_json = {
+        name
+        for each in shown
+        for name, value in flat({key: each[key] for key in each if key != "repeats"}).items()
+        if value is not None and not name.startswith(left_out)
     }
-    assert frame["level"].to_list() == [4.0, math.inf]
-    assert frame["settings.extra_args.--flag"].to_list() == ["True", "on"]
+    of_intervals = ("estimate", "confidence", "batches", "design_effect", "standard_error")
+    missing = {
+        name
+        for name in in_json - names - set(OF_POINTS.values())
+        if not name.endswith(of_intervals) and ".tests" not in name and "interval." not in name
+    }
+    # the SLOs of the file have their intervals under shorter names; the first is the point's own
+    assert {name for name in missing if not name.startswith(("slos.", "slo."))} == set()
+    assert {"slos.tight.attainment", "slos.tight.attainment.lower", "slos.tight.met"} <= names
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_settings_that_were_not_given_have_their_defaults(library: Any, store: Store) -> None:
-    commit(store, "a", 4.0, {"max_num_seqs": 8})
-    for frame in (
-        metrics(store.uri, library=library),
-        read(store.uri, "deployments", library=library),
-    ):
-        assert frame["settings.max_num_seqs"].to_list() == [8]
-        assert frame["settings.tensor_parallel_size"].to_list() == [1]
-        assert frame["settings.dtype"].to_list() == [None]
+def test_intervals_are_numbers_and_types_stay_where_values_are_missing(
+    library: Any, measured: Store
+) -> None:
+    frame = orchestrator.points(measured.uri, columns="all", library=library)
+    for name in names_of(frame):
+        if name.endswith((".lower", ".upper", ".p99")):
+            dtype = str(frame.schema.field(name).type if library == "arrow" else frame[name].dtype)
+            assert dtype.lower() in ("float64", "double"), name
+    types = [
+        str(frame.schema.field(name).type if library == "arrow" else frame[name].dtype)
+        for name in ("level", "settings.max_num_seqs", "settings.block_size", "knee")
+    ]
+    assert [name.lower() for name in types] == {
+        "pandas": ["float64", "int64", "int64", "boolean"],
+        "polars": ["float64", "int64", "int64", "boolean"],
+        "arrow": ["double", "int64", "int64", "bool"],
+    }[library]
 
 
-def test_a_table_keeps_nullable_integers(store: Store) -> None:
-    commit_measurement(store, "m0", [request(0), failed_request(1)])
-    frame = read(store.uri, "requests", ["output_tokens", "status"])
-    assert str(frame["output_tokens"].dtype) == "Int32"
-    assert frame["output_tokens"].isna().tolist() == [False, True]
-    assert frame.loc[0, "status"] == "ok"
+def test_a_frame_says_units_and_descriptions(measured: Store) -> None:
+    frame = orchestrator.points(measured.uri, columns="all")
+    assert frame.attrs["units"]["ttft_ms.p99"] == "ms"
+    assert frame.attrs["units"]["per_device.lower"] == "tokens/s"
+    assert "validity" not in frame.attrs["units"]
+    assert set(frame.attrs["descriptions"]) == set(frame.columns)
+    table = orchestrator.points(measured.uri, library="arrow")
+    field = table.schema.field("goodput")
+    assert field.metadata == {
+        b"unit": b"requests/s",
+        b"description": b"requests that met the limits",
+    }
 
 
-def test_repeats_have_no_column_of_their_own(store: Store) -> None:
-    commit(store, "a", 4.0, {})
-    assert not [name for name in metrics(store.uri).columns if name.startswith("repeats")]
+def test_columns_are_those_that_are_named(measured: Store) -> None:
+    names = ["level", "max_num_seqs", "decode_throughput.p90", "slos.tight.met", "errors.timeout"]
+    frame = orchestrator.points(measured.uri, columns=names)
+    names[1] = "settings.max_num_seqs"
+    assert list(frame.columns) == names
+    assert frame["slos.tight.met"].tolist() == [False] * 4
+    with pytest.raises(InputError, match=r"unknown column 'ttft_ms.p98'; did you mean 'ttft_ms"):
+        orchestrator.points(measured.uri, columns=["ttft_ms.p98"])
+
+
+def test_entries_of_mappings_are_columns_and_an_infinite_level_is_a_number(store: Store) -> None:
+    for name, level, flag in (("a", 4.0, True), ("b", math.inf, "on")):
+        settings = {"engine": "vllm", "model": "m", "extra_args": {"--flag": flag}}
+        row = deployment_row(name, settings_json=json.dumps(settings))
+        fields: dict[str, Any] = {"deployment_id": name, "point_id": name, "level": level}
+        commit_measurement(store, name, [request(0)], deployment=row, **fields)
+    frame = orchestrator.points(store.uri, columns="all")
+    assert frame["level"].tolist() == [4.0, math.inf]
+    assert frame["settings.extra_args.--flag"].tolist() == ["True", "on"]
+    one = orchestrator.points(store.uri, columns=["extra_args.--flag"])
+    assert one.columns.tolist() == ["settings.extra_args.--flag"]
+
+
+def test_superseded_points_come_when_they_are_asked_for(store: Store) -> None:
+    run(store, planned(tokens=64), tokens=64)
+    run(store, planned(tokens=8), tokens=8)
+    every = orchestrator.points(store.uri, superseded=True, columns=["current"])
+    assert len(orchestrator.points(store.uri)) == 2
+    assert every["current"].tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_an_empty_ranking_has_columns(library: Any, store: Store) -> None:
-    run(store, planned())
-    ranked = best(store.uri, "interactive", library=library)
-    empty = best(store.uri, "tight", library=library)
-    assert (len(ranked), len(empty)) == (2, 0)
-    assert tuple(empty.columns) == BEST_COLUMNS
-    # a part of which nothing is known, like the capacity of a list of levels, is one column there
-    parts = {name.partition(".")[0] for name in BEST_COLUMNS if "." in name}
-    assert set(ranked.columns) - parts <= set(BEST_COLUMNS)
+def test_a_ranking_equals_the_json_of_best_to_the_digit(library: Any, measured: Store) -> None:
+    comparisons = json_of("best", measured.uri)["comparisons"]
+    documents = [
+        {**{name: value for name, value in each.items() if name != "ranking"}, **ranked}
+        for each in comparisons
+        for ranked in each["ranking"]
+    ]
+    frame = orchestrator.best(measured.uri, columns="all", library=library)
+    rows = rows_of(frame)
+    assert agree(rows, documents, {}) > 100
+    for row, document in zip(rows, documents, strict=True):
+        assert [row["value.lower"], row["value.upper"]] == document["interval"]
+        bounds = [row["attainment.lower"], row["attainment.upper"]]
+        assert bounds == document["attainment_interval"]
+    assert [row["rank"] for row in rows] == [1, 2]
+    assert tuple(names_of(orchestrator.best(measured.uri, library=library))) == USUAL_OF_RANKED
 
 
-def test_a_ranking_says_how_certain_it_is_or_why_it_is_empty(store: Store) -> None:
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_empty_frame_has_its_columns(library: Any, measured: Store) -> None:
+    def names(frame: Any) -> set[str]:
+        assert len(frame) == 0
+        return set(names_of(frame))
+
+    uri = measured.uri
+    assert names(orchestrator.best(uri, "tight", library=library)) == set(USUAL_OF_RANKED)
+    assert names(orchestrator.capacities(uri, library=library)) == set(USUAL_OF_CAPACITIES)
+    assert names(orchestrator.launches(uri, library=library)) == set(USUAL_OF_LAUNCHES)
+    never_run = Store.open(f"{uri}/other", "exp")
+    never_run.write_plan(planned().to_json())
+    assert names(orchestrator.points(never_run.uri, library=library)) == set(USUAL)
+    assert names(orchestrator.repeats(never_run.uri, library=library)) == set(USUAL_OF_REPEATS)
+
+
+def test_a_ranking_says_how_certain_it_is_or_why_it_is_empty(measured: Store) -> None:
+    ranked = orchestrator.best(measured.uri, "interactive")
+    assert ranked.attrs["why"].startswith("chat of exp: not certain: ")
+    empty = orchestrator.best(measured.uri, "tight")
+    assert "no deployment holds ttft<=1ms" in empty.attrs["why"]
+
+
+def test_repeats_equal_those_of_the_json_to_the_digit(measured: Store) -> None:
+    documents = []
+    for point in json_of("results", measured.uri, "--slo", SLO):
+        documents += [{**repeat, "label": point["label"]} for repeat in point["repeats"]]
+    frame = orchestrator.repeats(measured.uri, slo=SLO, columns="all")
+    of_repeats = {name: each for name, each in OF_POINTS.items() if name != "repeats"}
+    assert agree(rows_of(frame), documents, of_repeats) > 250
+    assert sorted(frame["start"]) == [0, 0, 0, 0, 1]
+    assert set(orchestrator.repeats(measured.uri).columns) == set(USUAL_OF_REPEATS)
+
+
+def test_capacities_equal_those_of_the_json_to_the_digit(store: Store) -> None:
+    searched(store, predicted=PREDICTED)
+    documents = [each for each in json_of("results", store.uri) if each["row"] == "capacity"]
+    frame = orchestrator.capacities(store.uri, columns="all")
+    of_capacities = {"deployment": "label", "slo": "slo.limits", "slo_name": "slo.name"}
+    assert agree(rows_of(frame), documents, of_capacities) > 2 * 10
+    assert frame["predicted.level"].tolist()[0] == 24.0
+    ranked = orchestrator.best(store.uri, "interactive")
+    assert ranked["capacity.claim"].tolist() == frame["claim"].tolist()[:1]
+
+
+def test_launches_equal_the_json_to_the_digit(store: Store) -> None:
     run(store, planned())
-    assert best(store.uri, "interactive").attrs["why"].startswith("chat of exp: not certain: ")
-    assert "no deployment holds ttft<=1ms" in best(store.uri, "tight").attrs["why"]
+    commit_answers(store, (1, 2), (1, 2))
+    documents = json_of("results", store.uri, "--launches")
+    frame = orchestrator.launches(store.uri, columns="all")
+    assert agree(rows_of(frame), documents, {"deployment": "label"}) > 2 * 8
 
 
 def test_requests_come_measurement_by_measurement(store: Store) -> None:
     for name in ("m0", "m1"):
-        commit_measurement(store, name, [request(0), failed_request(1)], point_id=name)
-    assert [rows.num_rows for rows in requests(store.uri)] == [2, 2]
+        commit_measurement(store, name, [request(0), request(1)], point_id=name)
+    assert [rows.num_rows for rows in orchestrator.requests(store.uri)] == [2, 2]
+    (of_point,) = orchestrator.requests(store.uri, point="m1")
+    assert set(of_point["measurement_id"].to_pylist()) == {"m1"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_frontier_takes_points_and_metrics(library: Any, measured: Store) -> None:
+    points = orchestrator.points(measured.uri, library=library)
+    frontier = orchestrator.frontier(points)
+    assert set(names_of(frontier)) == set(USUAL)
+    assert 1 <= len(frontier) <= len(points)
+    if library != "arrow":
+        of_metrics = orchestrator.frontier(orchestrator.metrics(measured.uri, library=library))
+        assert list(of_metrics["point_id"]) == list(frontier["point_id"])
+    with pytest.raises(InputError, match="needs the columns"):
+        orchestrator.frontier(orchestrator.points(measured.uri, columns=["level"], library=library))
 
 
 def test_a_library_that_is_not_there_says_what_to_install(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    measured: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit_measurement(store, "m0", [request(0)])
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[polars\]'"):
-        read(store.uri, "requests", library="polars")
+        orchestrator.points(measured.uri, library="polars")

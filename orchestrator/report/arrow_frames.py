@@ -1,0 +1,133 @@
+"""Rows as one Arrow table with units and descriptions, and that as a pandas or Polars frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from orchestrator.base.errors import InputError
+from orchestrator.report.column import ReportColumn, RowT, entry_of
+from orchestrator.report.formats import flat
+
+Library = Literal["pandas", "polars", "arrow"]
+Frame: TypeAlias = Any  # pandas.DataFrame, polars.DataFrame or pyarrow.Table
+_ARROW: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+}
+_KINDS = (bool, int, float, str)  # in this order: a bool is an int too
+_NULLABLE = {
+    pa.bool_(): "boolean",
+    pa.int16(): "Int16",
+    pa.int32(): "Int32",
+    pa.int64(): "Int64",
+}
+
+
+def arrow_table(
+    columns: Sequence[ReportColumn[RowT]],
+    rows: Sequence[RowT],
+    about: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """A column for each, with its unit and description as metadata of its field; the entries of
+    mappings are columns of their own. ``about``: metadata of the table.
+    """
+    arrays: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for column in columns:
+        for plain in _plain_columns(column, rows):
+            array = _array(plain.kind, [plain.value(row) for row in rows])
+            metadata = {"unit": plain.unit, "description": plain.description}
+            arrays.append(array)
+            fields.append(pa.field(plain.name, array.type, metadata=metadata))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=about))
+
+
+def as_frame(table: pa.Table, library: Library) -> Frame:
+    """The table in a library of frames. A pandas frame's ``attrs`` have ``units`` and
+    ``descriptions`` by column, and what the table's metadata says.
+
+    Raises InputError where the library is not installed.
+    """
+    if library == "arrow":
+        return table
+    frames = library_of_frames(library)
+    if library == "polars":
+        return frames.from_arrow(table)
+    frame = table.replace_schema_metadata(None).to_pandas(types_mapper=_pandas_type)
+    frame.attrs = {
+        "units": _texts_of_fields(table.schema, b"unit"),
+        "descriptions": _texts_of_fields(table.schema, b"description"),
+    }
+    for name, text in (table.schema.metadata or {}).items():
+        frame.attrs[name.decode()] = text.decode()
+    return frame
+
+
+def library_of_frames(library: Library) -> Any:
+    """The module of this name. Raises InputError, with what to install."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        text = f"these frames need {library}: pip install 'llm-serving-orchestrator[{library}]'"
+        raise InputError(text) from error
+
+
+def _pandas_type(arrow_type: pa.DataType) -> Any:
+    """Integers and booleans stay such where values are missing; None: as pandas does it."""
+    import pandas as pd
+
+    name = _NULLABLE.get(arrow_type)
+    return None if name is None else pd.api.types.pandas_dtype(name)
+
+
+def _texts_of_fields(schema: pa.Schema, key: bytes) -> dict[str, str]:
+    texts = {}
+    for field in schema:
+        text = (field.metadata or {}).get(key, b"").decode()
+        if text:
+            texts[field.name] = text
+    return texts
+
+
+def _plain_columns(
+    column: ReportColumn[RowT], rows: Sequence[RowT]
+) -> Iterator[ReportColumn[RowT]]:
+    """The column itself, or one for each entry that any row has of it."""
+    if column.kind is not Mapping:
+        yield column
+        return
+    entries: dict[str, None] = {}
+    for row in rows:
+        entries.update(dict.fromkeys(flat(column.value(row) or {})))
+    for entry in entries:
+        yield entry_of(column, entry)
+
+
+def _array(kind: type, values: Sequence[object]) -> pa.Array:
+    """Values of one type. NaN is null, a list is text, and so are values of several types."""
+    plain = [_text_of_list(value) for value in values]
+    if kind is object:
+        kind = _kind_of(plain)
+    if kind is str:
+        plain = [None if value is None else str(value) for value in plain]
+    return pa.array(plain, _ARROW[kind], from_pandas=True)
+
+
+def _text_of_list(value: object) -> object:
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _kind_of(values: Sequence[object]) -> type:
+    kinds = set()
+    for value in values:
+        if value is not None:
+            kinds.add(next((kind for kind in _KINDS if isinstance(value, kind)), str))
+    if kinds == {int, float}:
+        return float
+    return kinds.pop() if len(kinds) == 1 else str
