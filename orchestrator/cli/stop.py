@@ -76,11 +76,11 @@ def _wait(run: _AskedRun, end_s: float) -> str:
     problem = ""
     record: RunRecord | None = None
     while True:
-        found = run.runs.read(run.run_id)
-        if found is None:  # a run removes its record if it never began
+        stored = run.runs.read(run.run_id)
+        if stored is None:  # a run removes its record if it never began
             record = None
             break
-        record, text = found
+        record, text = stored
         problem = _problem(record, watch.silent_s(record, text), end_s)
         if problem or record.state == "ended":
             break

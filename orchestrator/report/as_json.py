@@ -219,7 +219,7 @@ def _bounds_json(unit: str, bounds: CapacityBounds | None) -> JsonObject:
 
 def answer_json(document: AnswerDocument) -> JsonObject:
     """Every comparison: what was compared, how sure the answer is, and the ranking, best first."""
-    return {"comparisons": [comparison_json(one) for one in document.comparisons]}
+    return {"comparisons": [comparison_json(comparison) for comparison in document.comparisons]}
 
 
 def comparison_json(document: ComparisonDocument) -> JsonObject:

@@ -263,7 +263,7 @@ def check_prices(prices: Mapping[str, float], stored: Iterable[StoredExperiment]
     """Raises InputError for a price of hardware that no experiment uses."""
     if not prices:
         return
-    known = {name for experiment in stored for name in experiment.hardware}
-    unknown = sorted(set(prices) - known)
+    hardware = {name for experiment in stored for name in experiment.hardware}
+    unknown = sorted(set(prices) - hardware)
     if unknown:
-        raise InputError(f"--price: {unknown_name('hardware', unknown[0], known)}")
+        raise InputError(f"--price: {unknown_name('hardware', unknown[0], hardware)}")

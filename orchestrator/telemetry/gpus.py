@@ -66,12 +66,12 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     )
 
 
-def chosen(devices: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:
+def chosen(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES names, by index or by (a prefix of) their UUID."""
     return [
         gpu
         for name in devices
-        for gpu in found
+        for gpu in gpus
         if name == str(gpu.index) or gpu.uuid.startswith(name)
     ]
 

@@ -33,7 +33,7 @@ print(json.dumps([sockets, slower]))
 """
 
 
-def test_all_that_it_starts_listens_on_loopback_alone_at_the_priority_of_everything_else() -> None:
+def test_a_cluster_started_here_listens_on_loopback_at_normal_priority() -> None:
     with tempfile.TemporaryDirectory(
         prefix="orch-st-", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:

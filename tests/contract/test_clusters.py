@@ -295,7 +295,7 @@ def test_an_engine_that_does_not_start_says_why(cluster: Cluster, launch_id: str
     nothing_left(launch_id)
 
 
-def test_an_executable_that_is_not_there_is_the_configurations_failure_and_not_the_agents(
+def test_a_missing_executable_is_a_failure_of_the_configuration(
     cluster: Cluster, launch_id: str
 ) -> None:
     placement = place(cluster, launch_id)

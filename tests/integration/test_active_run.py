@@ -28,7 +28,7 @@ load: {levels: {concurrency: [1, 2, 3, 4]}, duration: 6s, warmup: 0s}
 """
 
 
-def test_a_second_run_is_refused_a_killed_one_replaced_at_once_and_stop_ends_it_in_order(
+def test_a_second_run_is_refused_a_killed_one_replaced_a_stopped_one_ended(
     tmp_path: Path,
 ) -> None:
     experiment, results, log = (

@@ -59,7 +59,7 @@ def inside(where: Host, found: Running, *argv: str) -> str:
     return where.inside(found.node.launch_id, *argv)
 
 
-def test_an_engine_without_a_key_serves_from_a_container_and_a_dead_guard_leaves_nothing_for_long(
+def test_a_keyless_engine_serves_from_a_container_and_ends_with_its_guard(
     transformers_host: Host, tmp_path: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", transformers_host.path)

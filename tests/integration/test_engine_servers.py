@@ -346,7 +346,7 @@ def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: P
         ownership.kill_tagged({ownership.LAUNCH: launch_id})
 
 
-def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its_server_does(
+def test_an_engine_has_crashed_once_a_part_of_it_dies(
     server: Running,
 ) -> None:
     """The last test: nothing serves after it."""

@@ -806,7 +806,7 @@ def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
 
 # as vLLM's first engine did, and a crash over it
 @pytest.mark.parametrize("refuses", ["", "400 No", "500 Unexpected"])
-def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_takes_one(
+def test_each_level_has_its_own_cache_salt_where_the_server_takes_one(
     refuses: str,
 ) -> None:
     models = b'{"data":[{"id":"m1","object":"model","owned_by":"vllm"}]}'
@@ -847,9 +847,7 @@ def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small(words: st
     assert "takes no token ids" not in done.stderr
 
 
-def test_ids_are_looked_for_further_down_where_the_refusal_comes_in_a_stream_as_real_vllm_sends_it() -> (
-    None
-):
+def test_smaller_ids_are_tried_where_vllm_refuses_ids_in_a_stream() -> None:
     recorded = (
         Path(__file__).parents[1] / "contract/streams/vllm-completions-refused_ids.http"
     ).read_bytes()

@@ -149,7 +149,7 @@ def test_the_json_has_the_promised_shape(working: Path) -> None:
     assert found["measurements"] == 6
 
 
-def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_written_plan(
+def test_predictions_are_in_the_table_the_json_and_the_written_plan(
     tmp_path: Path,
 ) -> None:
     path, out = tmp_path / "x.yaml", tmp_path / "plan.json"

@@ -32,7 +32,7 @@ slos: {{fast: {{ttft: 2s, tpot: 500ms}}}}
 """
 
 
-def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_that_is_said(
+def test_levels_outside_the_fit_are_predicted_within_the_stated_error(
     tmp_path: Path,
 ) -> None:
     results, profile = tmp_path / "results", tmp_path / "mine.yaml"

@@ -46,7 +46,7 @@ load: {levels: {concurrency: [2]}, duration: 1s, warmup: 0s}
 
 
 @AGAINST_THE_CLOCK
-def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_is_a_failure(
+def test_without_ray_a_sweep_runs_and_what_needs_two_nodes_fails(
     tmp_path: Path,
 ) -> None:
     experiment, results = write_experiment(tmp_path, EXPERIMENT), tmp_path / "results"

@@ -58,7 +58,7 @@ class AnswerDocument:
 
 
 def answer_document(comparisons: Iterable[Comparison]) -> AnswerDocument:
-    return AnswerDocument(tuple(_comparison_document(one) for one in comparisons))
+    return AnswerDocument(tuple(_comparison_document(comparison) for comparison in comparisons))
 
 
 def _comparison_document(comparison: Comparison) -> ComparisonDocument:

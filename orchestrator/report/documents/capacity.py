@@ -93,13 +93,13 @@ def capacity_documents(
         if point.head.workload in searches
     )
     for index, slo in enumerate(slos):
-        found = [
+        searched = [
             _SearchClaims(probes[0], claims(probes, slo, searches[key.workload], index))
             for key, probes in points_by_search.items()
         ]
         if not experiment.full_grid:
-            found = _among_rivals(found, experiment.objective)
-        for search in found:
+            searched = _among_rivals(searched, experiment.objective)
+        for search in searched:
             for control, claim in search.by_control.items():
                 yield _document(experiment, search.probe, slo, control, claim)
 

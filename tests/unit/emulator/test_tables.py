@@ -180,7 +180,7 @@ class TestInstalled:
         pytest.importorskip("aiconfigurator_core", reason="the extra [tables] is not installed")
 
     @pytest.mark.filterwarnings("default")
-    def test_a_decode_step_of_llama_8b_on_an_h100_is_within_a_tenth_of_what_the_formula_says(
+    def test_a_decode_step_of_llama_8b_is_within_a_tenth_of_the_formula(
         self,
     ) -> None:
         by_tables, by_formula = a_replica().costs, a_replica(Constants()).costs

@@ -115,7 +115,7 @@ def test_a_claim_stands_beside_what_the_plan_predicts_under_the_same_limits(
         assert ("\x1b[33m" in line) is worse
 
 
-def test_nothing_is_compared_under_other_limits_with_another_control_or_where_none_was_predicted_to_hold(
+def test_only_a_prediction_for_the_same_limits_and_control_is_compared(
     store: Store,
 ) -> None:
     searched(store, predicted=PREDICTED)

@@ -17,7 +17,7 @@ def test_the_same_note_has_the_same_number_and_is_said_once() -> None:
     assert lines_of(footnotes) == ["[1] late", "[2] lost"]
 
 
-def test_a_note_with_other_figures_is_the_same_and_the_first_is_said_to_be_one_of_several() -> None:
+def test_of_notes_that_differ_only_in_figures_the_first_is_shown() -> None:
     footnotes = Footnotes()
     for share in (96, 92, 95):
         assert footnotes.marks([Note(f"others took {share}% of 2.5 cores")]) == "[1]"
