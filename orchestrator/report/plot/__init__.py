@@ -5,5 +5,6 @@ Each function draws into matplotlib Axes and returns them. docs/recipes.md has e
 
 from orchestrator.report.plot.charts import curve, frontier
 from orchestrator.report.plot.distributions import ecdf
+from orchestrator.report.plot.timelines import timeline
 
-__all__ = ["curve", "ecdf", "frontier"]
+__all__ = ["curve", "ecdf", "frontier", "timeline"]

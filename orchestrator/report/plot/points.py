@@ -133,7 +133,7 @@ def _points(columns: Mapping[str, Sequence[object]]) -> list[PlottedPoint]:
     points = []
     for row in range(len(columns["point_id"])):
         names = {name: _text(columns[name][row]) for name in _NAMES}
-        numbers = {name: _number(columns[name][row]) for name in numeric}
+        numbers = {name: number_of(columns[name][row]) for name in numeric}
         is_emulated = columns["emulated"][row] is True
         points.append(PlottedPoint(**names, emulated=is_emulated, numbers=numbers))
     return points
@@ -143,7 +143,7 @@ def _text(value: object) -> str:
     return plain(value) if isinstance(value, str) else ""
 
 
-def _number(value: object) -> float:
+def number_of(value: object) -> float:
     """NaN for None and for what pandas has in its place; a yes is 1."""
     return float(value) if isinstance(value, int | float | np.number) else math.nan
 

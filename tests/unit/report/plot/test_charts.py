@@ -182,7 +182,7 @@ def test_the_frontier_is_that_of_the_frame_function() -> None:
 
 def test_the_frontier_of_stored_results_is_that_of_orchestrator_frontier(store: Store) -> None:
     run(store, planned(levels=[2, 4]))
-    kept = orchestrator.frontier(orchestrator.metrics(store.uri)).sort_values("per_user")
+    kept = orchestrator.frontier(orchestrator.points(store.uri)).sort_values("per_user")
     drawn = np.array(lines(plot.frontier(store.uri))["frontier"])
     assert drawn[:, 0].tolist() == kept["per_user"].tolist()
     assert drawn[:, 1].tolist() == kept["per_device"].tolist()
@@ -201,12 +201,17 @@ def test_a_frontier_of_several_workloads_is_refused() -> None:
         plot.frontier(frame(row(), row(workload="code")))
 
 
-def test_stored_results_are_drawn_as_their_frame_would_be(store: Store) -> None:
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_stored_results_are_drawn_as_their_frame_would_be(library: Any, store: Store) -> None:
     run(store, planned(levels=[2, 4]))
-    metrics = orchestrator.metrics(store.uri)
-    drawn = lines(plot.curve(store.uri, "ttft_ms.p99"))
-    for label, of_label in metrics.groupby("label"):
-        assert drawn[label] == of_label[["level", "ttft_ms.p99"]].to_numpy().tolist()
+    points = orchestrator.points(store.uri, library=library)
+    for y in CURVES:
+        of_uri, of_frame = plot.curve(store.uri, y), plot.curve(points, y)
+        assert lines(of_uri) == lines(of_frame)
+        assert bands(of_uri) == bands(of_frame)
+        drawn = {tuple(vertex) for line in lines(of_frame).values() for vertex in line}
+        assert drawn == set(zip(points["level"].to_list(), points[y].to_list(), strict=True))
+    assert lines(plot.frontier(store.uri)) == lines(plot.frontier(points))
 
 
 def test_a_frame_that_lacks_a_column_is_refused() -> None:
