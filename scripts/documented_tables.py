@@ -12,6 +12,9 @@ from pathlib import Path
 
 from orchestrator.base.errors import FIXED_ON_THE_HOST, FailureClass, FailureKind
 from orchestrator.engines.registry import ENGINES
+from orchestrator.report.column import ReportColumn
+from orchestrator.report.columns import USUAL, point_columns
+from orchestrator.report.documents.point import PointDocument
 from orchestrator.results.events import KINDS
 from tests.contract import recorded
 
@@ -84,7 +87,26 @@ def event_kinds() -> str:
     )
 
 
+def columns() -> str:
+    """The columns that are looked at first; both ends of an interval, and percentiles of the same
+    latency, share a row.
+    """
+    by_value: dict[str, list[ReportColumn[PointDocument]]] = {}
+    for name in USUAL:
+        column = point_columns()[name]
+        by_value.setdefault(name.partition(".")[0], []).append(column)
+    rows = []
+    for value_name, value_columns in by_value.items():
+        first, *others = value_columns
+        names = [first.name, *(column.name.removeprefix(value_name) for column in others)]
+        is_latency = value_name.endswith("_ms")
+        description = first.description.rpartition(":")[0] if is_latency else first.description
+        rows.append((", ".join(f"`{name}`" for name in names), first.unit, description))
+    return table(("column", "unit", "what it is"), rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "columns": ("metrics.md", columns),
     "engine metrics": ("extending.md", engine_metrics),
     "event kinds": ("data-format.md", event_kinds),
     "failure classes": ("failures.md", failure_classes),

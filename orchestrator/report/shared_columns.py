@@ -33,6 +33,11 @@ _OTHER_DISTRIBUTIONS = {
     "input_tokens": ("tokens", "input tokens of a request"),
     "output_tokens": ("tokens", "output tokens of a request"),
 }
+_REQUESTS = {
+    "scheduled": "requests that were due in the steady window",
+    "ok": "requests that were answered",
+    "failed": "requests that failed",
+}
 _THROUGHPUTS = {
     "output_token_throughput": ("tokens/s", "output tokens"),
     "request_throughput": ("requests/s", "answers"),
@@ -119,10 +124,8 @@ def figure_columns(figures_of: Callable[[RowT], Figures]) -> Iterator[ReportColu
         return field_of(figures_of, name)
 
     requests = of("requests")
-    for name in ("scheduled", "ok", "failed"):
-        yield ReportColumn(
-            f"requests.{name}", "", f"requests: {name}", field_of(requests, name), int
-        )
+    for name, description in _REQUESTS.items():
+        yield ReportColumn(f"requests.{name}", "", description, field_of(requests, name), int)
     yield ReportColumn("errors", "", "failed requests by class", of("errors"), Mapping)
     yield ReportColumn("window_s", "s", "length of the steady window", of("window_s"))
     for name, (unit, description) in _THROUGHPUTS.items():
