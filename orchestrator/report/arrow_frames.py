@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from orchestrator.base.errors import InputError
-from orchestrator.report.column import ReportColumn, RowT, entry_of
+from orchestrator.report.column import ReportColumn, RowT
 from orchestrator.report.formats import flat
 
 Library = Literal["pandas", "polars", "arrow"]
@@ -37,12 +38,16 @@ def arrow_table(
     """A column for each, with its unit and description as metadata of its field; the entries of
     mappings are columns of their own. ``about``: metadata of the table.
     """
+    values_of_columns: list[list[object]] = [[] for _ in columns]
+    for row in rows:  # all columns of a row at once: its figures are decoded when they are read
+        for column, values in zip(columns, values_of_columns, strict=True):
+            values.append(column.value(row))
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
-    for column in columns:
-        for plain in _plain_columns(column, rows):
-            array = _array(plain.kind, [plain.value(row) for row in rows])
-            metadata = {"unit": plain.unit, "description": plain.description}
+    for column, values in zip(columns, values_of_columns, strict=True):
+        for plain in _plain_columns(column, values):
+            array = _array(plain.kind, plain.values)
+            metadata = {"unit": column.unit, "description": plain.description}
             arrays.append(array)
             fields.append(pa.field(plain.name, array.type, metadata=metadata))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=about))
@@ -95,18 +100,32 @@ def _texts_of_fields(schema: pa.Schema, key: bytes) -> dict[str, str]:
     return texts
 
 
-def _plain_columns(
-    column: ReportColumn[RowT], rows: Sequence[RowT]
-) -> Iterator[ReportColumn[RowT]]:
-    """The column itself, or one for each entry that any row has of it."""
+@dataclass(frozen=True, slots=True)
+class _PlainColumn:
+    """A column without mappings, with its values."""
+
+    name: str
+    description: str
+    kind: type
+    values: Sequence[object]
+
+
+def _plain_columns(column: ReportColumn[RowT], values: Sequence[object]) -> Iterator[_PlainColumn]:
+    """The column itself, or one for each entry that any of its mappings has."""
     if column.kind is not Mapping:
-        yield column
+        yield _PlainColumn(column.name, column.description, column.kind, values)
         return
-    entries: dict[str, None] = {}
-    for row in rows:
-        entries.update(dict.fromkeys(flat(column.value(row) or {})))
-    for entry in entries:
-        yield entry_of(column, entry)
+    entries_of_rows = [flat(value or {}) for value in values]
+    names: dict[str, None] = {}  # in the order in which they first come
+    for entries in entries_of_rows:
+        names.update(dict.fromkeys(entries))
+    for name in names:
+        yield _PlainColumn(
+            name=f"{column.name}.{name}",
+            description=f"{column.description}: {name}",
+            kind=object,
+            values=[entries.get(name) for entries in entries_of_rows],
+        )
 
 
 def _array(kind: type, values: Sequence[object]) -> pa.Array:
