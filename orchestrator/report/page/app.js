@@ -109,7 +109,15 @@ const app = (() => {
   function variedSettings() {
     const { deployments } = group();
     const names = new Set(deployments.flatMap((deployment) => Object.keys(deployment.settings)));
-    return [...names].filter((name) => valuesOf(name).length > 1);
+    const varied = [...names].filter((name) => valuesOf(name).length > 1);
+    return varied.sort((first, second) => placeOf(first) - placeOf(second));
+  }
+
+  /* Numbers say most in a table of two settings; lists and mappings say least. */
+  function placeOf(name) {
+    const types = group().deployments.map((deployment) => typeof (deployment.settings[name] ?? 0));
+    if (types.includes("object")) return 2;
+    return types.includes("string") ? 1 : 0;
   }
 
   /* The values of a setting in the group, as texts: numbers by size, others by letters. */

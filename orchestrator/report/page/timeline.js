@@ -36,7 +36,7 @@ const timelines = (() => {
     if (line.repeats > 1) facts.push(`repeat ${line.repeat + 1} of ${line.repeats}`);
     if (line.is_interpolated) facts.push("tokens of an answer evenly between its first and last");
     if (line.readings === null) facts.push("the engine's own metrics were not stored");
-    else facts.push("running, waiting and KV cache as the engine says");
+    else facts.push("marks: running, waiting and KV cache as the engine says");
     return facts.join("; ");
   }
 
@@ -51,14 +51,14 @@ const timelines = (() => {
   function optionOf(line) {
     const steps = (values) => values.map((value, index) => [(index + 0.5) * line.step_s, value]);
     const readings = line.readings;
-    const read_ = (values) => values.map((value, index) => [readings.seconds[index], value]);
+    const atReadings = (values) => values.map((value, index) => [readings.seconds[index], value]);
     const end = line.step_s * line.throughput.length;
     const series = [curve("output tokens/s", COLOURS.tokens, steps(line.throughput), 0)];
     series.push(curve("in flight (client)", COLOURS.flight, steps(line.in_flight), 1));
     if (readings !== null) {
-      if (readings.running.length) series.push(curve("running", COLOURS.running, read_(readings.running), 1));
-      if (readings.waiting.length) series.push(curve("waiting", COLOURS.waiting, read_(readings.waiting), 1));
-      if (readings.kv_usage.length) series.push({ ...curve("KV cache in use", COLOURS.kv, read_(readings.kv_usage), 1), yAxisIndex: 2, lineStyle: { color: COLOURS.kv, type: "dashed", width: 1.6 } });
+      if (readings.running.length) series.push(marks("running", COLOURS.running, atReadings(readings.running)));
+      if (readings.waiting.length) series.push(marks("waiting", COLOURS.waiting, atReadings(readings.waiting), "diamond"));
+      if (readings.kv_usage.length) series.push({ ...marks("KV cache in use", COLOURS.kv, atReadings(readings.kv_usage), "triangle"), yAxisIndex: 2 });
     }
     for (const each of [series[0], series[1]]) {
       each.markArea = { silent: true, itemStyle: { color: css("--line"), opacity: 0.35 }, data: [[{ xAxis: line.window_s[0] }, { xAxis: Math.min(line.window_s[1], end) }]] };
@@ -85,9 +85,14 @@ const timelines = (() => {
     };
   }
 
+  /* Readings, some seconds apart: what lies between them is not known, so their line is faint. */
+  function marks(name, color, data, symbol = "circle") {
+    return { ...curve(name, color, data, 1), symbol, symbolSize: 7, lineStyle: { color, width: 1, type: "dotted", opacity: 0.6 } };
+  }
+
   function curve(name, color, data, grid) {
     return {
-      type: "line", name, data, xAxisIndex: grid, yAxisIndex: grid, color, symbol: data.length > 40 ? "none" : "circle", symbolSize: 4,
+      type: "line", name, data, xAxisIndex: grid, yAxisIndex: grid, color, symbol: "none",
       lineStyle: { color, width: 1.6 }, itemStyle: { color },
     };
   }
