@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.registry import unknown_name
 from orchestrator.report.column import ReportColumn, RowT
 from orchestrator.report.formats import flat
 
@@ -57,7 +58,7 @@ def as_frame(table: pa.Table, library: Library) -> Frame:
     """The table in a library of frames. A pandas frame's ``attrs`` have ``units`` and
     ``descriptions`` by column, and what the table's metadata says.
 
-    Raises InputError where the library is not installed.
+    Raises InputError for an unknown library, and for one that is not installed.
     """
     if library == "arrow":
         return table
@@ -75,7 +76,9 @@ def as_frame(table: pa.Table, library: Library) -> Frame:
 
 
 def library_of_frames(library: Library) -> Any:
-    """The module of this name. Raises InputError, with what to install."""
+    """The module of this name. Raises InputError for another one, and where it is not installed."""
+    if library not in get_args(Library):
+        raise InputError(unknown_name("library of frames", library, get_args(Library)))
     try:
         return import_module(library)
     except ImportError as error:

@@ -190,8 +190,10 @@ def requests(
     uri: str, *, experiment: str | None = None, point: str | None = None
 ) -> Iterator[pa.Table]:
     """The requests of every measurement that counts, one Arrow table each (columns:
-    docs/data-format.md). ``point``: only those of the point with this id.
+    docs/data-format.md). ``point``: only those of the point with this id. Raises InputError where
+    no measurement of that point counts.
     """
+    is_found = point is None
     for stored in experiments(open_results(uri), experiment):
         store = stored.store
         for attempt in store.winners().values():
@@ -199,7 +201,10 @@ def requests(
             if manifest is None:
                 continue
             if point is None or manifest.point_id == point:
+                is_found = True
                 yield store.read_manifests("requests", [manifest], leave_out=True)
+    if not is_found:
+        raise InputError(f"no requests of a point {point!r} are stored; points(uri) has the ids")
 
 
 def frontier(points: Frame) -> Frame:

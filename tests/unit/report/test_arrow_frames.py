@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from orchestrator.base.errors import InputError
 from orchestrator.report.arrow_frames import arrow_table, as_frame
 from orchestrator.report.column import ReportColumn
 
@@ -58,6 +59,13 @@ def test_metadata_of_the_table_are_attributes_of_the_frame() -> None:
     assert as_frame(table, "arrow") is table
     assert as_frame(table, "pandas").attrs["why"] == "nothing holds"
     assert as_frame(table, "polars").shape == (0, 1)
+
+
+def test_a_module_that_is_no_library_of_frames_is_refused() -> None:
+    with pytest.raises(
+        InputError, match="unknown library of frames 'panda'; did you mean 'pandas'"
+    ):
+        as_frame(table_of(int, 1), "panda")
 
 
 def test_all_values_of_a_row_are_read_together() -> None:

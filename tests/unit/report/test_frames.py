@@ -268,6 +268,8 @@ def test_requests_come_measurement_by_measurement(store: Store) -> None:
     assert [rows.num_rows for rows in orchestrator.requests(store.uri)] == [2, 2]
     (of_point,) = orchestrator.requests(store.uri, point="m1")
     assert set(of_point["measurement_id"].to_pylist()) == {"m1"}
+    with pytest.raises(InputError, match=r"no requests of a point 'm2' are stored"):
+        list(orchestrator.requests(store.uri, point="m2"))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
