@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PER_USER = "per_user"
 PER_DEVICE = "per_device"
+LOGARITHMIC_FROM = 16  # the highest load over the lowest
 SHARES = ("attainment", "agreement")  # from 0 to 1
 
 
@@ -50,9 +51,8 @@ def curve(
     axes = look.new_axes() if ax is None else ax
     draw_curves(axes, series, y, x)
     look.add_title(axes, look.title_of(plotted))
-    look.add_legend(
-        axes, curve_handles(series), look.left_out_text([each.label for each in series])
-    )
+    note = look.left_out_text([each.label for each in series])
+    look.add_legend(axes, curve_handles(series), note, makes_room=ax is None)
     return axes
 
 
@@ -71,6 +71,8 @@ def draw_curves(axes: Axes, series: Sequence[Series], y: str, x: str = "level") 
         if drawn:
             _draw_curve(axes, each, drawn, y, x)
     _from_zero(axes)
+    if x == "level":
+        _spread_loads(axes, series)
     if y in SHARES:
         axes.set_ylim(0, look.TOP_OF_SHARES)
 
@@ -145,9 +147,7 @@ def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
     axes = look.new_axes() if ax is None else ax
     draw_frontier(axes, series)
     look.add_title(axes, look.title_of(plotted))
-    look.add_legend(
-        axes, frontier_handles(series), look.left_out_text([each.label for each in series])
-    )
+    look.add_legend(axes, frontier_handles(series), makes_room=ax is None)
     return axes
 
 
@@ -170,7 +170,9 @@ def draw_frontier(axes: Axes, series: Sequence[Series]) -> None:
     )
     for each in series:
         _draw_points(axes, each)
+    axes.update_datalim([(0, 0)], updatey=False)
     _from_zero(axes)
+    axes.set_xlim(left=0)
 
 
 def _draw_points(axes: Axes, series: Series) -> None:
@@ -188,8 +190,10 @@ def _draw_points(axes: Axes, series: Series) -> None:
             color=colour,
             marker=marker,
             markerfacecolor=colour if is_valid else "white",
+            markersize=6 if is_named else 3,
             linestyle="none",
             label=look.written(series.label),
+            zorder=2.5 if is_named else 1.5,
         )
     bounded = [point for point in drawn if _has_numbers(point, f"{PER_DEVICE}.lower")]
     if bounded:
@@ -200,16 +204,25 @@ def _draw_points(axes: Axes, series: Series) -> None:
             color=colour,
             linewidth=1.0,
             alpha=0.6,
+            zorder=2.4 if is_named else 1.4,
         )
 
 
 def _from_zero(axes: Axes) -> None:
     """A difference looks as large as it is."""
-    axes.update_datalim([(0, 0)])
+    axes.update_datalim([(0, 0)], updatex=False)
     axes.autoscale_view()
-    axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,g}")
+
+
+def _spread_loads(axes: Axes, series: Sequence[Series]) -> None:
+    """Loads that double from one to the next have equal distances, where they span enough."""
+    levels = [point.numbers["level"] for each in series for point in each.points]
+    positive = [level for level in levels if 0 < level < math.inf]
+    if positive and max(positive) >= LOGARITHMIC_FROM * min(positive):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,g}")
 
 
 def frontier_handles(series: Sequence[Series]) -> list[Any]:

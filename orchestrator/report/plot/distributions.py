@@ -78,7 +78,7 @@ def ecdf(
         raise InputError(unknown_name("latency", latency, LATENCIES))
     judged = list(with_limits(None, experiments(open_results(uri), None)))
     sources = _sources(judged, points)
-    axes = look.new_axes(7.2, 6.6) if ax is None else ax
+    axes = look.new_axes() if ax is None else ax
     look.name_axes(axes, _AXIS_TEXTS[latency], "share of requests, failed ones included")
     handles = []
     for rank, source in enumerate(sources[:MOST_CURVES]):
@@ -88,7 +88,8 @@ def ecdf(
             handles.append(look.handle(line.label, rank))
     axes.set_ylim(0, look.TOP_OF_SHARES)
     look.add_title(axes, look.title_of(_plotted(source.point for source in sources)))
-    look.add_legend(axes, handles, look.left_out_text([source.label for source in sources]))
+    note = look.left_out_text([source.label for source in sources])
+    look.add_legend(axes, handles, note, makes_room=ax is None)
     return axes
 
 

@@ -4,6 +4,7 @@ matplotlib.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 GREY = "#767676"
 BAND_OPACITY = 0.18
+LEGEND_DISTANCE, LEGEND_LINE_HEIGHT = 0.65, 0.22  # inches, below the axes and of one line
 TOP_OF_SHARES = 1.03  # markers at 1 are seen whole
 LABEL_WIDTH = 42  # characters of a line of an axis's name
 LONGEST_LABEL = 60  # characters of a name in a legend
@@ -35,7 +37,7 @@ CONTROL_TEXTS = {"concurrency": "requests in flight", "request_rate": "load (req
 SVG_SETTINGS = {"svg.hashsalt": "orchestrator", "svg.fonttype": "none"}  # the same bytes each time
 
 
-def new_axes(width: float = 7.2, height: float = 5.4) -> Axes:
+def new_axes(width: float = 7.2, height: float = 4.4) -> Axes:
     """Axes of a new figure, which a notebook shows; inches. Raises InputError where matplotlib is
     missing.
     """
@@ -123,10 +125,10 @@ def _listed(names: Iterable[str]) -> str:
     return f"{shown} and {hidden} more" if hidden > 0 else shown
 
 
-def left_out_text(labels: Sequence[str]) -> str:
-    """Names those of ``labels`` that are not drawn; empty where all are."""
+def left_out_text(labels: Sequence[str], how: str = "not drawn") -> str:
+    """Names those of ``labels`` that are not drawn, after ``how``; empty where all are."""
     hidden = labels[MOST_CURVES:]
-    return f"not drawn: {_listed(hidden)}" if hidden else ""
+    return f"{how}: {_listed(hidden)}" if hidden else ""
 
 
 def add_title(axes: Axes, text: str) -> None:
@@ -141,20 +143,35 @@ def name_axes(axes: Axes, x_text: str, y_text: str) -> None:
     axes.set_axisbelow(True)
 
 
-def add_legend(axes: Axes, handles: Sequence[Any], note: str = "") -> None:
-    """A legend below the axes, in two columns where names are short. ``note``: a line at its end."""
+def add_legend(
+    axes: Axes, handles: Sequence[Any], note: str = "", *, makes_room: bool = False
+) -> None:
+    """A legend below the axes, in two columns where names are short.
+
+    ``note``: a line at its end. ``makes_room``: the figure becomes higher by the legend.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import ScaledTranslation
+
     every = [*handles, *note_handles(note)]
     if not every:
         return
-    widest = max(len(each.get_label()) for each in handles) if handles else 0
+    widest = max(len(handle.get_label()) for handle in handles) if handles else 0
+    columns = 2 if len(every) > 4 and widest <= WIDEST_IN_TWO_COLUMNS else 1
+    figure = axes.figure
+    below_labels = ScaledTranslation(0, -LEGEND_DISTANCE, figure.dpi_scale_trans)
     axes.legend(
         handles=every,
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=2 if len(every) > 4 and widest <= WIDEST_IN_TWO_COLUMNS else 1,
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=axes.transAxes + below_labels,
+        ncols=columns,
         fontsize="small",
         frameon=False,
     )
+    if makes_room and isinstance(figure, Figure):
+        lines = math.ceil(len(handles) / columns) + len(note) // LONGEST_LABEL + 1
+        figure.set_figheight(figure.get_figheight() + lines * LEGEND_LINE_HEIGHT)
 
 
 def note_handles(note: str) -> list[Any]:

@@ -33,7 +33,7 @@ CURVES = ("output_token_throughput", "ttft_ms.p99", "tpot_ms.p99", "attainment")
 MOST_GROUPS = 6  # of one picture: more would not fit a page
 PANEL_COLUMNS = 3
 LEGEND_COLUMNS = 3
-PANEL_WIDTH, PANEL_HEIGHT, LEGEND_LINE_HEIGHT = 4.6, 3.4, 0.25  # inches
+PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.4  # inches
 PNG_DOTS = 120  # per inch
 
 
@@ -78,7 +78,7 @@ class _Group:
     def height(self) -> float:
         """In inches, with the title and the legend."""
         legend_lines = math.ceil(len(frontier_handles(self.series)) / LEGEND_COLUMNS) + 1
-        return self.rows * PANEL_HEIGHT + 0.5 + legend_lines * LEGEND_LINE_HEIGHT
+        return self.rows * PANEL_HEIGHT + 0.5 + legend_lines * look.LEGEND_LINE_HEIGHT
 
 
 def check_picture_path(path: Path) -> None:
@@ -91,7 +91,8 @@ def check_picture_path(path: Path) -> None:
 def write_picture(path: Path, shown: ShownResults) -> Picture:
     """Writes the frontier and the curves of each group; the same points give the same bytes.
 
-    Raises InputError where nothing was measured, and as ``check_picture_path`` does.
+    Raises InputError where nothing was measured, where the file cannot be written, and as
+    ``check_picture_path`` does.
     """
     check_picture_path(path)
     groups = [_group(documents) for documents in _documents_of_groups(shown)]
@@ -99,8 +100,13 @@ def write_picture(path: Path, shown: ShownResults) -> Picture:
         raise InputError(f"--plot {path}: no point there has figures to draw")
     drawn = groups[:MOST_GROUPS]
     partial = path.with_name(f".{path.name}.partial")
-    _save(_figure(drawn), partial, path.suffix.lower().removeprefix("."))
-    partial.replace(path)  # a picture that was there stays until this one is whole
+    figure = _figure(drawn)
+    try:
+        _save(figure, partial, path.suffix.lower().removeprefix("."))
+        partial.replace(path)  # a picture that was there stays until this one is whole
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"--plot {path}: {error.strerror or error}") from error
     left_out = [group.title for group in groups[MOST_GROUPS:]]
     for group in drawn:
         left_out += [each.label for each in group.series[MOST_CURVES:]]
@@ -154,7 +160,7 @@ def _draw_group(group: _Group, part: Any) -> None:
     for axes in every[len(group.panels) :]:
         axes.set_axis_off()
     handles = frontier_handles(group.series)
-    note = look.left_out_text([each.label for each in group.series])
+    note = look.left_out_text([each.label for each in group.series], "without curves")
     part.legend(
         handles=[*handles, *look.note_handles(note)],
         loc="outside lower center",

@@ -83,7 +83,7 @@ def timeline(
     _shade_warm_up(axes)
     look.add_title(axes, title or _title_of_frame(frame))
     names = [f"replica {of_replica.replica}" for of_replica in replicas]
-    look.add_legend(axes, handles, look.left_out_text(names))
+    look.add_legend(axes, handles, look.left_out_text(names), makes_room=ax is None)
     return axes
 
 

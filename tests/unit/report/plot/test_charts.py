@@ -144,6 +144,24 @@ def test_a_level_of_all_at_once_and_a_missing_figure_are_not_drawn() -> None:
     assert lines(plot.curve(frame(*rows)))["tp=1"] == [[2.0, 200.2]]
 
 
+def test_loads_that_double_have_equal_distances() -> None:
+    far = plot.curve(frame(*(row(level=float(level)) for level in (1, 4, 16))))
+    assert (far.get_xscale(), far.get_ylim()[0]) == ("log", 0.0)
+    assert plot.curve(frame(row(level=1.0), row(level=4.0))).get_xscale() == "linear"
+
+
+def test_a_long_legend_takes_no_room_from_the_axes() -> None:
+    heights = []
+    for deployments in (1, 8):
+        names = [f"a deployment of a long name, {n}" for n in range(deployments)]
+        axes = plot.curve(frame(*(row(name) for name in names)))
+        axes.figure.canvas.draw()
+        heights.append(axes.get_window_extent().height)
+        legend = axes.get_legend().get_window_extent()
+        assert legend.y1 < axes.xaxis.label.get_window_extent().y0
+    assert heights[1] == pytest.approx(heights[0], rel=0.2)
+
+
 def test_levels_of_two_controls_have_no_common_axis() -> None:
     rows = [row(), row("tp=2", control="request_rate")]
     with pytest.raises(InputError, match="no common axis"):

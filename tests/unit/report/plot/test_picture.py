@@ -84,6 +84,11 @@ def test_another_ending_is_refused(store: Store, tmp_path: Path, name: str) -> N
     assert not path.exists()
 
 
+def test_a_folder_that_is_not_there_is_said(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file or directory"):
+        invoke("results", store.uri, "--plot", str(tmp_path / "nowhere" / "a.png"))
+
+
 @pytest.mark.parametrize("option", ["--format=json", "--launches", "--profile", "--columns=level"])
 def test_options_of_tables_are_refused(store: Store, tmp_path: Path, option: str) -> None:
     with pytest.raises(click.UsageError, match="in place of a table"):
