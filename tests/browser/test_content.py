@@ -75,7 +75,7 @@ def test_a_claim_is_marked_apart(opened):
     assert levels_probed.locator("tbody tr").count() == 6
 
 
-def test_paper_is_wide_enough_and_shows_what_was_folded(opened):  # noqa: F811
+def test_paper_is_wide_enough_and_shows_what_was_folded(opened):
     opened.set_viewport_size({"width": 718, "height": 1018})  # A4 with its margins
     opened.emulate_media(media="print")
     assert opened.evaluate("document.documentElement.scrollWidth") <= 718
@@ -85,7 +85,7 @@ def test_paper_is_wide_enough_and_shows_what_was_folded(opened):  # noqa: F811
     assert opened.evaluate(visible)
 
 
-def test_without_a_script_every_table_is_there(browser, uri, tmp_path):  # noqa: F811
+def test_without_a_script_every_table_is_there(browser, uri, tmp_path):
     output = tmp_path / "report.html"
     CliRunner().invoke(cli, ["report", uri, "--output", str(output)])
     context = browser.new_context(java_script_enabled=False)
@@ -102,3 +102,11 @@ def test_without_a_script_every_table_is_there(browser, uri, tmp_path):  # noqa:
     ]
     assert page.locator("section.how table tbody tr").count() > 15
     context.close()
+
+
+def test_a_link_that_is_pasted_over_the_address_is_followed(opened):
+    opened.evaluate("location.hash = '#group=1&price=2&ratio=7'")
+    opened.wait_for_selector("#price-table tbody tr")
+    assert opened.get_by_role("tab").nth(1).get_attribute("aria-selected") == "true"
+    assert opened.locator("#price").input_value() == "2"
+    assert "7 times an input token" in opened.locator("#price-limits").inner_text()

@@ -171,6 +171,16 @@ const app = (() => {
     }, ADDRESS_DELAY_MS);
   }
 
+  /* Shows what another address says, as of a link that was pasted over this one. */
+  function followAddress() {
+    clearTimeout(addressTimer);
+    if (shown.choices === null) return;
+    shown.choices = { ...FIRST_CHOICES };
+    readAddress();
+    mendChoices();
+    showAll();
+  }
+
   // Tabs and the answers of Python
 
   function showTabs() {
@@ -720,6 +730,7 @@ const app = (() => {
     byId("curve-metric").addEventListener("change", (event) => chooseForChart("metric", event.currentTarget.value, "curves"));
     byId("heat-x").addEventListener("change", (event) => chooseForChart("heatX", event.currentTarget.value, "heat"));
     byId("heat-y").addEventListener("change", (event) => chooseForChart("heatY", event.currentTarget.value, "heat"));
+    addEventListener("hashchange", followAddress);
     addEventListener("resize", () => drawn.resize());
     addEventListener("beforeprint", () => { drawn.resize(); drawn.drawAll(); });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", takeTheme);
