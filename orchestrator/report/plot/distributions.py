@@ -23,6 +23,7 @@ from orchestrator.report.plot.points import (
     PlottedPoint,
     points_of_documents,
     series_of,
+    values_of,
 )
 from orchestrator.report.selection import JudgedExperiment, experiments, with_limits
 from orchestrator.results.root import open_results
@@ -117,7 +118,7 @@ def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_S
     if frame is None:
         ids = _best_first([[point.point_id for point in each.points] for each in series])
     else:
-        ids = [each for each in frame["point_id"].to_list() if each in by_id]
+        ids = [each for each in values_of(frame, "point_id") if each in by_id]
     return [_Source(by_id[each], stores[each], labels[each]) for each in ids]
 
 

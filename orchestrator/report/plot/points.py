@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from orchestrator.analysis.frontier import on_frontier
 from orchestrator.analysis.knee import knees
@@ -29,7 +30,7 @@ _NAMES = (
 )
 _NUMBERS = ("level", "per_user", "per_device", "per_device.lower", "per_device.upper")
 COLUMNS = (*_NAMES, "emulated", *_NUMBERS)  # what every picture of points needs
-Frame = Any  # pandas.DataFrame or polars.DataFrame
+Frame = Any  # pandas.DataFrame, polars.DataFrame or pyarrow.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +120,25 @@ def points_of_documents(
 def _points_of_frame(frame: Frame, more_columns: Iterable[str]) -> list[PlottedPoint]:
     columns = {}
     for name in (*COLUMNS, *more_columns):
-        if name not in frame.columns:
+        if name not in column_names_of(frame):
             raise InputError(
                 f"this frame has no column {name!r}; orchestrator.points(uri) has those that"
                 " pictures need"
             )
-        columns[name] = frame[name].to_list()
+        columns[name] = values_of(frame, name)
     return _points(columns)
+
+
+def column_names_of(frame: Frame) -> list[str]:
+    """The names of the columns of a pandas or Polars frame, or of an Arrow table."""
+    return list(frame.column_names if isinstance(frame, pa.Table) else frame.columns)
+
+
+def values_of(frame: Frame, name: str) -> list[Any]:
+    """The values of a column of such a frame."""
+    column = frame[name]
+    values: list[Any] = column.to_pylist() if isinstance(frame, pa.Table) else column.to_list()
+    return values
 
 
 def _points(columns: Mapping[str, Sequence[object]]) -> list[PlottedPoint]:

@@ -16,9 +16,11 @@ from orchestrator.report.plot import look
 from orchestrator.report.plot.points import (
     MOST_CURVES,
     Frame,
+    column_names_of,
     number_of,
     points_of_documents,
     stored_documents,
+    values_of,
 )
 from orchestrator.spec.load import load_text
 
@@ -93,9 +95,9 @@ def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[Readings]
     """
     columns = {}
     for name in COLUMNS:
-        if name not in frame.columns:
+        if name not in column_names_of(frame):
             raise InputError(f"this frame has no column {name!r}; take orchestrator.series(...)")
-        columns[name] = frame[name].to_list()
+        columns[name] = values_of(frame, name)
     if len(set(columns["point_id"])) > 1:
         raise InputError("this frame has several points: a time line shows one")
     repeats = sorted(set(columns["repeat"]))
@@ -158,7 +160,8 @@ def _shade_warm_up(axes: Axes) -> None:
 
 
 def _title_of_frame(frame: Frame) -> str:
-    return f"point {frame['point_id'].to_list()[0]}"
+    point_id = values_of(frame, "point_id")[0]
+    return f"point {point_id}"
 
 
 def _title_of_stored(uri: str, point_id: str) -> str | None:

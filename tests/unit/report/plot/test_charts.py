@@ -21,7 +21,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.report.columns import point_columns
 from orchestrator.report.plot.charts import needed_columns
 from orchestrator.report.plot.picture import CURVES
-from orchestrator.report.plot.points import COLUMNS, MOST_CURVES
+from orchestrator.report.plot.points import COLUMNS, MOST_CURVES, values_of
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 
@@ -219,7 +219,7 @@ def test_a_frontier_of_several_workloads_is_refused() -> None:
         plot.frontier(frame(row(), row(workload="code")))
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
 def test_stored_results_are_drawn_as_their_frame_would_be(library: Any, store: Store) -> None:
     run(store, planned(levels=[2, 4]))
     points = orchestrator.points(store.uri, library=library)
@@ -228,7 +228,8 @@ def test_stored_results_are_drawn_as_their_frame_would_be(library: Any, store: S
         assert lines(of_uri) == lines(of_frame)
         assert bands(of_uri) == bands(of_frame)
         drawn = {tuple(vertex) for line in lines(of_frame).values() for vertex in line}
-        assert drawn == set(zip(points["level"].to_list(), points[y].to_list(), strict=True))
+        levels, values = values_of(points, "level"), values_of(points, y)
+        assert drawn == set(zip(levels, values, strict=True))
     assert lines(plot.frontier(store.uri)) == lines(plot.frontier(points))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from matplotlib import pyplot
 
@@ -42,7 +43,7 @@ def lines(axes: Any) -> dict[str, list[list[float]]]:
     return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
 
 
-@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.Table.from_pylist])
 def test_lines_are_the_readings_in_order_of_time(library: Any) -> None:
     axes = plot.timeline(library([reading(5.1), reading(-4.9), reading(0.1)]))
     assert lines(axes) == {
