@@ -124,7 +124,7 @@ def printed(name: str, times: PageTimes) -> None:
         ("slider to all charts", times.all_charts),
     ):
         ordered = sorted(values)
-        p95 = ordered[int(0.95 * (len(ordered) - 1))]
+        p95 = ordered[round(0.95 * (len(ordered) - 1))]
         middle = statistics.median(ordered)
         print(f"  {title}: {middle:.0f} ms median, {p95:.0f} ms p95, {ordered[0]:.0f} ms least")
 

@@ -177,6 +177,8 @@ const charts = (() => {
   function heat(chart, columns, rows, cells, names) {
     const { soft, paper } = theme();
     const values = cells.map((cell) => cell.value);
+    const least = Math.min(...values);
+    const most = Math.max(...values);
     const option = base(`${names.value} by ${names.x} and ${names.y}`);
     option.legend.show = false;
     option.tooltip.formatter = (item) => `${names.x} ${columns[item.value[0]]}, ${names.y} ${rows[item.value[1]]}\n${number(item.value[2])} ${names.value}\n${item.data.label}`;
@@ -188,9 +190,9 @@ const charts = (() => {
       xAxis: axis(names.x, { ...category, data: columns, axisLabel: { ...label, width: 110 } }),
       yAxis: axis(names.y, { ...category, data: rows, nameGap: 80, axisLabel: { ...label, width: 90 } }),
       visualMap: {
-        show: cells.length > 1, min: Math.min(...values, 0), max: Math.max(...values, 1), right: 0, top: "middle",
+        show: most > least, min: most > least ? least : 0, max: cells.length > 0 ? most : 1, right: 0, top: "middle",
         inRange: { color: HEAT_COLOURS }, textStyle: { color: soft },
-        formatter: number, itemHeight: 100, calculable: false,
+        text: [number(most), number(least)], itemHeight: 100, calculable: false,
       },
       series: [{
         type: "heatmap", progressive: 0, itemStyle: { borderColor: paper, borderWidth: 2 },

@@ -4,7 +4,7 @@ The records are written as JSON under their own names; ``judge.js`` reads them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -192,7 +192,7 @@ class Payload:
     def encoded(self) -> dict[str, str]:
         """All of it as texts that a page may hold: compressed, in base64."""
         described = {
-            "groups": [asdict(group) for group in self.groups],
+            "groups": self.groups,
             "stops": self.stops,
             "student_t": self.student_t,
         }

@@ -4,7 +4,7 @@ A page holds those of at most MOST_TIMELINES points, first of the deployments th
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -74,9 +74,8 @@ class Timelines:
 
     def encoded(self) -> dict[str, str | int]:
         """All of it as what a page may hold."""
-        described = [asdict(timeline) for timeline in self.timelines]
         return {
-            "timelines": packed(orjson.dumps(described)),
+            "timelines": packed(orjson.dumps(self.timelines)),
             "kept": len(self.timelines),
             "left_out": self.left_out,
         }
