@@ -16,9 +16,15 @@ from orchestrator.results.store import Store
 TABLE = "engine_metrics"
 _KEYS = ("measurement_id", "attempt_id")
 _UNITS = {
+    "unix_ns": "ns",
     "queue_time_s_sum": "s",
     "ttft_s_sum": "s",
-    "unix_ns": "ns",
+    "prefix_query_tokens_total": "tokens",
+    "prefix_hit_tokens_total": "tokens",
+    "spec_draft_tokens_total": "tokens",
+    "spec_accepted_tokens_total": "tokens",
+    "prompt_tokens_total": "tokens",
+    "generation_tokens_total": "tokens",
 }
 
 

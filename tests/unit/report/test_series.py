@@ -77,6 +77,9 @@ def test_columns_say_what_they_are(store: Store) -> None:
     commit(store, "m0", [reading(3.0, running=2)])
     frame = orchestrator.series(store.uri, "p0")
     assert frame.attrs["units"]["seconds"] == "s"
+    names_of_tokens = [name for name in frame.columns if name.endswith("_tokens_total")]
+    assert len(names_of_tokens) == 6
+    assert {frame.attrs["units"][name] for name in names_of_tokens} == {"tokens"}
     assert frame.attrs["descriptions"]["kv_usage"] == "share of the KV cache in use now, 0 to 1"
 
 
