@@ -22,6 +22,7 @@ COMMANDS = {
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",
     "report": "orchestrator.cli.report:report",
+    "watch": "orchestrator.cli.watch:watch",
     "status": "orchestrator.cli.status:status",
     "stop": "orchestrator.cli.stop:stop",
     "doctor": "orchestrator.cli.doctor:doctor",

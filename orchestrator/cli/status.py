@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from orchestrator.cli.results_uri import no_file
-
-if TYPE_CHECKING:
-    from orchestrator.report.documents.run import ExperimentRuns
-    from orchestrator.results.runs import Runs
 
 EXAMPLES = """
 \b
@@ -36,12 +30,13 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     from orchestrator.base.redaction import redact_all
     from orchestrator.base.text import listed
     from orchestrator.report.as_json import runs_json
+    from orchestrator.report.documents.run import experiment_runs
     from orchestrator.report.formats import json_text
     from orchestrator.report.run_status import run_text
     from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
 
-    documents = [_documents(runs) for runs in runs_at(uri, experiment)]
+    documents = [experiment_runs(runs) for runs in runs_at(uri, experiment)]
     if form == "json":
         objects = [runs_json(document) for document in documents]
         click.echo(json_text(redact_all(objects)))
@@ -53,14 +48,3 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     idle = [document.experiment for document in documents if not document.runs]
     if idle:
         echo(f"no run on record: {listed(idle)}")
-
-
-def _documents(runs: Runs) -> ExperimentRuns:
-    from orchestrator.report.documents.run import ExperimentRuns, RunDocument
-
-    ages_s = runs.file_ages_s()
-    documents = []
-    for record, _ in runs.all():
-        age_s = ages_s.get(f"{record.run_id}.json", 0.0)
-        documents.append(RunDocument(runs.experiment, record, age_s))
-    return ExperimentRuns(runs.experiment, tuple(documents))

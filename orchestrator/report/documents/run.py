@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from orchestrator.results.runs import SILENT_S, RunRecord
+from orchestrator.results.runs import SILENT_S, RunRecord, Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,13 @@ class ExperimentRuns:
 
     experiment: str
     runs: tuple[RunDocument, ...]
+
+
+def experiment_runs(runs: Runs) -> ExperimentRuns:
+    """The runs of one experiment, as their records say now."""
+    ages_s = runs.file_ages_s()
+    documents = []
+    for record, _ in runs.all():
+        age_s = ages_s.get(f"{record.run_id}.json", 0.0)
+        documents.append(RunDocument(runs.experiment, record, age_s))
+    return ExperimentRuns(runs.experiment, tuple(documents))

@@ -7,7 +7,7 @@ are the ones of this folder, by their hashes.
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -56,6 +56,20 @@ SCRIPTS = (
 MOST_LEFT_OUT = 40  # levels and deployments that are named; all are counted
 
 
+LIVE_SCRIPT = "live.js"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """Where a served page stands, for its questions. ``edition``: of its stops; ``attempts``: how
+    many its bins hold; ``says``: what the runs do.
+    """
+
+    edition: int
+    attempts: int
+    says: str
+
+
 @dataclass(frozen=True, slots=True)
 class Inlined:
     """A script or a style that stands in the page. ``source``: allowed by the page's policy."""
@@ -100,7 +114,7 @@ def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
     requests than a browser can judge.
     """
     content = page_content(uri, stored)
-    html = page_html(content.document, content.payload, content.timelines)
+    html = page_html(content)
     return Page(html.encode(), content.payload.requests, content.has_answer)
 
 
@@ -129,8 +143,12 @@ def page_content(
     )
 
 
-def page_html(document: PageDocument, payload: Payload, timelines: Timelines) -> str:
-    """The page as one text. ``payload``, ``timelines``: of the document's experiments."""
+def page_html(
+    content: PageContent, live: LiveState | None = None, *, has_scripts: bool = True
+) -> str:
+    """The page as one text. ``live``: it is served, and asks its server for changes. Without
+    scripts it holds no payload either.
+    """
     templates = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -141,12 +159,14 @@ def page_html(document: PageDocument, payload: Payload, timelines: Timelines) ->
     templates.filters["figure"] = lambda value: "" if value is None else figure(value)
     templates.filters["three"] = lambda value: float(f"{value:.3g}")
     templates.filters["level"] = level_of
-    scripts = [_inlined(name) for name in SCRIPTS]
+    names = (*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS
+    scripts = [_inlined(name) for name in names] if has_scripts else []
     style = _inlined("style.css")
     return templates.get_template("page.html.j2").render(
-        page=document,
-        payload=payload.encoded(),
-        timelines=timelines.encoded(),
+        page=content.document,
+        payload=content.payload.encoded() if has_scripts else {},
+        timelines=content.timelines.encoded(),
+        live=None if live is None else asdict(live),
         scripts=scripts,
         style=style,
         version=__version__,

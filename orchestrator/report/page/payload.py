@@ -3,6 +3,8 @@
 The records are written as JSON under their own names; ``judge.js`` reads them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -164,6 +166,14 @@ class RequestBins:
         self._attempts[ids] = BinnedAttempt(self.requests, int(order.size), centres)
         self.requests += int(order.size)
 
+    def copy(self) -> RequestBins:
+        """Bins that grow by themselves; the arrays are shared."""
+        copied = RequestBins(self.stops)
+        copied.requests = self.requests
+        copied._attempts = dict(self._attempts)
+        copied._planes = {name: list(planes) for name, planes in self._planes.items()}
+        return copied
+
     def encoded(self, after: int = 0) -> bytes:
         """The three planes one after the other. ``after``: how many attempts to leave out."""
         planes = [plane for name in LATENCIES for plane in self._planes[name][after:]]
@@ -189,8 +199,10 @@ class Payload:
     def requests(self) -> int:
         return self.bins.requests
 
-    def encoded(self) -> dict[str, str]:
-        """All of it as texts that a page may hold: compressed, in base64."""
+    def encoded(self, after: int = 0) -> dict[str, str]:
+        """All of it as texts that a page may hold: compressed, in base64. ``after``: how many
+        attempts to leave out of the bins.
+        """
         described = {
             "groups": self.groups,
             "stops": self.stops,
@@ -198,7 +210,7 @@ class Payload:
         }
         return {
             "described": packed(orjson.dumps(described)),
-            "bins": packed_bins(self.bins.encoded()),
+            "bins": packed_bins(self.bins.encoded(after)),
         }
 
 
@@ -207,8 +219,8 @@ def payload_of(
 ) -> Payload:
     """Everything that the page judges. ``experiments``: their points, judged by their own SLOs.
 
-    ``earlier``: bins that hold some of the attempts; those that it lacks are added. Raises
-    InputError for more than MOST_REQUESTS.
+    ``earlier``: bins that hold some of the attempts; those that it lacks are added to a copy.
+    Raises InputError for more than MOST_REQUESTS.
     """
     requests = sum(
         repeat.requests.scheduled
@@ -226,8 +238,9 @@ def payload_of(
         used = [repeat.head.ids for point in judged.points.current for repeat in point.used]
         unread = [ids for ids in used if earlier is None or ids not in earlier]
         latencies |= stored_limit_values(judged.experiment.store, unread, LATENCIES)
-    bins = earlier
-    if bins is None:
+    if earlier is not None:
+        bins = earlier.copy()
+    else:
         slos = [slo for judged in experiments for slo in judged.slos]
         bins = RequestBins(_stops(list(latencies.values()), slos))
     for ids, values in latencies.items():

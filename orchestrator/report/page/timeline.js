@@ -100,5 +100,5 @@ const timelines = (() => {
   /* After the answer is shown. */
   if (decode.isPossible()) addEventListener("load", () => setTimeout(read));
 
-  return { draw };
+  return { draw, read };
 })();

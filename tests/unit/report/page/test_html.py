@@ -14,7 +14,7 @@ from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
 from orchestrator.report.page.environment import EngineVersions, HardwareClass, Host, MeasuredWith
-from orchestrator.report.page.html import FOLDER, SCRIPTS, PageDocument, page_html
+from orchestrator.report.page.html import FOLDER, SCRIPTS, PageContent, PageDocument, page_html
 from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload, RequestBins
 from orchestrator.report.page.sections import (
     DeploymentAgreement,
@@ -82,7 +82,8 @@ def page(name: str) -> str:
         deployments=[deployment],
         points=[],
     )
-    return page_html(document, Payload([group], {}, [], RequestBins({})), Timelines([], 0))
+    payload = Payload([group], {}, [], RequestBins({}))
+    return page_html(PageContent(document, payload, Timelines([], 0), has_answer=False))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,54 @@
+"""``orchestrator watch``: the page of ``report`` while a sweep runs, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from orchestrator.cli.results_uri import no_file
+
+TOKEN = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
+EXAMPLES = f"""
+\b
+Examples:
+  orchestrator watch results/
+  orchestrator watch s3://bucket/sweeps --experiment quickstart --port 9000
+  curl -s http://127.0.0.1:8787/metrics
+
+\b
+The page answers as that of `report` and goes on by itself: what is measured appears within seconds, from a folder after
+about 2 s, from an object store after about 10 s. It only reads, so it may run anywhere that reads the results, and
+before the sweep begins. Beyond loopback (--host) requests need a token: that of {TOKEN}, else a new
+one, which is in the address that is printed; Prometheus sends it as a bearer token.
+docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("uri", callback=no_file)
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address of this machine to serve."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8787,
+    show_default=True,
+    help="0: any that is free.",
+)
+def watch(uri: str, experiment: str | None, host: str, port: int) -> None:
+    """Serve the page of what is at URI, kept up to date while a sweep runs."""
+    import secrets
+
+    from orchestrator.report.text import echo
+    from orchestrator.results.pandas_hook import leave_pandas_out
+    from orchestrator.web.server import LOOPBACK_NAMES, serve
+    from orchestrator.web.watched import WatchedResults
+
+    leave_pandas_out()
+    token = None
+    if host not in LOOPBACK_NAMES:
+        token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    serve(WatchedResults(uri, experiment), host, port, token, say=echo)

@@ -1,0 +1,68 @@
+"""The report's page as it is served: whole at first, then only what came since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.base.redaction import redact
+from orchestrator.report.documents.run import RunDocument
+from orchestrator.report.page.html import LiveState, page_html
+from orchestrator.spec.load import hours
+from orchestrator.web.watched import Watched
+
+WAITING = "nothing is stored here yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a page of the same edition lacks.
+
+    ``says``: what the runs do. ``attempts``: how many the page has then; ``described`` and ``bins``:
+    packed as in the page, the bins of new attempts alone. Both are empty where nothing was measured
+    since.
+    """
+
+    edition: int
+    attempts: int
+    says: str
+    described: str = ""
+    bins: str = ""
+
+
+def live_page(now: Watched) -> str:
+    """The whole page, which goes on by itself."""
+    return page_html(now.content, LiveState(now.edition, now.attempts, runs_text(now.runs)))
+
+
+def static_page(now: Watched) -> str:
+    """What the page shows without scripts, and the time lines."""
+    return page_html(now.content, has_scripts=False)
+
+
+def change_since(now: Watched, edition: int, attempts: int) -> Change:
+    """What a page lacks that has ``attempts`` of this edition."""
+    says = runs_text(now.runs)
+    is_known = now.edition == edition and now.attempts <= attempts
+    if is_known or now.edition != edition:
+        return Change(now.edition, now.attempts, says)
+    packed = now.content.payload.encoded(attempts)
+    return Change(now.edition, now.attempts, says, packed["described"], packed["bins"])
+
+
+def runs_text(runs: tuple[RunDocument, ...]) -> str:
+    """What the latest run of each experiment does."""
+    latest = {run.experiment: run for run in runs}
+    return redact("; ".join(map(_run_text, latest.values()))) or WAITING
+
+
+def _run_text(run: RunDocument) -> str:
+    record = run.record
+    text = f"{run.experiment}: {run.state}, {record.measured} of {record.total} measured"
+    if record.failed:
+        text += f", {record.failed} failed"
+    if record.left_s and run.state == "running":
+        text += f", ~{hours(record.left_s)} left"
+    doing = [f"{label}: {each.doing}" for label, each in record.deployments.items() if each.doing]
+    if doing and run.state == "running":
+        text += f" ({', '.join(doing[:3])}{', …' if len(doing) > 3 else ''})"
+    return text

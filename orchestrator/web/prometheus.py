@@ -1,0 +1,173 @@
+"""What Prometheus reads of a watched folder of results.
+
+Names and labels are a promise to dashboards: docs/grafana-dashboard.json reads them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from orchestrator.report.documents.answer import ComparisonDocument
+from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.documents.run import RunDocument
+from orchestrator.report.page.html import PageDocument
+from orchestrator.results.records import Distribution
+from orchestrator.spec.load import load_text
+from orchestrator.web.watched import Watched
+
+POINT_LABELS = ("experiment", "workload", "deployment", "load", "emulated")
+
+
+def exposition(watched: Watched) -> bytes:
+    """Everything as Prometheus' text."""
+    registry = CollectorRegistry()
+    _add_runs(registry, watched.runs)
+    if watched.content is not None:
+        document = watched.content.document
+        _add_points(registry, document)
+        _add_answers(registry, document.answer.comparisons)
+    return generate_latest(registry)
+
+
+def _add_runs(registry: CollectorRegistry, runs: Sequence[RunDocument]) -> None:
+    """The latest run of each experiment."""
+    latest = {run.experiment: run for run in runs}
+    state = Gauge(
+        "orchestrator_run_state",
+        "1 for the state that the latest run is in",
+        ("experiment", "state"),
+        registry=registry,
+    )
+    measurements = Gauge(
+        "orchestrator_run_measurements",
+        "Measurements of the latest run: asked, measured, failed, done by earlier runs (skipped)",
+        ("experiment", "kind"),
+        registry=registry,
+    )
+    left = Gauge(
+        "orchestrator_run_left_seconds",
+        "Seconds that the latest run is expected to take still",
+        ("experiment",),
+        registry=registry,
+    )
+    heartbeat = Gauge(
+        "orchestrator_run_heartbeat_age_seconds",
+        "Seconds since the latest run said that it is alive",
+        ("experiment",),
+        registry=registry,
+    )
+    for experiment, run in latest.items():
+        record = run.record
+        state.labels(experiment, run.state).set(1)
+        measurements.labels(experiment, "asked").set(record.total)
+        measurements.labels(experiment, "measured").set(record.measured)
+        measurements.labels(experiment, "failed").set(record.failed)
+        measurements.labels(experiment, "skipped").set(record.skipped)
+        heartbeat.labels(experiment).set(run.age_s)
+        if record.left_s is not None:
+            left.labels(experiment).set(record.left_s)
+
+
+def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
+    points = Gauge(
+        "orchestrator_points",
+        "Points by how they were measured: valid, another verdict, or failed",
+        ("experiment", "validity"),
+        registry=registry,
+    )
+    for section in document.experiments:
+        for validity, count in _by_validity(section.points).items():
+            points.labels(section.name, validity).set(count)
+    measured = [
+        point for section in document.experiments for point in section.points if point.point.used
+    ]
+    _add_figures(registry, measured)
+    attainment = Gauge(
+        "orchestrator_point_attainment_ratio",
+        "Share of all requests, failed ones included, that met the limits",
+        (*POINT_LABELS, "slo"),
+        registry=registry,
+    )
+    for point in measured:
+        for result in point.slo_results:
+            if result.attainment is not None:
+                labels = (*_labels(point), result.slo.name)
+                attainment.labels(*labels).set(result.attainment.estimate)
+
+
+def _by_validity(points: Iterable[PointDocument]) -> Counter[str]:
+    return Counter(point.point.validity if point.point.used else "failed" for point in points)
+
+
+def _add_figures(registry: CollectorRegistry, points: Iterable[PointDocument]) -> None:
+    throughput = Gauge(
+        "orchestrator_point_output_tokens_per_second",
+        "Output tokens per second of the steady window",
+        POINT_LABELS,
+        registry=registry,
+    )
+    latency = Gauge(
+        "orchestrator_point_latency_seconds",
+        "Latency from when a request was due, by percentile",
+        (*POINT_LABELS, "of", "percentile"),
+        registry=registry,
+    )
+    requests = Gauge(
+        "orchestrator_point_requests",
+        "Requests that were due in the window: scheduled, and those answered well (ok)",
+        (*POINT_LABELS, "outcome"),
+        registry=registry,
+    )
+    for point in points:
+        labels = _labels(point)
+        figures = point.point.figures
+        if figures.output_token_throughput is not None:
+            throughput.labels(*labels).set(figures.output_token_throughput)
+        requests.labels(*labels, "scheduled").set(figures.requests.scheduled)
+        requests.labels(*labels, "ok").set(figures.requests.ok)
+        _set_percentiles(latency, (*labels, "ttft"), figures.ttft_ms)
+        _set_percentiles(latency, (*labels, "tpot"), figures.tpot_ms)
+        _set_percentiles(latency, (*labels, "e2e"), figures.e2e_ms)
+
+
+def _set_percentiles(
+    gauge: Gauge, labels: tuple[str, ...], distribution: Distribution | None
+) -> None:
+    if distribution is None:
+        return
+    for name, milliseconds in (("50", distribution.p50), ("99", distribution.p99)):
+        if milliseconds is not None:
+            gauge.labels(*labels, name).set(milliseconds / 1000)
+
+
+def _labels(point: PointDocument) -> tuple[str, ...]:
+    """In the order of POINT_LABELS."""
+    head = point.point.head
+    load = load_text(head.control, head.level)
+    emulated = str(point.point.emulated).lower()
+    return head.experiment, head.workload, point.label, load, emulated
+
+
+def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDocument]) -> None:
+    best = Gauge(
+        "orchestrator_best_throughput",
+        "Throughput of the best deployment under the limits, in `unit`",
+        ("experiment", "workload", "slo", "deployment", "unit", "certain"),
+        registry=registry,
+    )
+    for document in comparisons:
+        if not document.ranking:
+            continue
+        comparison = document.comparison
+        winner = document.ranking[0].deployment
+        best.labels(
+            comparison.experiment,
+            comparison.workload,
+            comparison.slo.name,
+            winner.label,
+            document.unit,
+            str(comparison.certain).lower(),
+        ).set(winner.throughput.estimate)

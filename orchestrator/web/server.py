@@ -1,0 +1,218 @@
+"""Serves a watched folder of results: the page, its changes as server-sent events, and metrics.
+
+It only reads. A request for another host's name is refused (a page elsewhere could otherwise reach
+it by a name that resolves to this machine), and so is one without the token where there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from orchestrator.base.errors import InputError, OrchestratorError
+from orchestrator.base.redaction import redact
+from orchestrator.web.page import change_since, live_page, static_page
+from orchestrator.web.prometheus import exposition
+from orchestrator.web.watched import Watched, WatchedResults
+
+KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
+CLOSING_S = (
+    0.5  # for answers that are under way when it ends; event streams never end by themselves
+)
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",  # the address may hold the token
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where it listens. ``token``: what requests must hold; None: nothing."""
+
+    host: str
+    port: int
+    token: str | None
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK_NAMES
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        query = f"?token={self.token}" if self.token else ""
+        return f"http://{host}:{self.port}/{query}"
+
+    def answers_to(self, host_header: str) -> bool:
+        """Whether a request for this name is meant for it. Behind a token any name is."""
+        name = host_header.rpartition(":")[0] if _has_port(host_header) else host_header
+        return self.token is not None or name.strip("[]").lower() in LOOPBACK_NAMES
+
+
+def _has_port(host_header: str) -> bool:
+    return host_header.rpartition(":")[2].isdigit() and not host_header.endswith("]")
+
+
+class Watcher:
+    """Looks at the results again and again, and tells everybody who listens."""
+
+    def __init__(self, results: WatchedResults) -> None:
+        self.results = results
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Looks until it is cancelled. A storage that does not answer is asked again."""
+        said = ""
+        while True:
+            try:
+                is_changed = await asyncio.to_thread(self.results.look)
+                said = ""
+            except OrchestratorError as error:
+                is_changed = False
+                if str(error) != said:
+                    said = str(error)
+                    print(f"note: {redact(said)}", file=sys.stderr)
+            if is_changed:
+                async with self._changed:
+                    self._changed.notify_all()
+            await asyncio.sleep(self.results.pause_s)
+
+    async def after(self, seen: Watched) -> Watched:
+        """What is known once it is no longer ``seen``, or after KEEP_ALIVE_S."""
+
+        def is_other() -> bool:
+            return self.results.now is not seen
+
+        async with self._changed:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(is_other), KEEP_ALIVE_S)
+        return self.results.now
+
+
+def application(results: WatchedResults, address: Address) -> web.Application:
+    """The server of these results, at this address."""
+    watcher = Watcher(results)
+    handlers = _Handlers(watcher)
+    app = web.Application(middlewares=[_gate(address)])
+    app.router.add_get("/", handlers.page)
+    app.router.add_get("/parts", handlers.parts)
+    app.router.add_get("/events", handlers.events)
+    app.router.add_get("/metrics", handlers.metrics)
+    app.router.add_get("/healthz", handlers.health)
+    app.cleanup_ctx.append(_looking(watcher))
+    return app
+
+
+def serve(
+    results: WatchedResults, host: str, port: int, token: str | None, say: Callable[[str], None]
+) -> None:
+    """Serves until it is interrupted. ``say``: is told the address once it answers.
+
+    Raises InputError where nothing can listen at this address.
+    """
+    try:
+        listener = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --port"
+        ) from error
+    address = Address(host, listener.getsockname()[1], token)
+    web.run_app(
+        application(results, address),
+        sock=listener,
+        print=lambda _: say(f"watching {results.uri} at {address.url} (Ctrl-C ends it)"),
+        access_log=None,
+        shutdown_timeout=CLOSING_S,
+    )
+
+
+def _looking(watcher: Watcher) -> Callable[[web.Application], AsyncIterator[None]]:
+    async def looking(_: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(watcher.run())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    return looking
+
+
+def _gate(address: Address) -> Middleware:
+    """Refuses strangers, and gives every answer its headers."""
+
+    @web.middleware
+    async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not address.answers_to(request.headers.get("Host", "")):
+            raise web.HTTPForbidden(text="this server answers to localhost alone\n")
+        if address.token is not None and not _holds_token(request, address.token):
+            raise web.HTTPUnauthorized(text="the address needs ?token=..., as it was printed\n")
+        return await handler(request)
+
+    return gate
+
+
+def _holds_token(request: web.Request, token: str) -> bool:
+    """As ``?token=`` in the address, or as a bearer token, as Prometheus sends it."""
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    given = request.query.get("token", bearer)
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+class _Handlers:
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._results = watcher.results
+
+    async def page(self, request: web.Request) -> web.Response:
+        html = await asyncio.to_thread(live_page, self._results.now)
+        return web.Response(text=html, content_type="text/html", headers=HEADERS)
+
+    async def parts(self, request: web.Request) -> web.Response:
+        """What the page shows without its scripts' help."""
+        html = await asyncio.to_thread(static_page, self._results.now)
+        return web.Response(text=html, content_type="text/html", headers=HEADERS)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        body = await asyncio.to_thread(exposition, self._results.now)
+        headers = {**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=body, headers=headers)
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n", headers=HEADERS)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """What the page lacks, from ``edition`` and ``attempts`` of its address on."""
+        edition = _number(request, "edition")
+        attempts = _number(request, "attempts")
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        now = self._results.now
+        while True:
+            change = await asyncio.to_thread(change_since, now, edition, attempts)
+            await response.write(f"data: {json.dumps(asdict(change))}\n\n".encode())
+            if change.edition != edition:
+                return response  # the page loads itself again
+            attempts = change.attempts
+            seen = now
+            while now is seen:
+                await response.write(b": still here\n\n")
+                now = await self._watcher.after(seen)
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "0")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,150 @@
+"""What a watched folder of results holds. It is read again when something in it has changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from orchestrator.base.errors import InputError
+from orchestrator.report.documents.run import RunDocument, experiment_runs
+from orchestrator.report.page.html import PageContent, page_content
+from orchestrator.report.selection import experiments
+from orchestrator.results.blobs import Blobs
+from orchestrator.results.location import parse_location
+from orchestrator.results.root import Results, open_results
+from orchestrator.results.runs import Runs
+
+LOCAL_PAUSE_S = 2.0  # between two looks at a folder of this machine
+REMOTE_PAUSE_S = 10.0  # between two listings of an object store, which costs money
+MOST_BUSY = 0.01  # the share of time that looking may take where nothing changes
+# stops are chosen from what was measured by then; with as many requests again they are chosen anew
+GROWTH_OF_STOPS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """A file as its folder lists it. When it is written again its stamp changes."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What tells whether anything changed. ``commits``: files that hold measurements, launches and
+    plans; ``records``: those of runs, which change with each heartbeat.
+    """
+
+    commits: frozenset[FileStamp] = frozenset()
+    records: frozenset[FileStamp] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known at one moment.
+
+    ``edition``: another one has other stops, and a
+    page of an earlier edition must be loaded again. ``attempts``: how many are in the bins.
+    """
+
+    content: PageContent
+    runs: tuple[RunDocument, ...] = ()
+    edition: int = 0
+    attempts: int = 0
+
+
+class WatchedResults:
+    """Looks at results and keeps what it has read."""
+
+    def __init__(self, uri: str, experiment: str | None = None) -> None:
+        """``experiment``: None for all that are there."""
+        self.uri = uri
+        self.experiment = experiment
+        self.now = Watched(page_content(uri, ()))
+        self._listing = Listing()
+        self._look_s = 0.0
+        self._requests_of_stops = 0
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next look."""
+        is_local = parse_location(self.uri).is_local
+        least_s = LOCAL_PAUSE_S if is_local else REMOTE_PAUSE_S
+        return max(least_s, self._look_s / MOST_BUSY)
+
+    def look(self) -> bool:
+        """Reads what changed since the last look; returns whether anything did.
+
+        Raises OrchestratorError where the storage does not answer.
+        """
+        began_s = time.perf_counter()
+        listing = self._list()
+        self._look_s = time.perf_counter() - began_s
+        if listing == self._listing:
+            return False
+        content = self.now.content
+        edition = self.now.edition
+        if listing.commits != self._listing.commits:
+            content = self._read()
+            if content.payload.bins.stops is not self.now.content.payload.bins.stops:
+                self._requests_of_stops = content.payload.requests
+                edition += 1
+        self.now = Watched(
+            content=content,
+            runs=tuple(self._runs()),
+            edition=edition,
+            attempts=len(content.payload.bins),
+        )
+        self._listing = listing  # last: what could not be read is read at the next look
+        return True
+
+    def _list(self) -> Listing:
+        results = self._results()
+        if results is None:
+            return Listing()
+        blobs = Blobs(parse_location(results.uri))
+        commits: list[FileStamp] = []
+        records: list[FileStamp] = []
+        for name in self._names(results):
+            commits += _stamps(blobs.listing(f"{name}/commits"))
+            commits += _stamps(blobs.listing(name, recursive=False))  # its plan
+            records += _stamps(blobs.listing(f"{name}/runs", recursive=False))
+        return Listing(frozenset(commits), frozenset(records))
+
+    def _results(self) -> Results | None:
+        """None while the folder holds no experiment."""
+        try:
+            return open_results(self.uri)
+        except InputError:
+            return None
+
+    def _names(self, results: Results) -> list[str]:
+        return [name for name in results.experiments if self.experiment in (None, name)]
+
+    def _read(self) -> PageContent:
+        results = self._results()
+        if results is None or not self._names(results):
+            return page_content(self.uri, ())
+        stored = experiments(results, self.experiment)
+        content = page_content(self.uri, stored, self.now.content.payload.bins)
+        if content.payload.requests < GROWTH_OF_STOPS * self._requests_of_stops:
+            return content
+        return page_content(self.uri, stored)
+
+    def _runs(self) -> Iterator[RunDocument]:
+        results = self._results()
+        if results is None:
+            return
+        for name in self._names(results):
+            yield from experiment_runs(Runs(results.uri, name)).runs
+
+
+def _stamps(files: Iterable[fs.FileInfo]) -> Iterator[FileStamp]:
+    """Pages are left out: a page is written after what it shows."""
+    for file in files:
+        if file.is_file and not file.base_name.endswith(".html"):
+            yield FileStamp(file.path, file.size, file.mtime_ns or 0)

@@ -1,0 +1,103 @@
+"""What Prometheus reads, with its own parser; and that the dashboard asks for nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from orchestrator.report.documents.run import RunDocument
+from orchestrator.results.runs import RunRecord
+from orchestrator.results.store import Store
+from orchestrator.web.prometheus import exposition
+from orchestrator.web.watched import Watched, WatchedResults
+from tests.unit.plan.test_current import planned, run
+from tests.unit.report.stores import points_of
+
+DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store.open(str(tmp_path_factory.mktemp("results")), "exp")
+    run(store, planned())
+    return store
+
+
+@pytest.fixture(scope="module")
+def samples(store: Store) -> dict[str, list]:
+    watched = WatchedResults(store.uri)
+    watched.look()
+    record = RunRecord(run_id="a", state="ended", total=5, measured=4, failed=1, left_s=30.0)
+    now = Watched(watched.now.content, (RunDocument("exp", record, age_s=2.5),))
+    families = text_string_to_metric_families(exposition(now).decode())
+    return {family.name: family.samples for family in families}
+
+
+def value(samples: dict[str, list], name: str, **labels: str) -> float:
+    (found,) = [each for each in samples[name] if labels.items() <= each.labels.items()]
+    return found.value
+
+
+def test_the_latest_run_stands_there(samples) -> None:
+    assert value(samples, "orchestrator_run_state", experiment="exp", state="ended") == 1
+    assert value(samples, "orchestrator_run_measurements", kind="asked") == 5
+    assert value(samples, "orchestrator_run_measurements", kind="measured") == 4
+    assert value(samples, "orchestrator_run_left_seconds") == 30
+    assert value(samples, "orchestrator_run_heartbeat_age_seconds") == 2.5
+
+
+def test_each_point_stands_there_with_the_figures_of_the_analysis(samples, store) -> None:
+    points = points_of(store)
+    throughputs = sorted(point.figures.output_token_throughput or 0.0 for point in points)
+    name = "orchestrator_point_output_tokens_per_second"
+    assert sorted(each.value for each in samples[name]) == throughputs
+    ttft = [
+        each
+        for each in samples["orchestrator_point_latency_seconds"]
+        if each.labels["of"] == "ttft"
+    ]
+    p99 = sorted(each.value for each in ttft if each.labels["percentile"] == "99")
+    assert p99 == sorted(point.figures.ttft_ms.p99 / 1000 for point in points)
+
+
+def test_the_best_deployment_is_that_of_the_answer(samples, store) -> None:
+    watched = WatchedResults(store.uri)
+    watched.look()
+    answers = watched.now.content.document.answer.comparisons
+    winners = {
+        each.comparison.slo.name: each.ranking[0].deployment for each in answers if each.ranking
+    }
+    assert winners
+    for name, winner in winners.items():
+        found = value(samples, "orchestrator_best_throughput", slo=name, deployment=winner.label)
+        assert found == winner.throughput.estimate
+
+
+def test_points_are_counted_by_validity(samples, store) -> None:
+    assert sum(each.value for each in samples["orchestrator_points"]) == len(points_of(store))
+
+
+def test_nothing_stored_is_no_error() -> None:
+    assert b"orchestrator_points" in exposition(WatchedResults("nowhere").now)
+
+
+def test_the_dashboard_asks_for_metrics_that_are_there(samples) -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked = set(re.findall(r"orchestrator_\w+", json.dumps(dashboard["panels"])))
+    assert asked == samples.keys()
+
+
+def test_the_dashboard_has_what_grafana_needs_to_load_it() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert dashboard["schemaVersion"] >= 36
+    assert dashboard["title"]
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    (source,) = dashboard["__inputs"]
+    for panel in dashboard["panels"]:
+        assert panel["datasource"] == {"type": "prometheus", "uid": f"${{{source['name']}}}"}
+        assert {"x", "y", "w", "h"} <= panel["gridPos"].keys()
