@@ -49,3 +49,21 @@ def test_more_requests_than_a_browser_can_judge_are_refused(
     monkeypatch.setattr(payload, "MOST_REQUESTS", 1)
     with pytest.raises(InputError, match=r"too many for one page \(at most 1\)"):
         invoke("report", store.uri, "--output", str(tmp_path / "page.html"))
+
+
+def test_a_predicted_point_may_lack_latencies_that_were_predicted(tmp_path: Path) -> None:
+    """One token has no TPOT."""
+    level = {"workload": "chat", "control": "concurrency", "level": 2, "ttft_ms": 1, "tpot_ms": 1}
+    predicted = {
+        "levels": [level | {"output_throughput": 1e6}],
+        "error": {"within": {"ttft": 1.1, "tpot": 1.1}},
+    }
+    plan = planned(tokens=1)
+    deployments = tuple(
+        deployment.model_copy(update={"predicted": predicted}) for deployment in plan.deployments
+    )
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, plan.model_copy(update={"deployments": deployments}), 1)
+    output = tmp_path / "page.html"
+    assert invoke("report", store.uri, "--output", str(output)).status == 0
+    assert "predicted" in output.read_text().lower()
