@@ -250,10 +250,10 @@ const judge = (() => {
     }
 
     lookUp(latency, limits) {
-      const [one, other] = LATENCIES.filter((name) => name !== latency);
-      const wanted = `${latency} ${limits[one]} ${limits[other]}`;
+      const fixed = LATENCIES.filter((name) => name !== latency);
+      const wanted = `${latency} moves; ${fixed.map((name) => limits[name])}`;
       if (this.tableOf !== wanted) {
-        this.tabulate(this.planes[latency], this.planes[one], limits[one], this.planes[other], limits[other]);
+        this.tabulate(latency, fixed, limits);
         this.tableOf = wanted;
       }
       const bin = limits[latency];
@@ -262,15 +262,20 @@ const judge = (() => {
       }
     }
 
-    tabulate(moved, one, limitOfOne, other, limitOfOther) {
+    /* fixed: the two latencies whose limits stay. */
+    tabulate(latency, fixed, limits) {
       this.table ??= this.emptyTable();
       const { table } = this;
       const { first, end } = this.batches;
+      const movedBins = this.planes[latency];
+      const [fixedBins, otherFixedBins] = fixed.map((name) => this.planes[name]);
+      const [limit, otherLimit] = fixed.map((name) => limits[name]);
       table.fill(0);
       for (let batch = 0; batch < first.length; batch++) {
         const row = batch * BINS;
         for (let request = first[batch]; request < end[batch]; request++) {
-          if (one[request] <= limitOfOne && other[request] <= limitOfOther) table[row + moved[request]]++;
+          const meets = fixedBins[request] <= limit && otherFixedBins[request] <= otherLimit;
+          if (meets) table[row + movedBins[request]]++;
         }
         for (let cell = row + 1; cell < row + BINS; cell++) table[cell] += table[cell - 1];
       }
