@@ -39,6 +39,7 @@ from orchestrator.report.words import (
     level_text,
     name_at_level,
     on_hardware,
+    short_model_text,
     slo_text,
     unanswered_text,
 )
@@ -219,7 +220,7 @@ def _title(document: ComparisonDocument) -> str:
     comparison = document.comparison
     content = f", {comparison.content}" if comparison.content else ""
     badge = " (emulated)" if comparison.emulated else ""
-    model = f"{document.model}{on_hardware(comparison.hardware)}{badge}"
+    model = f"{short_model_text(comparison.model)}{on_hardware(comparison.hardware)}{badge}"
     return f"{comparison.workload} of {comparison.experiment}: {model}{content}"
 
 

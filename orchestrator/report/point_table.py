@@ -39,9 +39,9 @@ from orchestrator.report.words import (
     NO_REASON,
     failure_text,
     load_run_difference_text,
-    model_text,
     on_hardware,
     point_doubt_texts,
+    short_model_text,
     slo_text,
 )
 from orchestrator.results.records import Distribution
@@ -173,7 +173,7 @@ def closing_text(
 
 def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:
     """``chat of quickstart: some-org/model on h100``."""
-    model = model_text(compared_model([document.point.deployment for document in group]))
+    model = short_model_text(compared_model([document.point.deployment for document in group]))
     hardware = on_hardware(point.deployment.hardware)
     name = f"{point.head.workload} of {point.head.experiment}"
     return f"{name}: {model}{hardware}{_badge(group)}"

@@ -4,6 +4,7 @@ Each of them is written here once.
 """
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator import __version__
@@ -51,9 +52,27 @@ def name_at_level(deployment: RankedDeployment) -> str:
 
 def model_text(model: ComparedModel) -> str:
     """``org/m and 2 more checkpoints of it``."""
+    return _with_others(model.checkpoint, model)
+
+
+def short_model_text(model: ComparedModel) -> str:
+    """The same for a heading: see ``short_model``."""
+    return _with_others(short_model(model.checkpoint), model)
+
+
+def short_model(checkpoint: str) -> str:
+    """A model of the hub as it is named there; one in a folder by the last two names of its path,
+    as models of the hub have two.
+    """
+    if not os.path.isabs(checkpoint):
+        return checkpoint
+    return "/".join(checkpoint.rstrip("/").split("/")[-2:])
+
+
+def _with_others(name: str, model: ComparedModel) -> str:
     if not model.other_checkpoints:
-        return model.checkpoint
-    return f"{model.checkpoint} and {counted(model.other_checkpoints, 'more checkpoint')} of it"
+        return name
+    return f"{name} and {counted(model.other_checkpoints, 'more checkpoint')} of it"
 
 
 def unit_text(comparison: Comparison) -> str:

@@ -35,8 +35,8 @@ from orchestrator.report.words import (
     claim_text,
     failure_text,
     level_text,
-    model_text,
     point_doubt_texts,
+    short_model_text,
     slo_text,
 )
 from orchestrator.spec.load import counted, load_text
@@ -173,7 +173,7 @@ def page_html(
         headline=_headline,
         slo_text=slo_text,
         level_text=level_text,
-        model_text=model_text,
+        model_text=short_model_text,
         load_text=load_text,
         claim_text=claim_text,
         failure_text=failure_text,

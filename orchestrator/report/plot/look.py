@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import InputError
 from orchestrator.report.columns import column_named
 from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint
+from orchestrator.report.words import short_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +107,7 @@ def title_of(points: Sequence[PlottedPoint]) -> str:
         return "no points"
     workloads = _listed({point.workload: None for point in points})
     experiments = _listed({point.experiment: None for point in points})
-    models = _listed({point.model: None for point in points})
+    models = _listed({short_model(point.model): None for point in points})
     hardware = _listed({point.hardware: None for point in points if point.hardware})
     place = f" on {hardware}" if hardware else ""
     emulated = [point.emulated for point in points]

@@ -35,6 +35,7 @@ from orchestrator.report.words import (
     point_doubt_texts,
     remedy_texts,
     search_status_text,
+    short_model_text,
     shortfall_text,
     slo_text,
     unit_text,
@@ -80,6 +81,13 @@ def test_a_model_is_named_with_the_number_of_its_other_checkpoints(
     model: ComparedModel, text: str
 ) -> None:
     assert model_text(model) == text
+
+
+def test_a_heading_names_a_model_in_a_folder_by_two_names() -> None:
+    assert short_model_text(ComparedModel("/data/models/org/m/", 1)) == (
+        "org/m and 1 more checkpoint of it"
+    )
+    assert short_model_text(ComparedModel("org/m")) == "org/m"
 
 
 @pytest.mark.parametrize("certainty", list(Certainty))
