@@ -6,7 +6,7 @@ REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
 PARTS := test-clock test-engines test-cluster test-chaos test-rest test-llama_cpp
 
-.PHONY: demo demo-quantization test $(PARTS) chaos lint install engines compiled model lock newest clean
+.PHONY: demo demo-quantization pictures test $(PARTS) chaos lint install engines compiled model lock newest clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -43,6 +43,11 @@ demo: install
 
 demo-quantization: install
 	$(BIN)/python scripts/demo_quantization.py
+
+# of the newest results of `make demo`; RESULTS=... names others
+pictures: RESULTS = $(lastword $(sort $(wildcard .demo/results*)))
+pictures: install
+	$(BIN)/python scripts/pictures.py $(RESULTS)
 
 # Two parts side by side, each of which waits most of the time; when one ends the next begins, whatever failed. Tests of
 # what the clock says are the first, beside installations that give way; those of llama.cpp wait for it to be compiled.
