@@ -3,17 +3,15 @@ before it began shows all of it, without being loaded again by hand.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 import urllib.request
 
 import pytest
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import Error
 
 from tests.harness import ROOT, environment, wait_for, write_experiment
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 POINTS = 12
 EXPERIMENT = """
 version: 1
@@ -31,18 +29,14 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def page():
+def page(browser):
     """Complains if anything is written to the console."""
-    if CHROMIUM is None:
-        pytest.skip("the page needs Chromium: apt-get install chromium")
     complaints = []
-    with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        yield page
-        browser.close()
+    opened = browser.new_page()
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    yield opened
+    opened.close()
     assert complaints == []
 
 
