@@ -6,13 +6,12 @@ Names and labels are a promise to dashboards: docs/grafana-dashboard.json reads 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from orchestrator.report.documents.answer import ComparisonDocument
 from orchestrator.report.documents.point import PointDocument
-from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.page.html import PageDocument
 from orchestrator.results.records import Distribution
 from orchestrator.spec.load import load_text
@@ -24,17 +23,16 @@ POINT_LABELS = ("experiment", "workload", "deployment", "load", "emulated")
 def exposition(watched: Watched) -> bytes:
     """Everything as Prometheus' text."""
     registry = CollectorRegistry()
-    _add_runs(registry, watched.runs)
-    if watched.content is not None:
-        document = watched.content.document
-        _add_points(registry, document)
-        _add_answers(registry, document.answer.comparisons)
+    _add_runs(registry, watched)
+    document = watched.content.document
+    _add_points(registry, document)
+    _add_answers(registry, document.answer.comparisons)
     return generate_latest(registry)
 
 
-def _add_runs(registry: CollectorRegistry, runs: Sequence[RunDocument]) -> None:
+def _add_runs(registry: CollectorRegistry, watched: Watched) -> None:
     """The latest run of each experiment."""
-    latest = {run.experiment: run for run in runs}
+    latest = {run.experiment: run for run in watched.runs}
     state = Gauge(
         "orchestrator_run_state",
         "1 for the state that the latest run is in",
@@ -54,8 +52,8 @@ def _add_runs(registry: CollectorRegistry, runs: Sequence[RunDocument]) -> None:
         registry=registry,
     )
     heartbeat = Gauge(
-        "orchestrator_run_heartbeat_age_seconds",
-        "Seconds since the latest run said that it is alive",
+        "orchestrator_run_last_heartbeat_timestamp_seconds",
+        "Unix time at which the latest run last said that it is alive",
         ("experiment",),
         registry=registry,
     )
@@ -66,7 +64,7 @@ def _add_runs(registry: CollectorRegistry, runs: Sequence[RunDocument]) -> None:
         measurements.labels(experiment, "measured").set(record.measured)
         measurements.labels(experiment, "failed").set(record.failed)
         measurements.labels(experiment, "skipped").set(record.skipped)
-        heartbeat.labels(experiment).set(run.age_s)
+        heartbeat.labels(experiment).set(watched.seen_unix_s - run.age_s)
         if record.left_s is not None:
             left.labels(experiment).set(record.left_s)
 

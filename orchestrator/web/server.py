@@ -11,9 +11,11 @@ import json
 import secrets
 import socket
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from urllib.parse import urlencode
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -25,9 +27,7 @@ from orchestrator.web.prometheus import exposition
 from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
-CLOSING_S = (
-    0.5  # for answers that are under way when it ends; event streams never end by themselves
-)
+CLOSING_S = 0.5  # for answers under way when it ends; event streams never end by themselves
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
     "Cache-Control": "no-store",
@@ -46,13 +46,9 @@ class Address:
     token: str | None
 
     @property
-    def is_loopback(self) -> bool:
-        return self.host in LOOPBACK_NAMES
-
-    @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        query = f"?token={self.token}" if self.token else ""
+        query = f"?{urlencode({'token': self.token})}" if self.token else ""
         return f"http://{host}:{self.port}/{query}"
 
     def answers_to(self, host_header: str) -> bool:
@@ -73,17 +69,19 @@ class Watcher:
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
-        """Looks until it is cancelled. A storage that does not answer is asked again."""
-        said = ""
+        """Looks until it is cancelled. A storage that does not answer is asked again, and what went
+        wrong is printed once.
+        """
+        problem = ""
         while True:
+            is_changed = False
             try:
                 is_changed = await asyncio.to_thread(self.results.look)
-                said = ""
-            except OrchestratorError as error:
-                is_changed = False
-                if str(error) != said:
-                    said = str(error)
-                    print(f"note: {redact(said)}", file=sys.stderr)
+                problem = ""
+            except Exception as error:  # else the page would stand still without a word
+                if str(error) != problem:
+                    problem = str(error)
+                    _print_problem(error)
             if is_changed:
                 async with self._changed:
                     self._changed.notify_all()
@@ -99,6 +97,12 @@ class Watcher:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(is_other), KEEP_ALIVE_S)
         return self.results.now
+
+
+def _print_problem(error: Exception) -> None:
+    if not isinstance(error, OrchestratorError):
+        traceback.print_exception(error)
+    print(f"note: not up to date: {redact(str(error))}", file=sys.stderr)
 
 
 def application(results: WatchedResults, address: Address) -> web.Application:

@@ -45,14 +45,15 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known at one moment.
+    """What is known at one moment, ``seen_unix_s``.
 
-    ``edition``: another one has other stops, and a
-    page of an earlier edition must be loaded again. ``attempts``: how many are in the bins.
+    ``edition``: another one has other stops, and a page of an earlier edition must be loaded again.
+    ``attempts``: how many are in the bins.
     """
 
     content: PageContent
     runs: tuple[RunDocument, ...] = ()
+    seen_unix_s: float = 0.0
     edition: int = 0
     attempts: int = 0
 
@@ -77,28 +78,26 @@ class WatchedResults:
         return max(least_s, self._look_s / MOST_BUSY)
 
     def look(self) -> bool:
-        """Reads what changed since the last look; returns whether anything did.
+        """Reads what changed since the last look; returns whether anything did. A run that died
+        changes no file: its process and its silence are looked at each time.
 
         Raises OrchestratorError where the storage does not answer.
         """
         began_s = time.perf_counter()
         listing = self._list()
         self._look_s = time.perf_counter() - began_s
-        if listing == self._listing:
-            return False
-        content = self.now.content
-        edition = self.now.edition
+        before = self.now
+        content = before.content
+        edition = before.edition
         if listing.commits != self._listing.commits:
             content = self._read()
-            if content.payload.bins.stops is not self.now.content.payload.bins.stops:
+            if content.payload.bins.stops is not before.content.payload.bins.stops:
                 self._requests_of_stops = content.payload.requests
                 edition += 1
-        self.now = Watched(
-            content=content,
-            runs=tuple(self._runs()),
-            edition=edition,
-            attempts=len(content.payload.bins),
-        )
+        runs = tuple(self._runs())
+        if listing == self._listing and _states(runs) == _states(before.runs):
+            return False
+        self.now = Watched(content, runs, time.time(), edition, attempts=len(content.payload.bins))
         self._listing = listing  # last: what could not be read is read at the next look
         return True
 
@@ -141,6 +140,10 @@ class WatchedResults:
             return
         for name in self._names(results):
             yield from experiment_runs(Runs(results.uri, name)).runs
+
+
+def _states(runs: Iterable[RunDocument]) -> list[str]:
+    return [run.state for run in runs]
 
 
 def _stamps(files: Iterable[fs.FileInfo]) -> Iterator[FileStamp]:

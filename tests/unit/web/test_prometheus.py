@@ -32,7 +32,7 @@ def samples(store: Store) -> dict[str, list]:
     watched = WatchedResults(store.uri)
     watched.look()
     record = RunRecord(run_id="a", state="ended", total=5, measured=4, failed=1, left_s=30.0)
-    now = Watched(watched.now.content, (RunDocument("exp", record, age_s=2.5),))
+    now = Watched(watched.now.content, (RunDocument("exp", record, age_s=2.5),), 100.0)
     families = text_string_to_metric_families(exposition(now).decode())
     return {family.name: family.samples for family in families}
 
@@ -47,7 +47,7 @@ def test_the_latest_run_stands_there(samples) -> None:
     assert value(samples, "orchestrator_run_measurements", kind="asked") == 5
     assert value(samples, "orchestrator_run_measurements", kind="measured") == 4
     assert value(samples, "orchestrator_run_left_seconds") == 30
-    assert value(samples, "orchestrator_run_heartbeat_age_seconds") == 2.5
+    assert value(samples, "orchestrator_run_last_heartbeat_timestamp_seconds") == 97.5
 
 
 def test_each_point_stands_there_with_the_figures_of_the_analysis(samples, store) -> None:
