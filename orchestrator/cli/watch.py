@@ -8,8 +8,7 @@ import click
 
 from orchestrator.cli.results_uri import no_file
 
-TOKEN = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
-EXAMPLES = f"""
+EXAMPLES = """
 \b
 Examples:
   orchestrator watch results/
@@ -19,8 +18,8 @@ Examples:
 \b
 The page answers as that of `report` and goes on by itself: what is measured appears within seconds, from a folder after
 about 2 s, from an object store after about 10 s. It only reads, so it may run anywhere that reads the results, and
-before the sweep begins. Beyond loopback (--host) requests need a token: that of {TOKEN}, else a new
-one, which is in the address that is printed; Prometheus sends it as a bearer token.
+before the sweep begins. Beyond loopback (--host) requests need a token: that of ORCHESTRATOR_WATCH_TOKEN,
+else a new one, which is in the address that is printed; Prometheus sends it as a bearer token.
 docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 """
 
@@ -40,15 +39,11 @@ docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 )
 def watch(uri: str, experiment: str | None, host: str, port: int) -> None:
     """Serve the page of what is at URI, kept up to date while a sweep runs."""
-    import secrets
-
     from orchestrator.report.text import echo
     from orchestrator.results.pandas_hook import leave_pandas_out
-    from orchestrator.web.server import LOOPBACK_NAMES, serve
+    from orchestrator.web.server import serve, token_for
     from orchestrator.web.watched import WatchedResults
 
     leave_pandas_out()
-    token = None
-    if host not in LOOPBACK_NAMES:
-        token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    token = token_for(host, os.environ)
     serve(WatchedResults(uri, experiment), host, port, token, say=echo)

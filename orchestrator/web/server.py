@@ -12,7 +12,7 @@ import secrets
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from urllib.parse import urlencode
@@ -28,6 +28,7 @@ from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
 CLOSING_S = 0.5  # for answers under way when it ends; event streams never end by themselves
+TOKEN_VARIABLE = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
     "Cache-Control": "no-store",
@@ -59,6 +60,15 @@ class Address:
 
 def _has_port(host_header: str) -> bool:
     return host_header.rpartition(":")[2].isdigit() and not host_header.endswith("]")
+
+
+def token_for(host: str, environment: Mapping[str, str]) -> str | None:
+    """What requests must hold where it listens on ``host``: beyond loopback that of the
+    environment, else a new one.
+    """
+    if host in LOOPBACK_NAMES:
+        return None
+    return environment.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
 
 
 class Watcher:
@@ -160,11 +170,15 @@ def _gate(address: Address) -> Middleware:
 
     @web.middleware
     async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not address.answers_to(request.headers.get("Host", "")):
-            raise web.HTTPForbidden(text="this server answers to localhost alone\n")
-        if address.token is not None and not _holds_token(request, address.token):
-            raise web.HTTPUnauthorized(text="the address needs ?token=..., as it was printed\n")
-        return await handler(request)
+        try:
+            if not address.answers_to(request.headers.get("Host", "")):
+                raise web.HTTPForbidden(text="this server answers to localhost alone\n")
+            if address.token is not None and not _holds_token(request, address.token):
+                raise web.HTTPUnauthorized(text="the address needs ?token=..., as printed\n")
+            return await handler(request)
+        except web.HTTPException as refusal:
+            refusal.headers.update(HEADERS)
+            raise
 
     return gate
 

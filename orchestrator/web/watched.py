@@ -19,7 +19,9 @@ from orchestrator.results.runs import Runs
 
 LOCAL_PAUSE_S = 2.0  # between two looks at a folder of this machine
 REMOTE_PAUSE_S = 10.0  # between two listings of an object store, which costs money
-MOST_BUSY = 0.01  # the share of time that looking may take where nothing changes
+IDLE_SHARE = 0.01  # of a core, for looking where nothing changes
+# of a core, for reading what was measured: the sweep's own clients may run beside it
+READING_SHARE = 0.2
 # stops are chosen from what was measured by then; with as many requests again they are chosen anew
 GROWTH_OF_STOPS = 2.0
 
@@ -67,15 +69,17 @@ class WatchedResults:
         self.experiment = experiment
         self.now = Watched(page_content(uri, ()))
         self._listing = Listing()
-        self._look_s = 0.0
         self._requests_of_stops = 0
+        self._looking_cpu_s = 0.0  # of the last look, by its kind
+        self._reading_cpu_s = 0.0
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next look."""
+        """How long to wait before the next look, by the processor time of the last one."""
         is_local = parse_location(self.uri).is_local
         least_s = LOCAL_PAUSE_S if is_local else REMOTE_PAUSE_S
-        return max(least_s, self._look_s / MOST_BUSY)
+        idle_s = self._looking_cpu_s / IDLE_SHARE
+        return max(least_s, idle_s, self._reading_cpu_s / READING_SHARE)
 
     def look(self) -> bool:
         """Reads what changed since the last look; returns whether anything did. A run that died
@@ -83,14 +87,17 @@ class WatchedResults:
 
         Raises OrchestratorError where the storage does not answer.
         """
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         listing = self._list()
-        self._look_s = time.perf_counter() - began_s
+        listed_s = time.thread_time()
+        self._looking_cpu_s = listed_s - began_s
+        self._reading_cpu_s = 0.0
         before = self.now
         content = before.content
         edition = before.edition
         if listing.commits != self._listing.commits:
             content = self._read()
+            self._reading_cpu_s = time.thread_time() - listed_s
             if content.payload.bins.stops is not before.content.payload.bins.stops:
                 self._requests_of_stops = content.payload.requests
                 edition += 1

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results.store import Store
-from orchestrator.web.server import Address, application, serve
+from orchestrator.web.server import TOKEN_VARIABLE, Address, application, serve, token_for
 from orchestrator.web.watched import WatchedResults
 from tests.unit.plan.test_current import planned, run
 
@@ -68,6 +68,29 @@ def test_beyond_loopback_nothing_is_answered_without_the_token(store):
 def test_the_token_may_stand_in_the_address_or_in_the_header(store):
     assert status_of(OPEN, store, "/metrics?token=open%20sesame", Host="node7:8787") == 200
     assert status_of(OPEN, store, "/metrics", Authorization="Bearer open sesame") == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_on_loopback_there_is_no_token(host):
+    assert token_for(host, {TOKEN_VARIABLE: "abc"}) is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "node7"])
+def test_beyond_loopback_the_token_is_that_of_the_environment_or_new(host):
+    assert token_for(host, {TOKEN_VARIABLE: "abc"}) == "abc"
+    assert len(token_for(host, {})) >= 32
+    assert token_for(host, {}) != token_for(host, {})
+
+
+@pytest.mark.parametrize("path", ["/", "/nowhere"])
+def test_refusals_are_kept_by_no_cache_either(store, path):
+    async def ask(client: TestClient) -> Any:
+        async with client.get(path, headers={"Host": "example.org"}) as answer:
+            return answer.headers
+
+    headers = asked(WatchedResults(store.uri), LOCAL, ask)
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Frame-Options"] == "DENY"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
@@ -170,4 +193,4 @@ def test_a_port_that_is_taken_is_said(store):
 
 def test_the_address_that_is_printed_holds_the_token():
     assert Address("::1", 80, None).url == "http://[::1]:80/"
-    assert Address("0.0.0.0", 80, "abc").url == "http://0.0.0.0:80/?token=abc"
+    assert Address("0.0.0.0", 80, "a&b").url == "http://0.0.0.0:80/?token=a%26b"
