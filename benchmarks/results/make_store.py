@@ -1,7 +1,7 @@
 """A results folder like that of a large finished sweep, made in a few minutes instead of weeks.
 
     python benchmarks/results/make_store.py FOLDER [--points 10000] [--requests 200] [--repeats 3]
-    [--experiment FILE] [--spread 0] [--no-computed]
+    [--tokens 64] [--experiment FILE] [--spread 0] [--no-computed]
 
 Everything goes through the code that a sweep uses, with two shortcuts: attempts share a few dozen
 files of requests and token events (hard links; their key columns are those of one attempt), and
@@ -54,7 +54,7 @@ deployments:
   engine: emulator
   hardware: cpu
   vary: [{{grid: {{max_num_seqs: {sequences}}}}}]
-workloads: [{{name: chat, input_tokens: 100, output_tokens: 64}}]
+workloads: [{{name: chat, input_tokens: 100, output_tokens: {tokens}}}]
 load: {{levels: {{concurrency: {levels}}}, duration: 60s, warmup: 5s}}
 repeats: {repeats}
 """
@@ -73,23 +73,26 @@ class Template:
     parts: tuple[tuple[str, bytes, int], ...]  # table, file, rows
 
 
-def plan_of(points: int, repeats: int) -> Plan:
+def plan_of(points: int, repeats: int, tokens: int = TOKENS) -> Plan:
     deployments = -(-points // LEVELS)
     sequences, levels = list(range(1, deployments + 1)), list(range(1, LEVELS + 1))
-    return make_plan(
-        parse_experiment(EXPERIMENT.format(sequences=sequences, levels=levels, repeats=repeats))
+    experiment = EXPERIMENT.format(
+        sequences=sequences, levels=levels, repeats=repeats, tokens=tokens
     )
+    return make_plan(parse_experiment(experiment))
 
 
-def template(count: int, rng: np.random.Generator, spread: float = 0.0) -> Template:
+def template(
+    count: int, rng: np.random.Generator, spread: float = 0.0, tokens: int = TOKENS
+) -> Template:
     """``count`` requests over 65 s, one in a hundred failed, with gaps of about 20 ms.
 
-    ``spread``: how much templates differ in their latencies.
+    ``spread``: how much templates differ in their latencies. ``tokens``: of each answer.
     """
     scheduled = np.sort(rng.integers(0, 65 * 10**9, count))
     slowness = float(np.exp(spread * rng.standard_normal())) if spread else 1.0
     first = scheduled + (slowness * rng.lognormal(18.5, 0.5, count)).astype(np.int64)
-    gaps_us = (slowness * rng.gamma(4, 5_000, (count, TOKENS - 1))).astype(np.int32)
+    gaps_us = (slowness * rng.gamma(4, 5_000, (count, tokens - 1))).astype(np.int32)
     ok = rng.random(count) > 0.01
     last = first + gaps_us.sum(1, dtype=np.int64) * 1000
     columns = {
@@ -107,17 +110,17 @@ def template(count: int, rng: np.random.Generator, spread: float = 0.0) -> Templ
         "done_ns": last + 100_000,
         "input_tokens_asked": np.full(count, 100),
         "input_tokens": pa.array(np.full(count, 100), mask=~ok),
-        "output_tokens_asked": np.full(count, TOKENS),
-        "output_tokens": pa.array(np.full(count, TOKENS), mask=~ok),
+        "output_tokens_asked": np.full(count, tokens),
+        "output_tokens": pa.array(np.full(count, tokens), mask=~ok),
         "token_count_source": ["usage"] * count,
-        "chunks": np.full(count, TOKENS),
+        "chunks": np.full(count, tokens),
         "coalesced_chunks": np.zeros(count, np.int64),
         "itl_kind": ["token"] * count,
         "status": np.where(ok, "ok", "error"),
         "error_class": pa.array(["http_5xx"] * count, mask=ok),
     }
     requests = conform("requests", pa.table(columns))
-    offsets = pa.array(np.arange(count + 1) * (TOKENS - 1), pa.int32())
+    offsets = pa.array(np.arange(count + 1) * (tokens - 1), pa.int32())
     gaps = pa.ListArray.from_arrays(offsets, pa.array(gaps_us.ravel())).filter(pa.array(ok))
     keys = requests.filter(pa.array(ok)).select(["measurement_id", "attempt_id", "request_index"])
     events = conform("token_events", keys.append_column("gaps_us", gaps))
@@ -258,21 +261,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--experiment", type=Path)
     parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--no-computed", action="store_true")
     arguments = parser.parse_args()
     began, rng = time.monotonic(), np.random.default_rng(1)
     if arguments.experiment is None:
-        plan = plan_of(arguments.points, arguments.repeats)
+        plan = plan_of(arguments.points, arguments.repeats, arguments.tokens)
     else:
         plan = make_plan(parse_experiment(arguments.experiment.read_text()))
     store = Store.open(str(arguments.folder), plan.name)
     store.write_plan(plan.to_json())
-    templates = [template(arguments.requests, rng, arguments.spread) for _ in range(TEMPLATES)]
+    templates = [
+        template(arguments.requests, rng, arguments.spread, arguments.tokens)
+        for _ in range(min(TEMPLATES, arguments.points * arguments.repeats))
+    ]
     writer = Writer(store, arguments.folder / plan.name, templates, not arguments.no_computed)
     for count, point in enumerate(plan.points[: arguments.points]):
         group = [plan.measurement(point, repeat) for repeat in range(plan.repeats)]
         numbers = tuple(
-            sorted((count * 7 + 5 * repeat) % TEMPLATES for repeat in range(len(group)))
+            sorted((count * 7 + 5 * repeat) % len(templates) for repeat in range(len(group)))
         )
         at_ns = 1_700_000_000_000_000_000 + count * 10**9
         ids = [
