@@ -34,6 +34,7 @@ Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def report(uri: str, output: Path, experiment: str | None) -> int:
     """Write one page with the answer, its charts and all points at URI."""
+    from orchestrator.base.errors import InputError
     from orchestrator.report.page.html import page_of
     from orchestrator.report.selection import experiments
     from orchestrator.report.text import echo
@@ -41,6 +42,8 @@ def report(uri: str, output: Path, experiment: str | None) -> int:
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"--output: there is no folder {output.absolute().parent}")
     stored = experiments(open_results(uri), experiment)
     page = page_of(uri, stored)
     partial = output.with_name(f"{output.name}.partial")

@@ -46,4 +46,8 @@ def watch(uri: str, experiment: str | None, host: str, port: int) -> None:
 
     leave_pandas_out()
     token = token_for(host, os.environ)
-    serve(WatchedResults(uri, experiment), host, port, token, say=echo)
+    watched = WatchedResults(uri, experiment)
+    absence = watched.absence()
+    if absence:
+        echo(f"note: {absence}", err=True)
+    serve(watched, host, port, token, say=echo)

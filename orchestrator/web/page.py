@@ -17,12 +17,13 @@ WAITING = "nothing is stored here yet"
 class Change:
     """What a page of the same edition lacks.
 
-    ``says``: what the runs do. ``attempts``: how many the page has then; ``described`` and ``bins``:
-    packed as in the page, the bins of new attempts alone. Both are empty where nothing was measured
-    since.
+    ``says``: what the runs do. ``serial`` and ``attempts``: what the page has then; ``described``
+    and ``bins``: packed as in the page, the bins of new attempts alone. Both are empty where the page
+    has all.
     """
 
     edition: int
+    serial: int
     attempts: int
     says: str
     described: str = ""
@@ -31,7 +32,9 @@ class Change:
 
 def live_page(now: Watched) -> str:
     """The whole page, which goes on by itself."""
-    return page_html(now.content, LiveState(now.edition, now.attempts, runs_text(now.runs)))
+    return page_html(
+        now.content, LiveState(now.edition, now.serial, now.attempts, runs_text(now.runs))
+    )
 
 
 def static_page(now: Watched) -> str:
@@ -39,14 +42,13 @@ def static_page(now: Watched) -> str:
     return page_html(now.content, has_scripts=False)
 
 
-def change_since(now: Watched, edition: int, attempts: int) -> Change:
-    """What a page lacks that has ``attempts`` of this edition."""
+def change_since(now: Watched, edition: int, serial: int, attempts: int) -> Change:
+    """What a page of this edition and serial number lacks, which has ``attempts``."""
     says = runs_text(now.runs)
-    is_known = now.edition == edition and now.attempts <= attempts
-    if is_known or now.edition != edition:
-        return Change(now.edition, now.attempts, says)
+    if now.edition != edition or now.serial == serial:
+        return Change(now.edition, now.serial, now.attempts, says)
     packed = now.content.payload.encoded(attempts)
-    return Change(now.edition, now.attempts, says, packed["described"], packed["bins"])
+    return Change(now.edition, now.serial, now.attempts, says, packed["described"], packed["bins"])
 
 
 def runs_text(runs: tuple[RunDocument, ...]) -> str:

@@ -65,7 +65,7 @@ def _add_runs(registry: CollectorRegistry, watched: Watched) -> None:
         measurements.labels(experiment, "failed").set(record.failed)
         measurements.labels(experiment, "skipped").set(record.skipped)
         heartbeat.labels(experiment).set(watched.seen_unix_s - run.age_s)
-        if record.left_s is not None:
+        if record.left_s is not None and run.state == "running":
             left.labels(experiment).set(record.left_s)
 
 
@@ -153,7 +153,7 @@ def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDo
     best = Gauge(
         "orchestrator_best_throughput",
         "Throughput of the best deployment under the limits, in `unit`",
-        ("experiment", "workload", "slo", "deployment", "unit", "certain"),
+        ("experiment", "workload", "model", "hardware", "slo", "deployment", "unit", "certain"),
         registry=registry,
     )
     for document in comparisons:
@@ -164,6 +164,8 @@ def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDo
         best.labels(
             comparison.experiment,
             comparison.workload,
+            document.model,
+            comparison.hardware,
             comparison.slo.name,
             winner.label,
             document.unit,

@@ -213,17 +213,19 @@ class _Handlers:
         return web.Response(text="ok\n", headers=HEADERS)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """What the page lacks, from ``edition`` and ``attempts`` of its address on."""
+        """What the page lacks, from what its address says that it has."""
         edition = _number(request, "edition")
+        serial = _number(request, "serial")
         attempts = _number(request, "attempts")
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         now = self._results.now
         while True:
-            change = await asyncio.to_thread(change_since, now, edition, attempts)
+            change = await asyncio.to_thread(change_since, now, edition, serial, attempts)
             await response.write(f"data: {json.dumps(asdict(change))}\n\n".encode())
             if change.edition != edition:
                 return response  # the page loads itself again
+            serial = change.serial
             attempts = change.attempts
             seen = now
             while now is seen:

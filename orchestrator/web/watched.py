@@ -49,14 +49,16 @@ class Listing:
 class Watched:
     """What is known at one moment, ``seen_unix_s``.
 
-    ``edition``: another one has other stops, and a page of an earlier edition must be loaded again.
-    ``attempts``: how many are in the bins.
+    ``edition``: another one has other stops, and a page of an earlier edition must be loaded again;
+    those of two processes differ. ``serial``: of the content, which changes without new requests,
+    too. ``attempts``: how many are in the bins.
     """
 
     content: PageContent
     runs: tuple[RunDocument, ...] = ()
     seen_unix_s: float = 0.0
     edition: int = 0
+    serial: int = 0
     attempts: int = 0
 
 
@@ -67,7 +69,7 @@ class WatchedResults:
         """``experiment``: None for all that are there."""
         self.uri = uri
         self.experiment = experiment
-        self.now = Watched(page_content(uri, ()))
+        self.now = Watched(page_content(uri, ()), edition=time.time_ns() // 1_000_000)
         self._listing = Listing()
         self._requests_of_stops = 0
         self._looking_cpu_s = 0.0  # of the last look, by its kind
@@ -80,6 +82,14 @@ class WatchedResults:
         least_s = LOCAL_PAUSE_S if is_local else REMOTE_PAUSE_S
         idle_s = self._looking_cpu_s / IDLE_SHARE
         return max(least_s, idle_s, self._reading_cpu_s / READING_SHARE)
+
+    def absence(self) -> str | None:
+        """What is named and is not there yet; None where it is, or nothing is."""
+        results = self._results()
+        if results is None or self._names(results):
+            return None
+        there = ", ".join(results.experiments)
+        return f"no experiment {self.experiment!r} at {self.uri} yet; there: {there}"
 
     def look(self) -> bool:
         """Reads what changed since the last look; returns whether anything did. A run that died
@@ -94,17 +104,22 @@ class WatchedResults:
         self._reading_cpu_s = 0.0
         before = self.now
         content = before.content
-        edition = before.edition
+        edition, serial = before.edition, before.serial
         if listing.commits != self._listing.commits:
-            content = self._read()
-            self._reading_cpu_s = time.thread_time() - listed_s
+            try:
+                content = self._read()
+            finally:
+                self._reading_cpu_s = time.thread_time() - listed_s
+            serial += 1
             if content.payload.bins.stops is not before.content.payload.bins.stops:
                 self._requests_of_stops = content.payload.requests
                 edition += 1
         runs = tuple(self._runs())
         if listing == self._listing and _states(runs) == _states(before.runs):
             return False
-        self.now = Watched(content, runs, time.time(), edition, attempts=len(content.payload.bins))
+        self.now = Watched(
+            content, runs, time.time(), edition, serial, attempts=len(content.payload.bins)
+        )
         self._listing = listing  # last: what could not be read is read at the next look
         return True
 

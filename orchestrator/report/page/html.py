@@ -61,11 +61,12 @@ LIVE_SCRIPT = "live.js"
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """Where a served page stands, for its questions. ``edition``: of its stops; ``attempts``: how
-    many its bins hold; ``says``: what the runs do.
+    """Where a served page stands, for its questions. ``edition``: of its stops; ``serial``: of its
+    content; ``attempts``: how many its bins hold; ``says``: what the runs do.
     """
 
     edition: int
+    serial: int
     attempts: int
     says: str
 

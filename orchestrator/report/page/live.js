@@ -18,19 +18,33 @@
     return `${path}?${query}`;
   }
 
-  /* What the server writes as HTML is taken over; what scripts drew stays where it is. */
+  /* What the server writes as HTML is taken over. What scripts drew stays where it is: an element
+     that is moved loses its focus, and a slider its drag. */
+  function replaceStaticParts(fresh) {
+    const main = document.querySelector("main");
+    const kept = ["tabs", "live"].map((id) => document.getElementById(id));
+    const open = [...main.querySelectorAll("details")].map((details) => details.open);
+    for (const part of [...main.children]) if (!kept.includes(part)) part.remove();
+    let last = null;
+    for (const part of [...fresh.querySelector("main").children]) {
+      const own = kept.find((element) => element.id === part.id);
+      if (own === undefined) {
+        const adopted = document.adoptNode(part);
+        if (last === null) main.prepend(adopted); else last.after(adopted);
+      }
+      last = own ?? part;
+    }
+    const details = [...main.querySelectorAll("details")];
+    if (details.length === open.length) details.forEach((each, index) => { each.open = open[index]; });
+  }
+
   async function takeStaticParts() {
     const answer = await fetch(address("parts", {}));
-    if (!answer.ok) return;
+    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const main = document.querySelector("main");
-    const open = [...main.querySelectorAll("details")].map((details) => details.open);
-    const parts = [...fresh.querySelector("main").children].map((part) =>
-      (["live", "tabs"].includes(part.id) ? document.getElementById(part.id) : document.adoptNode(part)));
-    main.replaceChildren(...parts);
-    [...main.querySelectorAll("details")].forEach((details, index) => { details.open = open[index] ?? false; });
+    replaceStaticParts(fresh);
     document.getElementById("timelines").textContent = fresh.getElementById("timelines").textContent;
-    await timelines.read();
+    if (decode.isPossible()) await timelines.read();
   }
 
   /* The bins of the page and of what came since: each latency's plane grows by itself. */
@@ -51,24 +65,30 @@
     line.textContent = change.says;
     if (change.edition !== state.edition) { location.reload(); return; }
     if (change.described === "") return;
-    state.attempts = change.attempts;
     await takeStaticParts();
-    bins ??= await decode.unpacked(JSON.parse(document.getElementById("payload").textContent).bins);
-    bins = joined(bins, await decode.unpacked(change.bins));
-    app.show(await decode.described(change.described), bins);
+    if (decode.isPossible()) {
+      bins ??= await decode.unpacked(JSON.parse(document.getElementById("payload").textContent).bins);
+      const all = joined(bins, await decode.unpacked(change.bins));
+      app.show(await decode.described(change.described), all);
+      bins = all;
+    }
+    state.serial = change.serial;
+    state.attempts = change.attempts;
   }
 
   function listen() {
-    const source = new EventSource(address("events", { edition: state.edition, attempts: state.attempts }));
+    const source = new EventSource(address("events", { edition: state.edition, serial: state.serial, attempts: state.attempts }));
     let changes = Promise.resolve();
-    source.addEventListener("message", (event) => {
-      changes = changes.then(() => take(JSON.parse(event.data))).catch(() => location.reload());
-    });
-    source.addEventListener("error", () => {
+    function listenAgain() {
+      if (source.readyState === EventSource.CLOSED) return;
       source.close();
       line.textContent = "no answer from orchestrator watch: what stands here is what it said last";
       setTimeout(listen, RETRY_MS);
+    }
+    source.addEventListener("message", (event) => {
+      changes = changes.then(() => take(JSON.parse(event.data))).catch(listenAgain);
     });
+    source.addEventListener("error", listenAgain);
   }
 
   listen();

@@ -219,9 +219,13 @@ def payload_of(
 ) -> Payload:
     """Everything that the page judges. ``experiments``: their points, judged by their own SLOs.
 
-    ``earlier``: bins that hold some of the attempts; those that it lacks are added to a copy.
-    Raises InputError for more than MOST_REQUESTS.
+    ``earlier``: bins that hold some of the attempts; those that it lacks are added to a copy, unless
+    a limit is none of its stops: then all are binned anew. Raises InputError for more than
+    MOST_REQUESTS.
     """
+    slos = [slo for judged in experiments for slo in judged.slos]
+    if earlier is not None and not _has_stops(earlier.stops, slos):
+        earlier = None
     requests = sum(
         repeat.requests.scheduled
         for judged in experiments
@@ -241,7 +245,6 @@ def payload_of(
     if earlier is not None:
         bins = earlier.copy()
     else:
-        slos = [slo for judged in experiments for slo in judged.slos]
         bins = RequestBins(_stops(list(latencies.values()), slos))
     for ids, values in latencies.items():
         bins.add(ids, values)
@@ -259,14 +262,24 @@ def _stops(latencies: Sequence[LimitValues], slos: Sequence[Slo]) -> Mapping[str
     stops = {}
     for name in LATENCIES:
         values = [each.seconds[name][each.ok] for each in latencies]
-        limits = [
-            limit.seconds
-            for slo in slos
-            for limit in slo.limits
-            if limit.of == name and limit.share is None
-        ]
-        stops[name] = stops_for(np.concatenate(values) if values else np.zeros(0), limits)
+        all_values = np.concatenate(values) if values else np.zeros(0)
+        stops[name] = stops_for(all_values, _limits_s(name, slos))
     return stops
+
+
+def _has_stops(stops: Mapping[str, Floats], slos: Sequence[Slo]) -> bool:
+    """Whether every limit that the page can move is a stop."""
+    return all(set(_limits_s(name, slos)) <= set(stops[name].tolist()) for name in LATENCIES)
+
+
+def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
+    """The limits of requests on one latency, in seconds."""
+    return [
+        limit.seconds
+        for slo in slos
+        for limit in slo.limits
+        if limit.of == latency and limit.share is None
+    ]
 
 
 def _groups(judged: JudgedExperiment, bins: RequestBins) -> Iterator[PageGroup]:

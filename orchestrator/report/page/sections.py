@@ -85,7 +85,7 @@ class ExperimentSection:
     @property
     def are_answers_made_up(self) -> bool:
         """Whether emulators gave all outputs, so there is nothing to compare."""
-        return all(document.point.emulated for document in self.points)
+        return bool(self.points) and all(document.point.emulated for document in self.points)
 
 
 def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:

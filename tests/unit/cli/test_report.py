@@ -43,6 +43,14 @@ def test_an_experiment_that_is_not_there_is_refused(store: Store, tmp_path: Path
     assert not output.exists()
 
 
+def test_a_page_for_a_folder_that_is_not_there_is_refused_before_anything_is_read(
+    store: Store, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(InputError, match=f"no folder {missing}"):
+        invoke("report", store.uri, "--output", str(missing / "page.html"))
+
+
 def test_more_requests_than_a_browser_can_judge_are_refused(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,22 +42,29 @@ def test_the_static_page_holds_the_answer_and_no_script(watched: WatchedResults)
 
 def test_a_page_that_has_all_is_told_what_runs_alone(watched: WatchedResults) -> None:
     now = watched.now
-    change = change_since(now, now.edition, now.attempts)
+    change = change_since(now, now.edition, now.serial, now.attempts)
     assert change.described == ""
     assert change.bins == ""
 
 
 def test_a_page_that_lacks_an_attempt_gets_its_requests_alone(watched: WatchedResults) -> None:
     now = watched.now
-    change = change_since(now, now.edition, now.attempts - 1)
+    change = change_since(now, now.edition, now.serial - 1, now.attempts - 1)
     bins = now.content.payload.bins
     assert unpacked(change.bins) == bins.encoded(now.attempts - 1)
     assert 0 < len(unpacked(change.bins)) < len(bins.encoded())
     assert b'"groups"' in unpacked(change.described)
 
 
+def test_content_that_changed_without_new_requests_is_sent(watched: WatchedResults) -> None:
+    now = watched.now
+    change = change_since(now, now.edition, now.serial - 1, now.attempts)
+    assert b'"groups"' in unpacked(change.described)
+    assert unpacked(change.bins) == b""
+
+
 def test_a_page_of_another_edition_is_told_to_load_again(watched: WatchedResults) -> None:
-    change = change_since(watched.now, watched.now.edition + 1, 0)
+    change = change_since(watched.now, watched.now.edition + 1, 0, 0)
     assert change.edition == watched.now.edition
     assert change.described == ""
 

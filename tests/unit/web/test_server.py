@@ -133,7 +133,7 @@ def test_what_is_measured_reaches_a_page_that_listens(store):
     before = results.now
 
     async def ask(client: TestClient) -> list[dict]:
-        query = f"edition={before.edition}&attempts={before.attempts}"
+        query = f"edition={before.edition}&serial={before.serial}&attempts={before.attempts}"
         async with client.get(f"/events?{query}") as answer:
             first = await next_change(answer)
             await asyncio.to_thread(run, store, planned(levels=[1, 2, 3, 4]))

@@ -103,6 +103,28 @@ def test_stops_are_chosen_anew_when_the_requests_doubled(
     assert watched.now.edition == first.edition + 1
 
 
+def test_a_limit_that_was_added_to_the_file_becomes_a_stop(
+    store: Store, watched: WatchedResults
+) -> None:
+    run(store, planned())
+    watched.look()
+    first = watched.now
+    plan = planned()
+    added = plan.slos[0].model_copy(update={"name": "added", "ttft": 0.1234567})
+    store.write_plan(plan.model_copy(update={"slos": (*plan.slos, added)}).to_json())
+    watched.look()
+    assert watched.now.edition == first.edition + 1
+    assert 0.1234567 in watched.now.content.payload.bins.stops["ttft"]
+
+
+def test_an_experiment_that_is_not_there_is_named_with_those_that_are(store: Store) -> None:
+    assert WatchedResults(store.uri, "other").absence() is None
+    run(store, planned())
+    absence = WatchedResults(store.uri, "other").absence()
+    assert absence == f"no experiment 'other' at {store.uri} yet; there: exp"
+    assert WatchedResults(store.uri, "exp").absence() is None
+
+
 def test_only_the_experiment_that_was_named_is_shown(store: Store) -> None:
     run(store, planned())
     watched = WatchedResults(store.uri, "other")
