@@ -20,7 +20,7 @@ STORE = Path(__file__).parents[1] / "golden" / "store.tar.xz"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
@@ -31,7 +31,7 @@ def browser():
         started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def uri(tmp_path_factory) -> str:
     """Two experiments: one of fixed levels, and a capacity search."""
     folder = tmp_path_factory.mktemp("results")
@@ -40,13 +40,13 @@ def uri(tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def levels(uri):
     (experiment,) = experiments(open_results(uri), "levels")
     return experiment
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def report(uri, tmp_path_factory) -> Path:
     """The page of both experiments."""
     return written(uri, tmp_path_factory.mktemp("page") / "report.html")

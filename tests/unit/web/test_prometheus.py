@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def samples(store: Store) -> dict[str, list]:
     watched = WatchedResults(store.uri)
     watched.look()
-    record = RunRecord(run_id="a", state="ended", total=5, measured=4, failed=1, left_s=30.0)
+    record = RunRecord(run_id="a", place="elsewhere", total=5, measured=4, failed=1, left_s=30.0)
     now = Watched(watched.now.content, (RunDocument("exp", record, age_s=2.5),), 100.0)
     families = text_string_to_metric_families(exposition(now).decode())
     return {family.name: family.samples for family in families}
@@ -43,7 +43,7 @@ def value(samples: dict[str, list], name: str, **labels: str) -> float:
 
 
 def test_the_latest_run_stands_there(samples) -> None:
-    assert value(samples, "orchestrator_run_state", experiment="exp", state="ended") == 1
+    assert value(samples, "orchestrator_run_state", experiment="exp", state="running") == 1
     assert value(samples, "orchestrator_run_measurements", kind="asked") == 5
     assert value(samples, "orchestrator_run_measurements", kind="measured") == 4
     assert value(samples, "orchestrator_run_left_seconds") == 30
