@@ -84,7 +84,8 @@ class Comparison:
     what was asked, where there is no plan to say it. ``run_again``: how often what was spoilt must
     be allowed to be measured again so that running the same plan again (``run --again``) measures
     something that is in doubt; None: it would measure nothing. ``run_command``: the command that
-    does so.
+    does so. ``groups``: those that its points are shown in; several where prices make hardware
+    comparable.
     """
 
     experiment: str
@@ -106,6 +107,7 @@ class Comparison:
     verdict_counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     content: str = ""
     run_command: str | None = None
+    groups: tuple[Group, ...] = ()
 
     @property
     def certain(self) -> bool:
@@ -227,7 +229,15 @@ def _comparison(
         run_again=_run_again(evidence),
         incomparable=next((answer.incomparable for answer in answers if answer.incomparable), None),
         verdict_counts=_verdict_counts(points) if certainty is Certainty.NOTHING_VALID else {},
+        groups=_groups(evidence),
     )
+
+
+def _groups(evidence: _StoredAndMissing) -> tuple[Group, ...]:
+    """The groups that what is stored and what is missing are shown in."""
+    groups = {group_of(point) for point in evidence.points}
+    groups |= {missing_level.group for missing_level in evidence.missing}
+    return tuple(sorted(groups))
 
 
 def _by_deployment(evidence: _StoredAndMissing) -> dict[_DeploymentKey, _StoredAndMissing]:

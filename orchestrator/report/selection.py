@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
-from orchestrator.capacity.capacities import MissingLevel
+from orchestrator.capacity.capacities import Group, MissingLevel
 from orchestrator.plan.current import Points, StoredExperiment, differences
 from orchestrator.results.root import Results
 from orchestrator.spec.load import Per, Slo
@@ -217,7 +217,19 @@ def _comparisons(
             missing.append(replace(level, group=replace(level.group, experiment=names)))
     # no run gave up because another one was ahead
     rules = ComparisonRules(per, ranked_together[0].searched, full_grid=True)
-    return best(every, slo, rules, missing)
+    runs = [experiment.name for experiment in ranked_together]
+    return [
+        replace(comparison, groups=_groups_of_runs(comparison, runs))
+        for comparison in best(every, slo, rules, missing)
+    ]
+
+
+def _groups_of_runs(comparison: Comparison, runs: Sequence[str]) -> tuple[Group, ...]:
+    """The groups that points of these runs are shown in while each run stands by itself."""
+    groups: list[Group] = []
+    for group in comparison.groups:
+        groups += [replace(group, experiment=run) for run in runs]
+    return tuple(groups)
 
 
 def with_limits(

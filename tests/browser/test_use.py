@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
-from tests.browser.conftest import quiet_page
-from tests.unit.plan.test_current import planned, run
+from orchestrator.spec.experiment import parse_experiment
+from tests.browser.conftest import quiet_page, written
+from tests.unit.plan.test_current import FILE, VALUES, planned, run
 
 pytestmark = pytest.mark.browser
 TAG = "</script><img src=x onerror=alert(1)><b>"
@@ -171,6 +174,93 @@ def test_each_experiment_has_a_tab_with_its_answer(opened):
         (answer,) = [each for each in opened.locator(".answer").all() if each.is_visible()]
         seen.append(answer.get_attribute("data-experiment"))
     assert seen == ["capacity", "levels"]
+
+
+DEPLOYMENTS = "{engine: emulator, hardware: cpu, vary: [{grid: {max_num_seqs: [8, 16]}}]}"
+ONE = "{engine: emulator, hardware: cpu, max_num_seqs: 8}"
+MODELS = "{engine: emulator, hardware: cpu, vary: [{grid: {model: [some-org/m, some-org/other]}}]}"
+HARDWARE = """{engine: emulator, vary: [{grid: {hardware: [cpu, h100]}}]}
+hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8}}"""
+
+
+def plan_of(deployments: str, **given: Any) -> Plan:
+    """The plan of a file with these deployments."""
+    text = FILE.format(**VALUES | given)
+    assert DEPLOYMENTS in text
+    return make_plan(parse_experiment(text.replace(DEPLOYMENTS, deployments)))
+
+
+def visible_answers(page: Any) -> list[str]:
+    return [answer.inner_text() for answer in page.locator(".answer").all() if answer.is_visible()]
+
+
+@pytest.mark.parametrize(
+    ("deployments", "tabs", "answers"),
+    [
+        (
+            MODELS,
+            ["chat of exp: some-org/m on cpu", "chat of exp: some-org/other on cpu"],
+            ["chat of exp: some-org/m on cpu, ", "chat of exp: some-org/other on cpu, "],
+        ),
+        (
+            HARDWARE,
+            ["chat of exp on cpu", "chat of exp on h100"],
+            ["chat of exp: some-org/m on cpu, ", "chat of exp: some-org/m on h100, "],
+        ),
+    ],
+    ids=["models", "hardware"],
+)
+def test_a_tab_shows_the_answer_of_its_group_alone(
+    deployments, tabs, answers, tmp_path, opened_store
+):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, plan_of(deployments))
+    page = opened_store(store.uri)
+    assert page.get_by_role("tab").all_inner_texts() == tabs
+    for place, beginning in enumerate(answers):
+        page.get_by_role("tab").nth(place).click()
+        (answer,) = visible_answers(page)
+        assert answer.startswith(beginning)
+
+
+def test_the_answer_of_the_chosen_limits_is_shown_alone(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned())
+    page = opened_store(store.uri)
+    for place, name in enumerate(("interactive", "tight")):
+        page.select_option("#slo", str(place))
+        (answer,) = visible_answers(page)
+        assert f", {name} (ttft<=" in answer
+        assert page.inner_text("#winner").startswith("These are the limits of the file")
+    page.wait_for_url("**slo=1&**")
+    page.reload()
+    page.wait_for_selector("body[data-drawn]")
+    (answer,) = visible_answers(page)
+    assert ", tight (ttft<=" in answer
+
+
+def test_without_a_script_the_answer_of_every_limit_is_there(browser, tmp_path):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned())
+    path = written(store.uri, tmp_path / "report.html")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert len(visible_answers(page)) == 2
+    context.close()
+
+
+def test_runs_of_load_that_are_ranked_together_show_the_ranking_in_each_tab(tmp_path, opened_store):
+    uri = str(tmp_path / "results")
+    for name in ("after", "before"):
+        plan = plan_of(ONE, name=name).model_copy(update={"load_options": "asked alike"})
+        run(Store.open(uri, name), plan)
+    page = opened_store(uri)
+    assert page.get_by_role("tab").count() == 2
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        (answer,) = visible_answers(page)
+        assert answer.startswith("chat of after, before: ")
 
 
 def test_a_search_says_that_sliders_make_no_claim(opened):

@@ -40,6 +40,7 @@ const app = (() => {
   const price = () => (shown.choices.price === "" ? null : Number(shown.choices.price));
   const unitOf = (per) => UNITS[per].replace("device", group().device);
   const unit = () => unitOf(shown.choices.per);
+  const chosenSlo = () => group().slos[shown.choices.slo];
   const chosenPoint = () => group().points.find((point) => point.point_id === shown.choices.point);
 
   function element(tag, text, properties) {
@@ -97,6 +98,7 @@ const app = (() => {
   /* Makes choices fit a payload that other choices were made for. */
   function mendChoices() {
     const { choices } = shown;
+    if (chosenSlo() === undefined) choices.slo = 0;
     for (const { name } of LATENCIES) choices[name] = secondsAt(name, stopAt(name, choices[name]));
     if (!Object.hasOwn(UNITS, choices.per)) choices.per = group().per;
     if (!Object.hasOwn(METRICS, choices.metric)) choices.metric = FIRST_CHOICES.metric;
@@ -157,6 +159,7 @@ const app = (() => {
     const given = new URLSearchParams(location.hash.slice(1));
     const index = Number(given.get("group"));
     chooseGroup(shown.payload.groups[index] === undefined ? 0 : index);
+    if (given.has("slo")) chooseSlo(Number(given.get("slo")));
     for (const name of Object.keys(FIRST_CHOICES)) {
       if (name !== "group" && given.has(name)) shown.choices[name] = choiceOf(name, given.get(name));
     }
@@ -187,8 +190,7 @@ const app = (() => {
     const { groups } = shown.payload;
     byId("tabs").hidden = groups.length < 2;
     byId("tabs").replaceChildren(...groups.map((each, index) => {
-      const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
-      const tab = element("button", `${each.workload} of ${each.experiment}${hardware}`, { type: "button" });
+      const tab = element("button", tabText(each), { type: "button" });
       const isChosen = index === shown.choices.group;
       tab.setAttribute("role", "tab");
       tab.setAttribute("aria-selected", String(isChosen));
@@ -198,6 +200,16 @@ const app = (() => {
       tab.addEventListener("keydown", (event) => moveTab(event, index));
       return tab;
     }));
+  }
+
+  /* The model, and that it is emulated, stand in tabs where groups differ in them. */
+  function tabText(each) {
+    const { groups } = shown.payload;
+    const hasOther = (name) => groups.some((other) => other[name] !== each[name]);
+    const model = hasOther("model") ? `: ${each.model_name}` : "";
+    const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
+    const emulated = each.emulated && hasOther("emulated") ? " (emulated)" : "";
+    return `${each.workload} of ${each.experiment}${model}${hardware}${emulated}`;
   }
 
   function openTab(index) {
@@ -216,17 +228,30 @@ const app = (() => {
     openTab(target);
   }
 
-  /* Of the answers that Python gave, those about the group in sight. */
+  /* Of the answers that Python gave, the one about the group in sight under the chosen limits. */
   function showAnswers() {
+    const measuredGroups = new Set(shown.payload.groups.map(identityOf));
     for (const article of document.querySelectorAll(".answer")) {
-      const { experiment, workload } = article.dataset;
-      article.hidden = experiment !== group().experiment || workload !== group().workload;
+      article.hidden = !isOfGroup(article, measuredGroups) || !isOfSlo(article);
     }
     const measured = new Set(shown.payload.groups.map((each) => each.experiment));
     for (const section of document.querySelectorAll(".of-experiment")) {
       const { experiment } = section.dataset;
       section.hidden = experiment !== group().experiment && measured.has(experiment);
     }
+  }
+
+  /* An answer about what was not measured yet stands with its workload. */
+  function isOfGroup(article, measuredGroups) {
+    const { experiment, workload, groups } = article.dataset;
+    const compared = JSON.parse(groups).map((names) => JSON.stringify(names));
+    if (compared.some((identity) => measuredGroups.has(identity))) return compared.includes(identityOf(group()));
+    return experiment === group().experiment && workload === group().workload;
+  }
+
+  function isOfSlo(article) {
+    const slo = chosenSlo();
+    return slo === undefined || article.dataset.slo === slo.name;
   }
 
   // Controls: made once; afterwards only their values change
@@ -253,7 +278,7 @@ const app = (() => {
     controls.price = element("input", undefined, { id: "price", type: "number", min: "0", step: "0.01", placeholder: "of the file" });
     controls.price.addEventListener("input", () => choosePrice(controls.price.value));
     labels.push(labelled("USD per GPU hour ", controls.price));
-    controls.slo = selection("slo", (value) => { chooseSlo(Number(value)); showControls(); judgeAgain(); });
+    controls.slo = selection("slo", (value) => chooseSloOfFile(Number(value)));
     labels.push(labelled("limits of the file ", controls.slo));
     byId("limits").replaceChildren(...labels);
   }
@@ -269,6 +294,13 @@ const app = (() => {
     const select = element("select", undefined, { id });
     select.addEventListener("change", () => changed(select.value));
     return select;
+  }
+
+  function chooseSloOfFile(index) {
+    chooseSlo(index);
+    showAnswers();
+    showControls();
+    judgeAgain();
   }
 
   function chooseLimit(name, stop) {
@@ -357,7 +389,7 @@ const app = (() => {
   /* Whether what is judged is what the answer above was asked. */
   function isAsked() {
     const { choices } = shown;
-    const slo = group().slos[0];
+    const slo = chosenSlo();
     if (slo === undefined || choices.per !== group().per || choices.price !== "") return false;
     if (slo.attainment !== choices.attainment) return false;
     return LATENCIES.every(({ name }) => choices[name] === secondsAt(name, slo.stops[name]));
@@ -388,7 +420,7 @@ const app = (() => {
   /* Why the winner may not be the best. */
   function cautions(winner, runnerUp) {
     const texts = [];
-    const unjudged = group().slos[shown.choices.slo]?.fixed ?? [];
+    const unjudged = chosenSlo()?.fixed ?? [];
     if (group().emulated) texts.push("emulated: no real engine answered");
     if (unjudged.length > 0) texts.push(`the limits on ${unjudged.join(", ")} are not judged here: see the answer above`);
     if (group().searched) texts.push("levels were chosen by a search: this is the highest probe that held, not a claim");

@@ -6,8 +6,9 @@ are the ones of this folder, by their hashes.
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator import __version__
+from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
@@ -172,6 +174,7 @@ def page_html(
         style=style,
         version=__version__,
         headline=_headline,
+        groups_text=_groups_text,
         slo_text=slo_text,
         level_text=level_text,
         model_text=short_model_text,
@@ -199,6 +202,11 @@ def _inlined(name: str) -> Inlined:
     text = (FOLDER / name).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Inlined(Markup(text), f"'sha256-{digest}'")  # noqa: S704 - the program's own files
+
+
+def _groups_text(comparison: Comparison) -> str:
+    """The groups of a comparison as JSON, for app.js: each as ``identityOf`` there names it."""
+    return json.dumps([astuple(group) for group in comparison.groups])
 
 
 def _headline(comparison: ComparisonDocument) -> str:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import orjson
 
 from orchestrator.analysis.attempt_summary import AttemptIds
+from orchestrator.analysis.deployments import compared_model
 from orchestrator.analysis.intervals import batches_of, student_t
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.output_agreement import disagreement
@@ -34,7 +35,7 @@ from orchestrator.capacity.capacities import (
 from orchestrator.report.page.packing import packed, packed_bins
 from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
-from orchestrator.report.words import exclusion_text, level_text
+from orchestrator.report.words import exclusion_text, level_text, short_model_text
 from orchestrator.spec.load import Slo
 
 MOST_REQUESTS = 20_000_000  # some 50 MB of page, and a second for each judgement
@@ -106,13 +107,15 @@ class PageLimits:
 class PageGroup:
     """What is ranked together.
 
-    ``per``: what throughputs are divided by at first. ``device``: the word for what a deployment
-    has several of. ``searched``: its levels were chosen by a search.
+    ``model``: the key that its checkpoints share. ``per``: what throughputs are divided by at first.
+    ``device``: the word for what a deployment has several of. ``searched``: its levels were chosen
+    by a search.
     """
 
     experiment: str
     workload: str
     model: str
+    model_name: str
     hardware: str
     emulated: bool
     per: str
@@ -308,6 +311,7 @@ def _group(
         experiment=group.experiment,
         workload=group.workload,
         model=group.model,
+        model_name=short_model_text(compared_model([point.deployment for point in points])),
         hardware=group.hardware,
         emulated=group.emulated,
         per=per,

@@ -15,7 +15,7 @@ from orchestrator.analysis.output_agreement import Agreement, AgreementNote
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
-from orchestrator.capacity.best import ComparisonRules, best
+from orchestrator.capacity.best import ComparisonRules, best, group_of
 from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.report.as_json import answer_json, point_json
 from orchestrator.report.documents.answer import answer_document
@@ -383,6 +383,17 @@ def test_different_hardware_shares_a_ranking_only_per_dollar(
         ("m", 2),
         ("other", 1),
     ]
+
+
+def test_a_comparison_names_the_groups_that_its_points_are_shown_in(sweep: Sweep) -> None:
+    for name, hardware in (("d0", "h100"), ("d1", "l40s")):
+        sweep.deployment(name, hardware=hardware)
+        sweep.level(name, 5)
+    points = load_points(sweep.store, SLO)
+    (comparison,) = best(points, SLO, ComparisonRules("usd"))
+    assert comparison.groups == tuple(map(group_of, points))
+    alone = best(points, SLO, ComparisonRules("gpu"))
+    assert [each.groups for each in alone] == [(group_of(point),) for point in points]
 
 
 @pytest.mark.parametrize(

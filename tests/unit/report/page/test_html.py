@@ -73,6 +73,7 @@ def page(name: str) -> str:
         experiment=name,
         workload=name,
         model=name,
+        model_name=name,
         hardware=name,
         emulated=False,
         per="gpu",
