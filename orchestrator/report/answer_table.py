@@ -191,7 +191,7 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterat
     if not document.ranking:
         yield from view.form.note(document.verdict)
         return
-    winner = _ranked_text(document.ranking[0].deployment, unit)
+    winner = ranked_text(document.ranking[0].deployment, unit)
     yield from view.form.heading(f"best: {winner}", "bold green")
     yield from _ranking_table(document, view)
 
@@ -224,7 +224,7 @@ def _title(document: ComparisonDocument) -> str:
     return f"{comparison.workload} of {comparison.experiment}: {model}{content}"
 
 
-def _ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
+def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
     """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (95 %: 900-962)``; without
     a unit, which stands above, the figures alone.
     """
@@ -425,9 +425,9 @@ def _only_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
         yield from _no_answer(document, form)
         return
     winner, *others = [ranked.deployment for ranked in document.ranking]
-    yield from form.heading(f"best: {_ranked_text(winner, document.unit)}", "bold green")
+    yield from form.heading(f"best: {ranked_text(winner, document.unit)}", "bold green")
     if others:
-        yield from form.note(f"  runner-up: {_ranked_text(others[0])}")
+        yield from form.note(f"  runner-up: {ranked_text(others[0])}")
     if document.comparison.certain:
         yield from form.note(f"  {document.verdict}")
 
@@ -440,7 +440,7 @@ def _several_answers(section: _Section, form: Form) -> Iterator[str]:
         if not document.ranking:
             yield from _no_answer(document, form, f"{name}: ")
             continue
-        winner = _ranked_text(document.ranking[0].deployment)
+        winner = ranked_text(document.ranking[0].deployment)
         certain = ", certain" if document.comparison.certain else ""
         yield from form.heading(f"  best under {name}: {winner}{certain}", "bold green")
 

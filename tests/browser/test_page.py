@@ -118,7 +118,23 @@ def test_the_answer_says_what_was_asked_and_what_holds(opened):
     answer = opened.locator(".answer").first.inner_text()
     assert "chat of capacity: meta-llama/Llama-3.1-8B-Instruct on cpu, interactive" in answer
     assert "emulated: no real engine" in answer
-    assert "emulator seqs=8 at 10 in flight: at least" in answer
+    figures = "887 output tokens/s per core (95 %: 863-911)"
+    assert f"emulator seqs=8 at 10 in flight (not the limit): {figures}" in answer
+
+
+def test_what_may_hold_more_is_marked_beside_its_load(opened):
+    opened.get_by_role("tab").nth(1).click()
+    opened.locator("#limit-ttft").focus()
+    opened.keyboard.press("End")
+    label = opened.evaluate("app.shown.result.ranking[0].deployment.label")
+    figures = "410 output tokens/s per core (95 %: 395-425)"
+    assert f"{label} at 4 in flight (not the limit): {figures}" in opened.inner_text("#winner")
+    cells = opened.locator("#ranking-table tbody tr").first.locator("td").all_inner_texts()
+    assert cells[1:5] == ["4 in flight (not the limit)", "410", "395", "425"]
+    assert "| 4 in flight (not the limit) | 410 |" in opened.evaluate("app.markdown()")
+    rows = opened.locator(".answer table").all_text_contents()
+    assert any("(not the limit)" in row for row in rows)
+    assert not any("≥" in row for row in rows)
 
 
 def test_tabs_change_with_the_arrow_keys(opened):

@@ -404,7 +404,7 @@ const app = (() => {
     } else if (winner === undefined) {
       text = "No deployment holds these limits at any level with a valid measurement.";
     } else {
-      text = `${rankedText(winner)} ${unit()}`;
+      text = rankedText(winner);
       if (runnerUp !== undefined) text += `; runner-up ${rankedText(runnerUp)}`;
       caution = cautions(winner, runnerUp).join("; ");
     }
@@ -412,9 +412,11 @@ const app = (() => {
     byId("caution").textContent = caution;
   }
 
+  /* As the headline of an answer says it. */
   function rankedText(ranked) {
-    const atLeast = ranked.noneFails ? "at least " : "";
-    return `${ranked.deployment.label} at ${ranked.judged.point.load}: ${atLeast}${number(ranked.throughput.estimate)}`;
+    const { estimate, lower, upper } = ranked.throughput;
+    const name = `${ranked.deployment.label} at ${ranking.loadText(ranked)}`;
+    return `${name}: ${number(estimate)} ${unit()} (95 %: ${number(lower)}-${number(upper)})`;
   }
 
   /* Why the winner may not be the best. */

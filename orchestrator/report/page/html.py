@@ -19,6 +19,8 @@ from orchestrator import __version__
 from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.answer_table import ranked_text
+from orchestrator.report.capacity_table import NOT_THE_LIMIT
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
@@ -174,6 +176,8 @@ def page_html(
         style=style,
         version=__version__,
         headline=_headline,
+        ranked_text=ranked_text,
+        not_the_limit=NOT_THE_LIMIT,
         groups_text=_groups_text,
         slo_text=slo_text,
         level_text=level_text,
@@ -210,10 +214,7 @@ def _groups_text(comparison: Comparison) -> str:
 
 
 def _headline(comparison: ComparisonDocument) -> str:
-    """The winner and its load; the verdict if there is none."""
+    """The winner, its load and its interval; the verdict if there is none."""
     if not comparison.ranking:
         return comparison.verdict
-    winner = comparison.ranking[0].deployment
-    at_least = "at least " if winner.lower_bound_only else ""
-    throughput = f"{at_least}{figure(winner.throughput.estimate)} {comparison.unit}"
-    return f"{winner.label} at {level_text(winner.level)}: {throughput}"
+    return ranked_text(comparison.ranking[0].deployment, comparison.unit)
