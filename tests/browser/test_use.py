@@ -265,10 +265,14 @@ def test_runs_of_load_that_are_ranked_together_show_the_ranking_in_each_tab(tmp_
 
 def test_a_search_says_that_sliders_make_no_claim(opened):
     assert opened.evaluate("app.shown.payload.groups[0].searched")
-    slider = opened.locator("#limit-ttft")
-    slider.focus()
+    said = "judged again from probes of a search: the highest that held, not a claim"
+    assert opened.inner_text("#winner").startswith("These are the limits of the file")
+    assert said in opened.inner_text("#caution")
+    opened.locator("#limit-ttft").focus()
     opened.keyboard.press("End")
-    assert "this is the highest probe that held, not a claim" in opened.inner_text("#caution")
+    assert said in opened.inner_text("#caution")
+    opened.get_by_role("tab").nth(1).click()  # its levels were chosen by the file
+    assert said not in opened.inner_text("#caution")
 
 
 def test_nothing_valid_is_said(tmp_path, opened_store):

@@ -401,6 +401,7 @@ const app = (() => {
     let caution = "";
     if (isAsked()) {
       text = "These are the limits of the file, answered above. Move one, and every stored request is judged again.";
+      caution = lastingCautions().join("; ");
     } else if (winner === undefined) {
       text = "No deployment holds these limits at any level with a valid measurement.";
     } else {
@@ -419,13 +420,19 @@ const app = (() => {
     return `${name}: ${number(estimate)} ${unit()} (95 %: ${number(lower)}-${number(upper)})`;
   }
 
-  /* Why the winner may not be the best. */
-  function cautions(winner, runnerUp) {
+  /* What the ranking below is not, also under the limits of the file. */
+  function lastingCautions() {
     const texts = [];
     const unjudged = chosenSlo()?.fixed ?? [];
-    if (group().emulated) texts.push("emulated: no real engine answered");
     if (unjudged.length > 0) texts.push(`the limits on ${unjudged.join(", ")} are not judged here: see the answer above`);
-    if (group().searched) texts.push("levels were chosen by a search: this is the highest probe that held, not a claim");
+    if (group().searched) texts.push("the ranking is judged again from probes of a search: the highest that held, not a claim");
+    return texts;
+  }
+
+  /* Why the winner may not be the best. */
+  function cautions(winner, runnerUp) {
+    const texts = lastingCautions();
+    if (group().emulated) texts.push("emulated: no real engine answered");
     if (winner.judged.attainment.lower < shown.choices.attainment) texts.push("the winner's attainment could be below the target");
     if (runnerUp !== undefined) texts.push(...doubtsBetween(winner.throughput, runnerUp.throughput));
     if (!group().searched) texts.push(...openLevels());
