@@ -538,9 +538,12 @@ const app = (() => {
       const tpot = each.point.figures.tpot_p50_ms;
       if (!tpot || each.throughput === null) continue;
       const deployment = deployments[each.point.deployment];
+      const devices = deployment.devices || 1;
       points.push({
         x: 1000 / tpot,
-        y: each.throughput.estimate / (deployment.devices || 1),
+        y: each.throughput.estimate / devices,
+        lower: each.throughput.lower / devices,
+        upper: each.throughput.upper / devices,
         label: deployment.label,
         load: each.point.load,
         state: stateOf(each),

@@ -6,6 +6,8 @@ const charts = (() => {
   const SYMBOLS = ["circle", "rect", "triangle", "diamond", "pin", "roundRect", "arrow", "circle"];
   const HEAT_COLOURS = ["#cfe3f5", "#56b4e9", "#0072b2", "#00304d"];
   const THEME_NAMES = ["ink", "soft", "paper", "panel", "line", "accent", "warn"];
+  const MOST_BARS = 100;  // of more points that hold, those of the frontier alone have bars
+  const CAP = 3;  // pixels that the end of a bar is wide to each side
   const wholeNumber = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
   let colours = null;
@@ -77,7 +79,7 @@ const charts = (() => {
     return coordinates;
   }
 
-  /* points: {x, y, label, load, state} with state one of holds, misses, excluded. */
+  /* points: {x, y, lower, upper, label, load, state} with state one of holds, misses, excluded. */
   function frontier(chart, points, xName, yName) {
     const { soft, accent } = theme();
     const looks = [
@@ -97,12 +99,31 @@ const charts = (() => {
       lineStyle: { color: accent, width: 1.5 }, itemStyle: { color: accent },
       data: edge.map((point) => [point.x, point.y]),
     });
+    series.push(barsOf(pointsOfSeries[0].length > MOST_BARS ? edge : pointsOfSeries[0], soft));
     const option = base(`${yName} against ${xName}: ${pointsOfSeries[0].length} of ${points.length} points hold the limits`);
     option.tooltip.formatter = (item) => {
       const point = pointsOfSeries[item.seriesIndex][item.dataIndex];
-      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}`;
+      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}\n${number(point.lower)} to ${number(point.upper)} (95 %)`;
     };
     draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
+  }
+
+  /* The intervals of points as bars with caps, beneath the points. */
+  function barsOf(points, color) {
+    return {
+      type: "custom", silent: true, tooltip: { show: false }, z: 1, encode: { x: 0, y: [1, 2] },
+      data: points.map((point) => [point.x, point.lower, point.upper]),
+      renderItem: (item, api) => {
+        const [x, low] = api.coord([api.value(0), api.value(1)]);
+        const [, high] = api.coord([api.value(0), api.value(2)]);
+        const cap = (y) => [[x - CAP, y], [x + CAP, y], [x, y]];
+        return {
+          type: "polyline",
+          style: { stroke: color, fill: "none", lineWidth: 1 },
+          shape: { points: [...cap(low), ...cap(high).reverse()] },
+        };
+      },
+    };
   }
 
   /* The points that no other beats in both figures, by ascending x. Of equal ones each stays. */

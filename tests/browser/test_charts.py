@@ -1,0 +1,129 @@
+"""What the charts draw is what the Python analysis says: figures of ECharts' options, not pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.analysis.frontier import on_frontier
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.capacity.capacities import holds, reason_to_exclude
+
+pytestmark = pytest.mark.browser
+SETTINGS = ("tensor_parallel_size", "max_model_len")  # across and down
+OPTION = """
+(id) => {
+  const { xAxis, yAxis, series } = echarts.getInstanceByDom(document.getElementById(id)).getOption();
+  return {
+    columns: xAxis[0].data,
+    rows: yAxis[0].data,
+    series: series.map(({ type, name, data }) => ({ type, name: name ?? "", data: [...data] })),
+  };
+}
+"""
+
+
+@pytest.fixture
+def page(opened) -> Any:
+    """The page with the fixed levels in sight, under the limits of their file."""
+    opened.get_by_role("tab").nth(1).click()
+    return opened
+
+
+@pytest.fixture
+def points(levels) -> list[StoredPoint]:
+    return list(levels.points(*levels.slos).current)
+
+
+def option_of(page: Any, chart: str) -> dict[str, Any]:
+    """What a chart shows. A page that is about to be printed draws all of its charts at once."""
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    return page.evaluate(OPTION, chart)
+
+
+def series_named(option: dict[str, Any], name: str) -> list[Any]:
+    (data,) = [series["data"] for series in option["series"] if series["name"] == name]
+    return data
+
+
+def approximately(rows: Any) -> Any:
+    return pytest.approx(np.array(rows, np.float64), rel=1e-9)
+
+
+def per_device(point: StoredPoint) -> Interval:
+    interval = point.output_token_throughput()
+    assert interval is not None
+    return interval.scaled(1 / point.deployment.devices)
+
+
+def per_user(point: StoredPoint) -> float:
+    assert point.figures.tpot_ms is not None
+    return 1000 / point.figures.tpot_ms.p50
+
+
+def test_the_frontier_is_the_one_of_python(page, points):
+    option = option_of(page, "frontier")
+    holding = [point for point in points if reason_to_exclude(point) is None and holds(point)]
+    xs = np.array([per_user(point) for point in holding])
+    intervals = [per_device(point) for point in holding]
+    ys = np.array([interval.estimate for interval in intervals])
+    stays = on_frontier(xs, ys)
+    order = np.argsort(xs[stays])
+    expected = np.column_stack([xs[stays], ys[stays]])[order]
+    assert np.array(series_named(option, "frontier")) == approximately(expected)
+    assert len(expected) > 1
+    (bars,) = [series["data"] for series in option["series"] if series["type"] == "custom"]
+    expected_bars = [(x, each.lower, each.upper) for x, each in zip(xs, intervals, strict=True)]
+    assert np.array(sorted(bars)) == approximately(sorted(expected_bars))
+
+
+@pytest.mark.parametrize("metric", ["throughput", "attainment"])
+def test_bands_are_the_intervals_of_python(page, points, metric):
+    page.select_option("#curve-metric", metric)
+    option = option_of(page, "curves")
+    control = points[0].head.control
+    drawn = 0
+    for line, band in zip(option["series"][::2], option["series"][1::2], strict=True):
+        intervals = []
+        for point in points:
+            interval = interval_of(point, metric)
+            is_on_line = point.deployment.label == line["name"] and point.head.control == control
+            if is_on_line and interval is not None:
+                intervals.append((point.head.level, interval))
+        intervals.sort(key=lambda each: each[0])
+        figures = [(level, interval.estimate) for level, interval in intervals]
+        assert [each["value"] for each in line["data"]] == approximately(figures)
+        upper = [(level, interval.upper) for level, interval in intervals]
+        lower = [(level, interval.lower) for level, interval in intervals]
+        assert band["data"] == approximately([*upper, *reversed(lower)])
+        drawn += len(intervals)
+    assert drawn > 3
+
+
+def interval_of(point: StoredPoint, metric: str) -> Interval | None:
+    return point.attainment if metric == "attainment" else point.output_token_throughput()
+
+
+def test_the_heat_map_shows_what_python_ranks(page, levels):
+    for select, setting in zip(("#heat-x", "#heat-y"), SETTINGS, strict=True):
+        page.select_option(select, setting)
+    option = option_of(page, "heat")
+    (slo,) = levels.slos
+    (comparison,) = levels.comparisons(levels.points(slo), slo)
+    expected = {}
+    for ranked in reversed(comparison.ranking):  # the best comes last and stays
+        settings = ranked.point.deployment.settings
+        across, down = (str(settings.get(name, "default")) for name in SETTINGS)
+        expected[across, down] = (ranked.label, ranked.throughput.estimate)
+    (series,) = option["series"]
+    shown = {}
+    for item in series["data"]:
+        column, row, value = item["value"]
+        shown[option["columns"][column], option["rows"][row]] = (item["label"], value)
+    assert shown.keys() == expected.keys()
+    for cell, (label, value) in expected.items():
+        assert shown[cell] == (label, pytest.approx(value, rel=1e-9))
+    assert len(expected) > 1
