@@ -162,6 +162,18 @@ def test_a_dark_page_is_drawn_in_its_own_colours(browser, report):
         page.wait_for_function("ink => charts.theme().ink !== ink", arg=dark)
 
 
+def test_a_dark_page_is_printed_in_the_colours_of_a_light_one(browser, report):
+    with quiet_page(browser, report, color_scheme="dark") as page:
+        dark = page.evaluate("charts.theme().ink")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("charts.theme().ink") == "#1b1f24"
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate("charts.theme().ink") == dark
+        page.emulate_media(media="print")
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == "rgb(255, 255, 255)"
+
+
 # What there is to show
 
 

@@ -741,10 +741,23 @@ const app = (() => {
     showAll();
   }
 
-  /* Colours follow the browser's; paper is white. */
+  /* Colours follow the browser's. */
   function takeTheme() {
     charts.takeTheme(document.documentElement);
     drawn.redraw();
+  }
+
+  /* Every chart, in the colours of a light page. */
+  function drawForPaper() {
+    document.documentElement.dataset.printing = "";
+    takeTheme();
+    drawn.resize();
+    drawn.drawAll();
+  }
+
+  function leavePaper() {
+    delete document.documentElement.dataset.printing;
+    takeTheme();
   }
 
   function announceReady() {
@@ -776,7 +789,8 @@ const app = (() => {
     byId("heat-y").addEventListener("change", (event) => chooseForChart("heatY", event.currentTarget.value, "heat"));
     addEventListener("hashchange", followAddress);
     addEventListener("resize", () => drawn.resize());
-    addEventListener("beforeprint", () => { drawn.resize(); drawn.drawAll(); });
+    addEventListener("beforeprint", drawForPaper);
+    addEventListener("afterprint", leavePaper);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", takeTheme);
   }
 
