@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -53,3 +55,12 @@ def test_the_installed_wheel_renders(browser, installed, uri, tmp_path):
     with quiet_page(browser, output) as page:
         assert page.locator("#ranking-table tbody tr").count() > 0
         assert page.locator("#frontier canvas").count() == 1
+
+
+def test_the_chart_library_comes_with_its_licences(installed):
+    vendor = installed / "orchestrator" / "report" / "page" / "vendor"
+    for name in ("LICENSE", "LICENSE-d3", "NOTICE"):
+        assert (vendor / name).read_text().strip()
+    lock = json.loads((vendor / "LOCK.json").read_text())
+    script = (vendor / "echarts.min.js").read_bytes()
+    assert hashlib.sha256(script).hexdigest() == lock["sha256"]
