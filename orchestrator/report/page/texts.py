@@ -83,6 +83,15 @@ DEFINITIONS = (
         "requests sent and not yet done, as the client sees it; requests in the engine's batch and"
         " in its queue, as the engine says",
     ),
+    Definition(
+        "not the limit",
+        "no higher load of the deployment was shown to fail the limits: it may hold more",
+    ),
+    Definition(
+        "bars of the frontier",
+        "95 % intervals of the tokens/s; of more than 100 points that hold the limits, those of the"
+        " frontier alone have bars",
+    ),
     Definition("hollow marks", "points that cannot hold limits: spoilt, failed, or not valid"),
 )
 
