@@ -40,7 +40,7 @@ def environment(**more: str) -> dict[str, str]:
 # measured must not depend on them.
 MEASURED_ONCE = ("--again", "0")
 _BUSY = r"\d+ (?:disturbed|stream_buffered|client_bound|network_bound)"
-_ONLY_BUSY = re.compile(rf"^without a valid measurement: {_BUSY}(?:, {_BUSY})*$", re.MULTILINE)
+_ONLY_BUSY = re.compile(rf"^no valid measurement: {_BUSY}(?:, {_BUSY})*$", re.MULTILINE)
 
 
 def orchestrator(

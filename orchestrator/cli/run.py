@@ -253,10 +253,10 @@ def _print_answer(store: Store) -> bool:
         missing = unmeasured(experiment)
     except Exception as error:
         # all is measured: that nothing can be read now is no failure of the sweep
-        click.echo(f"note: no answer yet: {error}", err=True)
+        echo(f"note: no answer yet: {error}", err=True)
         return True
     if missing:
-        click.echo(f"without a valid measurement: {', '.join(missing)}", err=True)
+        echo(f"no valid measurement: {', '.join(missing)}", err=True)
     return not missing
 
 
@@ -274,7 +274,7 @@ def _write_page(store: Store) -> None:
             echo(f"page: {store.write_page(page.html)}", err=True)
     except Exception as error:
         # all is measured: a page can be written later
-        click.echo(f"note: no page (orchestrator report writes it): {error}", err=True)
+        echo(f"note: no page (orchestrator report writes it): {error}", err=True)
 
 
 def _print_next_commands(store: Store) -> None:
@@ -286,7 +286,7 @@ def _print_next_commands(store: Store) -> None:
         echo("\n".join(next_commands(StoredExperiment(store))), err=True)
     except Exception as error:
         # all is measured: what cannot be read now was said above
-        click.echo(f"note: {error}", err=True)
+        echo(f"note: {error}", err=True)
 
 
 def _summary(report: SweepReport, store: Store) -> str:

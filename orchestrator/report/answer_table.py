@@ -129,6 +129,7 @@ def answer_text(experiment: StoredExperiment, view: View) -> Iterator[str]:
             yield from form.note(f"note: no answer under {unanswered_text(slo)}")
     if any(document.comparison.emulated for document in documents):
         yield from form.note(EMULATED, "yellow")
+    yield from form.closing()
 
 
 def next_commands(experiment: StoredExperiment) -> Iterator[str]:
@@ -363,7 +364,7 @@ def _doubts_text(
             continue  # what is left out says why there is no ranking
         before = UNCERTAIN if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
-        yield from view.form.note(before + text, "yellow" if ranked else None)
+        yield from view.form.short_note(before + text, "yellow" if ranked else None)
     if with_command and any(line.is_run_again for line in lines):
         commands = dict.fromkeys(document.comparison.run_command for document in documents)
         for command in commands:

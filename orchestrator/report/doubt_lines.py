@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from orchestrator.base.text import grouped, listed, listed_within
 from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
+from orchestrator.report.text import cut
 from orchestrator.report.words import at_levels_text, level_text, test_text
 
-LEAST_NAMES = 24  # characters for names, however long the rest of the line is
+LEAST_NAME = 12  # characters of a name, however long the rest of the line is
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,22 @@ def doubt_line_text(line: DoubtLine, ranked: Collection[str], width: int) -> str
 
 
 def _in_brackets(line: DoubtLine, ranked: Collection[str], room: int) -> str:
+    """The names in brackets, after a space. Where ``room`` is too small their levels go first, then
+    the names of several are counted, and that of one is cut.
+    """
     if not line.names:
         return ""
     is_everyone = set(line.deployments) == set(ranked) and line.names == line.deployments
     if is_everyone and len(line.names) > 1:
         return " (both)" if len(line.names) == 2 else f" (all {len(line.names)})"
-    return f" ({listed_within(line.names, max(room - len(' ()'), LEAST_NAMES))})"
+    room -= len(" ()")
+    for names in (line.names, line.deployments):
+        text = listed_within(names, room)
+        if len(text) <= room:
+            return f" ({text})"
+    if len(line.deployments) > 1:
+        return f" ({len(line.deployments)} deployments)"
+    return f" ({cut(line.deployments[0], max(room, LEAST_NAME))})"
 
 
 def _line(doubt: Doubt) -> DoubtLine:
@@ -135,7 +146,7 @@ def _may_miss_target(doubt: Doubt) -> str:
     assert doubt.test is not None
     name = test_text(doubt.test).removeprefix("the ")
     lower, target = doubt.test.share.lower, doubt.test.target
-    return f"the winner's {name} may be {lower:.3f}, not {target:g}"
+    return f"{name} may be {lower:.3f} < {target:g}"
 
 
 def _bounds_overlap(doubt: Doubt) -> str:

@@ -197,9 +197,9 @@ def _table(
     if view.columns or view.is_profile:
         return
     for text in agreement_notes([document.point for document in documents]):
-        yield from form.note(text, "dim")
+        yield from form.short_note(text, "dim")
     for text in predicted_vs_measured_notes(documents):
-        yield from form.note(text, "yellow")
+        yield from form.short_note(text, "yellow")
 
 
 def _columns(
@@ -428,7 +428,7 @@ def _failures(documents: Iterable[PointDocument], form: Form) -> Iterator[str]:
     for key, points in alike.items():
         levels = [load_text(point.head.control, point.head.level) for point in points]
         at_levels = listed(levels, most=MOST_LEVELS)
-        yield from form.note(f"failed: {key.label}, {key.workload}, at {at_levels}", "red")
+        yield from form.short_note(f"failed: {key.label}, {key.workload}, at {at_levels}", "red")
         yield from form.short_note(f"  {failure_text(points[0].head)}", "red")
 
 

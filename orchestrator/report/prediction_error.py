@@ -30,7 +30,7 @@ class _WorseFigure:
 
     @property
     def text(self) -> str:
-        """``TPOT is 3.10 times the predicted 12.0 at 4 req/s, where 9 in 10 are within ...``."""
+        """``TPOT is 3.10 times the predicted 12.0 at 4 req/s (9 in 10 within 1.25x)``."""
         point, name = self.document.point, self.name
         times = self.prediction.worse[name]
         amount = f"{times:.2f} times"
@@ -41,8 +41,8 @@ class _WorseFigure:
         behind = " and it fell behind" if point.validity == BACKLOG else ""
         factor = self.prediction.error_factors[name]
         return (
-            f"{_NAMES[name]} is {amount} the predicted {predicted} at {level}{behind},"
-            f" where 9 in 10 are within {factor:.2f} times"
+            f"{_NAMES[name]} is {amount} the predicted {predicted} at {level}{behind}"
+            f" (9 in 10 within {factor:.2f}x)"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,6 @@ from tests.golden.make import (
     SCHEMAS,
     SIMULATED,
     STATUSES,
-    Command,
     write_outputs,
 )
 
@@ -77,10 +77,28 @@ def test_a_changed_value_is_shown_on_a_line_of_its_own() -> None:
     assert lines[-5:] == ['   "a": 1,', '-  "b": 2', '+  "b": 3', " }", REWRITE]
 
 
-@pytest.mark.parametrize("of_width", OF_WIDTHS, ids=lambda of_width: of_width.output)
-def test_no_line_is_wider_than_the_terminal(of_width: Command) -> None:
-    text = (EXPECTED / of_width.output).read_text()
-    assert of_width.columns is not None
-    for line in text.splitlines():
+# how footnotes begin, and lines of their own that stand below some
+FOOTNOTES = ("not certain: ", "look at ", "failed: ", "left out: ", "no valid measurement", "[")
+BELOW_FOOTNOTES = ("  run again: ", "  nearest: ", "  the engine ", "  log: ")
+WIDTH_BY_OUTPUT = {
+    **{each.output: each.columns for each in OF_WIDTHS},
+    **{output: columns for columns, output in ENDS_OF_RUNS.items()},
+}
+
+
+@pytest.mark.parametrize("name", WIDTH_BY_OUTPUT)
+def test_no_line_is_wider_than_the_terminal(name: str) -> None:
+    columns = WIDTH_BY_OUTPUT[name]
+    assert columns is not None
+    for line in (EXPECTED / name).read_text().splitlines():
         is_command = " orchestrator " in line  # left whole, to be copied
-        assert is_command or len(line) <= of_width.columns, line
+        assert is_command or len(line) <= columns, line
+
+
+@pytest.mark.parametrize("name", WIDTH_BY_OUTPUT)
+def test_a_footnote_is_one_line(name: str) -> None:
+    """What is wrapped goes on in a line that begins with spaces."""
+    lines = (EXPECTED / name).read_text().splitlines()
+    for line, following in pairwise(lines):
+        is_wrapped = following.startswith("  ") and not following.startswith(BELOW_FOOTNOTES)
+        assert not (line.startswith(FOOTNOTES) and is_wrapped), f"{line}\n{following}"

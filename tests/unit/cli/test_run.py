@@ -95,7 +95,7 @@ def test_a_measurement_without_a_valid_attempt_is_status_3(
     report = SweepReport(MeasurementCounts(measured=2), wall_s=1.0, overhead=0.0)
     done = swept(tmp_path, monkeypatch, report, RUNS)
     assert done.status == 3
-    assert "without a valid measurement: 2 disturbed" in done.stderr
+    assert "no valid measurement: 2 disturbed" in done.stderr
 
 
 def test_a_run_ends_with_the_answer_then_the_page_then_the_next_commands(
@@ -108,7 +108,7 @@ def test_a_run_ends_with_the_answer_then_the_page_then_the_next_commands(
     report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
     lines = swept(tmp_path, monkeypatch, report, RUNS).stderr.splitlines()
     answer, unmeasured, page_line, command = lines[lines.index("best: a") :]
-    assert (answer, unmeasured) == ("best: a", "without a valid measurement: 2 disturbed")
+    assert (answer, unmeasured) == ("best: a", "no valid measurement: 2 disturbed")
     assert page_line == f"page: {tmp_path}/results/x/report.html"
     assert command.startswith("next: orchestrator results ")
 

@@ -126,7 +126,24 @@ def test_names_are_cut_where_the_width_is_too_small() -> None:
     doubt = Doubt(DoubtKind.INCOMPARABLE, names)
     assert text_of(doubt, (), 100).endswith("deployment-4 and 4 more)")
     assert text_of(doubt, (), 60) == "cannot be compared (deployment-0, deployment-1 and 7 more)"
-    assert text_of(doubt, (), 20) == "cannot be compared (deployment-0 and 8 more)"
+    assert text_of(doubt, (), 20) == "cannot be compared (9 deployments)"
+
+
+def test_where_a_name_with_its_level_has_no_room_it_stands_alone() -> None:
+    levels = (DeploymentLevels("engine tp=1", (LEVEL,)),)
+    doubt = Doubt(DoubtKind.OPEN_LEVELS, ("engine tp=1",), Remedy.RUN_AGAIN, levels=levels)
+    long = "no valid measurement (engine tp=1 at 8 req/s); to decide: run again"
+    short = "no valid measurement (engine tp=1); to decide: run again"
+    assert text_of(doubt, (), len(long)) == long
+    assert text_of(doubt, (), len(long) - 1) == short
+    assert text_of(doubt, (), len(short)) == short
+
+
+def test_a_long_name_is_cut_so_that_what_would_decide_is_seen() -> None:
+    doubt = Doubt(DoubtKind.ONE_START, ("x" * 90,), Remedy.SEARCH_LONGER)
+    text = text_of(doubt, (), 80)
+    assert len(text) == 80
+    assert text.endswith("xxx…); to decide: search longer")
 
 
 def test_lines_that_say_the_same_become_one_about_all_names() -> None:

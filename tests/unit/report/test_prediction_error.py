@@ -30,19 +30,13 @@ def documents(points: list[Any]) -> list[PointDocument]:
     [
         (
             {"tpot": 11.5},
-            (
-                "TPOT is 1.28 times the predicted 9.00 at 4 in flight, where 9 in 10 are within 1.25 "
-                "times"
-            ),
+            "TPOT is 1.28 times the predicted 9.00 at 4 in flight (9 in 10 within 1.25x)",
         ),
         (
             {"ttft": 120.0},
-            (
-                "TTFT is 3.00 times the predicted 40.0 at 4 in flight, where 9 in 10 are within 2.70 "
-                "times"
-            ),
+            "TTFT is 3.00 times the predicted 40.0 at 4 in flight (9 in 10 within 2.70x)",
         ),
-        ({"rate": 200.0}, "output tokens/s is 0.50 of the predicted 400 at 4 in flight, where"),
+        ({"rate": 200.0}, "output tokens/s is 0.50 of the predicted 400 at 4 in flight ("),
         (
             {"control": "request_rate", "level": 9.0, "rate": 500.0},
             "output tokens/s is 0.62 of the predicted 800 at 9",
