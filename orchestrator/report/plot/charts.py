@@ -42,8 +42,9 @@ def curve(
 
     ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI. ``y``,
     ``x``: names of columns (``ttft_ms.p99``, ``attainment``). A band is drawn where ``y`` has an
-    interval. At most eight deployments are drawn, and the legend names the others; hollow markers
-    are points that are not valid. Raises InputError.
+    interval. At most eight deployments are drawn. The legend names the others, and points with all
+    requests due at once: such a load has no place on an axis. Hollow markers are points that are
+    not valid. Raises InputError.
     """
     look.check_matplotlib()
     plotted = points_of(points, needed_columns(y, x))
@@ -51,7 +52,10 @@ def curve(
     axes = look.new_axes() if ax is None else ax
     draw_curves(axes, series, y, x)
     look.add_title(axes, look.title_of(plotted))
-    note = look.left_out_text([each.label for each in series])
+    if x == "level":
+        note = look.curves_note(series)
+    else:
+        note = look.left_out_text([each.label for each in series])
     look.add_legend(axes, curve_handles(series), note, makes_room=ax is None)
     return axes
 

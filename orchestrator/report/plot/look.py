@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError
 from orchestrator.report.columns import column_named
-from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint
+from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint, Series
 from orchestrator.report.words import short_model
 
 if TYPE_CHECKING:
@@ -130,6 +130,25 @@ def left_out_text(labels: Sequence[str], how: str = "not drawn") -> str:
     """Names those of ``labels`` that are not drawn, after ``how``; empty where all are."""
     hidden = labels[MOST_CURVES:]
     return f"{how}: {_listed(hidden)}" if hidden else ""
+
+
+def curves_note(series: Sequence[Series], how: str = "not drawn") -> str:
+    """What curves over load leave out, after ``how``: deployments that are too many, and points
+    with all requests due at once; empty where that is nothing.
+    """
+    notes = [left_out_text([each.label for each in series], how)]
+    at_once = at_once_text(series)
+    if at_once:
+        notes.append(f"{how}: {at_once}")
+    return "; ".join(note for note in notes if note)
+
+
+def at_once_text(series: Sequence[Series]) -> str:
+    """Names the deployments with a point whose requests are all due at once: such a load has no
+    place on an axis. Empty where there is none.
+    """
+    labels = [each.label for each in series[:MOST_CURVES] if each.has_all_at_once]
+    return f"all requests due at once ({_listed(labels)})" if labels else ""
 
 
 def add_title(axes: Axes, text: str) -> None:

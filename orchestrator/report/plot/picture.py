@@ -39,8 +39,8 @@ PNG_DOTS = 120  # per inch
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a picture shows. ``left_out``: titles of the groups that have no room in it, and names
-    of deployments that have no curve.
+    """What a picture shows. ``left_out``: titles of the groups that have no room in it, names of
+    deployments that have no curve, and points that no curve shows.
     """
 
     points: int
@@ -110,6 +110,9 @@ def write_picture(path: Path, shown: ShownResults) -> Picture:
     left_out = [group.title for group in groups[MOST_GROUPS:]]
     for group in drawn:
         left_out += [each.label for each in group.series[MOST_CURVES:]]
+        at_once = look.at_once_text(group.series)
+        if at_once:
+            left_out.append(f"over load {at_once}")
     points = sum(len(each.points) for group in drawn for each in group.series)
     return Picture(points, len(drawn), tuple(left_out))
 
@@ -139,7 +142,12 @@ def _group(documents: Sequence[PointDocument]) -> _Group:
 
 
 def _has_values(series: Sequence[Series], y: str) -> bool:
-    return any(not math.isnan(point.numbers[y]) for each in series for point in each.points)
+    """Whether there is anything to draw over load."""
+    for each in series:
+        for point in each.points:
+            if math.isfinite(point.numbers[y]) and math.isfinite(point.numbers["level"]):
+                return True
+    return False
 
 
 def _figure(groups: Sequence[_Group]) -> Figure:
@@ -160,7 +168,7 @@ def _draw_group(group: _Group, part: Any) -> None:
     for axes in every[len(group.panels) :]:
         axes.set_axis_off()
     handles = frontier_handles(group.series)
-    note = look.left_out_text([each.label for each in group.series], "without curves")
+    note = look.curves_note(group.series, "without curves")
     part.legend(
         handles=[*handles, *look.note_handles(note)],
         loc="outside lower center",

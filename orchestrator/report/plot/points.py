@@ -77,6 +77,11 @@ class Series:
     rank: int
     points: tuple[PlottedPoint, ...]
 
+    @property
+    def has_all_at_once(self) -> bool:
+        """Whether some point has all requests due at once."""
+        return any(math.isinf(point.numbers["level"]) for point in self.points)
+
     def of_control(self, control: str) -> Series:
         """The points whose levels are of this kind."""
         points = tuple(point for point in self.points if point.control == control)

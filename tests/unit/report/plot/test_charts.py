@@ -141,7 +141,18 @@ def test_points_that_are_not_valid_are_hollow() -> None:
 
 def test_a_level_of_all_at_once_and_a_missing_figure_are_not_drawn() -> None:
     rows = [row(level=2.0), row(level=math.inf), row(level=4.0, output_token_throughput=None)]
-    assert lines(plot.curve(frame(*rows)))["tp=1"] == [[2.0, 200.2]]
+    axes = plot.curve(frame(*rows))
+    assert lines(axes)["tp=1"] == [[2.0, 200.2]]
+    assert legend_texts(axes)[-1] == "not drawn: all requests due at once (tp=1)"
+    of_throughput = plot.curve(frame(*rows), "ttft_ms.p99", "per_user")
+    assert legend_texts(of_throughput) == ["tp=1"]
+
+
+def test_the_legend_names_what_is_too_much_and_what_has_no_place() -> None:
+    rows = [row(f"tp={n}", 1.0, per_device=float(n), per_user=1.0) for n in range(1, 10)]
+    axes = plot.curve(frame(*rows, row("tp=9", math.inf)))
+    text = " ".join(legend_texts(axes)[-1].split())
+    assert text == "not drawn: tp=1; not drawn: all requests due at once (tp=9)"
 
 
 def test_loads_that_double_have_equal_distances() -> None:

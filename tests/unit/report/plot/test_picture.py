@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -108,3 +109,26 @@ def test_without_matplotlib_the_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pictures need matplotlib: pip install"):
         invoke("results", store.uri, "--plot", str(tmp_path / "a.svg"))
+
+
+def test_points_with_all_requests_due_at_once_are_named(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    row = deployment_row()
+    for name, level in (("m0", 4.0), ("m1", math.inf)):
+        rows = [request(0), request(1, 50)]
+        commit_measurement(store, name, rows, deployment=row, point_id=name, level=level)
+    path = tmp_path / "points.svg"
+    done = invoke("results", store.uri, "--plot", str(path))
+    what = "all requests due at once (label-d0)"
+    assert done.stdout == f"{path}: 2 points\nnot drawn: over load {what}\n"
+    assert f"without curves: {what}" in texts_of(path)
+
+
+def test_where_all_requests_were_due_at_once_no_curve_is_empty(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    commit_measurement(
+        store, "m0", [request(0), request(1, 50)], deployment=deployment_row(), level=math.inf
+    )
+    path = tmp_path / "points.svg"
+    invoke("results", store.uri, "--plot", str(path))
+    assert "load (requests/s)" not in texts_of(path)
