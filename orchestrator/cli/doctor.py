@@ -118,10 +118,16 @@ def _node_json(node: ExaminedNode) -> JsonObject:
     return {**node.facts, "node_id": node.machine.node_id, "address": node.machine.address}
 
 
+def _is_warning(finding: Finding) -> bool:
+    return finding.level != "fail"
+
+
 def _text(checked: _Checked) -> str:
     """The findings, failures first; what is wrong on several nodes is printed once."""
-    by_level = sorted(checked.findings, key=lambda finding: finding.level)
-    places_by_finding = grouped((replace(finding, where=""), finding.where) for finding in by_level)
+    failures_first = sorted(checked.findings, key=_is_warning)
+    places_by_finding = grouped(
+        (replace(finding, where=""), finding.where) for finding in failures_first
+    )
     lines = []
     failures = 0
     for finding, places in places_by_finding.items():

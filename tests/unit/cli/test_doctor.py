@@ -59,7 +59,7 @@ def test_no_password_of_an_address_is_printed(doctor: Any) -> None:
 
 def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> None:
     findings = [
-        Finding("warn", "clock", "n1", "It is late.", "Times differ.", "Set it."),
+        Finding("advice", "clock", "n1", "It is late.", "Times differ.", "Set it."),
         Finding("fail", "disk", "n1", "It is full.", "Nothing fits.", "Empty it."),
         Finding("fail", "disk", "n2", "It is full.", "Nothing fits.", "Empty it."),
     ]
@@ -69,7 +69,7 @@ def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> 
         "  where: n1, n2",
         "  why it matters: Nothing fits.",
         "  what to do: Empty it.",
-        "warn: clock: It is late.",
+        "advice: clock: It is late.",  # though the alphabet has it first
         "  where: n1",
         "  why it matters: Times differ.",
         "  what to do: Set it.",
