@@ -42,10 +42,10 @@ earlier versions of the file, in tables of their own.
 \b
 --where, --sort and --columns name what JSON has, nested values with dots: ttft_ms.p99, attainment.lower, validity,
 settings.tensor_parallel_size (or just tensor_parallel_size), and where a file has several SLOs slos.NAME.attainment
-(attainment alone is that of the first). --where is written like the rules of an experiment file; text needs quotes, and
-a value that a point lacks is None: no < or > holds for it, and != does. --sort -NAME or NAME:desc puts the largest first; --top alone shows
-the most output tokens/s per GPU. On a narrow terminal columns go, and a line says which: --columns shows those that are
-named, and --format md all.
+(attainment alone is that of the first); repeats is their number, slo the limits as text. --where is written like
+the rules of an experiment file; text needs quotes, and a value that a point lacks is None: no < or > holds for it, and
+!= does. --sort -NAME or NAME:desc puts the largest first; --top alone shows the most output tokens/s per GPU. On a
+narrow terminal columns go, and a line says which: --columns shows those that are named, and --format md all.
 
 \b
 --plot writes a picture in place of the table: the frontier (tokens/s that a user sees against tokens/s per GPU), and

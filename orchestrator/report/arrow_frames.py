@@ -75,6 +75,25 @@ def as_frame(table: pa.Table, library: Library) -> Frame:
     return frame
 
 
+def with_units(table: pa.Table) -> pa.Table:
+    """A stored table with the unit of each column as metadata of its field, beside the description
+    that is there. The names of stored columns say their units (docs/data-format.md).
+    """
+    fields = []
+    for field in table.schema:
+        metadata = {**(field.metadata or {}), b"unit": _unit_of_stored(field.name).encode()}
+        fields.append(field.with_metadata(metadata))
+    schema = pa.schema(fields, metadata=table.schema.metadata)
+    return pa.Table.from_arrays(table.columns, schema=schema)
+
+
+def _unit_of_stored(name: str) -> str:
+    """Empty for names, and for numbers of things."""
+    if name.endswith("_ns"):
+        return "ns"
+    return "tokens" if "tokens" in name.split("_") else ""
+
+
 def library_of_frames(library: Library) -> Any:
     """The module of this name. Raises InputError for another one, and where it is not installed."""
     if library not in get_args(Library):

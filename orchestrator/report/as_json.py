@@ -1,9 +1,10 @@
 """Documents as JSON values. The order and names of fields are a promise to readers of the output."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.claim import claim_document
 from orchestrator.report.agreement import agreement_fields
@@ -16,11 +17,17 @@ from orchestrator.report.documents.answer import (
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
 from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.documents.level import LevelDocument
-from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
+from orchestrator.report.documents.point import (
+    PointDocument,
+    RepeatDocument,
+    SloResult,
+    per_device,
+)
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
 from orchestrator.report.documents.run import ExperimentRuns, RunDocument
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.formats import JsonObject, fields_of, metrics
+from orchestrator.results.records import Figures
 from orchestrator.spec.load import in_json
 
 _REPEAT_FIELDS = (
@@ -49,6 +56,11 @@ _FIGURES_OF_RANKED = (
     "tpot_ms",
     "e2e_ms",
     "itl_ms",
+)
+# of a point: its repeats do not have them
+_NOT_OF_A_REPEAT = (
+    *("log_uri", "log_tail", "output_token_throughput.lower", "output_token_throughput.upper"),
+    *("per_device", "per_device.lower", "per_device.upper"),
 )
 _LAUNCH_FIELDS = (
     "launch_id",
@@ -85,7 +97,7 @@ def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator
             yield {**repeats[0], **shared}
             continue
         yield shared
-        of_repeat = {**shared, "row": "repeat", "merged": {}, "log_uri": None, "log_tail": None}
+        of_repeat = {**shared, "row": "repeat", "merged": {}, **dict.fromkeys(_NOT_OF_A_REPEAT)}
         for repeat in repeats:
             yield {**of_repeat, **repeat}
 
@@ -98,16 +110,20 @@ def point_json(document: PointDocument) -> JsonObject:
     """One point: deployment, load, status, validity, the metrics over its repeats, each repeat
     alone.
 
-    ``slo`` is the result under the first of ``slos``.
+    ``slo`` is the result under the first of ``slos``. What columns.py names otherwise than the
+    field of an object stands under that name too: ``deployment``, ``attainment``, ``per_user``.
     """
     point = document.point
     head, deployment = point.head, point.deployment
     failed = document.failed
     described = deployment if deployment.engine else None  # its row was never stored
+    throughput = point.output_token_throughput()
+    of_device = per_device(throughput, deployment.devices)
     return {
         "row": "point",
         **fields_of(head, "experiment", "point_id", "deployment_id"),
         "label": deployment.label,
+        "deployment": deployment.label,
         **fields_of(described, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": deployment.settings,
         **fields_of(head, "workload", "control", "level", "arrivals"),
@@ -122,7 +138,11 @@ def point_json(document: PointDocument) -> JsonObject:
         "merged": {"of": len(point.repeats), "used": len(point.used), "failed": len(failed)},
         "starts": len(set(point.starts)),
         **metrics(point.figures),
-        "output_token_throughput_interval": point.output_token_throughput(),
+        "output_token_throughput_interval": throughput,
+        **_ends("output_token_throughput", throughput),
+        "per_device": of_device.estimate if of_device else None,
+        **_ends("per_device", of_device),
+        "per_user": _per_user(point.figures),
         **agreement_fields(point),
         **_prediction_fields(document.prediction),
         **_slo_fields(document.slo_results),
@@ -136,18 +156,44 @@ def _repeat_json(document: RepeatDocument) -> JsonObject:
         **fields_of(repeat.head, *_REPEAT_FIELDS),
         "attempts": repeat.attempts,
         **metrics(repeat.figures),
+        "per_user": _per_user(repeat.figures),
         "engine_side": repeat.engine_side,
         **_slo_fields(document.slo_results),
     }
 
 
-def _slo_fields(results: Iterable[SloResult]) -> JsonObject:
-    """``slos``: the result under each SLO; ``slo``: that under the first; neither without SLOs."""
+def _ends(name: str, interval: Interval | None) -> JsonObject:
+    """Both ends of an interval: ``attainment.lower``, ``attainment.upper``."""
+    return {
+        f"{name}.lower": interval.lower if interval else None,
+        f"{name}.upper": interval.upper if interval else None,
+    }
+
+
+def _per_user(figures: Figures) -> float | None:
+    """Tokens per second that a user sees, the median."""
+    return figures.decode_throughput.p50 if figures.decode_throughput else None
+
+
+def _slo_fields(results: Sequence[SloResult]) -> JsonObject:
+    """``slos``: the result under each SLO; ``slo``: that under the first, and its figures under the
+    names of columns; none of them without SLOs.
+    """
     by_name = {result.slo.name: slo_json(result) for result in results}
     if not by_name:
         return {}
-    first = next(iter(by_name.values()))
-    return {"slo": first, "slos": by_name}
+    first = results[0]
+    share = first.attainment
+    return {
+        "slo": by_name[first.slo.name],
+        "slos": by_name,
+        "slo_name": first.slo.name,
+        "attainment": share.estimate if share else None,
+        **_ends("attainment", share),
+        "met": first.is_met,
+        "goodput": first.goodput,
+        "by_limit": first.share_by_limit,
+    }
 
 
 def slo_json(result: SloResult) -> JsonObject:
@@ -193,8 +239,10 @@ def capacity_json(document: CapacityDocument) -> JsonObject:
         **fields_of(probe.head, "experiment", "deployment_id", "workload"),
         "control": document.control,
         "label": probe.deployment.label,
+        "deployment": probe.deployment.label,
         "emulated": probe.emulated,
         "slo": {"name": document.slo.name, "limits": format_slo(document.slo)},
+        "slo_name": document.slo.name,
         **claim_document(document.claim),
         **_bounds_json("gpu", document.per_gpu),
         **_bounds_json("usd", document.per_usd),
@@ -257,9 +305,11 @@ def ranked_json(document: RankedDocument) -> JsonObject:
         **fields_of(point.head, "deployment_id", "point_id", "control", "level"),
         "value": rate.estimate,
         "interval": [rate.lower, rate.upper],
+        **_ends("value", rate),
         "starts": rate.starts,
         "attainment": share.estimate,
         "attainment_interval": [share.lower, share.upper],
+        **_ends("attainment", share),
         "censored": ranked.lower_bound_only,
         # a list of levels claims none
         "capacity": None if ranked.capacity is None else claim_document(ranked.capacity),
@@ -290,6 +340,7 @@ def launch_json(document: LaunchDocument) -> JsonObject:
     return {
         **fields_of(row, "experiment", "deployment_id"),
         "label": document.label,
+        "deployment": document.label,
         **fields_of(deployment, "engine", "model", "hardware"),
         "engine_version": {"asked": document.asked_version, "reported": row.engine_version},
         **fields_of(row, *_LAUNCH_FIELDS),

@@ -1,6 +1,7 @@
 """The columns of a point: what ``--where``, ``--sort`` and ``--columns`` of ``orchestrator results``
-name, and ``orchestrator.points`` has. Names are those of its JSON, nested ones with dots;
-docs/metrics.md defines the figures.
+name, and ``orchestrator.points`` has. Its JSON has these names too, nested ones with dots. Two are
+more than a value there: ``repeats`` (a list; ``merged.used`` is the number) and ``slo`` (an object;
+``slo.text`` has the limits). docs/metrics.md defines the figures.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from orchestrator.report.column import (
     field_of,
     named_column,
 )
-from orchestrator.report.documents.point import PointDocument, SloResult
+from orchestrator.report.documents.point import PointDocument, SloResult, per_device
 from orchestrator.report.documents.prediction import FIGURES
 from orchestrator.report.shared_columns import (
     deployment_columns,
@@ -220,9 +221,7 @@ def _tokens_interval(document: PointDocument) -> Interval | None:
 
 
 def _per_device_interval(document: PointDocument) -> Interval | None:
-    interval = document.point.output_token_throughput()
-    devices = document.point.deployment.devices
-    return interval.scaled(1 / devices) if interval is not None and devices else None
+    return per_device(_tokens_interval(document), document.point.deployment.devices)
 
 
 def _comparisons() -> Iterator[PointColumn]:

@@ -1,9 +1,10 @@
 """Results for notebooks: ``import orchestrator``, then ``orchestrator.points("results/")``.
 
 Frames are pandas frames, Polars frames with ``library="polars"``, or Arrow tables with
-``library="arrow"``. Names are those of ``results --format json``, nested values with dots. A unit
-and a description of each column are metadata of the Arrow fields; a pandas frame has them as
-``attrs["units"]`` and ``attrs["descriptions"]``.
+``library="arrow"``. JSON has the same names, nested values with dots; but where a frame counts
+``repeats`` and has the text of limits as ``slo``, JSON has a list and an object (``merged.used``,
+``slo.text``). A unit and a description of each column are metadata of the Arrow fields; a pandas
+frame has them as ``attrs["units"]`` and ``attrs["descriptions"]``, a Polars frame has none.
 
 ``columns``: None for those that are looked at first; ``"all"``; or a list of names. An empty frame
 has its columns. Each function raises InputError for a name that is no column, for an unknown
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.launches import load_launches
 from orchestrator.base.errors import InputError
-from orchestrator.report.arrow_frames import Frame, Library, arrow_table, as_frame
+from orchestrator.report.arrow_frames import Frame, Library, arrow_table, as_frame, with_units
 from orchestrator.report.capacity_columns import capacity_columns
 from orchestrator.report.column import chosen_columns
 from orchestrator.report.columns import named_slo_columns, point_columns
@@ -190,8 +191,10 @@ def requests(
     uri: str, *, experiment: str | None = None, point: str | None = None
 ) -> Iterator[pa.Table]:
     """The requests of every measurement that counts, one Arrow table each (columns:
-    docs/data-format.md). ``point``: only those of the point with this id. Raises InputError where
-    no measurement of that point counts.
+    docs/data-format.md), with units and descriptions as metadata of the fields.
+
+    ``point``: only those of the point with this id. Raises InputError where no measurement of that
+    point counts.
     """
     is_found = point is None
     for stored in experiments(open_results(uri), experiment):
@@ -202,7 +205,7 @@ def requests(
                 continue
             if point is None or manifest.point_id == point:
                 is_found = True
-                yield store.read_manifests("requests", [manifest], leave_out=True)
+                yield with_units(store.read_manifests("requests", [manifest], leave_out=True))
     if not is_found:
         raise InputError(f"no requests of a point {point!r} are stored; points(uri) has the ids")
 

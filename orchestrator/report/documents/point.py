@@ -133,3 +133,8 @@ def _results_of_repeat(repeat: Repeat, slos: Sequence[Slo]) -> tuple[SloResult, 
 
 def _window_s(repeat: Repeat) -> float:
     return (repeat.head.window_end_ns - repeat.head.window_start_ns) / 1e9
+
+
+def per_device(throughput: Interval | None, devices: int) -> Interval | None:
+    """A throughput per GPU or core; None where their number is not known (0)."""
+    return throughput.scaled(1 / devices) if throughput is not None and devices else None

@@ -62,8 +62,9 @@ def test_the_first_limits_of_a_point_stand_alone_and_all_by_name(store: Store) -
 def test_without_limits_a_point_has_no_field_for_them(store: Store) -> None:
     commit(store)
     found = point_json(document_of(store))
-    assert "slo" not in found
-    assert "slos" not in found
+    assert found.keys().isdisjoint(
+        {"slo", "slos", "slo_name", "attainment", "attainment.lower", "met", "goodput", "by_limit"}
+    )
 
 
 def test_each_test_of_limits_has_its_share_and_target(store: Store) -> None:
@@ -109,6 +110,17 @@ def test_a_point_with_several_repeats_is_a_line_and_one_for_each(store: Store) -
     assert [line["row"] for line in repeats] == ["repeat", "repeat"]
     assert [line["measurement_id"] for line in repeats] == ["m0", "m1"]
     assert {line["label"] for line in repeats} == {"label-d0"}
+
+
+def test_a_line_of_a_repeat_has_its_own_figures_and_none_of_the_point_alone(store: Store) -> None:
+    commit(store)
+    commit(store, "m1", repeat=1, **FAILURE)
+    point, ok, failed = csv_lines([document_of(store, FAST)])
+    assert (point["attainment"], ok["attainment"], failed["attainment"]) == (1.0, 1.0, None)
+    assert point["per_device"] is not None
+    for name in ("per_device", "per_device.lower", "output_token_throughput.lower"):
+        assert (ok[name], failed[name]) == (None, None)
+    assert ok["per_user"] == point["per_user"]
 
 
 def test_a_capacity_is_a_row_with_its_levels(store: Store) -> None:

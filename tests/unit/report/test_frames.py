@@ -28,20 +28,8 @@ from tests.unit.results.builders import commit_measurement, deployment_row, requ
 
 LIBRARIES = ("pandas", "polars", "arrow")
 SLO = "ttft<=150ms,attainment>=0.9"
-# names that the JSON of results has under another one
-OF_POINTS = {
-    "deployment": "label",
-    "output_token_throughput.lower": "output_token_throughput_interval.lower",
-    "output_token_throughput.upper": "output_token_throughput_interval.upper",
-    "per_user": "decode_throughput.p50",
-    "attainment": "slo.attainment.estimate",
-    "attainment.lower": "slo.attainment.lower",
-    "attainment.upper": "slo.attainment.upper",
-    "met": "slo.met",
-    "goodput": "slo.goodput",
-    "repeats": "merged.used",
-}
-NOT_IN_JSON = {"per_device", "per_device.lower", "per_device.upper", "slo_name"}
+# the JSON of results lists the repeats of a point, and has the limits as an object
+OF_POINTS = {"repeats": "merged.used", "slo": "slo.text"}
 
 
 @pytest.fixture
@@ -97,7 +85,7 @@ def test_points_equal_the_json_of_results_to_the_digit(library: Any, measured: S
     shown = json_of("results", measured.uri, "--slo", SLO)
     usual = orchestrator.points(measured.uri, slo=SLO, library=library)
     assert tuple(names_of(usual)) == USUAL
-    for name in set(USUAL) - NOT_IN_JSON:
+    for name in USUAL:
         as_json = [flat(each).get(OF_POINTS.get(name, name)) for each in shown]
         assert [row[name] for row in rows_of(usual)] == as_json, name
     every = orchestrator.points(measured.uri, slo=SLO, columns="all", library=library)
@@ -117,7 +105,7 @@ def test_all_columns_hold_every_number_of_the_json(measured: Store) -> None:
     of_intervals = ("estimate", "confidence", "batches", "design_effect", "standard_error")
     missing = {
         name
-        for name in in_json - names - set(OF_POINTS.values())
+        for name in in_json - names - {"label", "merged.used"}
         if not name.endswith(of_intervals) and ".tests" not in name and "interval." not in name
     }
     # the SLOs of the file have their intervals under shorter names; the first is the point's own
@@ -235,10 +223,9 @@ def test_a_ranking_says_how_certain_it_is_or_why_it_is_empty(measured: Store) ->
 def test_repeats_equal_those_of_the_json_to_the_digit(measured: Store) -> None:
     documents = []
     for point in json_of("results", measured.uri, "--slo", SLO):
-        documents += [{**repeat, "label": point["label"]} for repeat in point["repeats"]]
+        documents += [{**repeat, "deployment": point["deployment"]} for repeat in point["repeats"]]
     frame = orchestrator.repeats(measured.uri, slo=SLO, columns="all")
-    of_repeats = {name: each for name, each in OF_POINTS.items() if name != "repeats"}
-    assert agree(rows_of(frame), documents, of_repeats) > 250
+    assert agree(rows_of(frame), documents, {"slo": "slo.text"}) > 250
     assert sorted(frame["start"]) == [0, 0, 0, 0, 1]
     assert set(orchestrator.repeats(measured.uri).columns) == set(USUAL_OF_REPEATS)
 
@@ -247,8 +234,7 @@ def test_capacities_equal_those_of_the_json_to_the_digit(store: Store) -> None:
     searched(store, predicted=PREDICTED)
     documents = [each for each in json_of("results", store.uri) if each["row"] == "capacity"]
     frame = orchestrator.capacities(store.uri, columns="all")
-    of_capacities = {"deployment": "label", "slo": "slo.limits", "slo_name": "slo.name"}
-    assert agree(rows_of(frame), documents, of_capacities) > 2 * 10
+    assert agree(rows_of(frame), documents, {"slo": "slo.limits"}) > 2 * 10
     assert frame["predicted.level"].tolist()[0] == 24.0
     ranked = orchestrator.best(store.uri, "interactive")
     assert ranked["capacity.claim"].tolist() == frame["claim"].tolist()[:1]
@@ -259,7 +245,7 @@ def test_launches_equal_the_json_to_the_digit(store: Store) -> None:
     commit_answers(store, (1, 2), (1, 2))
     documents = json_of("results", store.uri, "--launches")
     frame = orchestrator.launches(store.uri, columns="all")
-    assert agree(rows_of(frame), documents, {"deployment": "label"}) > 2 * 8
+    assert agree(rows_of(frame), documents, {}) > 2 * 8
 
 
 def test_requests_come_measurement_by_measurement(store: Store) -> None:
@@ -268,6 +254,11 @@ def test_requests_come_measurement_by_measurement(store: Store) -> None:
     assert [rows.num_rows for rows in orchestrator.requests(store.uri)] == [2, 2]
     (of_point,) = orchestrator.requests(store.uri, point="m1")
     assert set(of_point["measurement_id"].to_pylist()) == {"m1"}
+    metadata = of_point.schema.field("scheduled_ns").metadata
+    assert metadata[b"unit"] == b"ns"
+    assert metadata[b"description"].startswith(b"when it was due")
+    units = {field.name: field.metadata[b"unit"] for field in of_point.schema}
+    assert [units[name] for name in ("cached_tokens", "client")] == [b"tokens", b""]
     with pytest.raises(InputError, match=r"no requests of a point 'm2' are stored"):
         list(orchestrator.requests(store.uri, point="m2"))
 
