@@ -71,6 +71,7 @@ class WatchedResults:
         self.experiment = experiment
         self.now = Watched(page_content(uri, ()), edition=time.time_ns() // 1_000_000)
         self._listing = Listing()
+        self._states: list[str] = []  # of the runs, when they were looked at last
         self._requests_of_stops = 0
         self._looking_cpu_s = 0.0  # of the last look, by its kind
         self._reading_cpu_s = 0.0
@@ -115,11 +116,13 @@ class WatchedResults:
                 self._requests_of_stops = content.payload.requests
                 edition += 1
         runs = tuple(self._runs())
-        if listing == self._listing and _states(runs) == _states(before.runs):
+        states = [run.state for run in runs]
+        if listing == self._listing and states == self._states:
             return False
         self.now = Watched(
             content, runs, time.time(), edition, serial, attempts=len(content.payload.bins)
         )
+        self._states = states
         self._listing = listing  # last: what could not be read is read at the next look
         return True
 
@@ -162,10 +165,6 @@ class WatchedResults:
             return
         for name in self._names(results):
             yield from experiment_runs(Runs(results.uri, name)).runs
-
-
-def _states(runs: Iterable[RunDocument]) -> list[str]:
-    return [run.state for run in runs]
 
 
 def _stamps(files: Iterable[fs.FileInfo]) -> Iterator[FileStamp]:

@@ -84,13 +84,13 @@ def test_a_page_that_was_opened_before_a_sweep_shows_all_of_it(address, page, tm
     page.goto(address)
     assert page.locator("#watching").inner_text() == "nothing is stored here yet"
     with sweep(tmp_path) as running:
-        wait_for(lambda: (points_shown(page) or (0, 0))[1] > 1, 60, "no second point in the page")
+        wait_for(lambda: (points_shown(page) or (0, 0))[1] > 1, 120, "no second point in the page")
         page.locator("#limit-ttft").fill("1")
         moved_s = page.evaluate("app.shown.choices.ttft")
-        wait_for(lambda: points_shown(page) == (POINTS, POINTS), 60, "points are missing")
+        wait_for(lambda: points_shown(page) == (POINTS, POINTS), 120, "points are missing")
         # what a reader chose stays, at the stop that is nearest now
         assert page.evaluate("app.shown.choices.ttft") == pytest.approx(moved_s, rel=0.2)
-        assert running.wait(60) in (0, 3)
+        assert running.wait(120) in (0, 3)
     assert page.locator("#watching").inner_text().startswith("seen: ended, 12 of 12 measured")
     grown = page.evaluate("app.csv()")
     page.reload()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.results.runs import SILENT_S, RunRecord
+from orchestrator.results.runs import RunRecord, _started
 from orchestrator.results.store import Store
 from orchestrator.web.watched import LOCAL_PAUSE_S, REMOTE_PAUSE_S, WatchedResults
 from tests.unit.plan.test_current import planned, run
@@ -47,21 +47,23 @@ def test_an_unchanged_folder_is_not_read_again(store: Store, watched: WatchedRes
     assert watched.now.content is before.content
 
 
-def test_a_run_that_falls_silent_is_seen_although_no_file_changes(
+def test_a_run_whose_process_is_gone_is_seen_although_no_file_changes(
     store: Store, watched: WatchedResults
 ) -> None:
     run(store, planned())
-    record = RunRecord(run_id="01JDZ7Z5N8Q4T2V6X8Y0A1B2C3", host="elsewhere", place="elsewhere")
-    file = Path(store.uri, "exp", "runs", f"{record.run_id}.json")
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(record.to_json())
-    now_s = time.time()
-    os.utime(file, (now_s, now_s - SILENT_S + 0.5))
-    watched.look()
-    assert [each.state for each in watched.now.runs] == ["running"]
-    while not watched.look():
-        assert time.time() < now_s + 10
-    assert [each.state for each in watched.now.runs] == ["silent"]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
+        record = RunRecord.of_this_process()
+        record.state = "running"
+        record.pid = driver.pid
+        record.pid_started = _started(driver.pid) or 0
+        file = Path(store.uri, "exp", "runs", f"{record.run_id}.json")
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(record.to_json())
+        watched.look()
+        assert [each.state for each in watched.now.runs] == ["running"]
+        driver.communicate(b"\n")
+    assert watched.look()
+    assert [each.state for each in watched.now.runs] == ["dead"]
 
 
 def test_a_heartbeat_reads_no_requests_again(store: Store, watched: WatchedResults) -> None:
