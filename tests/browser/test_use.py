@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
@@ -285,6 +286,22 @@ def test_a_search_says_that_sliders_make_no_claim(opened):
     assert said in opened.inner_text("#caution")
     opened.get_by_role("tab").nth(1).click()  # its levels were chosen by the file
     assert said not in opened.inner_text("#caution")
+
+
+def test_limits_that_the_page_cannot_judge_are_said_at_once(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    plan = planned().model_copy(update={"slos": (parse_slo("ttft_p95<=1s"),)})
+    run(store, plan)
+    page = opened_store(store.uri)
+    assert "the limits on ttft_p95 are not judged here" in page.inner_text("#caution")
+
+
+def test_a_ranking_by_a_price_that_nobody_knows_says_so(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned())
+    page = opened_store(store.uri)
+    page.locator("#per").select_option("usd")
+    assert page.inner_text("#winner") == "There is no price to rank by: set one above 0."
 
 
 def test_nothing_valid_is_said(tmp_path, opened_store):

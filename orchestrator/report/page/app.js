@@ -105,6 +105,9 @@ const app = (() => {
     if (!(choices.attainment >= 0 && choices.attainment <= 1)) choices.attainment = FIRST_CHOICES.attainment;
     if (Number.isNaN(price())) choices.price = "";
     if (chosenPoint() === undefined) choices.point = group().points[0]?.point_id ?? "";
+    const settings = variedSettings();
+    if (!settings.includes(choices.heatX)) choices.heatX = settings[0] ?? "";
+    if (!settings.includes(choices.heatY)) choices.heatY = settings.find((name) => name !== choices.heatX) ?? "";
   }
 
   /* Settings that differ between the deployments of the group. */
@@ -403,7 +406,7 @@ const app = (() => {
       text = "These are the limits of the file, answered above. Move one, and every stored request is judged again.";
       caution = lastingCautions().join("; ");
     } else if (winner === undefined) {
-      text = "No deployment holds these limits at any level with a valid measurement.";
+      text = whyNothingIsRanked();
     } else {
       text = rankedText(winner);
       if (runnerUp !== undefined) text += `; runner-up ${rankedText(runnerUp)}`;
@@ -411,6 +414,17 @@ const app = (() => {
     }
     byId("winner").textContent = text;
     byId("caution").textContent = caution;
+  }
+
+  function whyNothingIsRanked() {
+    const { deployments } = group();
+    const { per } = shown.choices;
+    const hasPrice = price() === null ? deployments.some((each) => each.usd_per_hour !== null) : price() > 0;
+    if (per === "usd" && !hasPrice) return "There is no price to rank by: set one above 0.";
+    if (per !== "deployment" && deployments.every((each) => !each.devices)) {
+      return `How many ${group().device}s the deployments have is not known: rank them per deployment.`;
+    }
+    return "No deployment holds these limits at any level with a valid measurement.";
   }
 
   /* As the headline of an answer says it. */
@@ -535,12 +549,12 @@ const app = (() => {
     const { deployments, device } = group();
     const points = [];
     for (const each of shown.result.judged) {
-      const tpot = each.point.figures.tpot_p50_ms;
-      if (!tpot || each.throughput === null) continue;
+      const perUser = each.point.figures.per_user;
+      if (!perUser || each.throughput === null) continue;
       const deployment = deployments[each.point.deployment];
       const devices = deployment.devices || 1;
       points.push({
-        x: 1000 / tpot,
+        x: perUser,
         y: each.throughput.estimate / devices,
         lower: each.throughput.lower / devices,
         upper: each.throughput.upper / devices,

@@ -357,6 +357,7 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
             "tpot_p50_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
             "tpot_p99_ms": figures.tpot_ms.p99 if figures.tpot_ms else None,
             "e2e_p99_ms": figures.e2e_ms.p99 if figures.e2e_ms else None,
+            "per_user": figures.decode_throughput.p50 if figures.decode_throughput else None,
             "input_token_throughput": figures.input_token_throughput,
             "output_token_throughput": figures.output_token_throughput,
         },
