@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from orchestrator.base.text import grouped, listed, listed_within
 from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
 from orchestrator.report.text import cut
-from orchestrator.report.words import at_levels_text, level_text, test_text
+from orchestrator.report.words import (
+    at_levels_text,
+    level_text,
+    lower_levels_text,
+    repair_text,
+    test_text,
+)
 
 LEAST_NAME = 12  # characters of a name, however long the rest of the line is
 
@@ -200,16 +206,6 @@ def _higher_levels(doubt: Doubt) -> str:
     return f"measure above {' and '.join(levels)}"
 
 
-def _lower_levels(doubt: Doubt) -> str:
-    (deployment,) = doubt.levels
-    (level,) = deployment.levels
-    return f"measure below {level_text(level)}"
-
-
-def _repair(doubt: Doubt) -> str:
-    return doubt.validity.remedy.format(listed(doubt.deployments))
-
-
 _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_DEPLOYMENTS: "a larger max_deployments",
     Remedy.MORE_REPEATS_OR_LONGER: "more repeats, or longer",
@@ -222,6 +218,6 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.MORE_STARTS: _more_starts,
     Remedy.SMALLER_PRECISION: _smaller_precision,
     Remedy.HIGHER_LEVELS: _higher_levels,
-    Remedy.LOWER_LEVELS: _lower_levels,
-    Remedy.REPAIR: _repair,
+    Remedy.LOWER_LEVELS: lower_levels_text,
+    Remedy.REPAIR: repair_text,
 }

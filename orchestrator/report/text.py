@@ -375,14 +375,6 @@ def figure(value: float | None) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def percentile(values: Distribution | None, quantile: float, count: int) -> str:
-    """One percentile of ``count`` values; their number is added where they are too few for that
-    percentile.
-    """
-    text = _percentile(values, quantile)
-    return f"{text} (n={count})" if values is not None and few(count, quantile) else text
-
-
 def marked_percentile(values: Distribution | None, quantile: float, count: int) -> str:
     """One percentile of ``count`` values, with FEW_MARK where they are too few for it."""
     text = _percentile(values, quantile)
@@ -403,11 +395,6 @@ def marks_aligned(texts: Sequence[str]) -> list[str]:
 def interval_text(interval: Interval | None) -> str:
     """``842-905``."""
     return "-" if interval is None else f"{figure(interval.lower)}-{figure(interval.upper)}"
-
-
-def share_text(share: Interval) -> str:
-    """A share, below it its interval."""
-    return f"{share.estimate:.3f}\n{share_interval_text(share)}"
 
 
 def share_interval_text(share: Interval | None) -> str:

@@ -299,13 +299,13 @@ def _more_starts(doubt: Doubt) -> str:
     return f"about {doubt.starts_needed} starts each of {first} and {second}"
 
 
-def _lower_levels(doubt: Doubt) -> str:
+def lower_levels_text(doubt: Doubt) -> str:
     (deployment,) = doubt.levels
     (level,) = deployment.levels
     return f"measure below {level_text(level)}"
 
 
-def _repair(doubt: Doubt) -> str:
+def repair_text(doubt: Doubt) -> str:
     return doubt.validity.remedy.format(listed(doubt.deployments))
 
 
@@ -321,8 +321,8 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,
     Remedy.MORE_STARTS: _more_starts,
     Remedy.HIGHER_LEVELS: _higher_levels,
-    Remedy.LOWER_LEVELS: _lower_levels,
-    Remedy.REPAIR: _repair,
+    Remedy.LOWER_LEVELS: lower_levels_text,
+    Remedy.REPAIR: repair_text,
 }
 
 
