@@ -76,6 +76,7 @@ class Manifest(Committed):
     schema_version: int = SCHEMA_VERSION
     client_version: str = ""
     emulated: bool = False
+    simulated: bool = False
 
     def __post_init__(self) -> None:
         """Sort the parts, so that the same attempt always gives the same text."""

@@ -156,6 +156,7 @@ class PointHead(AttemptKey):
     ] = None
     started_unix_ns: A[int, "wall clock of the point's start at the driver"]
     emulated: A[bool, "true: an emulator answered, not an engine"]
+    simulated: A[bool, "true: computed in virtual time by a model; nothing was sent"] = False
 
     @property
     def window_ns(self) -> tuple[int, int]:
@@ -256,6 +257,7 @@ class LaunchRow:
     held_s: A[float | None, "seconds the devices were held"] = None
     started_unix_ns: A[int, "wall clock of the driver when placement was requested"]
     emulated: A[bool, "true: an emulator was started, not an engine"]
+    simulated: A[bool, "true: nothing was started: a model computed its points"] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +314,7 @@ class EngineMetricsRow(AttemptKey):
     generation_tokens_total: A[float | None, "tokens generated"] = None
 
 
-METRICS_VERSION = 10  # of everything below: rises when its columns or how they are computed change
+METRICS_VERSION = 11  # of everything below: rises when its columns or how they are computed change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,6 +99,7 @@ class AttemptRecord:
             ended_early=early.outcome if early is not None else None,
             ended_for=early.limits if early is not None else None,
             emulated=emulated,
+            simulated=self.launch.simulated if self.launch is not None else False,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),
         )
@@ -313,5 +314,6 @@ def _commit(
         launch_id=row.launch_id,
         client_version=__version__,
         emulated=row.emulated,
+        simulated=row.simulated,
     )
     return store.commit(manifest)

@@ -336,7 +336,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
         )
         parts = {
             "deployments": described,
-            "launches": {**row, "launch_id": name, "emulated": False, **more},
+            "launches": {**row, "launch_id": name, "emulated": False, "simulated": False, **more},
         }
         files = [
             store.write_part(kind, table(kind, [part]), writer="driver", **keys)

@@ -37,7 +37,7 @@ def commit(store: Store, launch_id: str, deployment: dict[str, Any] | None, **la
     row = {
         "launch_id": launch_id, "deployment_id": "d0", "experiment": "exp", "status": "ok", "engine_version": "0.32.0",
         "engine_reported_json": json.dumps(REPORTED), "argv_json": '[["vllm", "--secret-flag"]]', "ready_s": 12.5,
-        "placed_s": 0.5, "started_unix_ns": 1, "emulated": False,
+        "placed_s": 0.5, "started_unix_ns": 1, "emulated": False, "simulated": False,
     } | launch  # fmt: skip
     rows = {"launches": [row], "deployments": [deployment] if deployment else []}
     keys = {"measurement_id": launch_id, "attempt_id": launch_id}

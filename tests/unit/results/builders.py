@@ -92,7 +92,7 @@ def point_row(measurement_id: str, attempt_id: str, **given: Any) -> dict[str, A
         "status": "ok",
         "validity": "valid", "validity_reasons": [],
         "evidence_json": "{}", "clients": 1, "clients_json": "[]", "window_start_ns": 0, "window_end_ns": 10**10,
-        "started_unix_ns": 10**18, "requests_scheduled": 0, "emulated": False, "client_version": "0",
+        "started_unix_ns": 10**18, "requests_scheduled": 0, "emulated": False, "simulated": False, "client_version": "0",
     } | given  # fmt: skip
 
 
@@ -141,6 +141,7 @@ def commit_measurement(
         point_id=row["point_id"],
         launch_id=row["launch_id"],
         emulated=row["emulated"],
+        simulated=row["simulated"],
         **keys,
     )
     return store.commit(manifest)
