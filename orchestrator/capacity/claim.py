@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.capacity.choose_level import next_level
+from orchestrator.capacity.estimate import Estimate, estimate_of
 from orchestrator.capacity.levels import PRECISION, LevelEvidence, SearchState, search_state
 from orchestrator.capacity.sequential_test import FEWEST
 from orchestrator.results.validity import Validity
@@ -40,6 +41,7 @@ class Claim:
     no level was shown to fail.
 
     ``passed``: the highest level below ``high`` whose probes met the limits, confirmed or not.
+    ``estimate``: what the load that holds is expected to be; None: too little is known.
 
     Statuses: ``converged``, ``high`` is as near above it as was asked for; ``cliff``, so it is and
     attainment is less than half the target there; ``unresolved``, more probes would hardly tell
@@ -56,6 +58,7 @@ class Claim:
     status: ClaimStatus
     levels: tuple[LevelEvidence, ...]
     passed: float | None = None
+    estimate: Estimate | None = None
 
     @property
     def pointless(self) -> bool:
@@ -77,7 +80,15 @@ def claim_of(
     pointless = [status for status in POINTLESS if status in verdicts]
     status = pointless[0] if pointless else _status(state)
     claim = state.confirmed_level or None
-    return Claim(claim, state.low, state.high, status, tuple(levels), state.reach or None)
+    return Claim(
+        claim,
+        state.low,
+        state.high,
+        status,
+        tuple(levels),
+        passed=state.reach or None,
+        estimate=None if pointless else estimate_of(levels, target, whole_numbers),
+    )
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:
