@@ -191,7 +191,8 @@ def requests(
     uri: str, *, experiment: str | None = None, point: str | None = None
 ) -> Iterator[pa.Table]:
     """The requests of every measurement that counts, one Arrow table each (columns:
-    docs/data-format.md), with units and descriptions as metadata of the fields.
+    docs/data-format.md), with units and descriptions as metadata of the fields. ``to_pandas()`` of a
+    table and ``polars.from_arrow(table)`` make frames of it.
 
     ``point``: only those of the point with this id. Raises InputError where no measurement of that
     point counts.
@@ -225,32 +226,25 @@ def frontier(points: Frame) -> Frame:
     is_valid = points["validity"].to_numpy() == "valid"
     per_user = np.where(is_valid, columns["per_user"], np.nan)
     stays = on_frontier(per_user, columns["per_device"])
-    if hasattr(points, "with_columns"):  # Polars
-        return points.with_columns(**columns).filter(stays)
-    if hasattr(points, "assign"):  # pandas
-        return points.assign(**columns)[stays]
-    return points.filter(stays)  # an Arrow table
+    is_pandas = hasattr(points, "iloc")
+    return points[stays] if is_pandas else points.filter(stays)
 
 
 def _frontier_columns(points: Frame) -> dict[str, Any]:
-    """Tokens/s per user and per device; ``metrics`` has them under other names."""
+    """Tokens/s per user and per device; NaN where they are not known."""
     import numpy as np
 
     names = getattr(points, "column_names", None) or list(points.columns)
+    if not {"validity", *_OF_FRONTIER} <= set(names):
+        raise InputError("a frontier needs the columns validity, per_user and per_device")
 
     def numbers(name: str) -> Any:
-        return np.asarray(points[name].to_numpy(), np.float64)
+        values = points[name].to_numpy().tolist()
+        # pandas' nullable columns have NA there
+        known = [value if isinstance(value, int | float) else np.nan for value in values]
+        return np.array(known, np.float64)
 
-    if {"validity", *_OF_FRONTIER} <= set(names):
-        return {name: numbers(name) for name in _OF_FRONTIER}
-    if {"validity", "devices", "decode_throughput.p50", "output_token_throughput"} <= set(names):
-        devices = numbers("devices")
-        known_devices = np.where(devices > 0, devices, np.nan)
-        return {
-            "per_user": numbers("decode_throughput.p50"),
-            "per_device": numbers("output_token_throughput") / known_devices,
-        }
-    raise InputError("a frontier needs the columns validity, per_user and per_device")
+    return {name: numbers(name) for name in _OF_FRONTIER}
 
 
 def _documents(

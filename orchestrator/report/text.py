@@ -328,23 +328,60 @@ def _cell_by_cell(columns: Sequence[Column], rows: _Rows) -> Iterator[str]:
 
 
 def echo(lines: str, err: bool = False) -> None:
-    """Print lines, wrapped between words where the width is known (a terminal, or COLUMNS)."""
+    """Print lines, wrapped where the width is known (a terminal, or COLUMNS): after a clause, else
+    between words.
+    """
     width = _width_of(sys.stderr if err else sys.stdout)
     for line in lines.split("\n"):
-        click.echo(line if width is None else _between_words(line, width), err=err)
+        click.echo(line if width is None else _wrapped(line, width), err=err)
 
 
-def _between_words(line: str, width: int) -> str:
+def _wrapped(line: str, width: int) -> str:
     text = click.unstyle(line)
     # a line with several styles cannot be cut; a command is left whole to be copied
     if len(text) <= width or text not in line or " orchestrator " in text:
         return line
-    begin, _, end = line.partition(text)  # begin and end are the ANSI codes of its style
+    before, _, after = line.partition(text)  # the ANSI codes of its style
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    parts = textwrap.wrap(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return "\n".join(f"{begin}{part}{end}" for part in parts)
+    parts: list[str] = []
+    rest = text
+    while rest:
+        end = _line_end(rest, width)
+        parts.append(rest[:end])
+        following = rest[end:].lstrip()
+        rest = f"{indent}{following}" if following else ""
+    return "\n".join(f"{before}{part}{after}" for part in parts)
+
+
+def _line_end(text: str, width: int) -> int:
+    """Where the first line of a text ends: after the last clause that ends in the second half of the
+    line, so that a number keeps its unit, else after the last word. A word is never cut.
+    """
+    if len(text) <= width:
+        return len(text)
+    begin = len(text) - len(text.lstrip())
+    after_word = text.rfind(" ", begin, width + 1)
+    if after_word < 0:
+        after_long_word = text.find(" ", begin)
+        return len(text) if after_long_word < 0 else after_long_word
+    clause_ends = [end for end in _clause_ends(text) if width // 2 <= end <= after_word]
+    return clause_ends[-1] if clause_ends else after_word
+
+
+def _clause_ends(text: str) -> Iterator[int]:
+    """The spaces after a clause or a parenthesis, and those before a parenthesis; none inside one."""
+    open_parentheses = 0
+    for at, char in enumerate(text):
+        if char == "(":
+            open_parentheses += 1
+        elif char == ")":
+            open_parentheses -= 1
+        elif char == " " and not open_parentheses and _ends_clause(text, at):
+            yield at
+
+
+def _ends_clause(text: str, space: int) -> bool:
+    return text[space - 1] in ":;,)" or text[space + 1 : space + 2] == "("
 
 
 def say(text: str, style: str | None = None) -> str:

@@ -15,6 +15,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from tests.browser.conftest import quiet_page, written
 from tests.unit.plan.test_current import FILE, VALUES, planned, run
+from tests.unit.report.test_formats import MARKDOWN_CELLS
 
 pytestmark = pytest.mark.browser
 TAG = "</script><img src=x onerror=alert(1)><b>"
@@ -62,7 +63,12 @@ def test_a_copy_as_markdown_keeps_its_columns(hostile):
     lines = hostile.evaluate("app.markdown()").splitlines()
     columns = [line.replace(r"\|", "").count("|") for line in lines]
     assert len(set(columns)) == 1
-    assert r"\<img src=x onerror=alert(1)\>" in lines[2] + lines[3]
+    assert "&lt;img src=x onerror=alert(1)&gt;" in lines[2] + lines[3]
+
+
+def test_a_copy_as_markdown_escapes_as_the_commands_do(opened):
+    for text, escaped in MARKDOWN_CELLS:
+        assert opened.evaluate("text => ranking.markdownCell(text)", text) == escaped
 
 
 def test_an_address_is_no_way_in(browser, report):

@@ -167,8 +167,24 @@ const ranking = (() => {
     return [titles, ...rows].map((row) => row.map(csvCell).join(",")).join("\n");
   }
 
-  function markdownCell(text) {
-    return String(text).replace(/[\\|`*_<>[\]&]/g, "\\$&").replace(/[\r\n]+/g, " ");
+  /* Foreign text as one safe line, as plain() of orchestrator/report/text.py writes it. */
+  function plain(text) {
+    const line = text.replaceAll("\t", "    ").replaceAll("\n", " ");
+    return line.replace(/[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu, (char) => {
+      const code = char.codePointAt(0).toString(16);
+      if (code.length <= 2) return `\\x${code.padStart(2, "0")}`;
+      return code.length <= 4 ? `\\u${code.padStart(4, "0")}` : `\\U${code.padStart(8, "0")}`;
+    });
+  }
+
+  /* As markdown_cell() of orchestrator/report/formats.py: no markup, HTML, link or mention, and no
+     formula where the cell is pasted into a spreadsheet. */
+  function markdownCell(value) {
+    let text = plain(String(value).trim());
+    text = text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+    text = text.replace(/[\\`*[\]|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])/g, "\\$&");
+    text = text.replaceAll("@", "@<!-- -->").replaceAll("://", ":<!-- -->//");
+    return /^[=+-]./u.test(text) ? `\\${text}` : text;
   }
 
   function markdown(table) {
@@ -180,5 +196,5 @@ const ranking = (() => {
     return lines.map((cells) => `| ${cells.join(" | ")} |`).join("\n");
   }
 
-  return { MOST_ROWS, RankingTable, loadText, csv, markdown };
+  return { MOST_ROWS, RankingTable, loadText, csv, markdown, markdownCell };
 })();

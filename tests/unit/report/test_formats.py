@@ -24,6 +24,25 @@ from orchestrator.report.formats import (
 )
 from orchestrator.report.text import Cell, Column
 
+# what a cell of Markdown is written as, here and in the page's copies (tests/browser/test_use.py)
+MARKDOWN_CELLS = [
+    ("a|b", "a\\|b"),
+    ("two\nlines", "two lines"),
+    ("<img src=x>", "&lt;img src=x&gt;"),
+    ("*bold* _it_ a_b", "\\*bold\\* \\_it\\_ a_b"),
+    ("[x](y) `z`", "\\[x\\](y) \\`z\\`"),
+    ("@all", "@<!-- -->all"),
+    ("#12", "\\#12"),
+    ("https://evil.example", "https:<!-- -->//evil.example"),
+    ("=1+1", "\\=1+1"),
+    ("-cmd", "\\-cmd"),
+    ("-", "-"),
+    ("\x1b[2J", "\\\\x1b\\[2J"),
+    ("+", "+"),
+    ("a\u200b\U000e0001", "a\\\\u200b\\\\U000e0001"),
+    (" $x_1$ ~b~ x_ ", "\\$x_1\\$ \\~b\\~ x\\_"),
+]
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -79,23 +98,7 @@ def test_no_terminal_obeys_text_of_a_server() -> None:
     assert rows(csv_text([{"reason": "first\n\x1b[2Jlast"}])) == [{"reason": "first\n\\x1b[2Jlast"}]
 
 
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("a|b", "a\\|b"),
-        ("two\nlines", "two lines"),
-        ("<img src=x>", "&lt;img src=x&gt;"),
-        ("*bold* _it_ a_b", "\\*bold\\* \\_it\\_ a_b"),
-        ("[x](y) `z`", "\\[x\\](y) \\`z\\`"),
-        ("@all", "@<!-- -->all"),
-        ("#12", "\\#12"),
-        ("https://evil.example", "https:<!-- -->//evil.example"),
-        ("=1+1", "\\=1+1"),
-        ("-cmd", "\\-cmd"),
-        ("-", "-"),
-        ("\x1b[2J", "\\\\x1b\\[2J"),
-    ],
-)
+@pytest.mark.parametrize(("text", "escaped"), MARKDOWN_CELLS)
 def test_a_cell_of_markdown_is_text(text: str, escaped: str) -> None:
     assert markdown_cell(text) == escaped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +274,17 @@ def test_the_frontier_takes_points_and_metrics(library: Any, measured: Store) ->
         assert list(of_metrics["point_id"]) == list(frontier["point_id"])
     with pytest.raises(InputError, match="needs the columns"):
         orchestrator.frontier(orchestrator.points(measured.uri, columns=["level"], library=library))
+
+
+@pytest.mark.parametrize("of_points", [orchestrator.points, orchestrator.metrics])
+def test_the_frontier_leaves_out_rows_whose_devices_are_not_known(
+    of_points: Callable[[str], pd.DataFrame], measured: Store
+) -> None:
+    points = of_points(measured.uri).convert_dtypes()
+    points["per_device"] = pd.array([1, *[None] * (len(points) - 1)], dtype="Int64")
+    assert list(orchestrator.frontier(points)["point_id"]) == [points["point_id"][0]]
+    points["per_device"] = None
+    assert orchestrator.frontier(points).empty
 
 
 def test_a_library_that_is_not_there_says_what_to_install(

@@ -169,6 +169,33 @@ def test_sentences_are_folded_between_words_on_a_terminal_alone(
 
 
 @pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "best: tp=2 at 10 in flight (not the limit): 887 output tokens/s per core",
+            ["best: tp=2 at 10 in flight (not the limit):", "  887 output tokens/s per core"],
+        ),
+        (
+            "best: tp=2 at 10 in flight: 887 output tokens/s per core (95 %: 863-911)",
+            ["best: tp=2 at 10 in flight:", "  887 output tokens/s per core (95 %: 863-911)"],
+        ),
+        (
+            "  a: this sentence has no clause in the second half of its line",
+            ["  a: this sentence has no clause in the second", "    half of its line"],
+        ),
+        (f"  {'x' * 60} y", [f"  {'x' * 60}", "    y"]),
+        (f"  {'x' * 60}", [f"  {'x' * 60}"]),
+    ],
+)
+def test_a_line_ends_after_a_clause_where_one_ends_in_its_second_half(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, lines: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    echo(text)
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize(
     ("values", "texts"),
     [
         ([None, "x", ("a", "b")], ["-", "x", "a; b"]),
