@@ -4,7 +4,11 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
-PARTS := test-clock test-engines test-cluster test-chaos test-rest test-llama_cpp
+PARTS := test-clock test-engines test-cluster test-chaos test-unit test-rest test-llama_cpp
+
+# Tests start thousands of Python processes: where the environment forbids to keep bytecode, each of them would compile
+# Ray, pandas and whatever else it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-quantization pictures test $(PARTS) chaos lint install engines compiled model lock newest clean
 
@@ -51,7 +55,7 @@ pictures: install
 
 # Two parts side by side, each of which waits most of the time; when one ends the next begins, whatever failed. Tests of
 # what the clock says are the first, beside installations that give way; those of llama.cpp wait for it to be compiled.
-test: install compiled model .engines/tgi-client/installed
+test: install compiled model
 	$(MAKE) --keep-going -j2 $(PARTS)
 
 test-clock: install model .engines/tgi-client/installed
@@ -65,8 +69,11 @@ test-engines: install model
 test-cluster test-chaos: test-%: install model
 	$(PYTEST) tests/$* -m "not ($(REAL))"
 
+test-unit: install model
+	$(PYTEST) tests/unit --ignore tests/unit/load -m "not ($(REAL))"
+
 test-rest: install model
-	$(PYTEST) $(patsubst %,--ignore %,$(CLOCK) tests/cluster tests/chaos) -m "not ($(REAL))"
+	$(PYTEST) $(patsubst %,--ignore %,tests/unit tests/integration tests/cluster tests/chaos) -m "not ($(REAL))"
 
 test-llama_cpp: install model
 	$(PYTEST) -m llama_cpp
