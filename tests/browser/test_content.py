@@ -105,7 +105,7 @@ def test_without_a_script_every_table_is_there(browser, uri, tmp_path):
 
 
 def test_a_link_that_is_pasted_over_the_address_is_followed(opened):
-    opened.evaluate("location.hash = '#group=1&price=2&ratio=7'")
+    opened.evaluate("location.hash = '#group=1&price.cpu=2&ratio=7'")
     opened.wait_for_selector("#price-table tbody tr")
     assert opened.get_by_role("tab").nth(1).get_attribute("aria-selected") == "true"
     assert opened.locator("#price").input_value() == "2"

@@ -1,132 +1,15 @@
-"""The page in a real browser: what it judges is what the Python analysis judges, and it runs nothing
-that results brought along.
-"""
+"""The page in a real browser: its answer, its intervals, its tabs."""
 
 import random
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 import pytest
 
 from orchestrator.analysis.intervals import rate_interval, share_interval, student_t
-from orchestrator.analysis.slo import parse_slo
 from orchestrator.analysis.throughput import Batches
-from orchestrator.capacity.best import Comparison, ComparisonRules, best
-from orchestrator.report.page.payload import LATENCIES
-from orchestrator.spec.load import Per, Slo
+from tests.browser.judging import bounds
 
-TRIPLES = 500
 pytestmark = pytest.mark.browser
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What a reader sets. ``stops``: limits on TTFT, TPOT and E2E as numbers of stops; ``price``: USD
-    per device and hour, None where only the file's counts.
-    """
-
-    stops: list[int]
-    attainment: float
-    per: Per
-    price: float | None
-
-
-def judged_in_page(page, group, choices):
-    """What the page finds in a group: the ranking, and each point's attainment, by point id."""
-    return page.evaluate(
-        """([group, [ttft, tpot, e2e], target, per, price]) => {
-          const { payload, planes } = app.shown;
-          const limits = { ttft, tpot, e2e };
-          window.judges ??= payload.groups.map(
-            (each) => new judge.GroupJudge(each, planes, payload.student_t));
-          const found = window.judges[group].judge({ limits, target, per, price });
-          const interval = (value) => value && [value.estimate, value.lower, value.upper];
-          return {
-            ranking: found.ranking.map((ranked) => [
-              ranked.deployment.label, ranked.judged.point.level, ...interval(ranked.throughput)]),
-            attainment: Object.fromEntries(found.judged.map((each) => [
-              each.point.point_id, interval(each.attainment)])),
-          };
-        }""",
-        [group, choices.stops, choices.attainment, choices.per, choices.price],
-    )
-
-
-def slo_of(page_stops, choices) -> Slo:
-    limits = [
-        f"{name}<={page_stops[name][stop]!r}s"
-        for name, stop in zip(LATENCIES, choices.stops, strict=True)
-    ]
-    return parse_slo(",".join([*limits, f"attainment>={choices.attainment}"]))
-
-
-def comparisons_of(points, index, slo, choices) -> list[Comparison]:
-    """The answers of Python under one of the SLOs that the points were judged by."""
-    alone = []
-    for point in points:
-        repeats = [
-            replace(repeat, verdicts=repeat.verdicts[index : index + 1]) for repeat in point.repeats
-        ]
-        alone.append(replace(at_a_price(point, choices.price), repeats=tuple(repeats)))
-    return best(alone, slo, ComparisonRules(choices.per))
-
-
-def at_a_price(point, price):
-    """The point with another price per device and hour; None: the store's, which has none."""
-    if price is None:
-        return point
-    usd_per_hour = price * point.deployment.devices
-    return replace(point, deployment=replace(point.deployment, usd_per_hour=usd_per_hour))
-
-
-def test_every_limit_is_judged_as_python_does(opened, levels):
-    groups = opened.evaluate("app.shown.payload.groups.map((group) => group.experiment)")
-    group = groups.index("levels")
-    stops = opened.evaluate("app.shown.payload.stops")
-    every = list(random_choices([len(stops[name]) for name in LATENCIES]))
-    slos = [slo_of(stops, choices) for choices in every]
-    points = levels.points(*slos).current
-    ranked: Counter[Per] = Counter()
-    for index, choices in enumerate(every):
-        found = judged_in_page(opened, group, choices)
-        (comparison,) = comparisons_of(points, index, slos[index], choices)
-        expected = comparison.ranking
-        assert [row[0] for row in found["ranking"]] == [each.label for each in expected], choices
-        for row, each in zip(found["ranking"], expected, strict=True):
-            figures = [each.point.head.level, *bounds(each.throughput)]
-            assert row[1:] == pytest.approx(figures, abs=1e-9, rel=1e-9), (choices, row)
-        for point in points:
-            tests = point.attained_by_slo[index] if point.attained_by_slo else ()
-            share = pytest.approx(bounds(tests[0].share), abs=1e-9) if tests else None
-            assert found["attainment"][point.head.point_id] == share
-        ranked[choices.per] += len(expected)
-    assert all(ranked[per] > TRIPLES / 10 for per in get_args(Per))  # not all out of reach
-
-
-def random_choices(counts):
-    """Choices of a reader. In half of them one limit alone moved, as by a slider, which the page
-    judges by its cumulative counts. ``counts``: of the stops of each latency.
-    """
-    chance = random.Random(20261128)
-    stops = [0, 0, 0]
-    for number in range(TRIPLES):
-        if number % 2 == 0:
-            stops = [chance.randrange(count) for count in counts]
-        else:
-            place = chance.randrange(len(counts))
-            stops = [*stops[:place], chance.randrange(counts[place]), *stops[place + 1 :]]
-        yield Choices(
-            stops=stops,
-            attainment=chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]),
-            per=chance.choice(get_args(Per)),
-            price=chance.choice([None, 0.0, 0.05, 2.1, 33.0]),
-        )
-
-
-def bounds(interval):
-    return [interval.estimate, interval.lower, interval.upper]
 
 
 def test_a_moved_limit_changes_the_winner_and_the_address(opened):

@@ -21,6 +21,9 @@ const app = (() => {
   const MOST_NAMED = 12;
   const ADDRESS_DELAY_MS = 300;  // browsers refuse an address that changes with every step of a slider
   const COPIED_MS = 1500;
+  const PRICE = "price.";  // in the address before the name of the hardware
+  const LEAST_HIGHEST_PRICE = 10;  // USD per device and hour, at the right end of the slider
+  const PRICE_STEP = 0.05;
 
   /* Everything that is shown.
      payload: as the records of payload.py describe it; planes: the bins of its requests, by latency;
@@ -28,16 +31,16 @@ const app = (() => {
      result: what the judge found under the choices. */
   const shown = { payload: null, planes: null, judges: new Map(), choices: null, result: null };
 
-  /* What the reader set. Limits are in seconds, null where there is none; `price` is a text, empty
-     for the price of the file; `point` is a point's id. */
+  /* What the reader set. Limits are in seconds, null where there is none; `point` is a point's id.
+     Beside these, `prices` has USD per device and hour by hardware, where they are not the file's. */
   const FIRST_CHOICES = {
-    group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", price: "", ratio: 4,
+    group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", ratio: 4,
     metric: "throughput", sort: "rank", reversed: false, allRows: false, heatX: "", heatY: "", point: "",
   };
 
   const byId = (id) => document.getElementById(id);
   const group = () => shown.payload.groups[shown.choices.group];
-  const price = () => (shown.choices.price === "" ? null : Number(shown.choices.price));
+  const rivals = () => judge.rivalsOf(shown.payload.groups, shown.choices.group, shown.choices.per);
   const unitOf = (per) => UNITS[per].replace("device", group().device);
   const unit = () => unitOf(shown.choices.per);
   const chosenSlo = () => group().slos[shown.choices.slo];
@@ -103,7 +106,8 @@ const app = (() => {
     if (!Object.hasOwn(UNITS, choices.per)) choices.per = group().per;
     if (!Object.hasOwn(METRICS, choices.metric)) choices.metric = FIRST_CHOICES.metric;
     if (!(choices.attainment >= 0 && choices.attainment <= 1)) choices.attainment = FIRST_CHOICES.attainment;
-    if (Number.isNaN(price())) choices.price = "";
+    const prices = Object.entries(choices.prices).filter(([, price]) => price >= 0 && price < Infinity);
+    choices.prices = Object.fromEntries(prices);
     if (chosenPoint() === undefined) choices.point = group().points[0]?.point_id ?? "";
     const settings = variedSettings();
     if (!settings.includes(choices.heatX)) choices.heatX = settings[0] ?? "";
@@ -166,14 +170,30 @@ const app = (() => {
     for (const name of Object.keys(FIRST_CHOICES)) {
       if (name !== "group" && given.has(name)) shown.choices[name] = choiceOf(name, given.get(name));
     }
+    for (const [name, text] of given) {
+      if (name.startsWith(PRICE) && text !== "") setPrice(name.slice(PRICE.length), Number(text));
+    }
+  }
+
+  /* price: USD per device and hour; null: the file's. */
+  function setPrice(hardware, price) {
+    const others = Object.entries(shown.choices.prices).filter(([name]) => name !== hardware);
+    shown.choices.prices = Object.fromEntries(price === null ? others : [...others, [hardware, price]]);
+  }
+
+  function priceOf(hardware) {
+    const { prices } = shown.choices;
+    return Object.hasOwn(prices, hardware) ? prices[hardware] : null;
   }
 
   let addressTimer = 0;
   function writeAddress() {
     clearTimeout(addressTimer);
     addressTimer = setTimeout(() => {
-      const pairs = Object.entries(shown.choices).map(([name, value]) => [name, textOfChoice(value)]);
-      history.replaceState(null, "", `#${new URLSearchParams(pairs)}`);
+      const { prices, ...others } = shown.choices;
+      const pairs = Object.entries(others).map(([name, value]) => [name, textOfChoice(value)]);
+      const priced = Object.entries(prices).map(([hardware, price]) => [PRICE + hardware, String(price)]);
+      history.replaceState(null, "", `#${new URLSearchParams([...pairs, ...priced])}`);
     }, ADDRESS_DELAY_MS);
   }
 
@@ -181,7 +201,7 @@ const app = (() => {
   function followAddress() {
     clearTimeout(addressTimer);
     if (shown.choices === null) return;
-    shown.choices = { ...FIRST_CHOICES };
+    shown.choices = { ...FIRST_CHOICES, prices: {} };
     readAddress();
     mendChoices();
     showAll();
@@ -190,20 +210,29 @@ const app = (() => {
   // Tabs and the answers of Python
 
   function showTabs() {
-    const { groups } = shown.payload;
-    byId("tabs").hidden = groups.length < 2;
-    byId("tabs").replaceChildren(...groups.map((each, index) => {
-      const tab = element("button", tabText(each), { type: "button" });
-      const isChosen = index === shown.choices.group;
+    showTabList(byId("tabs"), shown.payload.groups.map(tabText), shown.choices.group, openTab);
+    showTabList(byId("slo-tabs"), group().slos.map(sloText), shown.choices.slo, openSlo);
+  }
+
+  /* Tabs as buttons, of which the Tab key reaches the chosen one; arrows lead to the others.
+     open: called with the number of the tab that was chosen. */
+  function showTabList(list, texts, chosen, open) {
+    list.hidden = texts.length < 2;
+    list.replaceChildren(...texts.map((text, index) => {
+      const tab = element("button", text, { type: "button" });
+      const isChosen = index === chosen;
+      const openIt = (target) => { open(target); list.children[target].focus(); };
       tab.setAttribute("role", "tab");
       tab.setAttribute("aria-selected", String(isChosen));
-      tab.setAttribute("aria-controls", "live");
+      tab.setAttribute("aria-controls", "answers live");
       tab.tabIndex = isChosen ? 0 : -1;
-      tab.addEventListener("click", () => openTab(index));
-      tab.addEventListener("keydown", (event) => moveTab(event, index));
+      tab.addEventListener("click", () => openIt(index));
+      tab.addEventListener("keydown", (event) => moveTab(event, index, texts.length - 1, openIt));
       return tab;
     }));
   }
+
+  const sloText = (slo) => (slo.name === "" ? slo.text : `${slo.name}: ${slo.text}`);
 
   /* The model, and that it is emulated, stand in tabs where groups differ in them. */
   function tabText(each) {
@@ -212,23 +241,38 @@ const app = (() => {
     const model = hasOther("model") ? `: ${each.model_name}` : "";
     const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
     const emulated = each.emulated && hasOther("emulated") ? " (emulated)" : "";
-    return `${each.workload} of ${each.experiment}${model}${hardware}${emulated}`;
+    return `${each.workload} of ${each.experiment}${model}${hardware}${emulated}${questionText(each)}`;
   }
+
+  /* Without a plan the same names may stand for different questions: which of them it is. */
+  function questionText(each) {
+    const contents = shown.payload.groups.filter((other) => (
+      tabNames(other) === tabNames(each))).map((other) => other.content);
+    return contents.length < 2 ? "" : `, question ${contents.indexOf(each.content) + 1} of ${contents.length}`;
+  }
+
+  const tabNames = (each) => JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated]);
 
   function openTab(index) {
     chooseGroup(index);
     showAll();
-    byId("tabs").children[index].focus();
   }
 
-  function moveTab(event, index) {
-    const last = shown.payload.groups.length - 1;
+  function openSlo(index) {
+    chooseSlo(index);
+    showTabs();
+    showAnswers();
+    showControls();
+    judgeAgain();
+  }
+
+  function moveTab(event, index, last, open) {
     const before = index === 0 ? last : index - 1;
     const after = index === last ? 0 : index + 1;
     const target = { ArrowLeft: before, ArrowRight: after, Home: 0, End: last }[event.key];
     if (target === undefined) return;
     event.preventDefault();
-    openTab(target);
+    open(target);
   }
 
   /* Of the answers that Python gave, the one about the group in sight under the chosen limits. */
@@ -278,12 +322,21 @@ const app = (() => {
     labels.push(labelled("attainment ", controls.attainment.output, controls.attainment.input));
     controls.per = selection("per", choosePer);
     labels.push(labelled("per ", controls.per));
-    controls.price = element("input", undefined, { id: "price", type: "number", min: "0", step: "0.01", placeholder: "of the file" });
-    controls.price.addEventListener("input", () => choosePrice(controls.price.value));
-    labels.push(labelled("USD per GPU hour ", controls.price));
-    controls.slo = selection("slo", (value) => chooseSloOfFile(Number(value)));
-    labels.push(labelled("limits of the file ", controls.slo));
-    byId("limits").replaceChildren(...labels);
+    byId("limits").replaceChildren(...labels, priceControls());
+  }
+
+  /* A slider, and beside it the number, which may be edited; empty: the price of the file. */
+  function priceControls() {
+    const { input, output } = slider("price-slider", (value) => choosePrice(Number(value)));
+    Object.assign(input, { min: "0", step: String(PRICE_STEP) });
+    const field = element("input", undefined, { id: "price", type: "number", min: "0", step: "any", placeholder: "of the file" });
+    field.addEventListener("input", () => choosePrice(field.value === "" ? null : Number(field.value)));
+    const label = element("label", undefined, { htmlFor: "price" });
+    const box = element("div", undefined, { className: "priced" });
+    output.className = "on-paper";
+    box.append(label, field, output, input);
+    controls.price = { input, output, field, label };
+    return box;
   }
 
   function slider(id, changed) {
@@ -297,13 +350,6 @@ const app = (() => {
     const select = element("select", undefined, { id });
     select.addEventListener("change", () => changed(select.value));
     return select;
-  }
-
-  function chooseSloOfFile(index) {
-    chooseSlo(index);
-    showAnswers();
-    showControls();
-    judgeAgain();
   }
 
   function chooseLimit(name, stop) {
@@ -324,8 +370,9 @@ const app = (() => {
     judgeAgain();
   }
 
-  function choosePrice(text) {
-    shown.choices.price = text;
+  function choosePrice(price) {
+    setPrice(group().hardware, price === null || price >= 0 ? price : null);
+    showPrice();
     judgeAgain();
   }
 
@@ -334,10 +381,37 @@ const app = (() => {
     for (const { name } of LATENCIES) showLimit(name);
     showAttainment();
     setOptions(controls.per, Object.keys(UNITS).map((per) => [per, unitOf(per)]), choices.per);
-    controls.price.value = choices.price;
-    const { slos } = group();
-    setOptions(controls.slo, slos.map((slo, index) => [String(index), slo.text]), String(choices.slo));
-    controls.slo.parentElement.hidden = slos.length === 0;
+    showPrice();
+  }
+
+  /* The price of the hardware in sight. A number that is being typed is left alone. */
+  function showPrice() {
+    const { input, output, field, label } = controls.price;
+    const { hardware, device } = group();
+    const ofFile = priceOfFile();
+    const price = priceOf(hardware) ?? ofFile;
+    const name = `USD per ${device} hour`;
+    const text = price === null ? "not known" : `${number(price)} USD`;
+    label.textContent = hasOtherHardware() ? `${name} of ${hardware}` : name;
+    input.max = String(Math.max(LEAST_HIGHEST_PRICE, Math.ceil(2 * (ofFile ?? 0))));
+    input.value = String(price ?? 0);
+    input.setAttribute("aria-label", label.textContent);
+    input.setAttribute("aria-valuetext", text);
+    output.textContent = text;
+    field.placeholder = ofFile === null ? "not known" : `${number(ofFile)} in the file`;
+    const written = priceOf(hardware) === null ? "" : String(priceOf(hardware));
+    if (document.activeElement !== field) field.value = written;
+  }
+
+  function hasOtherHardware() {
+    return judge.rivalsOf(shown.payload.groups, shown.choices.group, "usd")
+      .some((index) => shown.payload.groups[index].hardware !== group().hardware);
+  }
+
+  /* USD per device and hour; null where the file does not say. */
+  function priceOfFile() {
+    const priced = group().deployments.find((each) => each.usd_per_hour && each.devices);
+    return priced === undefined ? null : priced.usd_per_hour / priced.devices;
   }
 
   function showLimit(name) {
@@ -371,17 +445,35 @@ const app = (() => {
 
   // What is judged
 
-  function judgeOfGroup() {
-    const index = shown.choices.group;
+  function judgeOf(index) {
     if (!shown.judges.has(index)) {
-      shown.judges.set(index, new judge.GroupJudge(group(), shown.planes, shown.payload.student_t));
+      const { groups, missing, student_t: quantiles } = shown.payload;
+      const unmeasured = judge.missingOf(groups[index], missing);
+      shown.judges.set(index, new judge.GroupJudge(groups[index], shown.planes, quantiles, unmeasured));
     }
     return shown.judges.get(index);
   }
 
+  /* The points of the group in sight, the ranking of all groups that are ranked with it, and the
+     deployments that may hold more. What the file asks of a search is answered by its claims. */
+  function judgedNow() {
+    const { attainment, per, slo } = shown.choices;
+    const limits = limitsInStops();
+    const rankedGroups = rivals();
+    const results = rankedGroups.map((index) => {
+      const price = priceOf(shown.payload.groups[index].hardware);
+      return judgeOf(index).judge({ limits, target: attainment, per, price, slo });
+    });
+    let ranking = judge.rankedTogether(results);
+    if (group().searched && isAsked()) {
+      const claimed = rankedGroups.flatMap((index, place) => judgeOf(index).claimed(slo, results[place].judged, per, null));
+      ranking = claimed.sort((first, second) => first.place - second.place);
+    }
+    return { judged: results[0].judged, ranking, open: results.flatMap((result) => result.open) };
+  }
+
   function judgeAgain() {
-    const { attainment, per } = shown.choices;
-    shown.result = judgeOfGroup().judge({ limits: limitsInStops(), target: attainment, per, price: price() });
+    shown.result = judgedNow();
     showWinner();
     showRanking();
     showPrices();
@@ -393,7 +485,7 @@ const app = (() => {
   function isAsked() {
     const { choices } = shown;
     const slo = chosenSlo();
-    if (slo === undefined || choices.per !== group().per || choices.price !== "") return false;
+    if (slo === undefined || choices.per !== group().per || Object.keys(choices.prices).length > 0) return false;
     if (slo.attainment !== choices.attainment) return false;
     return LATENCIES.every(({ name }) => choices[name] === secondsAt(name, slo.stops[name]));
   }
@@ -412,16 +504,23 @@ const app = (() => {
       if (runnerUp !== undefined) text += `; runner-up ${rankedText(runnerUp)}`;
       caution = cautions(winner, runnerUp).join("; ");
     }
-    byId("winner").textContent = text;
+    byId("winner").replaceChildren(...withWholeIntervals(text));
     byId("caution").textContent = caution;
   }
 
+  /* Parts of a text: no line ends within an interval. html.py does the same for answers. */
+  function withWholeIntervals(text) {
+    const parts = text.split(/(\(95 %: [^)]*\))/);
+    return parts.map((part, index) => (index % 2 === 0 ? part : element("span", part, { className: "kept" })));
+  }
+
   function whyNothingIsRanked() {
-    const { deployments } = group();
     const { per } = shown.choices;
-    const hasPrice = price() === null ? deployments.some((each) => each.usd_per_hour !== null) : price() > 0;
-    if (per === "usd" && !hasPrice) return "There is no price to rank by: set one above 0.";
-    if (per !== "deployment" && deployments.every((each) => !each.devices)) {
+    const ranked = rivals().map((index) => shown.payload.groups[index]);
+    const isCounted = (each) => each.deployments.some((deployment) => (
+      judge.divisorOf(deployment, per, priceOf(each.hardware)) !== null));
+    if (!ranked.some(isCounted)) {
+      if (per === "usd") return "There is no price to rank by: set one above 0.";
       return `How many ${group().device}s the deployments have is not known: rank them per deployment.`;
     }
     return "No deployment holds these limits at any level with a valid measurement.";
@@ -439,7 +538,10 @@ const app = (() => {
     const texts = [];
     const unjudged = chosenSlo()?.fixed ?? [];
     if (unjudged.length > 0) texts.push(`the limits on ${unjudged.join(", ")} are not judged here: see the answer above`);
-    if (group().searched) texts.push("the ranking is judged again from probes of a search: the highest that held, not a claim");
+    if (!group().searched) return texts;
+    texts.push(isAsked()
+      ? "the ranking is that of the search's claims; once a limit moves it is judged again from its probes"
+      : "the ranking is judged again from probes of a search: the highest that held, not a claim");
     return texts;
   }
 
@@ -449,6 +551,7 @@ const app = (() => {
     if (group().emulated) texts.push("emulated: no real engine answered");
     if (winner.judged.attainment.lower < shown.choices.attainment) texts.push("the winner's attainment could be below the target");
     if (runnerUp !== undefined) texts.push(...doubtsBetween(winner.throughput, runnerUp.throughput));
+    texts.push(...notMeasured());
     if (!group().searched) texts.push(...openLevels());
     return texts;
   }
@@ -461,20 +564,42 @@ const app = (() => {
     return [];
   }
 
+  /* Deployments that are ranked together with those in sight and have no measurement yet. */
+  function notMeasured() {
+    const ranked = rivals().map((index) => shown.payload.groups[index]);
+    const experiments = new Set(shown.payload.groups.filter((each) => (
+      each.ranked_with === group().ranked_with)).map((each) => each.experiment));
+    const labels = new Set(shown.payload.missing.filter((each) => (
+      experiments.has(each.experiment) && each.workload === group().workload && each.model === group().model
+      && each.emulated === group().emulated
+      && (shown.choices.per === "usd" || each.hardware === group().hardware))).map((each) => each.label));
+    for (const { deployments } of ranked) for (const { label } of deployments) labels.delete(label);
+    if (labels.size === 0) return [];
+    return [`not measured yet: ${firstOf([...labels])}`];
+  }
+
   function openLevels() {
-    const unsure = shown.result.ranking.filter((ranked) => ranked.open.length > 0);
-    const texts = unsure.slice(0, MOST_NAMED).map((ranked) => {
-      const levels = ranked.open.map((point) => `${point.load} is ${point.validity}`);
-      return `${ranked.deployment.label} may hold more: ${levels.join(", ")}`;
+    const { open } = shown.result;
+    const texts = open.slice(0, MOST_NAMED).map(({ deployment, levels, near }) => {
+      const reasons = levels.map(({ load, why }) => `${load} is ${why}`);
+      reasons.push(...near.map((load) => `${load} misses by no more than chance`));
+      return `${deployment.label} may hold more: ${reasons.join(", ")}`;
     });
-    if (unsure.length > texts.length) texts.push(`${unsure.length - texts.length} more may hold more`);
+    if (open.length > texts.length) texts.push(`${open.length - texts.length} more may hold more`);
     return texts;
+  }
+
+  function firstOf(names) {
+    const more = names.length - MOST_NAMED;
+    return names.slice(0, MOST_NAMED).join(", ") + (more > 0 ? ` and ${more} more` : "");
   }
 
   // The ranking
 
-  function usdPerHour(deployment) {
-    return price() === null ? deployment.usd_per_hour : price() * deployment.devices;
+  /* Of a deployment of a group; null where no price is known. */
+  function usdPerHour({ deployment, group: { hardware } }) {
+    const price = priceOf(hardware);
+    return price === null ? deployment.usd_per_hour : price * deployment.devices;
   }
 
   function rankingView() {
@@ -492,10 +617,16 @@ const app = (() => {
     const count = shown.result.ranking.length;
     allRowsButton.textContent = `show all ${count} rows`;
     allRowsButton.hidden = shown.choices.allRows || count <= ranking.MOST_ROWS;
-    const ranked = new Set(shown.result.ranking.map((each) => each.index));
-    const others = group().deployments.filter((_, index) => !ranked.has(index));
-    const text = others.length === 0 ? "" : `holds at no level, or cannot be ranked: ${listed(others)}`;
-    byId("not-ranked").textContent = text;
+    const ranked = new Set(shown.result.ranking.map((each) => each.deployment));
+    const unranked = rivals().flatMap((index) => unrankedOf(shown.payload.groups[index], ranked));
+    byId("not-ranked").textContent = unranked.length === 0 ? "" : `holds at no level, or cannot be ranked: ${firstOf(unranked)}`;
+  }
+
+  /* Labels of the deployments of a group that are not in the ranking. */
+  function unrankedOf({ deployments, slos }, ranked) {
+    const disagreeing = slos[shown.choices.slo]?.disagreeing ?? [];
+    const labels = deployments.map(({ label }, index) => (disagreeing.includes(index) ? `${label} (answers differ)` : label));
+    return labels.filter((_, index) => !ranked.has(deployments[index]));
   }
 
   function chooseAllRows() {
@@ -510,13 +641,6 @@ const app = (() => {
     choices.sort = column;
     showRanking();
     writeAddress();
-  }
-
-  function listed(deployments) {
-    const names = deployments.slice(0, MOST_NAMED).map((deployment) => (
-      deployment.disagrees ? `${deployment.label} (answers differ)` : deployment.label));
-    const more = deployments.length - names.length;
-    return names.join(", ") + (more > 0 ? ` and ${more} more` : "");
   }
 
   async function copy(button, text) {
@@ -572,9 +696,14 @@ const app = (() => {
     return judged.holds ? "holds" : "misses";
   }
 
+  /* The deployments of the group in sight, as they are ranked. */
+  function rankedHere() {
+    return shown.result.ranking.filter((each) => each.group === group());
+  }
+
   /* The best deployments, in order; where too few are ranked others follow. */
   function highlighted() {
-    const ranked = shown.result.ranking.map((each) => each.index);
+    const ranked = rankedHere().map((each) => each.index);
     const isRanked = new Set(ranked);
     const others = group().deployments.map((_, index) => index).filter((index) => !isRanked.has(index));
     return [...ranked, ...others].slice(0, MOST_CURVES);
@@ -624,7 +753,7 @@ const app = (() => {
     const columnOf = new Map(columns.map((text, index) => [text, index]));
     const rowOf = new Map(rows.map((text, index) => [text, index]));
     const cells = new Map();
-    for (const ranked of [...shown.result.ranking].reverse()) {  // the best comes last and stays
+    for (const ranked of rankedHere().reverse()) {  // the best comes last and stays
       const x = columnOf.get(settingText(ranked.deployment, heatX));
       const y = rowOf.get(settingText(ranked.deployment, heatY));
       cells.set(`${x} ${y}`, { x, y, value: ranked.throughput.estimate, label: ranked.deployment.label });
@@ -727,7 +856,7 @@ const app = (() => {
 
   /* A group's name, which stays when others come before it. */
   function identityOf(each) {
-    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated]);
+    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.content]);
   }
 
   /* Shows a payload, the first or a newer one; what the reader chose stays.
@@ -743,7 +872,7 @@ const app = (() => {
       return;
     }
     if (identity === null) {
-      shown.choices = { ...FIRST_CHOICES };
+      shown.choices = { ...FIRST_CHOICES, prices: {} };
       readAddress();
     } else {
       const index = described.groups.findIndex((each) => identityOf(each) === identity);
@@ -825,6 +954,7 @@ const app = (() => {
     shown,
     show,
     start,
+    judgedNow,
     csv: () => ranking.csv(rankingView()),
     markdown: () => ranking.markdown(rankingView()),
   };

@@ -7,13 +7,14 @@ are the ones of this folder, by their hashes.
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from orchestrator import __version__
 from orchestrator.capacity.best import Comparison
@@ -58,9 +59,8 @@ SCRIPTS = (
     "app.js",
 )
 MOST_LEFT_OUT = 40  # levels and deployments that are named; all are counted
-
-
 LIVE_SCRIPT = "live.js"
+INTERVAL = re.compile(r"(\(95 %: [^)]*\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def page_content(
     )
     return PageContent(
         document=document,
-        payload=payload_of(judged, earlier),
+        payload=payload_of(judged, ranked.comparisons, earlier),
         timelines=timelines_of(judged, ranked.comparisons),
         has_answer=bool(ranked.comparisons)
         and all(comparison.measured for comparison in ranked.comparisons),
@@ -164,6 +164,7 @@ def page_html(
     templates.filters["figure"] = lambda value: "" if value is None else figure(value)
     templates.filters["three"] = lambda value: float(f"{value:.3g}")
     templates.filters["level"] = level_of
+    templates.filters["whole_intervals"] = _with_whole_intervals
     names = (*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS
     scripts = [_inlined(name) for name in names] if has_scripts else []
     style = _inlined("style.css")
@@ -208,9 +209,14 @@ def _inlined(name: str) -> Inlined:
     return Inlined(Markup(text), f"'sha256-{digest}'")  # noqa: S704 - the program's own files
 
 
+def _with_whole_intervals(text: str) -> Markup:
+    """The text as HTML, in which no line ends within an interval. app.js does the same."""
+    return Markup(INTERVAL.sub(r'<span class="kept">\1</span>', str(escape(text))))  # noqa: S704
+
+
 def _groups_text(comparison: Comparison) -> str:
     """The groups of a comparison as JSON, for app.js: each as ``identityOf`` there names it."""
-    return json.dumps([astuple(group) for group in comparison.groups])
+    return json.dumps([(*astuple(group), comparison.content) for group in comparison.groups])
 
 
 def _headline(comparison: ComparisonDocument) -> str:

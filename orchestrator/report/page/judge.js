@@ -301,51 +301,91 @@ const judge = (() => {
 
   /* Judges the points of one group of the payload. What no limit changes is computed once. */
   class GroupJudge {
-    /* quantiles: those of Student's distribution, by degrees of freedom. */
-    constructor(group, planes, quantiles) {
+    /* quantiles: those of Student's distribution, by degrees of freedom; missing: levels of the
+       group that are planned and not measured yet. */
+    constructor(group, planes, quantiles, missing = []) {
       this.group = group;
       this.quantiles = quantiles;
       this.batches = batchesOfGroup(group);
       this.met = new MetRequests(this.batches, planes);
       this.throughputs = group.points.map((point) => throughputOf(point, quantiles));
-      this.controls = [...new Set(group.points.map((point) => point.control))];
+      this.controls = [...new Set([...group.points, ...missing].map((each) => each.control))];
+      this.missing = group.deployments.map(({ label }) => missing.filter((each) => each.label === label));
     }
 
     /* Judges every point and ranks the deployments, best first.
 
        limits: {ttft, tpot, e2e} as numbers of stops; target: the share of requests that must meet
-       them all; per: gpu, usd or deployment; price: USD per device and hour, null for the file's.
-       Returns {judged, ranking}: judged has one entry for each point. */
-    judge({ limits, target, per, price }) {
+       them all; per: gpu, usd or deployment; price: USD per device and hour, null for the file's;
+       slo: the number of the file's SLO that says how far outputs must agree.
+       Returns {judged, ranking, open}: judged has one entry for each point; open has the deployments
+       that may hold more than is shown: see `answerOf`. */
+    judge({ limits, target, per, price, slo = 0 }) {
       const judged = this.judgedPoints(limits, target);
       const pointsOfDeployments = this.group.deployments.map(() => []);
       for (const each of judged) pointsOfDeployments[each.point.deployment].push(each);
+      const disagreeing = this.group.slos[slo]?.disagreeing ?? [];
       const ranking = [];
+      const open = [];
       this.group.deployments.forEach((deployment, index) => {
-        if (deployment.disagrees) return;
+        const { best, levels, near } = this.answerOf(pointsOfDeployments[index], this.missing[index]);
+        if (best !== null && disagreeing.includes(index)) return;
+        if (levels.length > 0 || near.length > 0) open.push({ deployment, levels, near });
         const divisor = divisorOf(deployment, per, price);
-        if (divisor === null) return;
-        const best = this.bestOf(pointsOfDeployments[index], divisor);
-        if (best !== null) ranking.push({ deployment, index, ...best });
+        if (best === null || divisor === null) return;
+        ranking.push(this.ranked(index, best, divisor));
       });
       ranking.sort(comparedRanked);
-      return { judged, ranking };
+      return { judged, ranking, open };
+    }
+
+    ranked(index, { judged, noneFails }, divisor) {
+      return {
+        group: this.group,
+        deployment: this.group.deployments[index],
+        index,
+        judged,
+        throughput: scaled(judged.throughput, 1 / divisor),
+        noneFails,
+      };
+    }
+
+    /* The deployments of a searched workload in the order of their claims, as Python ranked them
+       under one SLO of the file. judged: all points under its limits. */
+    claimed(slo, judged, per, price) {
+      const ofPoints = new Map(judged.map((each) => [each.point.point_id, each]));
+      const claims = this.group.slos[slo]?.claims ?? [];
+      return claims.map((claim) => {
+        const divisor = divisorOf(this.group.deployments[claim.deployment], per, price);
+        const best = { judged: ofPoints.get(claim.point_id), noneFails: claim.lower_bound_only };
+        return { place: claim.place, ...this.ranked(claim.deployment, best, divisor) };
+      });
     }
 
     judgedPoints(limits, target) {
       const counts = this.met.under(limits);
+      const areStricter = this.areStricter(limits, target);
       return this.group.points.map((point, index) => {
         const attainment = this.attainment(index, counts);
         const usable = point.excluded === null && attainment !== null;
+        const failed = point.too_much || (point.ended_early && areStricter);
         return {
           point,
           attainment,
           throughput: this.throughputs[index],
           usable,
           holds: usable && attainment.estimate >= target,
-          fails: point.too_much || (usable && attainment.upper < target),
+          fails: failed || (usable && attainment.upper < target),
         };
       });
+    }
+
+    /* Whether what fails the limits of the file fails these too: probes of a search end early when
+       they fail every SLO of the file. */
+    areStricter(limits, target) {
+      return this.group.slos.some(({ stops, fixed, attainment }) => (
+        fixed.length === 0 && target >= attainment
+        && LATENCIES.every((name) => limits[name] <= (stops[name] ?? NO_LIMIT))));
     }
 
     /* The share of a point's requests that meet the limits; null: none was due. */
@@ -358,19 +398,25 @@ const judge = (() => {
       return shareInterval(repeats, this.quantiles);
     }
 
-    /* The best level of a deployment: the highest that holds, of the control where that gives the
-       most throughput; null: none holds. */
-    bestOf(points, divisor) {
-      let best = null;
+    /* What is known of one deployment. points: judged; missing: its levels that nobody measured.
+
+       best: {judged, noneFails}, the highest level that holds, of the control where that gives the
+       most throughput; null: none holds. levels: {load, why} of levels above what holds that could
+       hold as well; near: loads of those that fail by no more than chance. */
+    answerOf(points, missing) {
+      const answer = { best: null, levels: [], near: [] };
       for (const control of this.controls) {
         const levels = points.filter((each) => each.point.control === control);
         const highest = highestThatHolds(levels);
+        const floor = highest === null ? 0 : highest.point.level;
+        const above = knownAbove(levels, missing.filter((each) => each.control === control), floor);
+        answer.levels.push(...above.open);
+        answer.near.push(...above.near);
         if (highest === null || highest.throughput === null) continue;
-        const throughput = scaled(highest.throughput, 1 / divisor);
-        if (best !== null && throughput.estimate <= best.throughput.estimate) continue;
-        best = { judged: highest, throughput, ...knownAbove(levels, highest.point.level) };
+        const most = answer.best?.judged.throughput.estimate ?? -Infinity;
+        if (highest.throughput.estimate > most) answer.best = { judged: highest, noneFails: above.noneFails };
       }
-      return best;
+      return answer;
     }
   }
 
@@ -384,17 +430,22 @@ const judge = (() => {
   }
 
   /* What is known above the best level, up to the first that fails. noneFails: no level above it was
-     judged; open: points that tell nothing. */
-  function knownAbove(levels, level) {
-    const above = levels.filter((each) => each.point.level > level);
+     judged; open: {load, why} of levels that tell nothing; near: loads that fail by chance. */
+  function knownAbove(levels, missing, floor) {
+    const above = levels.filter((each) => each.point.level > floor);
     const failing = above.filter((each) => each.fails);
     const ceiling = Math.min(...failing.map((each) => each.point.level), Infinity);
     const below = above.filter((each) => each.point.level < ceiling);
     const near = below.filter((each) => each.usable);
-    const open = below.filter((each) => !each.usable);
+    const untold = below.filter((each) => !each.usable);
+    const unmeasured = missing.filter((each) => each.level > floor && each.level < ceiling);
     return {
       noneFails: failing.length === 0 && near.length === 0,
-      open: open.map((each) => each.point),
+      near: near.map((each) => each.point.load),
+      open: [
+        ...untold.map(({ point }) => ({ load: point.load, why: point.validity })),
+        ...unmeasured.map(({ load }) => ({ load, why: "not measured yet" })),
+      ],
     };
   }
 
@@ -403,6 +454,30 @@ const judge = (() => {
     const difference = second.throughput.estimate - first.throughput.estimate;
     if (difference !== 0) return difference;
     return first.deployment.label < second.deployment.label ? -1 : 1;
+  }
+
+  /* Numbers of the groups that are ranked together with one of them, which is the first: a price
+     makes all hardware comparable, and runs of `load` that asked for the same are compared. */
+  function rivalsOf(groups, index, per) {
+    const rivals = [...groups.keys()].filter((other) => other !== index && areRivals(groups[index], groups[other], per));
+    return [index, ...rivals];
+  }
+
+  function areRivals(first, second, per) {
+    const names = ["ranked_with", "workload", "model", "emulated", "content"];
+    if (per !== "usd") names.push("hardware");
+    return names.every((name) => first[name] === second[name]);
+  }
+
+  /* Planned levels of the deployments of a group. */
+  function missingOf(group, missing) {
+    const names = ["experiment", "workload", "model", "hardware", "emulated"];
+    return missing.filter((each) => names.every((name) => each[name] === group[name]));
+  }
+
+  /* What several groups hold together, best first. results: of GroupJudge. */
+  function rankedTogether(results) {
+    return results.flatMap((result) => result.ranking).sort(comparedRanked);
   }
 
   /* The share of a point's requests at or below each stop. plane: the bins of one latency. */
@@ -423,5 +498,8 @@ const judge = (() => {
     return shares;
   }
 
-  return { LATENCIES, NO_LIMIT, GroupJudge, planesOf, distribution, shareInterval, rateInterval };
+  return {
+    LATENCIES, NO_LIMIT, GroupJudge, planesOf, rivalsOf, missingOf, rankedTogether, divisorOf, distribution,
+    shareInterval, rateInterval,
+  };
 })();

@@ -22,7 +22,7 @@
      that is moved loses its focus, and a slider its drag. */
   function replaceStaticParts(fresh) {
     const main = document.querySelector("main");
-    const kept = ["tabs", "live"].map((id) => document.getElementById(id));
+    const kept = ["tabs", "slo-tabs", "live"].map((id) => document.getElementById(id));
     const open = [...main.querySelectorAll("details")].map((details) => details.open);
     for (const part of [...main.children]) if (!kept.includes(part)) part.remove();
     let last = null;

@@ -23,7 +23,8 @@ from orchestrator.analysis.slo import LimitValues, format_slo
 from orchestrator.analysis.throughput import BATCHES
 from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError
-from orchestrator.capacity.best import group_of
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import Comparison, group_of
 from orchestrator.capacity.capacities import (
     Excluded,
     Exclusion,
@@ -63,7 +64,8 @@ class PagePoint:
     """One load level of one deployment.
 
     ``deployment``: its number in the group. ``excluded``: why it cannot hold limits, whatever they
-    are; None: it can. ``too_much``: it is shown to fail, whatever the limits are.
+    are; None: it can. ``too_much``: it is shown to fail, whatever the limits are. ``ended_early``: a
+    search ended it because it fails the limits of the file.
     """
 
     point_id: str
@@ -74,6 +76,7 @@ class PagePoint:
     validity: str
     excluded: str | None
     too_much: bool
+    ended_early: bool
     reasons: list[str]
     figures: dict[str, float | None]
     repeats: list[PageRepeat]
@@ -81,19 +84,35 @@ class PagePoint:
 
 @dataclass(frozen=True, slots=True)
 class PageDeployment:
-    """``disagrees``: its outputs differ too much from the reference's to be ranked."""
+    """One deployment of a group."""
 
     label: str
     devices: int
     usd_per_hour: float | None
     settings: dict[str, object]
-    disagrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageClaim:
+    """A deployment as ``best`` ranks it by the claim of its search.
+
+    ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``: of the
+    load that is claimed. ``lower_bound_only``: no higher load was shown to fail.
+    """
+
+    place: int
+    deployment: int
+    point_id: str
+    lower_bound_only: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
-    """An SLO of the file, as far as the page can move it. ``stops``: by latency, the number of the
-    stop; ``fixed``: its limits that the page cannot judge.
+    """An SLO of the file, as far as the page can move it.
+
+    ``stops``: by latency, the number of the stop. ``fixed``: its limits that the page cannot judge.
+    ``disagreeing``: numbers of the deployments whose outputs differ too much from the reference's to
+    be ranked. ``claims``: the ranking of a searched workload under exactly these limits.
     """
 
     name: str
@@ -101,29 +120,49 @@ class PageLimits:
     attainment: float
     stops: dict[str, int]
     fixed: list[str]
+    disagreeing: list[int]
+    claims: list[PageClaim]
 
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """What is ranked together.
+    """What has a tab of its own.
 
-    ``model``: the key that its checkpoints share. ``per``: what throughputs are divided by at first.
-    ``device``: the word for what a deployment has several of. ``searched``: its levels were chosen
-    by a search.
+    ``ranked_with``: the experiment, or the runs of ``load``, that it is ranked with. ``model``: the
+    key that its checkpoints share. ``content``: what its points were asked, where there is no plan
+    to say it. ``per``: what throughputs are divided by at first. ``device``: the word for what a
+    deployment has several of. ``searched``: its levels were chosen by a search.
     """
 
     experiment: str
+    ranked_with: str
     workload: str
     model: str
     model_name: str
     hardware: str
     emulated: bool
+    content: str
     per: str
     device: str
     searched: bool
     slos: list[PageLimits]
     deployments: list[PageDeployment]
     points: list[PagePoint]
+
+
+@dataclass(frozen=True, slots=True)
+class PageMissing:
+    """A level that is planned and not measured yet. Its group may have no points."""
+
+    experiment: str
+    workload: str
+    model: str
+    hardware: str
+    emulated: bool
+    label: str
+    control: str
+    level: float
+    load: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +233,7 @@ class Payload:
     """
 
     groups: list[PageGroup]
+    missing: list[PageMissing]
     stops: dict[str, list[float]]
     student_t: list[float]
     bins: RequestBins
@@ -208,6 +248,7 @@ class Payload:
         """
         described = {
             "groups": self.groups,
+            "missing": self.missing,
             "stops": self.stops,
             "student_t": self.student_t,
         }
@@ -218,9 +259,12 @@ class Payload:
 
 
 def payload_of(
-    experiments: Sequence[JudgedExperiment], earlier: RequestBins | None = None
+    experiments: Sequence[JudgedExperiment],
+    comparisons: Sequence[Comparison] = (),
+    earlier: RequestBins | None = None,
 ) -> Payload:
-    """Everything that the page judges. ``experiments``: their points, judged by their own SLOs.
+    """Everything that the page judges. ``experiments``: their points, judged by their own SLOs;
+    ``comparisons``: the rankings of these experiments.
 
     ``earlier``: bins that hold some of the attempts; those that it lacks are added to a copy, unless
     a limit is none of its stops: then all are binned anew. Raises InputError for more than
@@ -251,10 +295,11 @@ def payload_of(
         bins = RequestBins(_stops(list(latencies.values()), slos))
     for ids, values in latencies.items():
         bins.add(ids, values)
-    groups = [group for judged in experiments for group in _groups(judged, bins)]
+    groups = [group for judged in experiments for group in _groups(judged, comparisons, bins)]
     most_batches = max((_most_batches(group) for group in groups), default=1)
     return Payload(
         groups=groups,
+        missing=[missing for judged in experiments for missing in _missing(judged)],
         stops={name: values.tolist() for name, values in bins.stops.items()},
         student_t=[student_t(freedom) for freedom in range(most_batches + 1)],
         bins=bins,
@@ -285,12 +330,35 @@ def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
     ]
 
 
-def _groups(judged: JudgedExperiment, bins: RequestBins) -> Iterator[PageGroup]:
-    points_by_group: dict[Group, list[StoredPoint]] = {}
-    for point in judged.points.current:
-        points_by_group.setdefault(group_of(point), []).append(point)
-    for group in sorted(points_by_group):
-        yield _group(group, points_by_group[group], judged, bins)
+def _groups(
+    judged: JudgedExperiment, comparisons: Sequence[Comparison], bins: RequestBins
+) -> Iterator[PageGroup]:
+    """Points that asked for different things stand in different groups."""
+    for content, points in judged.experiment.alike(judged.points).items():
+        points_by_group = grouped((group_of(point), point) for point in points)
+        for group in sorted(points_by_group):
+            rankings = [
+                comparison
+                for comparison in comparisons
+                if group in comparison.groups and comparison.content == content
+            ]
+            yield _group(group, content, points_by_group[group], judged, rankings, bins)
+
+
+def _missing(judged: JudgedExperiment) -> Iterator[PageMissing]:
+    for missing in judged.experiment.missing(judged.points):
+        group, level = missing.group, missing.level
+        yield PageMissing(
+            experiment=group.experiment,
+            workload=group.workload,
+            model=group.model,
+            hardware=group.hardware,
+            emulated=group.emulated,
+            label=missing.label,
+            control=level.control,
+            level=level.value,
+            load=level_text(level),
+        )
 
 
 def _most_batches(group: PageGroup) -> int:
@@ -299,31 +367,56 @@ def _most_batches(group: PageGroup) -> int:
 
 
 def _group(
-    group: Group, points: Sequence[StoredPoint], judged: JudgedExperiment, bins: RequestBins
+    group: Group,
+    content: str,
+    points: Sequence[StoredPoint],
+    judged: JudgedExperiment,
+    rankings: Sequence[Comparison],
+    bins: RequestBins,
 ) -> PageGroup:
+    """``rankings``: those that the group takes part in, one for each SLO that was answered."""
     experiment = judged.experiment
     deployments = {point.head.deployment_id: point for point in points}
     numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
-    per = per_or_default(experiment.objective, [point.deployment for point in deployments.values()])
+    if rankings:
+        per = rankings[0].per
+        ranked_with = rankings[0].experiment
+    else:
+        described = [point.deployment for point in deployments.values()]
+        per = per_or_default(experiment.objective, described)
+        ranked_with = group.experiment
     accelerators = {point.deployment.accelerator for point in points}
-    agreement = next((slo.agreement for slo in judged.slos if slo.agreement is not None), None)
+    limits = []
+    for slo in judged.slos:
+        ranking = next((ranking for ranking in rankings if ranking.slo == slo), None)
+        limits.append(_limits(slo, ranking, deployments, bins.stops))
     return PageGroup(
         experiment=group.experiment,
+        ranked_with=ranked_with,
         workload=group.workload,
         model=group.model,
         model_name=short_model_text(compared_model([point.deployment for point in points])),
         hardware=group.hardware,
         emulated=group.emulated,
+        content=content,
         per=per,
         device="core" if accelerators == {"cpu"} else "GPU",
         searched=group.workload in experiment.searched,
-        slos=[_limits(slo, bins.stops) for slo in judged.slos],
-        deployments=[_deployment(point, agreement) for point in deployments.values()],
+        slos=limits,
+        deployments=[_deployment(point) for point in deployments.values()],
         points=[_point(point, numbers[point.head.deployment_id], bins) for point in points],
     )
 
 
-def _limits(slo: Slo, stops_by_latency: Mapping[str, Floats]) -> PageLimits:
+def _limits(
+    slo: Slo,
+    ranking: Comparison | None,
+    deployments: Mapping[str, StoredPoint],
+    stops_by_latency: Mapping[str, Floats],
+) -> PageLimits:
+    """``deployments``: of the group, by id, each as one of its points, in the order of their
+    numbers; ``ranking``: the one under this SLO.
+    """
     stops: dict[str, int] = {}
     fixed: list[str] = []
     for limit in slo.limits:
@@ -331,7 +424,30 @@ def _limits(slo: Slo, stops_by_latency: Mapping[str, Floats]) -> PageLimits:
             stops[limit.of] = int(np.searchsorted(stops_by_latency[limit.of], limit.seconds))
         else:
             fixed.append(limit.name)
-    return PageLimits(slo.name, format_slo(slo), slo.attainment, stops, fixed)
+    disagreeing = []
+    if slo.agreement is not None:
+        for number, point in enumerate(deployments.values()):
+            if disagreement(point.agreement, slo.agreement) is not None:
+                disagreeing.append(number)
+    return PageLimits(
+        name=slo.name,
+        text=format_slo(slo),
+        attainment=slo.attainment,
+        stops=stops,
+        fixed=fixed,
+        disagreeing=disagreeing,
+        claims=[] if ranking is None else list(_claims(ranking, deployments)),
+    )
+
+
+def _claims(ranking: Comparison, deployments: Mapping[str, StoredPoint]) -> Iterator[PageClaim]:
+    """The deployments of a group that a ranking has by the claims of their searches."""
+    numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
+    for place, ranked in enumerate(ranking.ranking):
+        number = numbers.get(ranked.point.head.deployment_id)
+        if ranked.capacity is not None and number is not None:
+            point_id = ranked.point.head.point_id
+            yield PageClaim(place, number, point_id, ranked.lower_bound_only)
 
 
 def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
@@ -350,6 +466,7 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
         validity=point.validity,
         excluded=excluded,
         too_much=bool(point.engine_failures) or point.validity in (BACKLOG, BROKEN),
+        ended_early=reason is Exclusion.ENDED_EARLY,
         reasons=point.reasons,
         figures={
             "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
@@ -377,16 +494,13 @@ def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
     )
 
 
-def _deployment(point: StoredPoint, agreement: float | None) -> PageDeployment:
-    """``agreement``: the share of outputs that the file wants to agree with the reference's."""
+def _deployment(point: StoredPoint) -> PageDeployment:
     deployment = point.deployment
-    disagrees = agreement is not None and disagreement(point.agreement, agreement) is not None
     return PageDeployment(
         label=deployment.label,
         devices=deployment.devices,
         usd_per_hour=deployment.usd_per_hour,
         settings=dict(deployment.settings),
-        disagrees=disagrees,
     )
 
 

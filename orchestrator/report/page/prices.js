@@ -49,7 +49,7 @@ const prices = (() => {
     slider.output.textContent = text;
     const rows = [];
     for (const { ranked } of table.rows) {
-      const usdPerHour = table.usdPerHour(ranked.deployment);
+      const usdPerHour = table.usdPerHour(ranked);
       const price = perMillion(usdPerHour, ranked.judged.point.figures, ratio);
       if (price !== null) rows.push({ deployment: ranked.deployment, load: ranked.judged.point.load, usdPerHour, price });
     }

@@ -7,7 +7,7 @@ const ranking = (() => {
   const MOST_ROWS = 50;  // until all are asked for: a browser paints each of them at every move
 
   /* What the table shows. rows: {ranked, place}, as judge.js ranks them; unit: of the throughput;
-     usdPerHour: of a deployment, null where no price is known; per: what throughputs are divided by;
+     usdPerHour: of a ranked deployment, null where no price is known; per: what throughputs are divided by;
      sort, reversed: the column that orders the rows; hasAllRows: not only the first MOST_ROWS. */
 
   /* Each column: `value` of a row sorts and stands in the CSV; `text` is what people read. */
@@ -35,7 +35,7 @@ const ranking = (() => {
   function usdPerMillion(row, table) {
     const { deployment, throughput } = row.ranked;
     if (table.per === "usd") return 1e6 / throughput.estimate;
-    const usdPerHour = table.usdPerHour(deployment);
+    const usdPerHour = table.usdPerHour(row.ranked);
     if (!usdPerHour) return null;
     const deployments = table.per === "gpu" ? deployment.devices : 1;
     const tokensPerHour = throughput.estimate * deployments * 3600;

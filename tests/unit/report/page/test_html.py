@@ -68,14 +68,16 @@ def page(name: str) -> str:
         answer=AnswerDocument(()),
         experiments=(section(name),),
     )
-    deployment = PageDeployment(name, 1, None, {"model": name}, disagrees=False)
+    deployment = PageDeployment(name, 1, None, {"model": name})
     group = PageGroup(
         experiment=name,
+        ranked_with=name,
         workload=name,
         model=name,
         model_name=name,
         hardware=name,
         emulated=False,
+        content=name,
         per="gpu",
         device="GPU",
         searched=False,
@@ -83,7 +85,7 @@ def page(name: str) -> str:
         deployments=[deployment],
         points=[],
     )
-    payload = Payload([group], {}, [], RequestBins({}))
+    payload = Payload([group], [], {}, [], RequestBins({}))
     return page_html(PageContent(document, payload, Timelines([], 0), has_answer=False))
 
 

@@ -1,0 +1,202 @@
+"""Has limits judged in the page and by the Python analysis, and compares what they find."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+import pytest
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.capacity.best import Comparison
+from orchestrator.capacity.doubts import DoubtKind
+from orchestrator.plan.current import Points, StoredExperiment
+from orchestrator.report.page.payload import LATENCIES
+from orchestrator.report.words import level_text
+from orchestrator.spec.load import Per, Slo
+
+TRIPLES = 500
+JUDGED = """
+([group, stops, attainment, per, prices]) => {
+  const { payload, choices } = app.shown;
+  Object.assign(choices, { group, attainment, per, prices });
+  judge.LATENCIES.forEach((name, place) => { choices[name] = payload.stops[name][stops[place]]; });
+  const interval = (value) => value && [value.estimate, value.lower, value.upper];
+  const { judged, ranking, open } = app.judgedNow();
+  return {
+    ranking: ranking.map((ranked) => [
+      ranked.deployment.label, ranked.noneFails, ranked.judged.point.level,
+      ...interval(ranked.throughput), ...interval(ranked.judged.attainment)]),
+    attainment: Object.fromEntries(judged.map((each) => [each.point.point_id, interval(each.attainment)])),
+    open: Object.fromEntries(open.map((each) => [each.deployment.label, each.levels.map((level) => level.load)])),
+    near: Object.fromEntries(open.map((each) => [each.deployment.label, each.near])),
+  };
+}
+"""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a reader sets. ``stops``: limits on TTFT, TPOT and E2E as numbers of stops; ``prices``:
+    USD per device and hour by hardware, where they are not the file's.
+    """
+
+    stops: list[int]
+    attainment: float
+    per: Per
+    prices: Mapping[str, float]
+
+
+@dataclass
+class Compared:
+    """How often there was something to compare."""
+
+    ranked: Counter[Per] = field(default_factory=Counter)
+    open_levels: int = 0
+    near_levels: int = 0
+
+
+def random_choices(
+    counts: Sequence[int], hardware: Sequence[str], triples: int = TRIPLES
+) -> Iterator[Choices]:
+    """Choices of a reader. In half of them one limit alone moved, as by a slider, which the page
+    judges by its cumulative counts. ``counts``: of the stops of each latency.
+    """
+    chance = random.Random(20261128)
+    stops = [0, 0, 0]
+    for number in range(triples):
+        if number % 2 == 0:
+            stops = [chance.randrange(count) for count in counts]
+        else:
+            place = chance.randrange(len(counts))
+            stops = [*stops[:place], chance.randrange(counts[place]), *stops[place + 1 :]]
+        prices = {name: chance.choice([None, 0.0, 0.05, 2.1, 33.0]) for name in hardware}
+        yield Choices(
+            stops=stops,
+            attainment=chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]),
+            per=chance.choice(get_args(Per)),
+            prices={name: price for name, price in prices.items() if price is not None},
+        )
+
+
+def assert_judged_alike(
+    page: Any, experiment: StoredExperiment, triples: int = TRIPLES
+) -> Compared:
+    """Under random limits the page finds in each group of an experiment what Python finds."""
+    stops = page.evaluate("app.shown.payload.stops")
+    groups = page.evaluate(
+        "app.shown.payload.groups.map((group) => [group.experiment, group.hardware])"
+    )
+    hardware = sorted({name for of, name in groups if of == experiment.name})
+    every = list(random_choices([len(stops[name]) for name in LATENCIES], hardware, triples))
+    slos = [_slo_of(stops, choices) for choices in every]
+    points = experiment.points(*slos)
+    compared = Compared()
+    for place, choices in enumerate(every):
+        judged = _judged_alone(points, place, choices.prices)
+        comparisons = experiment.comparisons(judged, slos[place], choices.per)
+        for group, (name, _) in enumerate(groups):
+            if name == experiment.name:
+                _compare(page, group, choices, comparisons, judged, compared)
+    return compared
+
+
+def _compare(
+    page: Any,
+    group: int,
+    choices: Choices,
+    comparisons: Sequence[Comparison],
+    points: Points,
+    compared: Compared,
+) -> None:
+    given = [group, choices.stops, choices.attainment, choices.per, choices.prices]
+    found = page.evaluate(JUDGED, given)
+    comparison = comparison_of(page, group, comparisons)
+    ranking = comparison.ranking
+    assert [row[0] for row in found["ranking"]] == [each.label for each in ranking], choices
+    for row, each in zip(found["ranking"], ranking, strict=True):
+        assert row[1] == each.lower_bound_only, (choices, row)
+        figures = [each.point.head.level, *bounds(each.throughput), *bounds(each.attainment)]
+        assert row[2:] == pytest.approx(figures, abs=1e-9, rel=1e-9), (choices, row)
+    shares = {point.head.point_id: point.attainment for point in points.current}
+    for point_id, share in found["attainment"].items():
+        expected = shares[point_id]
+        assert share == (pytest.approx(bounds(expected), abs=1e-9) if expected else None)
+    compared.ranked[choices.per] += len(ranking)
+    if ranking:
+        kinds = {"open": DoubtKind.OPEN_LEVELS, "near": DoubtKind.NEAR_THE_LIMIT}
+        for name, kind in kinds.items():
+            assert _without_empty(found[name]) == _levels_in_doubt(comparison, kind), choices
+        compared.open_levels += len(_without_empty(found["open"]))
+        compared.near_levels += len(_without_empty(found["near"]))
+
+
+def comparison_of(page: Any, group: int, comparisons: Sequence[Comparison]) -> Comparison:
+    """The one that a group of the page takes part in."""
+    identity = page.evaluate(
+        """(group) => { const { experiment, workload, model, hardware, emulated, content } = app.shown.payload.groups[group];
+        return { group: { experiment, workload, model, hardware, emulated }, content }; }""",
+        group,
+    )
+    (comparison,) = [
+        each
+        for each in comparisons
+        if each.content == identity["content"]
+        and any(_is_named(of, identity["group"]) for of in each.groups)
+    ]
+    return comparison
+
+
+def _is_named(group: Any, names: Mapping[str, Any]) -> bool:
+    return all(getattr(group, name) == value for name, value in names.items())
+
+
+def _levels_in_doubt(comparison: Comparison, kind: DoubtKind) -> dict[str, list[str]]:
+    levels: dict[str, list[str]] = {}
+    for doubt in comparison.doubts:
+        if doubt.kind is kind:
+            for deployment in doubt.levels:
+                texts = levels.setdefault(deployment.label, [])
+                texts += map(level_text, deployment.levels)
+    return {label: sorted(texts) for label, texts in levels.items()}
+
+
+def _without_empty(levels: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {label: sorted(texts) for label, texts in levels.items() if texts}
+
+
+def _slo_of(page_stops: Mapping[str, list[float]], choices: Choices) -> Slo:
+    limits = [
+        f"{name}<={page_stops[name][stop]!r}s"
+        for name, stop in zip(LATENCIES, choices.stops, strict=True)
+    ]
+    return parse_slo(",".join([*limits, f"attainment>={choices.attainment}"]))
+
+
+def _judged_alone(points: Points, place: int, prices: Mapping[str, float]) -> Points:
+    """The points as if one of the SLOs were the only one that they were judged by."""
+    current = []
+    for point in points.current:
+        repeats = [
+            replace(repeat, verdicts=repeat.verdicts[place : place + 1]) for repeat in point.repeats
+        ]
+        current.append(replace(_at_a_price(point, prices), repeats=tuple(repeats)))
+    return Points(tuple(current), points.superseded)
+
+
+def _at_a_price(point: StoredPoint, prices: Mapping[str, float]) -> StoredPoint:
+    """The point at the price of its hardware, per device and hour; else at that of the file."""
+    deployment = point.deployment
+    price = prices.get(deployment.hardware)
+    if price is None:
+        return point
+    return replace(point, deployment=replace(deployment, usd_per_hour=price * deployment.devices))
+
+
+def bounds(interval: Interval) -> list[float]:
+    return [interval.estimate, interval.lower, interval.upper]

@@ -1,0 +1,136 @@
+"""The page ranks what the Python analysis ranks: under 500 random limits, prices and units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.selection import answers, experiments, limits
+from orchestrator.results.root import open_results
+from orchestrator.results.store import Store
+from orchestrator.spec.load import Per
+from tests.browser.judging import TRIPLES, assert_judged_alike, bounds, comparison_of
+from tests.browser.stores import commit_varied, varied_plan
+from tests.unit.plan.test_current import planned, run
+from tests.unit.report.stores import commit_answers
+
+pytestmark = pytest.mark.browser
+
+
+def stored(store: Store) -> StoredExperiment:
+    return StoredExperiment(store)
+
+
+def test_levels_of_one_start(opened, levels):
+    compared = assert_judged_alike(opened, levels)
+    # not all out of reach
+    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Per))
+
+
+@pytest.mark.timeout(300)
+def test_several_starts_failed_requests_and_missing_levels_on_two_hardwares(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "varied")
+    commit_varied(store, varied_plan())
+    page = opened_store(store.uri)
+    assert page.evaluate("app.shown.payload.groups.map((group) => group.hardware)") == [
+        "cpu",
+        "h100",
+    ]
+    compared = assert_judged_alike(page, stored(store))
+    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Per))
+    assert compared.open_levels > TRIPLES / 10
+    assert compared.near_levels > TRIPLES / 10
+
+
+def test_points_without_a_plan_are_ranked_with_those_that_were_asked_the_same(
+    tmp_path, opened_store
+):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned(tokens=64), tokens=64)
+    run(store, planned(tokens=8), tokens=8)
+    Path(store.uri, "exp", "plan.json").unlink()
+    experiment = stored(Store.open(store.uri, "exp"))
+    page = opened_store(store.uri)
+    tabs = page.locator("#tabs [role=tab]").all_inner_texts()
+    assert [tab.rpartition(", ")[2] for tab in tabs] == ["question 1 of 2", "question 2 of 2"]
+    compared = assert_judged_alike(page, experiment, triples=20)
+    assert compared.ranked["deployment"] > 0
+
+
+def test_a_deployment_that_was_never_measured_is_named(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "varied")
+    plan = varied_plan()
+    commit_varied(store, plan)
+    page = opened_store(store.uri)
+    page.locator("#tabs [role=tab]").nth(1).click()  # its hardware
+    page.locator("#limit-ttft").focus()
+    page.keyboard.press("End")
+    assert f"not measured yet: {plan.deployments[-1].label}" in page.inner_text("#caution")
+    page.locator("#tabs [role=tab]").nth(0).click()
+    page.locator("#limit-ttft").focus()
+    page.keyboard.press("End")
+    assert "not measured yet: " not in page.inner_text("#caution")
+    page.select_option("#per", "usd")  # which compares all hardware
+    assert f"not measured yet: {plan.deployments[-1].label}" in page.inner_text("#caution")
+
+
+def ranked_labels(page: Any) -> list[str]:
+    return page.evaluate("app.shown.result.ranking.map((ranked) => ranked.deployment.label)")
+
+
+def test_each_slo_has_its_own_agreement(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    plan = planned()
+    (loose, _) = plan.slos
+    strict = loose.model_copy(update={"name": "strict", "agreement": 0.9})
+    plan = plan.model_copy(update={"slos": (loose, strict)})
+    run(store, plan)
+    commit_answers(store, (1, 2, 3, 4), (1, 9, 9, 9))
+    page = opened_store(store.uri)
+    experiment = stored(store)
+    for place, slo in enumerate((loose, strict)):
+        page.locator("#slo-tabs [role=tab]").nth(place).click()
+        (comparison,) = experiment.comparisons(experiment.points(slo), slo)
+        labels = [ranked.label for ranked in comparison.ranking]
+        assert ranked_labels(page) == labels
+        assert len(labels) == 2 - place
+    assert "(answers differ)" in page.inner_text("#not-ranked")
+
+
+def test_under_the_limits_of_the_file_a_search_is_ranked_by_its_claims(opened, uri):
+    (experiment,) = experiments(open_results(uri), "capacity")
+    comparisons = answers(limits(None, [experiment])).comparisons
+    comparison = comparison_of(opened, 0, comparisons)
+    rows = opened.evaluate(
+        """app.shown.result.ranking.map((ranked) => [ranked.deployment.label, ranked.noneFails,
+          ranked.throughput.estimate, ranked.throughput.lower, ranked.throughput.upper])"""
+    )
+    assert len(rows) == len(comparison.ranking) > 0
+    for row, ranked in zip(rows, comparison.ranking, strict=True):
+        assert row[:2] == [ranked.label, ranked.lower_bound_only]
+        assert row[2:] == pytest.approx(bounds(ranked.throughput), rel=1e-9)
+
+
+def test_a_probe_that_ended_early_fails_stricter_limits_too(opened):
+    """It is made up from a probe of the search: the highest one is said to have ended early."""
+    marks = opened.evaluate(
+        """() => {
+          const { payload, planes } = app.shown;
+          const group = structuredClone(payload.groups[0]);
+          const [slo] = group.slos;
+          group.points = group.points.filter((point) => point.deployment === 0 && point.excluded === null);
+          const highest = group.points.reduce((first, second) => (first.level > second.level ? first : second));
+          const early = { ...highest, point_id: "early", level: highest.level + 1, excluded: "ended early", ended_early: true };
+          group.points.push(early);
+          const judged = new judge.GroupJudge(group, planes, payload.student_t);
+          const none = judge.NO_LIMIT;
+          const limits = Object.fromEntries(judge.LATENCIES.map((name) => [name, slo.stops[name] ?? none]));
+          const noLimits = Object.fromEntries(judge.LATENCIES.map((name) => [name, none]));
+          const asked = { target: slo.attainment, per: "deployment", price: null };
+          return [limits, noLimits].map((each) => judged.judge({ ...asked, limits: each }).ranking[0]?.noneFails);
+        }"""
+    )
+    assert marks == [False, True]
