@@ -297,7 +297,8 @@ def _ranking(
         if note is not None:
             ranked = replace(ranked, notes=(*ranked.notes, note))
         ranking.append(ranked)
-    return sorted(ranking, key=lambda ranked: (-ranked.rank, ranked.label))
+    # claims come first: an estimate is not shown to hold
+    return sorted(ranking, key=lambda ranked: (ranked.is_estimate, -ranked.rank, ranked.label))
 
 
 def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer:

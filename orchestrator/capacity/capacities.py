@@ -12,7 +12,7 @@ Everything here is a fact; ``report/words.py`` has the sentences.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from orchestrator.analysis.deployments import StoredDeployment
@@ -24,12 +24,15 @@ from orchestrator.analysis.slo import shares
 from orchestrator.base.arrays import Bools
 from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
 from orchestrator.capacity.dominance import SETTLED, among_rivals, lead_of, worth
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.levels import PRECISION, at_levels
 from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
 
+# statuses of searches that more time, longer probes or more clients take further
+_GOES_ON = ("budget", "unresolved", "client_bound")
 # fields of Figures by latency; itl_ms is missing because it pools the gaps of all requests
 _FIGURE_OF = {
     "ttft": "ttft_ms",
@@ -186,9 +189,12 @@ class RankedDeployment:
     """The best level of one deployment.
 
     ``lower_bound_only``: no higher level was seen to fail, so it may hold more. ``capacity``: what
-    a search claims of it. ``rank``: what it is ranked by: the throughput, of a search at the load
+    a search knows of it. ``rank``: what it is ranked by: the throughput, of a search at the load
     that it is expected to hold (``capacity/dominance.py``). ``divisor``: what the comparison
     divides loads by.
+
+    ``estimate``: where a search claims nothing yet, what its probes expect to hold. The throughput
+    is then the one that is expected there, and ``point`` the probe that it is computed from.
     """
 
     point: StoredPoint
@@ -199,6 +205,11 @@ class RankedDeployment:
     rank: float
     capacity: Claim | None = None
     divisor: float = 1.0
+    estimate: Estimate | None = None
+
+    @property
+    def is_estimate(self) -> bool:
+        return self.estimate is not None
 
     @property
     def bounds(self) -> Bounds | None:
@@ -363,19 +374,25 @@ def claims_among_rivals(
 def searched_answer(
     points: Sequence[StoredPoint], slo: Slo, per: Per, claims_by_control: Mapping[str, Claim]
 ) -> DeploymentAnswer:
-    """A deployment whose capacity was searched: what holds is what is claimed."""
+    """A deployment whose capacity was searched: what holds is what is claimed. Where nothing is, an
+    estimate of a search that may go on stands for it.
+    """
     deployment = points[0].deployment
     searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
     claimed = [search for search in searched if search.claim.claim is not None]
     divisor = _divisor(deployment, per)
+    estimated = [] if claimed else _estimated(points, searched)
     excluded: list[Excluded] = []
     incomparable = None
-    if not claimed:
+    if not (claimed or estimated):
         excluded.append(_search_found_no_level(points, searched))
     elif divisor is None:
         incomparable = _reason_without_divisor(deployment)
         excluded.append(Excluded(deployment, incomparable))
-    ranked = [_ranked_by_claim(points, search, divisor, slo) for search in claimed if divisor]
+    ranked: list[RankedDeployment] = []
+    if divisor:
+        ranked += [_ranked_by_claim(points, search, divisor, slo) for search in claimed]
+        ranked += [_ranked_by_estimate(each, divisor) for each in estimated]
     return DeploymentAnswer(
         label=deployment.label,
         measured=True,
@@ -416,6 +433,71 @@ def _ranked_by_claim(
     )
     ((target, *_),) = targets([slo])
     return _ranked(point, (), divisor, math.isinf(claim.high), claim, worth(claim, target))
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimated:
+    """An estimate of a search that claims nothing, and the point that it is ranked with."""
+
+    claim: Claim
+    estimate: Estimate
+    point: StoredPoint
+
+
+def _estimated(
+    points: Sequence[StoredPoint], searched: Sequence[SearchedClaim]
+) -> list[_Estimated]:
+    """The estimates of searches that could still claim something.
+
+    The point is the highest level at or below the estimate whose probes have figures, else the
+    lowest above it.
+    """
+    estimated: list[_Estimated] = []
+    for search in searched:
+        claim, estimate = search.claim, search.claim.estimate
+        if estimate is None or claim.status not in _GOES_ON:
+            continue
+        probed = [
+            point
+            for point in points
+            if point.head.control == search.control and _has_figures(point)
+        ]
+        below = [point for point in probed if point.head.level <= estimate.level]
+        if below:
+            point = max(below, key=lambda point: point.head.level)
+        elif probed:
+            point = min(probed, key=lambda point: point.head.level)
+        else:
+            continue
+        estimated.append(_Estimated(claim, estimate, point))
+    return estimated
+
+
+def _has_figures(point: StoredPoint) -> bool:
+    return point.attainment is not None and point.output_token_throughput() is not None
+
+
+def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployment:
+    """The throughput is taken to rise with the load from the level that was probed to the one that
+    is estimated.
+    """
+    estimate, level = estimated.estimate, estimated.point.head.level
+    ranked = _ranked(
+        estimated.point, (), divisor * level, lower_bound_only=False, claim=estimated.claim
+    )
+    per_load = ranked.throughput
+    throughput = replace(
+        per_load.scaled(estimate.level),
+        lower=per_load.lower * estimate.lower,
+        upper=per_load.upper * estimate.upper,
+    )
+    return replace(
+        ranked,
+        throughput=throughput,
+        rank=throughput.estimate,
+        divisor=divisor,
+        estimate=estimate,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,21 @@ def claim_of(
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:
-    """In JSON values. ``high`` is null where no level was shown to fail."""
+    """In JSON values. ``high`` is null where no level was shown to fail, the estimate where there is
+    none.
+    """
     high = claim.high if math.isfinite(claim.high) else None
-    return {"claim": claim.claim, "low": claim.low, "high": high, "status": claim.status}
+    estimate = claim.estimate
+    return {
+        "claim": claim.claim,
+        "low": claim.low,
+        "high": high,
+        "status": claim.status,
+        "estimate": estimate.level if estimate else None,
+        "estimate.lower": estimate.lower if estimate else None,
+        "estimate.upper": estimate.upper if estimate else None,
+        "safe": estimate.safe if estimate else None,
+    }
 
 
 def _status(state: SearchState) -> ClaimStatus:

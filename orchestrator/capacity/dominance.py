@@ -61,19 +61,6 @@ def expected(claim: Claim, target: float) -> float | None:
     return min(max(level, claim.low), claim.high)
 
 
-def estimate(claim: Claim, target: float) -> float | None:
-    """``expected``, where probes lie on both sides of the target; None: it would be a guess."""
-    shares = [
-        evidence.share
-        for evidence in claim.levels
-        if evidence.requests and evidence.share is not None
-    ]
-    is_bracketed = any(share >= target for share in shares) and any(
-        share < target for share in shares
-    )
-    return expected(claim, target) if is_bracketed and not claim.pointless else None
-
-
 def worth(claim: Claim, target: float) -> float:
     """The level with which it is ranked; 0: nothing is claimed."""
     if claim.claim is None:

@@ -195,9 +195,13 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     """Doubts about the order of the ranking.
 
     Deployments that were outraced need no more measuring, unless one of them is first: they failed
-    at a load that another one holds.
+    at a load that another one holds. Estimates are a doubt of their own (NOT_SETTLED): until
+    something is claimed, nothing else matters.
     """
-    first, *others = ranking
+    claimed = [deployment for deployment in ranking if not deployment.is_estimate]
+    if not claimed:
+        return
+    first, *others = claimed
     compared = [first, *(other for other in others if not _is_outraced(other))]
     unsteady = [
         deployment

@@ -76,7 +76,9 @@ def estimate_of(
         return None
     safe = _safe(levels, log_capacities, chances)
     if whole_numbers:
-        return Estimate(math.floor(level), math.floor(lower), math.floor(upper), safe)
+        return Estimate(
+            float(math.floor(level)), float(math.floor(lower)), float(math.floor(upper)), safe
+        )
     return Estimate(level, lower, upper, safe)
 
 

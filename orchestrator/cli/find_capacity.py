@@ -81,10 +81,12 @@ def show_capacity(
 
 
 def exit_status(result: CapacityResult) -> int:
-    """0 if the search has an answer: a claim, or that nothing holds. 3 if nothing is known, or if a
-    failure ended the search.
+    """0 if the search has an answer: a claim, an estimate, or that nothing holds. 3 if nothing is
+    known, or if a failure ended the search.
     """
     if result.interrupted:
         return INTERRUPTED
-    has_answer = result.claim.claim is not None or result.claim.status == "nothing_holds"
+    claim = result.claim
+    is_known = claim.claim is not None or claim.estimate is not None
+    has_answer = is_known or claim.status == "nothing_holds"
     return 0 if has_answer and result.failure is None else 3

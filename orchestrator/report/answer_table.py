@@ -12,7 +12,7 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.agreement import agreement_column, agreement_notes
-from orchestrator.report.capacity_table import NOT_THE_LIMIT
+from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import (
     AnswerDocument,
     ComparisonDocument,
@@ -36,9 +36,10 @@ from orchestrator.report.text import (
     share_interval_text,
 )
 from orchestrator.report.words import (
-    level_text,
     name_at_level,
     on_hardware,
+    ranked_load_text,
+    ranked_mark,
     short_model_text,
     slo_text,
     unanswered_text,
@@ -230,8 +231,8 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
     a unit, which stands above, the figures alone.
     """
     throughput = deployment.throughput
-    mark = f" ({NOT_THE_LIMIT})" if deployment.lower_bound_only else ""
-    name = f"{name_at_level(deployment)}{mark}"
+    mark = ranked_mark(deployment)
+    name = f"{name_at_level(deployment)}{f' ({mark})' if mark else ''}"
     value, interval = figure(throughput.estimate), interval_text(throughput)
     if not unit:
         return f"{name}: {value} ({interval})"
@@ -263,9 +264,9 @@ def _columns(
     throughputs = [deployment.throughput for deployment in deployments]
     labels = [deployment.label for deployment in deployments]
     yield FilledColumn(Column("deployment", fold=True), labels)
-    loads = [level_text(deployment.level) for deployment in deployments]
+    loads = [ranked_load_text(deployment) for deployment in deployments]
     yield FilledColumn(Column("load", name="level"), loads)
-    marks = [NOT_THE_LIMIT if deployment.lower_bound_only else "" for deployment in deployments]
+    marks = [ranked_mark(deployment) for deployment in deployments]
     if any(marks):
         yield FilledColumn(Column("", is_left=True, name="censored"), marks)
     yield FilledColumn(
@@ -281,14 +282,27 @@ def _columns(
 
 
 def _claim_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledColumn]:
-    """What searches claim: between which loads the capacity lies, and why the search ended."""
+    """What searches know: between which loads the capacity lies, what it is expected to be, and why
+    the search ended.
+    """
     claims = [deployment.capacity for deployment in deployments]
     if not any(claims):
         return
     bounds = [claim_bounds(claim) for claim in claims]
     yield FilledColumn(Column("capacity", name="capacity", drop_rank=1), bounds)
+    if any(claim is not None and claim.estimate is not None for claim in claims):
+        estimates = [_estimate_cell(deployment) for deployment in deployments]
+        yield FilledColumn(Column("estimate", name="capacity.estimate", drop_rank=1), estimates)
     statuses = [str(claim.status) if claim else "-" for claim in claims]
     yield FilledColumn(Column("status", is_left=True, drop_rank=2), statuses)
+
+
+def _estimate_cell(deployment: RankedDeployment) -> str:
+    """``16.2 (15.1-17.0)``."""
+    capacity = deployment.capacity
+    if capacity is None or capacity.estimate is None:
+        return "-"
+    return estimate_cells(deployment.point.head.control, capacity.estimate).together
 
 
 def _detail_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledColumn]:

@@ -311,6 +311,7 @@ def ranked_json(document: RankedDocument) -> JsonObject:
         "attainment_interval": [share.lower, share.upper],
         **_ends("attainment", share),
         "censored": ranked.lower_bound_only,
+        "estimated": ranked.is_estimate,
         # a list of levels claims none
         "capacity": None if ranked.capacity is None else claim_document(ranked.capacity),
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
@@ -381,7 +382,7 @@ def search_json(document: SearchDocument) -> JsonObject:
         "slo": format_slo(document.slo),
         **claim_document(document.claim),
         "passed": document.claim.passed,
-        **fields_of(document, "estimate", "seed"),
+        "seed": document.seed,
         "probes": [_probe_json(probe) for probe in document.probes],
         **fields_of(document, "next", "notes"),
         **fields_of(endpoint, "results", "name"),

@@ -21,7 +21,8 @@ from orchestrator.results.records import PointHead
 CapacityColumn = ReportColumn[CapacityDocument]
 USUAL_OF_CAPACITIES = (
     *("experiment", "workload", "deployment", "deployment_id", "engine", "model", "hardware"),
-    *("devices", "slo_name", "slo", "control", "claim", "low", "high", "status", "claim_per_gpu"),
+    *("devices", "slo_name", "slo", "control", "claim", "low", "high", "status", "estimate"),
+    *("estimate.lower", "estimate.upper", "safe", "claim_per_gpu"),
     *("low_per_gpu", "high_per_gpu", "predicted.level", "measured_over_predicted", "emulated"),
 )
 
@@ -84,6 +85,12 @@ def _claim() -> Iterator[CapacityColumn]:
     yield ReportColumn("low", "", "highest load shown to hold", of("low"))
     yield ReportColumn("high", "", "lowest load shown to fail", of("high"))
     yield ReportColumn("status", "", "how the search ended", of("status"), str)
+    yield ReportColumn("estimate", "", "load that the probes expect to hold", of("estimate"))
+    for end in ("lower", "upper"):
+        description = f"{end} end of its interval of 95 %"
+        yield ReportColumn(f"estimate.{end}", "", description, of(f"estimate.{end}"))
+    safe = "highest load probed that was shown to hold, or does with 95 %"
+    yield ReportColumn("safe", "", safe, of("safe"))
 
 
 def _bounds_per_unit() -> Iterator[CapacityColumn]:

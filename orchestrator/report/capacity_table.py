@@ -2,15 +2,44 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped
+from orchestrator.capacity.estimate import Estimate
+from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
 from orchestrator.report.form import Form
 from orchestrator.report.text import Cell, Column, FilledColumn, figure, rows_of
+from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.spec.load import UNITS, load_text
 
-NOT_THE_LIMIT = "not the limit"  # beside a load above which nothing was shown to fail
+
+@dataclass(frozen=True, slots=True)
+class EstimateCells:
+    """An estimate as a table shows it: ``16.2``, ``15.1-17.0``, ``13.1``."""
+
+    level: str
+    interval: str
+    safe: str
+
+    @property
+    def together(self) -> str:
+        return f"{self.level} ({self.interval})"
+
+
+def estimate_cells(control: str, estimate: Estimate | None) -> EstimateCells:
+    if estimate is None:
+        return EstimateCells("-", "-", "-")
+
+    def text(level: float | None) -> str:
+        return "-" if level is None else rounded_text(level, control, estimate)
+
+    return EstimateCells(
+        level=text(estimate.level),
+        interval=f"{text(estimate.lower)}-{text(estimate.upper)}",
+        safe=text(estimate.safe),
+    )
 
 
 def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterator[str]:
@@ -37,6 +66,7 @@ def _columns(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:
     yield FilledColumn(Column("holds"), [_claim_text(document) for document in documents])
     bounds = [_bounds_text(document) for document in documents]
     yield FilledColumn(Column("95 % bounds"), bounds)
+    yield from _estimate_columns(documents)
     statuses = [_status_cell(document) for document in documents]
     yield FilledColumn(Column("status", is_left=True), statuses)
     yield from _per_gpu_column(documents)
@@ -48,6 +78,15 @@ def _columns(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:
         yield FilledColumn(Column("predicted", drop_rank=2), texts)
         texts = [_ratio_text(document) for document in documents]
         yield FilledColumn(Column("measured/\npredicted", drop_rank=3), texts)
+
+
+def _estimate_columns(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:
+    if not any(document.claim.estimate for document in documents):
+        return
+    cells = [estimate_cells(document.control, document.claim.estimate) for document in documents]
+    yield FilledColumn(Column("estimate"), [each.level for each in cells])
+    yield FilledColumn(Column("95 %\ninterval"), [each.interval for each in cells])
+    yield FilledColumn(Column("safe so\nfar"), [each.safe for each in cells])
 
 
 def _claim_text(document: CapacityDocument) -> str:

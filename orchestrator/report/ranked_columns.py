@@ -31,7 +31,15 @@ RankedColumn = ReportColumn[RankedRow]
 USUAL_OF_RANKED = (
     *("experiment", "workload", "model", "hardware", "slo_name", "slo", "rank", "deployment"),
     *("point_id", "engine", "devices", "control", "level", "value", "value.lower", "value.upper"),
-    *("unit", "certain", "censored", "capacity.claim", "capacity.low", "capacity.high"),
+    *(
+        "unit",
+        "certain",
+        "censored",
+        "estimated",
+        "capacity.claim",
+        "capacity.low",
+        "capacity.high",
+    ),
     *("attainment", "attainment.lower", "attainment.upper", "per_user", "ttft_ms.p50"),
     *("ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "starts", "repeats", "emulated"),
 )
@@ -93,10 +101,17 @@ def _ranking() -> Iterator[RankedColumn]:
     starts = field_of(_throughput, "starts")
     yield ReportColumn("starts", "", "engine starts that it was measured on", starts, int)
     yield ReportColumn("censored", "", "whether it may hold more", _is_censored, bool)
+    is_estimate = attrgetter("ranked.deployment.is_estimate")
+    estimated = "whether the value is an estimate: nothing is claimed of it yet"
+    yield ReportColumn("estimated", "", estimated, is_estimate, bool)
     for name, description in (
         ("claim", "load that a search claims"),
         ("low", "highest load shown to hold"),
         ("high", "lowest load shown to fail"),
+        ("estimate", "load that the probes expect to hold"),
+        ("estimate.lower", "lower end of its interval of 95 %"),
+        ("estimate.upper", "upper end of its interval of 95 %"),
+        ("safe", "highest load probed that was shown to hold, or does with 95 %"),
     ):
         yield ReportColumn(f"capacity.{name}", "", description, _capacity(name))
     yield ReportColumn("capacity.status", "", "how the search ended", _capacity("status"), str)

@@ -32,12 +32,16 @@ from orchestrator.capacity.doubts import (
     DoubtKind,
     Remedy,
 )
+from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.selection import RankedApart, UnansweredSlo
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level, Slo, counted, format_duration, load_text
+from orchestrator.spec.load import UNITS, Level, Slo, counted, format_duration, load_text
 from orchestrator.spec.settings import NO_HARDWARE
+
+NOT_THE_LIMIT = "not the limit"  # beside a load above which nothing was shown to fail
+ESTIMATE = "estimate"  # beside a load that is expected to hold, and not claimed
 
 
 def level_text(level: Level) -> str:
@@ -45,9 +49,26 @@ def level_text(level: Level) -> str:
     return load_text(level.control, level.value)
 
 
+def ranked_load_text(deployment: RankedDeployment) -> str:
+    """The load that a deployment is ranked at: ``8 req/s``; where nothing is claimed, the one that is
+    estimated.
+    """
+    estimate, control = deployment.estimate, deployment.point.head.control
+    if estimate is None:
+        return level_text(deployment.level)
+    return f"{rounded_text(estimate.level, control, estimate)} {UNITS[control]}"
+
+
+def ranked_mark(deployment: RankedDeployment) -> str:
+    """What stands beside that load: ``not the limit`` where no higher one was seen to fail."""
+    if deployment.is_estimate:
+        return ESTIMATE
+    return NOT_THE_LIMIT if deployment.lower_bound_only else ""
+
+
 def name_at_level(deployment: RankedDeployment) -> str:
     """``tp=2 at 8 req/s``."""
-    return f"{deployment.label} at {level_text(deployment.level)}"
+    return f"{deployment.label} at {ranked_load_text(deployment)}"
 
 
 def model_text(model: ComparedModel) -> str:

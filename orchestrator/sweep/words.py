@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
+from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, Slo, Workload, load_text
@@ -60,8 +61,9 @@ def _same_token_text(broken: BrokenOutput, tokens: str) -> str:
 
 
 def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
-    """What a search knows of each SLO: ``interactive: holds 8 req/s, fails 12 req/s``. A level that
-    holds was confirmed.
+    """What a search knows of each SLO: ``interactive: estimate 9.1 req/s (8.2 to 9.9), safe so far
+    8.0``, or before there is an estimate ``interactive: passed 8 req/s, not confirmed, fails 12
+    req/s``. A level that holds was confirmed.
     """
     return "; ".join(f"{slo}: {_claim(control, claim)}" for slo, claim in claims.items())
 
@@ -77,17 +79,25 @@ def _claim(control: str, claim: Claim) -> str:
     parts = []
     if claim.claim is not None:
         parts.append(f"holds {load_text(control, claim.claim)}")
-    if claim.passed is not None and claim.passed > (claim.claim or 0.0):
-        parts.append(f"passed {load_text(control, claim.passed)}, not confirmed")
-    if not parts:
-        parts.append("no level passed yet")
-    if math.isfinite(claim.high):
-        parts.append(f"fails {load_text(control, claim.high)}")
+    if claim.estimate is not None:
+        parts.append(estimate_words(control, claim.estimate))
     else:
-        parts.append("none fails yet")
+        parts += _probed_words(control, claim)
     if claim.status == "outraced":  # other statuses are told at the end
         parts.append("outraced")
     return ", ".join(parts)
+
+
+def _probed_words(control: str, claim: Claim) -> Iterator[str]:
+    """Between which levels the capacity lies, where there is no estimate yet."""
+    if claim.passed is not None and claim.passed > (claim.claim or 0.0):
+        yield f"passed {load_text(control, claim.passed)}, not confirmed"
+    elif claim.claim is None:
+        yield "no level passed yet"
+    if math.isfinite(claim.high):
+        yield f"fails {load_text(control, claim.high)}"
+    else:
+        yield "none fails yet"
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:

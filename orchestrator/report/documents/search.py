@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.dominance import estimate
-from orchestrator.capacity.outcomes import targets
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Slo
 
@@ -61,7 +59,6 @@ class ProbeDocument:
 class SearchDocument:
     """The claim, its bounds, and every probe that shows it.
 
-    ``estimate``: the level that all probes together expect to hold; None: they do not tell.
     ``seed``: of the plan. ``next``: None where the search would go no further.
     """
 
@@ -69,7 +66,6 @@ class SearchDocument:
     control: str
     slo: Slo
     claim: Claim
-    estimate: float | None
     seed: int
     probes: tuple[ProbeDocument, ...]
     next: PlannedProbe | None
@@ -96,14 +92,12 @@ def search_document(
 ) -> SearchDocument:
     """``plan``: of one load and one SLO. ``probes``: all that are stored, the oldest first."""
     (slo,), (load,) = plan.slos, plan.loads
-    (targets_of_slo,) = targets([slo])
     assert load.control is not None  # a search has one
     return SearchDocument(
         endpoint=endpoint,
         control=load.control,
         slo=slo,
         claim=claim,
-        estimate=estimate(claim, targets_of_slo[0]),
         seed=plan.seed,
         probes=tuple(_probe_document(probe, slo) for probe in probes),
         next=following,

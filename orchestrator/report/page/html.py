@@ -21,7 +21,7 @@ from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
-from orchestrator.report.capacity_table import NOT_THE_LIMIT
+from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
@@ -41,6 +41,8 @@ from orchestrator.report.words import (
     failure_text,
     level_text,
     point_doubt_texts,
+    ranked_load_text,
+    ranked_mark,
     short_model_text,
     slo_text,
 )
@@ -178,7 +180,9 @@ def page_html(
         version=__version__,
         headline=_headline,
         ranked_text=ranked_text,
-        not_the_limit=NOT_THE_LIMIT,
+        ranked_load_text=ranked_load_text,
+        ranked_mark=ranked_mark,
+        estimate_cells=estimate_cells,
         groups_text=_groups_text,
         slo_text=slo_text,
         level_text=level_text,

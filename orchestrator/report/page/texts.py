@@ -69,6 +69,11 @@ DEFINITIONS = (
         " measured; its bounds hold with 95 %",
     ),
     Definition(
+        "estimate; safe so far",
+        "the load that all probes of a search together expect to hold, with an interval of 95 %; the"
+        " highest load probed that was shown to hold, or does with a probability of 95 %",
+    ),
+    Definition(
         "USD per million tokens",
         "price of the deployment's hour over the tokens of an hour at this load. An output token is"
         " priced as so many times an input token; both prices together pay for the hour",

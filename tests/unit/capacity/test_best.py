@@ -801,12 +801,9 @@ def test_a_search_is_answered_by_its_claim_bounds_and_status(sweep: Sweep) -> No
         ("label-d1", 30),
         ("label-d0", 20),
     ]
-    assert answer["ranking"][0]["capacity"] == {
-        "claim": 30,
-        "low": 30,
-        "high": 31.5,
-        "status": "converged",
-    }
+    capacity = answer["ranking"][0]["capacity"]
+    assert (capacity["claim"], capacity["low"], capacity["high"]) == (30, 30, 31.5)
+    assert capacity["status"] == "converged"
     assert answer["ranking"][0]["value"] == pytest.approx(150, rel=0.02)
     assert answer["why"] == "not certain: one start: spread unknown"
     sweep.level("d1", 60, 1.0)
@@ -883,11 +880,45 @@ def test_an_unsettled_search_tells_its_bounds_and_is_no_answer(
     for repeat in range(2, 6):
         sweep.level("d0", 20, repeat=repeat)
     (found,) = searched(sweep)["ranking"]
-    assert found["capacity"] == {"claim": 20, "low": 20, "high": 40, "status": "budget"}
+    capacity = found["capacity"]
+    assert (capacity["claim"], capacity["low"], capacity["high"]) == (20, 20, 40)
+    assert capacity["status"] == "budget"
     assert (
         "capacities are not settled: label-d0 between 20 and 40 req/s (budget)"
         in searched(sweep)["why"]
     )
+
+
+def test_an_estimate_is_ranked_below_claims_however_high_it_is(sweep: Sweep) -> None:
+    sweep.deployment("claimed")
+    for repeat in range(6):
+        sweep.level("claimed", 20, repeat=repeat)
+    sweep.deployment("estimated")
+    for level, good in ((28, 0.95), (33, 0.82)):
+        sweep.level("estimated", level, good)
+    answer = searched(sweep)
+    claim, estimate = answer["ranking"]
+    assert (claim["deployment"], claim["estimated"]) == ("label-claimed", False)
+    assert (estimate["deployment"], estimate["estimated"]) == ("label-estimated", True)
+    assert answer["left_out"] == []
+    assert not answer["certain"]
+    assert "label-estimated between 28 and 33 req/s (budget)" in answer["why"]
+
+
+def test_the_value_of_an_estimate_is_what_its_load_would_give(sweep: Sweep) -> None:
+    sweep.deployment("d0", devices=2)
+    for level, good in ((18, 0.95), (22, 0.82)):
+        sweep.level("d0", level, good)
+    answer = searched(sweep)
+    (found,) = answer["ranking"]
+    assert answer["decide"] == ["search label-d0 on, with more budget or longer probes"]
+    capacity = found["capacity"]
+    assert capacity["claim"] is None
+    assert found["level"] == 18  # the probe that its figures are of
+    # ten tokens a request, two GPUs
+    assert found["value"] == pytest.approx(5 * capacity["estimate"], rel=0.01)
+    assert found["value.lower"] <= 5 * capacity["estimate.lower"]
+    assert found["value.upper"] >= 5 * capacity["estimate.upper"]
 
 
 def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:

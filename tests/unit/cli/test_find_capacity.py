@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.cli.find_capacity import exit_status
 from orchestrator.cli.signals import INTERRUPTED
 from orchestrator.sweep.find_capacity import CapacityResult
@@ -24,6 +26,7 @@ UNKNOWN = Claim(claim=None, low=0.0, high=math.inf, status="budget", levels=())
         (CLAIM, {}, 0),
         (NOTHING_HOLDS, {}, 0),
         (UNKNOWN, {}, 3),
+        (replace(UNKNOWN, estimate=Estimate(4.2, 3.9, 4.6, None)), {}, 0),
         (CLAIM, {"failure": Failure(FailureKind.BAD_POINT, "it ended")}, 3),
         (CLAIM, {"interrupted": True}, INTERRUPTED),
     ],

@@ -16,9 +16,10 @@ from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.report.as_json import capacity_json
-from orchestrator.report.capacity_table import NOT_THE_LIMIT, capacities_text
+from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import capacity_documents
 from orchestrator.report.form import TextForm
+from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo
@@ -82,7 +83,24 @@ def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Sto
     names = [f"{name}_per_{unit}" for unit in ("gpu", "usd") for name in ("claim", "low", "high")]
     # two cores, 1.80 USD an hour each: a dollar buys 1000 s
     assert [document[name] for name in names] == pytest.approx([4, 4, 4.16, 8000, 8000, 8320])
-    assert cells(line) == ["emulator seqs=8", "8 req/s", "8-8.32", "cliff", "4", "8,000"]
+    first, *between, status, per_gpu, per_usd = cells(line)
+    assert [first, *between[:2]] == ["emulator seqs=8", "8 req/s", "8-8.32"]
+    assert [status, per_gpu, per_usd] == ["cliff", "4", "8,000"]
+
+
+def test_an_estimate_stands_with_its_interval_and_the_safe_load(store: Store) -> None:
+    searched(store, levels=((8, 100, 24), (8.32, 300, 3)))
+    document, line = shown(store)
+    assert document["estimate.lower"] <= document["estimate"] <= document["estimate.upper"]
+    lower, upper = (f"{document[f'estimate.{end}']:.2f}" for end in ("lower", "upper"))
+    assert cells(line)[3:6] == [f"{document['estimate']:.2f}", f"{lower}-{upper}", "8.00"]
+
+
+def test_estimates_have_no_columns_where_no_search_has_one(store: Store) -> None:
+    searched(store, levels=((8, 300, 3),))
+    document, line = shown(store)
+    assert document["estimate"] is None
+    assert len(cells(line)) == 6
 
 
 def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed(
@@ -122,7 +140,7 @@ def test_only_a_prediction_for_the_same_limits_and_control_is_compared(
     document, line = shown(store, parse_slo("ttft<=140ms,attainment>=0.9"))
     names = ("predicted", "measured_over_predicted", "worse_than_predicted")
     assert [document[name] for name in names] == [None, None, None]
-    assert len(cells(line)) == 6
+    assert cells(line)[-2:] == ["4", "8,000"]
     searched(
         store, predicted=PREDICTED | {"level": 0.0, "output_throughput_per_gpu": 0.0}, levels=()
     )

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.as_json import search_json
@@ -27,7 +28,7 @@ from orchestrator.spec.load import Level
 from tests.unit.plan.test_current import FILE, VALUES, commit
 
 ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
-CLAIM = Claim(8.0, 8.0, 9.0, "cliff", (), passed=8.0)
+CLAIM = Claim(8.0, 8.0, 9.0, "cliff", (), passed=8.0, estimate=Estimate(8.4, 8.1, 8.9, 8.0))
 
 
 def plan_of_search() -> Plan:
@@ -80,9 +81,12 @@ def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[Atte
     found: dict[str, Any] = json.loads(json_text(search_json(document)))
     assert list(found) == [
         *("url", "model", "clients", "emulated", "control", "slo", "claim", "low", "high"),
-        *("status", "passed", "estimate", "seed", "probes", "next", "notes", "results", "name"),
+        *("status", "estimate", "estimate.lower", "estimate.upper", "safe", "passed", "seed"),
+        *("probes", "next", "notes", "results", "name"),
     ]
     assert (found["claim"], found["high"], found["status"]) == (8, 9, "cliff")
+    names = ("estimate", "estimate.lower", "estimate.upper", "safe")
+    assert [found[name] for name in names] == [8.4, 8.1, 8.9, 8]
     assert found["next"] == {"level": 8.5, "seconds": 60}
     first, second = found["probes"]
     assert list(first) == [
@@ -93,6 +97,9 @@ def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[Atte
     assert second["level"] == 9
 
 
-def test_an_unknown_upper_bound_is_null_in_json(probes: list[AttemptData]) -> None:
-    document = document_of(probes, Claim(8.0, 8.0, math.inf, "budget", ()))
-    assert search_json(document)["high"] is None
+def test_an_unknown_upper_bound_and_a_missing_estimate_are_null_in_json(
+    probes: list[AttemptData],
+) -> None:
+    found = search_json(document_of(probes, Claim(8.0, 8.0, math.inf, "budget", ())))
+    assert found["high"] is None
+    assert found["estimate"] is found["estimate.lower"] is found["safe"] is None

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.claim import Claim, ClaimStatus
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.report.documents.search import (
     LimitShare,
     PlannedProbe,
@@ -23,6 +24,7 @@ from orchestrator.report.search_progress import search_text
 
 ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
 CLAIM = Claim(16.0, 16.0, 24.0, "budget", ())
+ESTIMATE = Estimate(16.2, 15.1, 17.0, 13.07)
 
 
 def probe(level: float, share: float | None = 1.0, repeat: int = 0, **head: Any) -> ProbeDocument:
@@ -46,7 +48,6 @@ SEARCH = SearchDocument(
     control="request_rate",
     slo=parse_slo("ttft<=500ms,attainment>=0.95"),
     claim=CLAIM,
-    estimate=None,
     seed=1,
     probes=(probe(16.0),),
     next=None,
@@ -72,33 +73,30 @@ def test_a_probe_without_requests_has_no_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claim", "estimate", "answer"),
+    ("claim", "answer"),
     [
         (
-            Claim(16.0, 16.0, 24.0, "converged", (), 16.0),
-            20.04,
-            "holds 16 req/s; best estimate 20 req/s; fails 24 req/s; 95 % bounds between 16 and 24"
+            Claim(13.0, 13.0, 19.3, "converged", (), 16.0, ESTIMATE),
+            "holds 13 req/s; estimate 16.2 req/s (15.1 to 17.0), safe so far 13.1; fails 19.3 req/s"
             " (converged)",
         ),
         (
+            Claim(None, 0.0, math.inf, "budget", (), 16.0, replace(ESTIMATE, safe=None)),
+            "estimate 16.2 req/s (15.1 to 17.0) (budget)",
+        ),
+        (
             Claim(None, 0.0, math.inf, "budget", (), 24.0),
-            None,
             "no load is confirmed yet; 24 req/s passed and is not confirmed (budget)",
         ),
-        (
-            Claim(16.0, 16.0, math.inf, "budget", ()),
-            None,
-            "holds 16 req/s; 95 % bounds between 16 and more (budget)",
-        ),
+        (Claim(16.0, 16.0, math.inf, "budget", ()), "holds 16 req/s (budget)"),
         (
             Claim(None, 0.0, math.inf, "broken_output", ()),
-            None,
             "no load can be judged (broken_output)",
         ),
     ],
 )
-def test_the_answer_is_one_line(claim: Claim, estimate: float | None, answer: str) -> None:
-    assert answer in shown(claim=claim, estimate=estimate)
+def test_the_answer_is_one_line(claim: Claim, answer: str) -> None:
+    assert answer in shown(claim=claim)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.sweep.words import broken_output_text, claim_words, level_words
 from tests.unit.sweep.simulation import plan_of
 
@@ -41,6 +42,17 @@ def test_a_level_that_passed_once_is_called_unconfirmed() -> None:
 def test_without_a_failed_level_none_fails_yet() -> None:
     claim = Claim(None, 0.0, math.inf, "budget", LEVELS)
     assert words_of(claim) == "fast: no level passed yet, none fails yet"
+
+
+def test_an_estimate_stands_for_the_levels_that_passed_and_failed() -> None:
+    estimate = Estimate(16.2, 15.1, 17.04, 13.07)
+    claim = Claim(None, 13.07, 19.3, "budget", LEVELS, passed=14.2, estimate=estimate)
+    assert words_of(claim) == "fast: estimate 16.2 req/s (15.1 to 17.0), safe so far 13.1"
+
+
+def test_a_claim_stands_before_the_estimate() -> None:
+    claim = Claim(12.0, 12.0, 19.3, "outraced", LEVELS, estimate=Estimate(16.2, 15.1, 17.0, None))
+    assert words_of(claim) == "fast: holds 12 req/s, estimate 16.2 req/s (15.1 to 17.0), outraced"
 
 
 @pytest.mark.parametrize(
