@@ -77,6 +77,14 @@ class ComparisonRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortlisted:
+    """A shortlist left deployments of a comparison out: ``listed`` of ``of`` were not."""
+
+    listed: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The ranking of deployments of one model that were asked the same, best first.
 
@@ -85,7 +93,7 @@ class Comparison:
     be allowed to be measured again so that running the same plan again (``run --again``) measures
     something that is in doubt; None: it would measure nothing. ``run_command``: the command that
     does so. ``groups``: those that its points are shown in; several where prices make hardware
-    comparable.
+    comparable. ``shortlisted``: None: no deployment was left out by its prediction.
     """
 
     experiment: str
@@ -108,6 +116,7 @@ class Comparison:
     content: str = ""
     run_command: str | None = None
     groups: tuple[Group, ...] = ()
+    shortlisted: Shortlisted | None = None
 
     @property
     def certain(self) -> bool:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from orchestrator.cli.numbers import WholeNumber
+from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
@@ -33,6 +34,7 @@ WIDTH = 140  # where no terminal says how wide it is
 @click.option(
     "--predict", is_flag=True, help="Also predict what each deployment will hold, best first."
 )
+@shortlist_options
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
@@ -66,6 +68,8 @@ def plan(
     experiment: Path,
     output: Path | None,
     predict: bool,
+    shortlist_size: int | None,
+    simulated: str | None,
     form: str,
     nodes: int | None,
     uri: str | None,
@@ -84,6 +88,7 @@ def plan(
       orchestrator plan experiments/quickstart.yaml orchestrator plan
       experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json orchestrator plan
       experiments/llama70b-parallelism.yaml --predict orchestrator plan
+      experiments/llama70b-parallelism.yaml --shortlist 8 --output plan.json orchestrator plan
       experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps orchestrator plan
       experiments/quickstart.yaml --check-with-vllm .engines/vllm orchestrator plan
       experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
@@ -96,11 +101,14 @@ def plan(
         made = _checked_with_vllm(made, environment)
     if allow_impossible:
         made = made.allowing()
-    if predict:
+    request = ShortlistRequest(shortlist_size, simulated)
+    said: tuple[str, ...] = ()
+    if predict or request.is_made:
         from orchestrator.plan.order import by_predicted_share
-        from orchestrator.plan.predictions import with_predictions
 
-        made = by_predicted_share(with_predictions(made))
+        limited_plan = limited(made, request, _last_plan(uri, made) if uri else None)
+        made = by_predicted_share(limited_plan.plan)
+        said = limited_plan.lines
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)
@@ -120,9 +128,19 @@ def plan(
         echo("\n".join(predictions_text(made)))
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     show(estimate, Console(width=None if has_width else WIDTH))
+    for line in said:
+        click.echo(line)
     if uri:
         click.echo(_already_measured(uri, made))
     return 3 if nothing_runs else 0
+
+
+def _last_plan(uri: str, made: Plan) -> Plan | None:
+    """The plan of the last run with these results."""
+    from orchestrator.plan.current import StoredExperiment
+    from orchestrator.results.store import Store
+
+    return StoredExperiment(Store.open(uri, made.name)).plan
 
 
 def _checked_with_vllm(made: Plan, environment: Path) -> Plan:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from orchestrator.base.errors import InputError
 from orchestrator.cli.numbers import WholeNumber
+from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 
@@ -32,6 +33,7 @@ Examples:
   orchestrator run experiments/quickstart.yaml --results results/
   orchestrator run experiments/quickstart.yaml --results results/ --address local
   orchestrator run plan.json --results s3://bucket/sweeps --address auto
+  orchestrator run experiments/llama70b-parallelism.yaml --results s3://bucket/sweeps --shortlist 8
   ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
 
 Run the same command again to continue; nothing is measured twice. Ctrl-C and SIGTERM stop the engines and keep what
@@ -41,6 +43,9 @@ An experiment can have one active run per results URI; a second one is refused. 
 `orchestrator stop URI` ends it.
 
 What was disturbed, or slowed down by the network or the clients, is measured again by the next run (--again).
+
+--shortlist N runs the N deployments that may be the best within the error of their predictions (`plan --predict`, or a
+simulation: --simulated URI), and says what it leaves out and why. The same command later continues with the same list.
 
 Exit status: 0 all measured; 3 something asked for has no valid measurement (it failed, was disturbed or invalid, was
 left out, or nothing can run); 2 bad input, 1 internal error, 130 interrupted.
@@ -116,6 +121,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
 @click.option(
     "--no-report", is_flag=True, help="Write no page (report.html) beside the results at the end."
 )
+@shortlist_options
 @click.option(
     "--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last."
 )
@@ -130,6 +136,8 @@ def run(
     retry_failed: bool,
     most_again: int,
     no_report: bool,
+    shortlist_size: int | None,
+    simulated: str | None,
     allow_impossible: bool,
 ) -> int:
     """Measure EXPERIMENT and store the results.
@@ -154,7 +162,9 @@ def run(
 
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.cluster.open_cluster import open_cluster
+    from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.live import LiveSweep
+    from orchestrator.report.shortlist_words import left_out_event
     from orchestrator.results.events import SWEEP, Phase, SweepStep
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.sweep.context import SweepContext
@@ -163,12 +173,18 @@ def run(
     stop = threading.Event()
     with LiveSweep(Console(stderr=True)) as live:
         store = Store.open(results_uri, plan.name, tell=live.say)
+        limited_plan = limited(
+            plan, ShortlistRequest(shortlist_size, simulated), StoredExperiment(store).plan
+        )
+        plan = limited_plan.plan
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
         live.say(Estimate(plan).summary())
         settings = [deployment.settings for deployment in plan.deployments]
         for sentence in models_left_behind(settings):
             live.say(f"note: {sentence}")
+        for line in limited_plan.lines:
+            live.say(line)
         if any(deployment.status == "impossible" for deployment in plan.deployments):
             live.say(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
@@ -193,6 +209,8 @@ def run(
                 stop=stop,
             )
             active.tell = context.tell
+            if plan.shortlist is not None:
+                context.tell(left_out_event(plan))
             with stops(stop):  # not before: Ray takes the signals when it starts
                 try:
                     report = Sweep(context).run()
@@ -213,9 +231,8 @@ def _is_whole(counts: MeasurementCounts) -> bool:
 
 
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
-    """What the file or the stored plan asks for, with predictions."""
+    """What the file or the stored plan asks for."""
     from orchestrator.plan.make import load_plan
-    from orchestrator.plan.predictions import with_predictions
 
     plan = load_plan(experiment)
     unset = plan.unset_keys()
@@ -223,7 +240,7 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
         raise InputError(
             f"set the environment variables that api_key_env names: {', '.join(unset)}"
         )
-    return with_predictions(plan.allowing() if allow_impossible else plan)
+    return plan.allowing() if allow_impossible else plan
 
 
 def print_end(store: Store, with_page: bool) -> bool:

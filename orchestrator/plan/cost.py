@@ -135,7 +135,10 @@ class Estimate:
         )
 
     def totals(self) -> Totals:
-        statuses = Counter(deployment.status for deployment in self.plan.deployments)
+        statuses = Counter(
+            "left_out" if deployment.left_out else deployment.status
+            for deployment in self.plan.deployments
+        )
         repeats: list[int] = []  # of each point
         cost = Cost(0.0, 0.0, 0.0, 0.0)
         for deployment in self.started:
@@ -146,6 +149,7 @@ class Estimate:
             risky=statuses["risky"],
             excluded=statuses["excluded"],
             impossible=statuses["impossible"],
+            left_out=statuses["left_out"],
             points=len(repeats),
             measurements=sum(repeats),
             start_s=cost.start_s,
@@ -267,6 +271,7 @@ class Estimate:
 
     def _status_line(self, totals: Totals) -> str:
         counts = {status: getattr(totals, status) for status in get_args(DeploymentStatus)}
+        counts["left out by the shortlist"] = totals.left_out
         states = [f"{number:,} {status}" for status, number in counts.items() if number]
         deployments = counted(len(self.plan.deployments), "deployment")
         return f"{deployments}: {', '.join(states) or 'none'}"
@@ -311,6 +316,7 @@ class Totals:
     risky: int
     excluded: int
     impossible: int
+    left_out: int  # by the shortlist
     points: int
     measurements: int
     start_s: float

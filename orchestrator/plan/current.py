@@ -4,7 +4,7 @@ and which limits and prices apply.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, 
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
-from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.capacity.best import Comparison, ComparisonRules, Shortlisted, best
 from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.capacity.levels import PRECISION
 from orchestrator.engines.registry import ENGINES
@@ -140,8 +140,12 @@ class StoredExperiment:
             self.full_grid,
             self._startable_deployments(self.plan, points.current),
         )
+        measured = {point.head.deployment_id for point in points.current}
         comparisons = best(points.current, slo, rules, self.missing(points))
-        return [self._with_command(comparison) for comparison in comparisons]
+        return [
+            self._with_shortlist(self._with_command(comparison), measured)
+            for comparison in comparisons
+        ]
 
     def missing(self, points: Points) -> list[MissingLevel]:
         """What the plan asks for and nobody measured; ``points``: all of the experiment."""
@@ -159,6 +163,26 @@ class StoredExperiment:
         if comparison.run_again is None:
             return comparison
         return replace(comparison, run_command=self.run_command(comparison.run_again))
+
+    def _with_shortlist(self, comparison: Comparison, measured: Set[str]) -> Comparison:
+        """With how many of its deployments are measured or will be, where a shortlist left others
+        out. ``measured``: ids of deployments; what was measured is compared, listed or not.
+        """
+        if self.plan is None or self.plan.shortlist is None:
+            return comparison
+        groups = {(group.model, group.hardware) for group in comparison.groups}
+        listed, of = 0, 0
+        for deployment in self.plan.deployments:
+            model = model_key(shown_path(deployment.settings.model), deployment.predicted)
+            if not deployment.can_run or (model, deployment.hardware.name) not in groups:
+                continue
+            if comparison.workload in deployment.unserved:
+                continue
+            of += 1
+            listed += deployment.left_out is None or deployment.id in measured
+        if listed == of:
+            return comparison
+        return replace(comparison, shortlisted=Shortlisted(listed, of))
 
     def run_command(self, again: int) -> str:
         """The command that goes on with the stored plan. ``again``: of its option."""
@@ -304,11 +328,15 @@ class StoredExperiment:
 
     @cached_property
     def _loads(self) -> dict[str, list[PlannedLoad]]:
-        """The loads that the plan asks for, by deployment id."""
+        """The loads that the plan asks for, by deployment id. What was measured of a deployment
+        before a shortlist left it out counts.
+        """
         if self.plan is None:
             return {}
         return {
-            deployment.id: self.plan.loads_of(deployment.id) for deployment in self.plan.deployments
+            deployment.id: self.plan.loads_served_by(deployment)
+            for deployment in self.plan.deployments
+            if deployment.can_run
         }
 
     @cached_property

@@ -54,6 +54,44 @@ class DeploymentGroup(NamedTuple):
     emulated: bool
 
 
+class LeftOut(Strict):
+    """Why a shortlist leaves a deployment out.
+
+    ``behind``: the most that it may hold is less than the least that the leader is predicted to
+    hold; without limits, no load may put it on the frontier. ``no_room``: it may be among the best
+    within the error of predictions, but as many as asked for are predicted better.
+    ``not_predicted``: nothing is known of it, and those with a prediction take all places.
+    """
+
+    why: Literal["behind", "no_room", "not_predicted"]
+    # with ``behind`` and ``no_room``: where it comes nearest to the leader; empty without limits
+    workload: str = ""
+    slo: str = ""
+    leader: str = ""  # its label
+    highest: float | None = None  # that it may hold, in output tokens/s per unit of the shortlist
+    leader_lowest: float | None = None  # that the leader is predicted to hold
+    reason: str = ""  # why nothing is predicted
+
+
+class PredictedShortlist(Strict):
+    """Which deployments a run is limited to by their predictions (plan/shortlist.py).
+
+    ``size``: the most that were asked for. ``source``: what predicted them. ``considered``: digest
+    of the ids of the ``of`` deployments that it was chosen from. ``candidates``: how many may be the
+    best within the error of predictions. ``unpredicted``: labels of those on the list without a
+    prediction. ``per``: the unit of throughputs.
+    """
+
+    size: int
+    source: str
+    considered: str
+    of: int
+    listed: int
+    candidates: int
+    unpredicted: tuple[str, ...] = ()
+    per: Per = "gpu"
+
+
 class Deployment(Strict):
     """One engine configuration. ``planned`` and ``risky`` deployments are run, the risky ones last."""
 
@@ -68,6 +106,7 @@ class Deployment(Strict):
     predicted: dict[str, Any] | None = None
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
+    left_out: LeftOut | None = None  # by the shortlist of its plan
 
     def __hash__(self) -> int:  # pydantic's would hash the dicts, too, which cannot be
         return hash(self.id)
@@ -75,6 +114,11 @@ class Deployment(Strict):
     @property
     def runs(self) -> bool:
         """Whether the sweep measures it."""
+        return self.can_run and self.left_out is None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the sweep would measure it without a shortlist."""
         return self.status in ("planned", "risky")
 
     @property
@@ -245,6 +289,7 @@ class Plan(SweepRules):
     notes: tuple[str, ...] = ()
     # digest of the options of `orchestrator load`; None where a file made the plan
     load_options: str | None = None
+    shortlist: PredictedShortlist | None = None  # `run --shortlist`
 
     def asks_the_same(self, stored: Plan) -> bool:
         """Whether a run of ``orchestrator load`` sends what a stored one sent, with the seed of
@@ -264,8 +309,9 @@ class Plan(SweepRules):
 
     def runnable(self) -> list[Deployment]:
         """The deployments to run, risky ones last."""
-        planned = [deployment for deployment in self.deployments if deployment.status == "planned"]
-        risky = [deployment for deployment in self.deployments if deployment.status == "risky"]
+        running = [deployment for deployment in self.deployments if deployment.runs]
+        planned = [deployment for deployment in running if deployment.status == "planned"]
+        risky = [deployment for deployment in running if deployment.status == "risky"]
         return planned + risky
 
     @property
@@ -283,8 +329,10 @@ class Plan(SweepRules):
     def loads_of(self, deployment_id: str) -> list[PlannedLoad]:
         """How a deployment is loaded; empty if it is not run."""
         deployment = self.deployment(deployment_id)
-        if not deployment.runs:
-            return []
+        return self.loads_served_by(deployment) if deployment.runs else []
+
+    def loads_served_by(self, deployment: Deployment) -> list[PlannedLoad]:
+        """How a deployment is loaded where it is run."""
         return [load for load in self.loads if load.workload.name not in deployment.unserved]
 
     def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:

@@ -67,22 +67,22 @@ def predicted_share(plan: Plan) -> dict[str, float]:
     Of several limits and workloads the largest share counts. Deployments without a prediction get
     the median of all; without any prediction the result is empty.
     """
-    per: Per = next((load.objective for load in plan.loads if load.objective), "gpu")
-    capacities: dict[str, list[_PredictedCapacity]] = {}
-    best: dict[_Contest, float] = {}
+    per = objective_of(plan)
+    by_id: dict[str, list[Standing]] = {}
+    best: dict[Contest, float] = {}
     for deployment in plan.runnable():
-        capacities[deployment.id] = _predicted_capacities(deployment, per)
-        for capacity in capacities[deployment.id]:
-            best[capacity.contest] = max(best.get(capacity.contest, 0.0), capacity.tokens_per_s)
+        by_id[deployment.id] = standings(deployment, per)
+        for standing in by_id[deployment.id]:
+            best[standing.contest] = max(best.get(standing.contest, 0.0), standing.tokens_per_s)
     shares = {
-        deployment_id: max(_share(capacity, best) for capacity in predicted)
-        for deployment_id, predicted in capacities.items()
-        if predicted
+        deployment_id: max(share_of_best(standing, best) for standing in of_deployment)
+        for deployment_id, of_deployment in by_id.items()
+        if of_deployment
     }
     if not shares:
         return {}
     median = statistics.median(shares.values())
-    return {deployment_id: shares.get(deployment_id, median) for deployment_id in capacities}
+    return {deployment_id: shares.get(deployment_id, median) for deployment_id in by_id}
 
 
 def by_predicted_share(plan: Plan) -> Plan:
@@ -93,7 +93,7 @@ def by_predicted_share(plan: Plan) -> Plan:
     )
 
 
-class _Contest(NamedTuple):
+class Contest(NamedTuple):
     """In what deployments are compared: a group of them, under one SLO, with one workload."""
 
     group: DeploymentGroup
@@ -101,23 +101,43 @@ class _Contest(NamedTuple):
     workload: str
 
 
-class _PredictedCapacity(NamedTuple):
-    contest: _Contest
-    tokens_per_s: float  # of output, per GPU, USD or deployment
+class Standing(NamedTuple):
+    """What a deployment is predicted to hold in a contest: output tokens/s per GPU, USD or
+    deployment, with the interval that the known error of the prediction leaves.
+    """
+
+    contest: Contest
+    tokens_per_s: float
+    lower: float
+    upper: float
 
 
-def _predicted_capacities(deployment: Deployment, per: Per) -> list[_PredictedCapacity]:
+def objective_of(plan: Plan) -> Per:
+    """What throughput is divided by where deployments are compared by their predictions."""
+    return next((load.objective for load in plan.loads if load.objective), "gpu")
+
+
+def standings(deployment: Deployment, per: Per) -> list[Standing]:
+    """Where a deployment stands in every contest that a prediction is known for."""
     by_slo: dict[str, dict[str, Any]] = (deployment.predicted or {}).get("capacity", {})
-    capacities: list[_PredictedCapacity] = []
+    # predictions are stored per GPU
+    units = max(1, deployment.devices) / (deployment.divisor(per) or 1.0)
+    found: list[Standing] = []
     for slo, by_workload in by_slo.items():
         for workload, capacity in by_workload.items():
-            contest = _Contest(deployment.group(per), slo, workload)
-            tokens_per_s = capacity["output_throughput_per_gpu"] * max(1, deployment.devices)
-            per_unit = tokens_per_s / (deployment.divisor(per) or 1.0)
-            capacities.append(_PredictedCapacity(contest, per_unit))
-    return capacities
+            lower, upper = capacity["interval_per_gpu"]
+            found.append(
+                Standing(
+                    contest=Contest(deployment.group(per), slo, workload),
+                    tokens_per_s=capacity["output_throughput_per_gpu"] * units,
+                    lower=lower * units,
+                    upper=upper * units,
+                )
+            )
+    return found
 
 
-def _share(capacity: _PredictedCapacity, best: Mapping[_Contest, float]) -> float:
-    of_best = best[capacity.contest]
-    return capacity.tokens_per_s / of_best if of_best else 0.0
+def share_of_best(standing: Standing, best: Mapping[Contest, float]) -> float:
+    """``best``: the highest throughput of each contest."""
+    of_best = best[standing.contest]
+    return standing.tokens_per_s / of_best if of_best else 0.0

@@ -1,6 +1,7 @@
 """The last step of a plan: what each deployment is predicted to do under the experiment's load.
 
-Predictions order a sweep and seed its searches; they exclude nothing. No other step needs them, and
+Predictions order a sweep and seed its searches; they exclude nothing unless a run asks for a
+shortlist (shortlist.py). No other step needs them, and
 no other module of this room imports ``predict``.
 """
 
@@ -13,6 +14,8 @@ from orchestrator.spec.load import Slo
 # Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April
 # 2025).
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
+# in what is predicted of a deployment: the simulation that it comes from
+SIMULATED = "simulated"
 
 
 def limits_of(plan: Plan) -> tuple[Slo, ...]:
@@ -21,14 +24,20 @@ def limits_of(plan: Plan) -> tuple[Slo, ...]:
 
 
 def with_predictions(plan: Plan) -> Plan:
-    """The plan with what ``Predictor.predict`` says of each deployment that runs."""
+    """The plan with what ``Predictor.predict`` says of each deployment that runs. What a simulation
+    said (plan/simulated.py) stays.
+    """
     loads = [OfferedLoad(load.workload, load) for load in plan.loads]
     predictor = Predictor(loads, limits_of(plan), plan.predictions, plan.seed)
     deployments = (
-        _predicted(deployment, plan, predictor) if deployment.runs else deployment
+        _predicted(deployment, plan, predictor) if _is_to_predict(deployment) else deployment
         for deployment in plan.deployments
     )
     return plan.with_deployments(deployments)
+
+
+def _is_to_predict(deployment: Deployment) -> bool:
+    return deployment.runs and SIMULATED not in (deployment.predicted or {})
 
 
 def _predicted(deployment: Deployment, plan: Plan, predictor: Predictor) -> Deployment:

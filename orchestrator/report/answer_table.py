@@ -36,6 +36,7 @@ from orchestrator.report.text import (
     share_interval_text,
 )
 from orchestrator.report.words import (
+    among_text,
     name_at_level,
     on_hardware,
     ranked_load_text,
@@ -194,7 +195,8 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterat
         yield from view.form.note(document.verdict)
         return
     winner = ranked_text(document.ranking[0].deployment, unit)
-    yield from view.form.heading(f"best: {winner}", "bold green")
+    among = among_text(document.comparison)
+    yield from view.form.heading(f"best{among}: {winner}", "bold green")
     yield from _ranking_table(document, view)
 
 
@@ -440,7 +442,8 @@ def _only_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
         yield from _no_answer(document, form)
         return
     winner, *others = [ranked.deployment for ranked in document.ranking]
-    yield from form.heading(f"best: {ranked_text(winner, document.unit)}", "bold green")
+    among = among_text(document.comparison)
+    yield from form.heading(f"best{among}: {ranked_text(winner, document.unit)}", "bold green")
     if others:
         yield from form.note(f"  runner-up: {ranked_text(others[0])}")
     if document.comparison.certain:
@@ -457,7 +460,8 @@ def _several_answers(section: _Section, form: Form) -> Iterator[str]:
             continue
         winner = ranked_text(document.ranking[0].deployment)
         certain = ", certain" if document.comparison.certain else ""
-        yield from form.heading(f"  best under {name}: {winner}{certain}", "bold green")
+        among = among_text(document.comparison)
+        yield from form.heading(f"  best{among} under {name}: {winner}{certain}", "bold green")
 
 
 def _no_answer(document: ComparisonDocument, form: Form, before: str = "") -> Iterator[str]:

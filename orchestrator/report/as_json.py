@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.slo import format_slo
+from orchestrator.capacity.best import Shortlisted
 from orchestrator.capacity.claim import claim_document
 from orchestrator.report.agreement import agreement_fields
 from orchestrator.report.documents.answer import (
@@ -293,7 +294,13 @@ def comparison_fields(document: ComparisonDocument) -> JsonObject:
         "why": document.verdict,
         "decide": document.remedies,
         "emulated": comparison.emulated,
+        **_shortlisted_json(comparison.shortlisted),
     }
+
+
+def _shortlisted_json(shortlisted: Shortlisted | None) -> JsonObject:
+    """How many deployments were not left out by a shortlist; nothing without one."""
+    return {} if shortlisted is None else {"shortlisted": asdict(shortlisted)}
 
 
 def ranked_json(document: RankedDocument) -> JsonObject:

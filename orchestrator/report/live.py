@@ -19,7 +19,8 @@ from rich.text import Text
 from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
-QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
+# events that a phase shows already, or that is said before the sweep
+QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting", "shortlist"})
 # logged as they begin; others only once they take long
 LOGGED_PHASES = frozenset({PhaseName.WAIT_FOR_NODES, PhaseName.START})
 # nothing is measured while all launches are in one of these: the time that is left does not pass

@@ -7,6 +7,7 @@ import orjson
 
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.model import Deployment
+from orchestrator.report.shortlist_words import left_out_text
 
 
 def plan_json(estimate: Estimate) -> Iterator[bytes]:
@@ -22,12 +23,21 @@ def plan_json(estimate: Estimate) -> Iterator[bytes]:
         yield before + _deployment_json(estimate, deployment)
         before = b",\n    "
     totals = {**asdict(estimate.totals()), "notes": estimate.notes()}
+    if plan.shortlist is None:
+        totals.pop("left_out")
+    else:
+        totals["shortlist"] = plan.shortlist.model_dump(mode="json")
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     yield b"\n  ]," + orjson.dumps(totals, option=options).removeprefix(b"{")
 
 
 def _deployment_json(estimate: Estimate, deployment: Deployment) -> bytes:
     content = deployment.model_dump(mode="json")
+    left_out, shortlist = deployment.left_out, estimate.plan.shortlist
+    if shortlist is None:
+        content.pop("left_out")
+    elif left_out is not None:
+        content["left_out"]["text"] = left_out_text(left_out, shortlist)
     content["points"] = len(estimate.plan.known_levels(deployment.id))
     content["cost"] = asdict(estimate.cost(deployment)) if deployment.runs else None
     return orjson.dumps(content, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n    ")

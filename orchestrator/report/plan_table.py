@@ -1,6 +1,6 @@
 """What an experiment would measure, for people: the table of ``orchestrator plan``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -10,8 +10,9 @@ from rich.table import Table
 from orchestrator.base.text import grouped
 from orchestrator.catalog.memory import memory_text
 from orchestrator.plan.cost import Estimate
-from orchestrator.plan.model import Deployment
+from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.documents.predicted_deployment import PredictedMemory, predicted_memory
+from orchestrator.report.shortlist_words import shared_left_out_text
 from orchestrator.spec.load import counted, hours, load_text
 from orchestrator.spec.settings import EngineSettings
 
@@ -32,7 +33,14 @@ LEFT_OUT = ("at once", "KV tokens", "weights", "points")
 LABEL_WIDTH = 24  # that labels have at least, whatever is left out for it, if they need as much
 GAP = 2  # columns between two of the table
 MOST_LABELS = 8  # named with a reason; the others are counted
-STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
+LEFT_OUT_STATUS = "left out"  # by the shortlist
+STYLES = {
+    "planned": "green",
+    "risky": "yellow",
+    "excluded": "dim",
+    "impossible": "red",
+    LEFT_OUT_STATUS: "dim",
+}
 
 
 def show(estimate: Estimate, console: Console) -> None:
@@ -42,7 +50,7 @@ def show(estimate: Estimate, console: Console) -> None:
     console.print(_table(rows, console.width))
     if len(deployments) > MOST_ROWS:
         console.print(f"… and {len(deployments) - MOST_ROWS:,} more; --format json shows all")
-    for reason, labels in _labels_by_reason(deployments).items():
+    for reason, labels in _labels_by_reason(estimate.plan).items():
         console.print(f"\n{reason}\n  {_some(labels)}", highlight=False, markup=False)
     console.print()
     console.print(
@@ -60,9 +68,10 @@ class _Row:
 
 
 def _row(estimate: Estimate, deployment: Deployment) -> _Row:
+    status = LEFT_OUT_STATUS if deployment.left_out else deployment.status
     cells = {
         "deployment": deployment.label,
-        "status": deployment.status,
+        "status": status,
         "footprint": footprint_text(deployment),
         "points": str(len(estimate.plan.known_levels(deployment.id)) or ""),
         "weights": "",
@@ -73,7 +82,7 @@ def _row(estimate: Estimate, deployment: Deployment) -> _Row:
     if deployment.runs:
         cells |= memory_cells(predicted_memory(deployment))
         cells["time"] = hours(estimate.cost(deployment).seconds)
-    return _Row(deployment.label, deployment.status, cells)
+    return _Row(deployment.label, status, cells)
 
 
 def memory_cells(memory: PredictedMemory) -> dict[str, str]:
@@ -125,13 +134,16 @@ def _shown_columns(rows: Sequence[_Row], width: int) -> list[str]:
     return shown
 
 
-def _labels_by_reason(deployments: Iterable[Deployment]) -> dict[str, list[str]]:
+def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:
     """What is said of deployments, levels of their own too: each sentence once, with the labels of
     those that it is about.
     """
     pairs = []
-    for deployment in deployments:
+    for deployment in plan.deployments:
         texts = [f"{deployment.status}: {reason}" for reason in deployment.reasons]
+        if plan.shortlist is not None and deployment.left_out is not None:
+            reason = shared_left_out_text(deployment.left_out, plan.shortlist)
+            texts.append(f"{LEFT_OUT_STATUS}: {reason}")
         if deployment.levels:
             levels = [load_text(level.control, level.value) for level in deployment.levels]
             texts.append(f"levels: {', '.join(levels)}")

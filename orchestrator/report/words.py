@@ -158,20 +158,29 @@ def search_status_text(status: ClaimStatus) -> str:
 # How certain the answer is
 
 
+def among_text(comparison: Comparison) -> str:
+    """`` among 8 of 96`` where a shortlist left deployments out; else nothing."""
+    shortlisted = comparison.shortlisted
+    return f" among {shortlisted.listed:,} of {shortlisted.of:,}" if shortlisted else ""
+
+
 def verdict_text(comparison: Comparison) -> str:
     """Whether the first of the ranking is certain to be the best and why, or why there is none."""
     limits = format_slo(comparison.slo)
+    among = among_text(comparison)
     match comparison.certainty:
         case Certainty.ONLY_ONE_HOLDS:
-            return "certain: the only deployment that holds the limits"
+            return f"certain{among}: the only deployment that holds the limits"
         case Certainty.OTHERS_FAIL:
             return (
-                "certain: every other was shown to fail at what is claimed of the first, or below"
+                f"certain{among}: every other was shown to fail at what is claimed of the first, "
+                "or below"
             )
         case Certainty.AHEAD:
-            return "certain: it is ahead of every other by more than starts differ"
+            return f"certain{among}: it is ahead of every other by more than starts differ"
         case Certainty.DOUBTED:
-            return f"not certain: {'; '.join(doubt_text(doubt) for doubt in comparison.doubts)}"
+            doubts = "; ".join(doubt_text(doubt) for doubt in comparison.doubts)
+            return f"not certain{among}: {doubts}"
         case Certainty.NOT_MEASURED:
             return "nothing that the plan asks for here is measured yet"
         case Certainty.INCOMPARABLE:
@@ -180,9 +189,9 @@ def verdict_text(comparison: Comparison) -> str:
             return f"what holds {limits} cannot be ranked: {reason}"
         case Certainty.NOTHING_VALID:
             counts = [f"{count} {name}" for name, count in comparison.verdict_counts.items()]
-            return f"no point has a valid measurement: {', '.join(counts)}"
+            return f"no point{among} has a valid measurement: {', '.join(counts)}"
         case Certainty.NOTHING_HOLDS:
-            return f"no deployment holds {limits} at any level with a valid measurement"
+            return f"no deployment{among} holds {limits} at any level with a valid measurement"
 
 
 def remedy_texts(comparison: Comparison) -> list[str]:

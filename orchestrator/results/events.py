@@ -13,6 +13,9 @@ from orchestrator.results.records import EventRow
 # program uses no others
 KINDS = {
     "sweep": "the sweep begins: `total` measurements, of which `skipped` are already done",
+    "shortlist": (
+        "deployments that are left out by their predictions (`run --shortlist`): why, by label"
+    ),
     "node_silent": "a node did not answer the check before the start",
     "refused": (
         "measurements are left out: their configuration failed before, or they killed a "

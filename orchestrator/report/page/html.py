@@ -37,6 +37,7 @@ from orchestrator.report.selection import answers, limits, with_limits
 from orchestrator.report.text import figure, size_text
 from orchestrator.report.words import (
     agreement_note_text,
+    among_text,
     claim_text,
     failure_text,
     level_text,
@@ -185,6 +186,7 @@ def page_html(
         estimate_cells=estimate_cells,
         groups_text=_groups_text,
         slo_text=slo_text,
+        among_text=among_text,
         level_text=level_text,
         model_text=short_model_text,
         load_text=load_text,

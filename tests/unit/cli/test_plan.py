@@ -108,3 +108,56 @@ def test_start_times_of_earlier_runs_are_used(file: Path, tmp_path: Path) -> Non
     options = ("--format", "json", "--results", results)
     cost = json.loads(invoke("plan", str(file), *options).stdout)["deployments"][0]["cost"]
     assert cost["start_s"] == 5.0  # no launch is stored, so it is estimated
+
+
+PREDICTED = """
+version: 1
+name: x
+model: meta-llama/Llama-3.1-8B-Instruct
+hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8}}
+deployments: {engine: vllm, hardware: h100, max_model_len: 8192, vary: [{grid: {max_num_seqs: [1, 2, 64, 65]}}]}
+workloads: [{name: chat, input_tokens: 600, output_tokens: 200}]
+load: {levels: {request_rate: [1, 4]}}
+slos: {fast: {ttft: 2s, tpot: 100ms}}
+"""
+
+
+@pytest.fixture
+def predicted_file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(PREDICTED)
+    return path
+
+
+def test_a_shortlist_says_what_it_leaves_out_and_why(predicted_file: Path) -> None:
+    done = invoke("plan", str(predicted_file), "--shortlist", "1")
+    assert done.status == 0
+    statuses = [line.split()[2:4] for line in done.stdout.splitlines() if line.startswith("vllm")]
+    assert sorted(status[0] for status in statuses) == ["left", "left", "left", "planned"]
+    assert "left out: may hold as much as" in done.stdout
+    assert "left out: predicted to hold less than" in done.stdout
+    assert "4 deployments: 1 planned, 3 left out by the shortlist" in done.stdout
+    assert (
+        "shortlist: 1 of 4 deployments by plan --predict; left out: 2 predicted behind, "
+        "1 may be as good" in done.stdout
+    )
+    assert "2 may be the best within the error: --shortlist 2 runs them all" in done.stdout
+
+
+def test_json_has_the_reason_of_each_deployment_that_a_shortlist_leaves_out(
+    predicted_file: Path,
+) -> None:
+    argv = ["plan", str(predicted_file), "--shortlist", "2", "--format", "json"]
+    document = json.loads(invoke(*argv).stdout)
+    reasons = [each["left_out"] for each in document["deployments"]]
+    assert [each["why"] for each in reasons if each] == ["behind", "behind"]
+    assert all("predicted to hold at most" in each["text"] for each in reasons if each)
+    assert (document["left_out"], document["shortlist"]["of"]) == (2, 4)
+
+
+def test_a_frozen_plan_keeps_its_shortlist(predicted_file: Path, tmp_path: Path) -> None:
+    frozen = tmp_path / "plan.json"
+    invoke("plan", str(predicted_file), "--shortlist", "1", "--output", str(frozen))
+    assert len(load_plan(frozen).runnable()) == 1
+    assert "3 left out" in invoke("plan", str(frozen)).stdout
+    assert "2 left out" in invoke("plan", str(frozen), "--shortlist", "2").stdout

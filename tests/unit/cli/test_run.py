@@ -10,7 +10,10 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.cli.run import _summary
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event
 from orchestrator.results.store import Store
+from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.state import MeasurementCounts, SweepReport
 from tests.unit.cli.commands import Done, invoke
 
@@ -148,3 +151,64 @@ def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
         " 4 failed before (--retry-failed tries them again), 5 stay spoilt (--again N),"
         " interrupted with 6 left: run the same command again to continue"
     )
+
+
+PREDICTED = """
+version: 1
+name: x
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments: {engine: emulator, vary: [{grid: {max_num_seqs: [1, 2, 64, 65]}}]}
+workloads: [{name: chat, input_tokens: 600, output_tokens: 200}]
+load: {levels: {request_rate: [1, 4]}, duration: 5s}
+slos: {fast: {ttft: 2s, tpot: 100ms}}
+"""
+
+
+class TestShortlist:
+    @pytest.fixture(autouse=True)
+    def sweeps_that_store_their_plan(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = tmp_path
+        self.events: list[Event] = []
+        cluster = SimpleNamespace(note="", close=lambda: None)
+        monkeypatch.setattr("orchestrator.sweep.sweep.Sweep", self._sweep)
+        monkeypatch.setattr("orchestrator.cluster.open_cluster.open_cluster", lambda *_: cluster)
+        monkeypatch.setattr("orchestrator.sweep.context.ClusterWithEvents", lambda *_: cluster)
+        (tmp_path / "x.yaml").write_text(PREDICTED)
+
+    def _sweep(self, context: SweepContext) -> SimpleNamespace:
+        context.store.write_plan(context.plan.to_json())
+        self.events += context.take_events()
+        report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
+        return SimpleNamespace(run=lambda: report)
+
+    def run(self, *options: str, file: str = "x.yaml") -> str:
+        results = str(self.folder / "results")
+        argv = ["run", str(self.folder / file), "--results", results, "--no-report", *options]
+        return invoke(*argv).stderr
+
+    def stored(self) -> Plan:
+        text = Store.open(str(self.folder / "results"), "x").plan()
+        assert text is not None
+        return Plan.from_json(text)
+
+    def test_a_run_says_what_its_shortlist_leaves_out_and_stores_each_reason(self) -> None:
+        said = self.run("--shortlist", "1")
+        assert "shortlist: 1 of 4 deployments by plan --predict; left out: 2 predicted" in said
+        assert len(self.stored().runnable()) == 1
+        (event,) = [event for event in self.events if event.kind == "shortlist"]
+        reasons = event.data["left_out"]
+        assert len(reasons) == 3
+        assert sum("predicted to hold at most" in reason for reason in reasons.values()) == 2
+
+    def test_the_same_command_continues_with_its_shortlist_and_another_one_is_said(self) -> None:
+        self.run("--shortlist", "1")
+        first = self.stored()
+        assert "the last run" not in self.run("--shortlist", "1")
+        assert self.stored() == first
+        assert "the last run" not in self.run(file="results/x/plan.json")
+        assert self.stored() == first
+        said = self.run("--shortlist", "2")
+        assert "note: the last run was limited to 1 of 4 deployments by plan --predict" in said
+        assert "this one has another shortlist" in said
+        assert "this one has all that can run" in self.run()
+        assert len(self.stored().runnable()) == 4

@@ -105,11 +105,12 @@ def test_the_best_prediction_starts_first_as_in_the_sweep(
     plan = planned(deployments=sizes, hardware=H100, load=MINUTE, predictions={"order": order})
     long = plan.deployments[2].id
     held = (900.0, 900.0, 300.0)  # the longest is predicted worst
+    capacities = [
+        {"output_throughput_per_gpu": value, "interval_per_gpu": [value, value]} for value in held
+    ]
     plan = plan.with_deployments(
-        one.model_copy(
-            update={"predicted": {"capacity": {"s": {"w": {"output_throughput_per_gpu": value}}}}}
-        )
-        for one, value in zip(plan.deployments, held, strict=True)
+        one.model_copy(update={"predicted": {"capacity": {"s": {"w": capacity}}}})
+        for one, capacity in zip(plan.deployments, capacities, strict=True)
     )
     known = {
         deployment.id: 120.0 if deployment.id == long else 30.0 for deployment in plan.deployments

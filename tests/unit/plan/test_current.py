@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.analysis.output_agreement import MADE_UP
-from orchestrator.capacity.best import Comparison
+from orchestrator.capacity.best import Comparison, Shortlisted
 from orchestrator.cli.main import cli
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import Plan, Point
-from orchestrator.report.words import remedy_texts
+from orchestrator.plan.model import LeftOut, Plan, Point, PredictedShortlist
+from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -451,3 +451,31 @@ def test_the_advice_to_run_again_is_a_command_for_spoilt_points(store: Store) ->
             commit(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
     (comparison, *_) = first_answer(store)
     assert any(text.endswith(f"{command} --again 3") for text in remedy_texts(comparison))
+
+
+def test_what_a_shortlist_left_out_is_counted_and_what_was_measured_of_it_stays(
+    tmp_path: Path,
+) -> None:
+    plan = planned()
+    first, second = plan.deployments
+    record = PredictedShortlist(
+        size=1, source="plan --predict", considered="", of=2, listed=1, candidates=2
+    )
+    without_second = plan.with_deployments(
+        [first, second.model_copy(update={"left_out": LeftOut(why="no_room")})]
+    ).model_copy(update={"shortlist": record})
+    store = Store.open(str(tmp_path), plan.name)
+    run(store, without_second)
+    experiment = StoredExperiment(store)
+    points = experiment.points(*experiment.slos[:1])
+    (comparison,) = experiment.comparisons(points, experiment.slos[0])
+    assert comparison.shortlisted == Shortlisted(1, 2)
+    assert verdict_text(comparison).startswith("not certain among 1 of 2: ")
+
+    run(store, plan)
+    store.write_plan(without_second.to_json())
+    experiment = StoredExperiment(store)
+    points = experiment.points(*experiment.slos[:1])
+    (comparison,) = experiment.comparisons(points, experiment.slos[0])
+    assert len(comparison.ranking) == 2
+    assert comparison.shortlisted is None

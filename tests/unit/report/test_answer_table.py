@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from orchestrator.capacity.best import Shortlisted
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -20,6 +21,7 @@ from orchestrator.report.answer_table import (
     next_commands,
     rows_to_show,
 )
+from orchestrator.report.as_json import comparison_fields
 from orchestrator.report.documents.answer import AnswerDocument, answer_document
 from orchestrator.report.form import MarkdownForm, TextForm
 from orchestrator.report.selection import answers, limits
@@ -285,3 +287,20 @@ def test_at_most_two_commands_are_next(store: Store) -> None:
 def test_where_nothing_was_measured_no_command_asks_for_the_ranking(store: Store) -> None:
     run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
     assert next_of(store) == [f"next: orchestrator results '{store.uri}' --experiment exp"]
+
+
+def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
+    plan = planned()
+    run(store, plan)
+    answer = answer_of(store, "interactive")
+    comparisons = [
+        replace(document.comparison, shortlisted=Shortlisted(8, 96))
+        for document in answer.comparisons
+    ]
+    shortlisted = answer_document(comparisons)
+    view = View(TextForm(shown_by="orchestrator best", width=110), 110, 5)
+    text = "\n".join(best_text(shortlisted, view))
+    assert "best among 8 of 96: emulator seqs=" in text
+    (document,) = shortlisted.comparisons
+    assert comparison_fields(document)["shortlisted"] == {"listed": 8, "of": 96}
+    assert "shortlisted" not in comparison_fields(answer.comparisons[0])

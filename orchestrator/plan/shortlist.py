@@ -1,0 +1,327 @@
+"""Which deployments a run is limited to by what was predicted of them (``run --shortlist``).
+
+A deployment is a candidate where its prediction may be wrong by so much that it is among the best:
+in a contest (plan/order.py) the most that it may hold reaches the least that the leader is
+predicted to hold. Where the file names no limits, it is a candidate if a load may put it on the
+frontier of tokens/s for a user against tokens/s per GPU. Of more candidates than asked for, those
+nearest to the leaders, or to the frontier, are taken. What has no prediction takes the places that
+are left.
+
+If the true values of the best and of the leader lie within the stated errors, the best is a
+candidate: it holds at least what the leader holds, so at least the leader's lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.base.arrays import Floats
+from orchestrator.base.errors import InputError
+from orchestrator.base.text import grouped, listed
+from orchestrator.plan.model import Deployment, DeploymentGroup, LeftOut, Plan, PredictedShortlist
+from orchestrator.plan.order import Contest, Standing, objective_of, share_of_best, standings
+from orchestrator.results.ids import digest
+from orchestrator.spec.load import Per
+
+PREDICTIONS = "plan --predict"  # the source of a shortlist, where no simulation is named
+_ROUNDING = 1 + 1e-9
+
+
+class FrontierKey(NamedTuple):
+    """What shares a frontier."""
+
+    group: DeploymentGroup
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What a deployment is predicted to do at its loads: tokens/s that a user sees, and output
+    tokens/s per unit. ``factor``: nine in ten predictions are right to it.
+    """
+
+    deployment_id: str
+    per_user: Floats
+    per_unit: Floats
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPlace:
+    """How near a deployment is predicted to come to the frontier: 1 is on it, at its best load and
+    on average over its loads. ``is_candidate``: it may be on it within the errors.
+    """
+
+    share: float
+    mean_share: float
+    is_candidate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A deployment with a prediction. ``precedence``: the highest is taken first.
+    ``reason_behind``: why it is left out if it is no candidate.
+    """
+
+    deployment: Deployment
+    is_candidate: bool
+    precedence: tuple[float, ...]
+    reason_behind: LeftOut
+
+    def left_out(self) -> LeftOut:
+        if not self.is_candidate:
+            return self.reason_behind
+        return self.reason_behind.model_copy(update={"why": "no_room"})
+
+
+def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
+    """The plan that runs at most ``size`` of its deployments: those that may be the best. The others
+    say why they are left out. ``plan`` has predictions, and no shortlist.
+
+    Raises InputError where nothing is predicted.
+    """
+    per = objective_of(plan)
+    runnable = plan.runnable()
+    judged = _judged_by_limits(runnable, per) if plan.slos else _judged_by_frontier(runnable, per)
+    if not judged:
+        raise InputError(f"no shortlist: nothing is predicted ({_commonest_reason(runnable)})")
+    unpredicted = [deployment for deployment in runnable if deployment.id not in judged]
+    candidates = sorted(
+        (each for each in judged.values() if each.is_candidate),
+        key=lambda each: (*each.precedence, each.deployment.status == "planned"),
+        reverse=True,
+    )
+    on_list = [each.deployment for each in candidates[:size]]
+    unpredicted_on_list = unpredicted[: size - len(on_list)]
+    on_list += unpredicted_on_list
+    ids_on_list = {deployment.id for deployment in on_list}
+    reasons = {name: each.left_out() for name, each in judged.items()}
+    for deployment in unpredicted:
+        reasons[deployment.id] = LeftOut(
+            why="not_predicted", reason=reason_not_predicted(deployment)
+        )
+    left_out = {name: reason for name, reason in reasons.items() if name not in ids_on_list}
+    record = PredictedShortlist(
+        size=size,
+        source=source,
+        considered=_digest_of(runnable),
+        of=len(runnable),
+        listed=len(on_list),
+        candidates=len(candidates),
+        unpredicted=tuple(deployment.label for deployment in unpredicted_on_list),
+        per=per,
+    )
+    return _with_shortlist(plan, record, left_out)
+
+
+def continued(plan: Plan, earlier: Plan, size: int, source: str) -> Plan | None:
+    """The plan with the shortlist and the predictions of an earlier one; None if that has none of
+    this size, from this source, of these deployments. What was found later does not change what a
+    run continues with.
+    """
+    record = earlier.shortlist
+    if record is None or (record.size, record.source) != (size, source):
+        return None
+    if record.considered != _digest_of(plan.runnable()):
+        return None
+    before = {deployment.id: deployment for deployment in earlier.deployments}
+    deployments: list[Deployment] = []
+    for deployment in plan.deployments:
+        stored = before.get(deployment.id)
+        if stored is not None:
+            changed = {"left_out": stored.left_out, "predicted": stored.predicted}
+            deployment = deployment.model_copy(update=changed)
+        deployments.append(deployment)
+    return plan.with_deployments(deployments).model_copy(update={"shortlist": record})
+
+
+def without_shortlist(plan: Plan) -> Plan:
+    """The plan that runs all that can run."""
+    if plan.shortlist is None:
+        return plan
+    return _with_shortlist(plan, None, {})
+
+
+def ids_left_out(plan: Plan) -> frozenset[str]:
+    """The deployments that a shortlist leaves out."""
+    return frozenset(
+        deployment.id for deployment in plan.deployments if deployment.left_out is not None
+    )
+
+
+def reason_not_predicted(deployment: Deployment) -> str:
+    """Why nothing is predicted of a deployment."""
+    return str((deployment.predicted or {}).get("not_predicted", "nothing is known of it"))
+
+
+def _with_shortlist(
+    plan: Plan, record: PredictedShortlist | None, left_out: Mapping[str, LeftOut]
+) -> Plan:
+    deployments = (
+        deployment.model_copy(update={"left_out": left_out.get(deployment.id)})
+        for deployment in plan.deployments
+    )
+    return plan.with_deployments(deployments).model_copy(update={"shortlist": record})
+
+
+def _digest_of(deployments: Iterable[Deployment]) -> str:
+    return digest(sorted(deployment.id for deployment in deployments))
+
+
+def _commonest_reason(deployments: Sequence[Deployment]) -> str:
+    by_reason = grouped(
+        (reason_not_predicted(deployment), deployment.label) for deployment in deployments
+    )
+    reason, labels = max(by_reason.items(), key=lambda each: len(each[1]))
+    return f"{reason}: {listed(labels, most=3)}"
+
+
+def _judged_by_limits(deployments: Sequence[Deployment], per: Per) -> dict[str, _Judged]:
+    """By id, the deployments with a prediction; candidates may lead a contest."""
+    labels = {deployment.id: deployment.label for deployment in deployments}
+    by_id = {deployment.id: standings(deployment, per) for deployment in deployments}
+    leaders: dict[Contest, Standing] = {}
+    leader_ids: dict[Contest, str] = {}
+    for deployment_id, of_deployment in by_id.items():
+        for standing in of_deployment:
+            leader = leaders.get(standing.contest)
+            if leader is None or standing.tokens_per_s > leader.tokens_per_s:
+                leaders[standing.contest] = standing
+                leader_ids[standing.contest] = deployment_id
+    best = {contest: leader.tokens_per_s for contest, leader in leaders.items()}
+    judged: dict[str, _Judged] = {}
+    for deployment in deployments:
+        of_deployment = by_id[deployment.id]
+        if not of_deployment:
+            continue
+        leading = [each for each in of_deployment if _may_lead(each, leaders[each.contest])]
+        nearest = max(leading or of_deployment, key=lambda each: share_of_best(each, best))
+        leader = leaders[nearest.contest]
+        judged[deployment.id] = _Judged(
+            deployment=deployment,
+            is_candidate=bool(leading),
+            precedence=(share_of_best(nearest, best), nearest.upper),
+            reason_behind=LeftOut(
+                why="behind",
+                workload=nearest.contest.workload,
+                slo=nearest.contest.slo,
+                leader=labels[leader_ids[nearest.contest]],
+                highest=nearest.upper,
+                leader_lowest=leader.lower,
+            ),
+        )
+    return judged
+
+
+def _may_lead(standing: Standing, leader: Standing) -> bool:
+    return standing.upper >= leader.lower
+
+
+# The frontier
+
+
+def _judged_by_frontier(deployments: Sequence[Deployment], per: Per) -> dict[str, _Judged]:
+    """By id, the deployments with a prediction; candidates may be on a frontier."""
+    places = _frontier_places(deployments, per)
+    return {
+        deployment.id: _Judged(
+            deployment=deployment,
+            is_candidate=places[deployment.id].is_candidate,
+            precedence=(places[deployment.id].share, places[deployment.id].mean_share),
+            reason_behind=LeftOut(why="behind"),
+        )
+        for deployment in deployments
+        if deployment.id in places
+    }
+
+
+def _frontier_places(deployments: Sequence[Deployment], per: Per) -> dict[str, FrontierPlace]:
+    """By deployment id; of several workloads the one in which it comes nearest."""
+    curves: dict[FrontierKey, list[Curve]] = {}
+    for deployment in deployments:
+        for key, curve in _curves(deployment, per):
+            curves.setdefault(key, []).append(curve)
+    places: dict[str, FrontierPlace] = {}
+    for alike in curves.values():
+        for curve, place in zip(alike, frontier_places(alike), strict=True):
+            other = places.get(curve.deployment_id, place)
+            places[curve.deployment_id] = FrontierPlace(
+                share=max(place.share, other.share),
+                mean_share=max(place.mean_share, other.mean_share),
+                is_candidate=place.is_candidate or other.is_candidate,
+            )
+    return places
+
+
+def _curves(deployment: Deployment, per: Per) -> list[tuple[FrontierKey, Curve]]:
+    predicted = deployment.predicted or {}
+    levels: dict[str, list[Mapping[str, Any]]] = grouped(
+        (level["workload"], level)
+        for level in predicted.get("levels", ())
+        if level["tpot_ms"] and level["output_throughput"]
+    )
+    divisor = deployment.divisor(per) or 1.0
+    curves: list[tuple[FrontierKey, Curve]] = []
+    for workload, of_workload in levels.items():
+        curve = Curve(
+            deployment_id=deployment.id,
+            per_user=np.array([1e3 / level["tpot_ms"] for level in of_workload]),
+            per_unit=np.array([level["output_throughput"] / divisor for level in of_workload]),
+            factor=predicted["error"]["within"]["tpot"],
+        )
+        curves.append((FrontierKey(deployment.group(per), workload), curve))
+    return curves
+
+
+def frontier_places(curves: Sequence[Curve]) -> list[FrontierPlace]:
+    """How near each of some curves comes to their common frontier, and which may be on it if every
+    curve is off by its factor, in both directions.
+    """
+    expected = _outermost(curves, [1.0] * len(curves))
+    at_least = _outermost(curves, [curve.factor for curve in curves])
+    places: list[FrontierPlace] = []
+    for curve in curves:
+        shares = 1 / _distances(curve, expected)
+        nearest = float(_distances(curve, at_least).min())
+        places.append(
+            FrontierPlace(
+                share=float(shares.max()),
+                mean_share=float(shares.mean()),
+                is_candidate=nearest <= curve.factor * _ROUNDING,
+            )
+        )
+    return places
+
+
+def _outermost(curves: Sequence[Curve], factors: Sequence[float]) -> Floats:
+    """The points of all curves, divided by factors, that no other point exceeds in both directions:
+    a row of each direction.
+    """
+    per_user = np.concatenate(
+        [curve.per_user / factor for curve, factor in zip(curves, factors, strict=True)]
+    )
+    per_unit = np.concatenate(
+        [curve.per_unit / factor for curve, factor in zip(curves, factors, strict=True)]
+    )
+    # from the fastest for a user on, each must yield more than all before it
+    order = np.lexsort((-per_unit, -per_user))
+    yields = per_unit[order]
+    highest_before = np.concatenate([[-np.inf], np.maximum.accumulate(yields)[:-1]])
+    outermost = order[yields > highest_before]
+    return np.stack([per_user[outermost], per_unit[outermost]])
+
+
+def _distances(curve: Curve, outermost: Floats) -> Floats:
+    """By what factor each point of a curve must be better in both directions to be on the frontier;
+    1 and less: it is.
+    """
+    per_user, per_unit = outermost
+    factors: Floats = np.minimum(
+        per_user[None, :] / curve.per_user[:, None], per_unit[None, :] / curve.per_unit[:, None]
+    )
+    distances: Floats = factors.max(axis=1)
+    return distances

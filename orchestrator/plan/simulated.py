@@ -1,0 +1,268 @@
+"""What a simulation found, as predictions of a plan: ``run --simulated URI``.
+
+A simulation is stored like a sweep (``orchestrator simulate``). Its figures take the place of the
+predictions in closed form: the sweep is ordered by them, its shortlist is chosen by them, and they
+stand beside what is measured. The interval of a throughput is what holds if every latency is longer,
+or shorter, by the factor that nine in ten predictions are right to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from orchestrator.analysis.deployments import ErrorFactors
+from orchestrator.analysis.metrics import BACKLOG
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.base.errors import InputError
+from orchestrator.base.text import grouped, listed
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.model import Deployment, Plan
+from orchestrator.plan.predictions import SIMULATED, limits_of
+from orchestrator.results.root import open_results
+from orchestrator.spec.load import Slo
+
+# what plan/predictions.py adds to the predictions of memory
+_PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row")
+_NOT_SIMULATED = "the simulation has no valid point of it"
+_ERROR_UNKNOWN = "nobody knows how far off a simulation of it is"
+
+
+class _Served(NamedTuple):
+    """One workload on one deployment, by the names and ids of the plan."""
+
+    deployment_id: str
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The highest load that holds limits in the simulation, and its output tokens/s."""
+
+    control: str
+    level: float
+    throughput: float
+
+
+def with_simulation(plan: Plan, uri: str) -> Plan:
+    """The plan with what the simulation at ``uri`` found of each deployment that runs, in place of
+    what is predicted in closed form. ``plan`` has predictions: their error is taken for those of
+    the simulation's deployments that name none.
+
+    Raises InputError where there is no simulation of this experiment.
+    """
+    simulation = _Simulation(plan, _experiment(uri, plan.name))
+    return plan.with_deployments(
+        deployment.model_copy(update={"predicted": simulation.predicted(deployment, uri)})
+        if deployment.runs
+        else deployment
+        for deployment in plan.deployments
+    )
+
+
+def _experiment(uri: str, name: str) -> StoredExperiment:
+    """Raises InputError."""
+    results = open_results(uri)
+    if name in results.experiments:
+        return StoredExperiment(results.store(name))
+    if len(results.experiments) == 1:
+        return StoredExperiment(results.store(results.experiments[0]))
+    raise InputError(
+        f"--simulated {uri}: no simulation of {name}, only {listed(results.experiments)}"
+    )
+
+
+class _Simulation:
+    """A stored simulation, by the deployments and workloads of a plan."""
+
+    def __init__(self, plan: Plan, experiment: StoredExperiment) -> None:
+        """Raises InputError where the points are not those of a simulation."""
+        self._plan = plan
+        self._experiment = experiment
+        stored = experiment.plan
+        stored_deployments = stored.deployments if stored is not None else ()
+        self._ids = _matching_ids(plan.deployments, stored_deployments)
+        self._stored = {deployment.id: deployment for deployment in stored_deployments}
+        self._workloads = _matching_workloads(plan, stored)
+        points = experiment.points().current
+        if not any(point.head.simulated for point in points):
+            raise InputError(
+                f"--simulated: {experiment.store.uri} has no simulated points of "
+                f"{experiment.name}; orchestrator simulate stores them"
+            )
+        self._points = grouped(
+            (served, point) for point in points if (served := self._served(point)) is not None
+        )
+        self._held: dict[tuple[str, float, float], dict[_Served, _Held]] = {}
+
+    def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
+        """What the plan says of a deployment: memory as before, all else from the simulation."""
+        before = deployment.predicted or {}
+        predicted = {name: value for name, value in before.items() if name not in _PREDICTED}
+        predicted[SIMULATED] = uri
+        points = {
+            served.workload: of_workload
+            for served, of_workload in self._points.items()
+            if served.deployment_id == deployment.id
+        }
+        if not points:
+            return predicted | {"not_predicted": _NOT_SIMULATED}
+        error = self._error_of(deployment)
+        if error is None:
+            return predicted | {"not_predicted": _ERROR_UNKNOWN}
+        factors = ErrorFactors(**error["within"])
+        levels: list[dict[str, Any]] = []
+        for workload, of_workload in points.items():
+            levels += [{"workload": workload, **_figures(point)} for point in of_workload]
+        capacity = {
+            slo.name: {
+                workload: self._capacity(deployment, workload, slo, factors) for workload in points
+            }
+            for slo in limits_of(self._plan)
+        }
+        return predicted | {"levels": levels, "capacity": capacity, "error": error}
+
+    def _served(self, point: StoredPoint) -> _Served | None:
+        """None where the plan does not ask for it, or where it is no valid simulation."""
+        deployment_id = self._ids.get(point.head.deployment_id)
+        workload = self._workloads.get(point.head.workload)
+        if deployment_id is None or workload is None or not point.used:
+            return None
+        return _Served(deployment_id, workload) if point.head.simulated else None
+
+    def _error_of(self, deployment: Deployment) -> dict[str, Any] | None:
+        """How far off the simulation is: as it says, else as the same model in closed form."""
+        for stored_id, deployment_id in self._ids.items():
+            stored = self._stored.get(stored_id)
+            if deployment_id == deployment.id and stored is not None:
+                error: dict[str, Any] | None = (stored.predicted or {}).get("error")
+                if error is not None:
+                    return error
+        return (deployment.predicted or {}).get("error")
+
+    def _capacity(
+        self, deployment: Deployment, workload: str, slo: Slo, factors: ErrorFactors
+    ) -> dict[str, Any]:
+        """As a plan has it (predict/predictor.py)."""
+        served = _Served(deployment.id, workload)
+        exact = self._held_under(slo, 1.0, 1.0).get(served)
+        slow = self._held_under(slo, factors.ttft, factors.tpot).get(served)
+        fast = self._held_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
+        lowest = 0.0 if slow is None else slow.throughput
+        highest = self._at_most(served, fast)
+        devices = max(1, deployment.devices)
+        throughput = 0.0 if exact is None else exact.throughput
+        usd_per_million_tokens = None
+        price = deployment.hardware.usd_per_gpu_hour
+        if price is not None and throughput:
+            usd_per_million_tokens = price * devices / throughput / 3600 * 1e6
+        control = exact.control if exact else self._points[served][0].head.control
+        return {
+            "control": control,
+            "level": 0.0 if exact is None else exact.level,
+            "output_throughput": throughput,
+            "output_throughput_per_gpu": throughput / devices,
+            "interval_per_gpu": [
+                lowest / factors.tpot / devices,
+                max(highest, throughput) * factors.tpot / devices,
+            ],
+            "usd_per_million_tokens": usd_per_million_tokens,
+        }
+
+    def _at_most(self, served: _Served, fast: _Held | None) -> float:
+        """Output tokens/s that a deployment may hold. A search does not probe all loads between the
+        highest that holds and the next, so what it yields at the next one counts.
+        """
+        if fast is None:
+            return 0.0
+        loads = {load.workload.name: load for load in self._plan.loads}
+        if not loads[served.workload].searches:
+            return fast.throughput
+        above = [point for point in self._points[served] if point.head.level > fast.level]
+        if not above:
+            return fast.throughput
+        return max(fast.throughput, _throughput(min(above, key=lambda point: point.head.level)))
+
+    def _held_under(
+        self, slo: Slo, ttft_factor: float, other_factor: float
+    ) -> Mapping[_Served, _Held]:
+        """What holds if TTFT and all else are longer by such factors."""
+        key = (slo.name, ttft_factor, other_factor)
+        if key not in self._held:
+            limits = _scaled(slo, 1 / ttft_factor, 1 / other_factor)
+            self._held[key] = dict(self._holding(limits))
+        return self._held[key]
+
+    def _holding(self, slo: Slo) -> Iterator[tuple[_Served, _Held]]:
+        points = self._experiment.points(slo)
+        for comparison in self._experiment.comparisons(points, slo, "deployment"):
+            for ranked in comparison.ranking:
+                served = self._served(ranked.point)
+                if served is not None:
+                    level = ranked.level
+                    yield served, _Held(level.control, level.value, _throughput(ranked.point))
+
+
+def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:
+    """The limits times factors. Answers are not simulated, so their agreement is not limited."""
+    limits: dict[str, Any] = {"agreement": None}
+    for limit in slo.limits:
+        factor = ttft_factor if "ttft" in limit.name else other_factor
+        limits[limit.name] = limit.seconds * factor
+    return slo.model_copy(update=limits)
+
+
+def _matching_ids(wanted: Iterable[Deployment], stored: Iterable[Deployment]) -> dict[str, str]:
+    """By the id of a stored deployment, that of the plan's with the same id; else, as an id depends
+    on files and versions of the machine that made the plan, with the same settings and hardware.
+    """
+    by_settings = {_settings_key(deployment): deployment.id for deployment in wanted}
+    ids = {deployment_id: deployment_id for deployment_id in by_settings.values()}
+    for deployment in stored:
+        same = by_settings.get(_settings_key(deployment))
+        if same is not None:
+            ids.setdefault(deployment.id, same)
+    return ids
+
+
+def _settings_key(deployment: Deployment) -> str:
+    ours = {"executable", "image", "engine_version"}
+    settings = deployment.settings.model_dump(mode="json", exclude_defaults=True, exclude=ours)
+    return json.dumps([settings, deployment.hardware.name], sort_keys=True)
+
+
+def _matching_workloads(plan: Plan, stored: Plan | None) -> dict[str, str]:
+    """By the name of a stored workload, that of the plan's with the same content."""
+    names = {load.workload.name: load.workload.name for load in plan.loads}
+    if stored is None:
+        return names
+    by_content = {_content(load.workload.identity()): load.workload.name for load in plan.loads}
+    matching: dict[str, str] = {}
+    for load in stored.loads:
+        same = by_content.get(_content(load.workload.identity()))
+        if same is not None:
+            matching[load.workload.name] = same
+    return matching
+
+
+def _content(identity: object) -> str:
+    return json.dumps(identity, sort_keys=True, default=str)
+
+
+def _figures(point: StoredPoint) -> dict[str, Any]:
+    """Medians at a level; without latencies where the deployment falls behind."""
+    figures = point.figures
+    keeps_up = point.validity != BACKLOG
+    return {
+        "control": point.head.control,
+        "level": point.head.level,
+        "ttft_ms": figures.ttft_ms.p50 if keeps_up and figures.ttft_ms else None,
+        "tpot_ms": figures.tpot_ms.p50 if keeps_up and figures.tpot_ms else None,
+        "output_throughput": figures.output_token_throughput,
+    }
+
+
+def _throughput(point: StoredPoint) -> float:
+    return float(point.figures.output_token_throughput or 0.0)
