@@ -33,10 +33,13 @@ class PredictedLevel:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFactors:
-    """The factor that nine in ten predictions are right to."""
+    """The factor that nine in ten predictions are right to: of TTFT, and of all else. ``source``:
+    what was measured to find it.
+    """
 
     ttft: float
     tpot: float
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +160,13 @@ def unknown_deployment(deployment_id: str) -> StoredDeployment:
 
 def prediction_of(predicted: Mapping[str, Any]) -> StoredPrediction:
     """``predicted``: as plan.json and ``predicted_json`` have it."""
-    factors = predicted.get("error", {}).get("within")
     capacities = predicted.get("capacity", {})
     return StoredPrediction(
         parameters=predicted.get("parameters"),
         checkpoint_quantization=predicted.get("checkpoint_quantization"),
         memory={name: predicted[name] for name in _MEMORY_FIGURES if name in predicted},
         levels=tuple(_level(level) for level in predicted.get("levels", ())),
-        error_factors=ErrorFactors(factors["ttft"], factors["tpot"]) if factors else None,
+        error_factors=_error_factors(predicted.get("error", {})),
         capacities={
             slo: {
                 workload: _capacity(capacity)
@@ -174,6 +176,13 @@ def prediction_of(predicted: Mapping[str, Any]) -> StoredPrediction:
             for slo, by_workload in capacities.items()
         },
     )
+
+
+def _error_factors(error: Mapping[str, Any]) -> ErrorFactors | None:
+    factors = error.get("within")
+    if not factors:
+        return None
+    return ErrorFactors(factors["ttft"], factors["tpot"], error.get("source", ""))
 
 
 def _level(level: Mapping[str, Any]) -> PredictedLevel:

@@ -25,6 +25,7 @@ from orchestrator.analysis.throughput import BATCHES, Batches
 from orchestrator.base.arrays import Bools, Ints
 
 CONFIDENCE = 0.95
+CONFIDENCE_OF_MODEL = 0.9  # of the interval of what was simulated
 MOST_STARTS = 20  # nobody is advised to make more starts than this
 
 
@@ -60,6 +61,13 @@ class Interval:
     def variance(self) -> float:
         """Of the estimate."""
         return self.standard_error**2
+
+
+def interval_of_model(estimate: float, lower: float, upper: float) -> Interval:
+    """What was simulated, and between what nine in ten measurements of it lie. The bounds are NaN
+    where the model's error is not known.
+    """
+    return Interval(estimate, lower, upper, confidence=CONFIDENCE_OF_MODEL)
 
 
 def exceeds(first: Interval, second: Interval) -> bool:

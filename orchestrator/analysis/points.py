@@ -20,11 +20,17 @@ import pyarrow.compute as pc
 
 from orchestrator.analysis.attempt_summary import AttemptIds, computed, pool_key, pooled
 from orchestrator.analysis.deployments import (
+    ErrorFactors,
     StoredDeployment,
     stored_deployment,
     unknown_deployment,
 )
-from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
+from orchestrator.analysis.intervals import (
+    Interval,
+    interval_of_model,
+    rate_interval,
+    share_interval,
+)
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
@@ -66,8 +72,20 @@ class _StoredRecord(Generic[RecordT]):
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictBounds:
+    """One verdict per SLO on the same requests if all latencies of a simulation were longer, and if
+    they were shorter, by the factors that nine in ten measurements lie within.
+    """
+
+    if_slower: tuple[Verdicts, ...]
+    if_faster: tuple[Verdicts, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Repeat:
-    """One repeat of a point: the attempt of it that counts."""
+    """One repeat of a point: the attempt of it that counts. ``bounds``: None where it was measured,
+    or where the error of the model that simulated it is not known.
+    """
 
     head: PointHead
     output_tokens: Batches  # over the steady window
@@ -76,6 +94,7 @@ class Repeat:
     requests: RequestTotals
     _figures: _StoredRecord[Figures]
     _engine_side: _StoredRecord[EngineSide | None]
+    bounds: VerdictBounds | None = None
 
     @property
     def figures(self) -> Figures:
@@ -130,6 +149,27 @@ def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[
         if share is not None:
             results.append(Attained(tests[0].name, share, tests[0].target))
     return tuple(results)
+
+
+def attained_by(repeats: Sequence[Repeat], slo_index: int) -> tuple[Attained, ...]:
+    """The results of all tests of an SLO over some repeats; empty without requests. The intervals of
+    what was simulated are those of the model's error.
+    """
+    starts = [repeat.head.start for repeat in repeats]
+    results = attained([repeat.verdicts[slo_index] for repeat in repeats], starts)
+    if not any(repeat.head.simulated for repeat in repeats):
+        return results
+    all_bounds = [repeat.bounds for repeat in repeats if repeat.bounds is not None]
+    lowest = attained([bounds.if_slower[slo_index] for bounds in all_bounds])
+    highest = attained([bounds.if_faster[slo_index] for bounds in all_bounds])
+    simulated = []
+    for index, result in enumerate(results):
+        lower = upper = math.nan
+        if all_bounds:
+            lower, upper = lowest[index].share.estimate, highest[index].share.estimate
+        share = interval_of_model(result.share.estimate, lower, upper)
+        simulated.append(replace(result, share=share))
+    return tuple(simulated)
 
 
 @dataclass(frozen=True)
@@ -222,6 +262,18 @@ class StoredPoint:
         return any(repeat.head.emulated for repeat in self.repeats)
 
     @property
+    def simulated(self) -> bool:
+        """Whether a model computed it in virtual time: nothing was measured."""
+        return any(repeat.head.simulated for repeat in self.repeats)
+
+    @property
+    def model_error(self) -> ErrorFactors | None:
+        """How far off the model is that simulated the point; None where that is not known, and for
+        what was measured.
+        """
+        return self.deployment.prediction.error_factors if self.simulated else None
+
+    @property
     def figures(self) -> Figures:
         """The used repeats pooled; where all repeats failed, all of them (counts, no latencies)."""
         return self._figures.read()
@@ -229,8 +281,10 @@ class StoredPoint:
     @cached_property
     def attained_by_slo(self) -> tuple[tuple[Attained, ...], ...]:
         """The results of the tests of each SLO; empty without requests."""
-        by_slo = zip(*(repeat.verdicts for repeat in self.used), strict=True)
-        return tuple(attained(verdicts, self.starts) for verdicts in by_slo)
+        if not self.used:
+            return ()
+        slos = len(self.used[0].verdicts)
+        return tuple(attained_by(self.used, slo_index) for slo_index in range(slos))
 
     @property
     def tests(self) -> tuple[Attained, ...]:
@@ -243,8 +297,14 @@ class StoredPoint:
         return self.tests[0].share if self.tests else None
 
     def output_token_throughput(self) -> Interval | None:
-        """Output tokens per second, with its interval."""
-        return rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
+        """Output tokens per second, with its interval: of a simulated point that of the model's
+        error.
+        """
+        rate = rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
+        if rate is None or not self.simulated:
+            return rate
+        factor = self.model_error.tpot if self.model_error else math.nan
+        return interval_of_model(rate.estimate, rate.estimate / factor, rate.estimate * factor)
 
 
 def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
@@ -328,6 +388,7 @@ class _CountingAttempt:
     head: PointHead
     output_tokens: Batches
     verdicts: tuple[Verdicts, ...]
+    bounds: VerdictBounds | None
 
 
 class _AttemptColumns:
@@ -356,9 +417,10 @@ class _AttemptColumns:
         points = rows_of(_unnested(rows["point"]), PointHead)
         tokens, seconds = _split(rows["batch_tokens"]), _split(rows["batch_s"])
         batches = map(Batches, tokens, seconds)
-        self._attempts += map(_CountingAttempt, points, batches, self._verdicts(rows))
-        self._figures.append(rows.select(["figures", "engine_side"]))
         self._add_deployments(rows, points)
+        verdicts, bounds = self._verdicts(rows), self._bounds(rows, points)
+        self._attempts += map(_CountingAttempt, points, batches, verdicts, bounds)
+        self._figures.append(rows.select(["figures", "engine_side"]))
 
     def _add_deployments(self, rows: pa.Table, points: Sequence[PointHead]) -> None:
         """Keep the oldest row of each deployment: prices and labels may change."""
@@ -412,13 +474,35 @@ class _AttemptColumns:
                     requests=totals[place],
                     _figures=_StoredRecord(figures, place),
                     _engine_side=_StoredRecord(engine_sides, place),
+                    bounds=attempt.bounds,
                 )
             )
         return repeats
 
-    def _verdicts(self, rows: pa.Table) -> list[tuple[Verdicts, ...]]:
+    def _bounds(self, rows: pa.Table, points: Sequence[PointHead]) -> list[VerdictBounds | None]:
+        """What the model's error makes of the verdicts on each attempt."""
+        factors: list[ErrorFactors | None] = []
+        for head in points:
+            deployment = _deployment(self.deployments, head.deployment_id)
+            factors.append(deployment.prediction.error_factors if head.simulated else None)
+        if not any(factors):
+            return [None] * len(points)
+        exact = ErrorFactors(1.0, 1.0)
+        longer = [each or exact for each in factors]
+        shorter = [ErrorFactors(1 / each.ttft, 1 / each.tpot) for each in longer]
+        verdicts_by_attempt = zip(
+            factors, self._verdicts(rows, longer), self._verdicts(rows, shorter), strict=True
+        )
+        return [
+            VerdictBounds(if_slower, if_faster) if known else None
+            for known, if_slower, if_faster in verdicts_by_attempt
+        ]
+
+    def _verdicts(
+        self, rows: pa.Table, factors: Sequence[ErrorFactors] = ()
+    ) -> list[tuple[Verdicts, ...]]:
         """The verdicts on each attempt, none on failed ones. The requests of all attempts are
-        judged at once.
+        judged at once. ``factors``: what the latencies of each attempt are multiplied by.
         """
         if not self._slos:
             return [()] * rows.num_rows
@@ -429,8 +513,15 @@ class _AttemptColumns:
             column = judged[f"request_{name}_s"]
             if not column.null_count:
                 seconds[name] = _flat(column)
+        requests = _lengths(judged["request_ok"])
+        if factors:
+            judged_factors = [each for each, ok in zip(factors, is_ok, strict=True) if ok]
+            ttft = np.repeat([each.ttft for each in judged_factors], requests)
+            others = np.repeat([each.tpot for each in judged_factors], requests)
+            for name, latencies in seconds.items():
+                seconds[name] = latencies * (ttft if "ttft" in name else others)
         values = LimitValues(_flat(judged["request_ok"]), seconds)
-        ends = np.cumsum(_lengths(judged["request_ok"])).tolist()
+        ends = np.cumsum(requests).tolist()
         verdicts_by_slo = [judge_each(values, slo, ends) for slo in self._slos]
         verdicts_of_ok = zip(*verdicts_by_slo, strict=True)
         return [next(verdicts_of_ok) if ok else () for ok in is_ok]

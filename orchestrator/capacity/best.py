@@ -32,6 +32,7 @@ from orchestrator.capacity.capacities import (
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import (
     Doubt,
+    doubts_of_simulation,
     lasting_verdicts,
     no_level_doubts,
     ranking_doubts,
@@ -110,6 +111,7 @@ class Comparison:
     emulated: bool
     measured: bool  # it has a valid measurement, whether or not that holds the limits
     run_again: int | None
+    simulated: bool = False
     incomparable: Exclusion | None = None  # with INCOMPARABLE
     # with NOTHING_VALID: points by their verdict, or "failed"
     verdict_counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -149,7 +151,7 @@ def best(
     missing: Sequence[MissingLevel] = (),
 ) -> list[Comparison]:
     """One comparison per experiment, workload, model and hardware; per dollar all hardware is
-    compared. Emulated points are compared among themselves.
+    compared. Emulated points are compared among themselves, and so are simulated ones.
 
     ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the
     same content.
@@ -169,7 +171,12 @@ def group_of(point: StoredPoint) -> Group:
     """The group that a point is shown in: all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
     return Group(
-        head.experiment, head.workload, deployment.model_key, deployment.hardware, point.emulated
+        experiment=head.experiment,
+        workload=head.workload,
+        model=deployment.model_key,
+        hardware=deployment.hardware,
+        emulated=point.emulated,
+        simulated=point.simulated,
     )
 
 
@@ -204,6 +211,8 @@ def _comparison(
     )
     if ranking:
         doubts = [*unsettled, *ranking_doubts(ranking)]
+        if group.simulated:
+            doubts = doubts_of_simulation(doubts, ranking)
         some_outraced = any(
             claim.status == "outraced"
             for claims_by_control in claims_by_deployment.values()
@@ -234,6 +243,7 @@ def _comparison(
         certainty=certainty,
         doubts=tuple(doubts),
         emulated=group.emulated,
+        simulated=group.simulated,
         measured=_has_valid_measurement(points),
         run_again=_run_again(evidence),
         incomparable=next((answer.incomparable for answer in answers if answer.incomparable), None),

@@ -55,6 +55,7 @@ class Group:
     model: str
     hardware: str
     emulated: bool
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class DoubtKind(Enum):
     MORE_IS_CLAIMED = auto()  # of others than the first
     BOUNDS_OVERLAP = auto()
     STARTS_DIFFER = auto()  # the difference is smaller than that of starts
+    SIMULATED = auto()  # nothing was measured; some are behind by less than the model's error
     # nothing holds
     NO_LEVEL_HOLDS = auto()
     NO_LOAD_HELPS = auto()  # all points of a deployment have the same lasting verdict
@@ -65,6 +66,7 @@ class Remedy(Enum):
     HIGHER_LEVELS = auto()
     LOWER_LEVELS = auto()
     REPAIR = auto()  # of the deployment: no measurement helps
+    MEASURE = auto()  # what was simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class Doubt:
     to_remedy: tuple[str, ...] = ()
     levels: tuple[DeploymentLevels, ...] = ()
     claims: tuple[DeploymentClaims, ...] = ()  # with NOT_SETTLED
-    leader: str = ""  # the first of the ranking, with MORE_IS_CLAIMED and BOUNDS_OVERLAP
+    # the first of the ranking, with MORE_IS_CLAIMED, BOUNDS_OVERLAP and SIMULATED
+    leader: str = ""
     test: Attained | None = None  # with MAY_MISS_TARGET
     excess: float = 0.0  # how far bounds reach above the leader's claim, as a share of it
     starts_needed: int | None = None  # with STARTS_DIFFER; None: more than anybody makes
@@ -233,6 +236,29 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
             test=may_miss[0],
         )
     yield from _order_doubts(first, others, bool(with_one_start))
+
+
+# doubts that a model leaves none of: it does the same each time
+_OF_MEASUREMENTS = (
+    DoubtKind.NEAR_THE_LIMIT,
+    DoubtKind.ONE_START,
+    DoubtKind.ONE_VALID_START,
+    DoubtKind.MAY_MISS_TARGET,
+    DoubtKind.STARTS_DIFFER,
+)
+
+
+def doubts_of_simulation(
+    doubts: Sequence[Doubt], ranking: Sequence[RankedDeployment]
+) -> list[Doubt]:
+    """Those of ``doubts`` that a simulation can have, and that the model's error may be larger than
+    what the first of the ranking is ahead by.
+    """
+    first, *others = ranking
+    kept = [doubt for doubt in doubts if doubt.kind not in _OF_MEASUREMENTS]
+    near = [other for other in others if not other.throughput.upper < first.throughput.lower]
+    of_model = Doubt(DoubtKind.SIMULATED, _labels(near), Remedy.MEASURE, leader=first.label)
+    return [of_model, *kept]
 
 
 def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:

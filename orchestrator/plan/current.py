@@ -162,7 +162,8 @@ class StoredExperiment:
         """With the command that runs it again, if that measures something that is in doubt."""
         if comparison.run_again is None:
             return comparison
-        return replace(comparison, run_command=self.run_command(comparison.run_again))
+        command = self.run_command(comparison.run_again, comparison.simulated)
+        return replace(comparison, run_command=command)
 
     def _with_shortlist(self, comparison: Comparison, measured: Set[str]) -> Comparison:
         """With how many of its deployments are measured or will be, where a shortlist left others
@@ -184,12 +185,15 @@ class StoredExperiment:
             return comparison
         return replace(comparison, shortlisted=Shortlisted(listed, of))
 
-    def run_command(self, again: int) -> str:
-        """The command that goes on with the stored plan. ``again``: of its option."""
+    def run_command(self, again: int, simulated: bool = False) -> str:
+        """The command that goes on with the stored plan. ``again``: of its option; ``simulated``:
+        the plan was simulated, where nothing is spoilt.
+        """
         uri = self.store.uri
-        option = f" --again {again}" if again > MOST_AGAIN else ""
+        option = f" --again {again}" if again > MOST_AGAIN and not simulated else ""
         plan = f"{uri}/{self.name}/plan.json" if self.store.is_local else "EXPERIMENT"
-        return f"orchestrator run '{plan}' --results '{uri}'{option}"
+        verb = "simulate" if simulated else "run"
+        return f"orchestrator {verb} '{plan}' --results '{uri}'{option}"
 
     @property
     def searched(self) -> dict[str, SearchRules]:
@@ -287,6 +291,7 @@ class StoredExperiment:
         stored = {point.head.point_id for point in current}
         begun = {(point.head.deployment_id, point.head.workload) for point in current}
         emulators = {point.head.deployment_id for point in current if point.emulated}
+        is_simulated = bool(current) and all(point.simulated for point in current)
         for planned in plan.points:
             workload = planned.workload.name
             deployment = plan.deployment(planned.deployment_id)
@@ -302,6 +307,7 @@ class StoredExperiment:
                 model=model_key(model, deployment.predicted),
                 hardware=deployment.hardware.name,
                 emulated=deployment.id in emulators or engine.emulated,
+                simulated=is_simulated,
             )
             label = self.name if self.is_load_run else deployment.label
             yield MissingLevel(group, deployment.id, label, model, planned.level)

@@ -16,18 +16,20 @@ from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import (
     AnswerDocument,
     ComparisonDocument,
+    RankedDocument,
     answer_document,
 )
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
 from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
 from orchestrator.report.form import Form
+from orchestrator.report.origin import badge_of, model_error_texts, origin_texts
 from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.report.text import (
-    EMULATED,
     FEW_MARK,
     FEW_TEXT,
     Column,
     FilledColumn,
+    confidence_text,
     figure,
     interval_text,
     marked_percentile,
@@ -107,8 +109,7 @@ def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
             yield from _doubts_text(shared, documents, view)
     for footnote in view.footnotes:
         yield from form.short_note(footnote, "dim")
-    if any(document.comparison.emulated for document in answer.comparisons):
-        yield from form.note(EMULATED, "yellow")
+    yield from _origin_notes(answer.comparisons, form)
     yield from form.closing()
 
 
@@ -129,9 +130,19 @@ def answer_text(experiment: StoredExperiment, view: View) -> Iterator[str]:
     for answered in found.experiments:
         for slo in answered.unanswered:
             yield from form.note(f"note: no answer under {unanswered_text(slo)}")
-    if any(document.comparison.emulated for document in documents):
-        yield from form.note(EMULATED, "yellow")
+    yield from _origin_notes(documents, form)
     yield from form.closing()
+
+
+def _origin_notes(documents: Sequence[ComparisonDocument], form: Form) -> Iterator[str]:
+    """That something was not measured, and what the intervals of what was simulated are."""
+    for text in origin_texts([document.comparison for document in documents]):
+        yield from form.note(text, "yellow")
+    ranked: list[RankedDocument] = []
+    for document in documents:
+        ranked += document.ranking
+    for text in model_error_texts([each.deployment.point for each in ranked]):
+        yield from form.short_note(text, "dim")
 
 
 def next_commands(experiment: StoredExperiment) -> Iterator[str]:
@@ -223,8 +234,8 @@ def _title(document: ComparisonDocument) -> str:
     """What was compared: ``chat of quickstart: some-org/model on h100``."""
     comparison = document.comparison
     content = f", {comparison.content}" if comparison.content else ""
-    badge = " (emulated)" if comparison.emulated else ""
-    model = f"{short_model_text(comparison.model)}{on_hardware(comparison.hardware)}{badge}"
+    hardware = on_hardware(comparison.hardware)
+    model = f"{short_model_text(comparison.model)}{hardware}{badge_of(comparison)}"
     return f"{comparison.workload} of {comparison.experiment}: {model}{content}"
 
 
@@ -238,7 +249,7 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
     value, interval = figure(throughput.estimate), interval_text(throughput)
     if not unit:
         return f"{name}: {value} ({interval})"
-    return f"{name}: {value} {unit} (95 %: {interval})"
+    return f"{name}: {value} {unit} ({confidence_text(throughput)}: {interval})"
 
 
 # The ranking

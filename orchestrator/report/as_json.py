@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
+from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.best import Shortlisted
@@ -74,6 +75,7 @@ _LAUNCH_FIELDS = (
     "placed_s",
     "ready_s",
     "emulated",
+    "simulated",
 )
 
 
@@ -130,6 +132,8 @@ def point_json(document: PointDocument) -> JsonObject:
         **fields_of(head, "workload", "control", "level", "arrivals"),
         "knee": document.is_knee,
         "emulated": point.emulated,
+        "simulated": point.simulated,
+        "model_error": _model_error_json(point.model_error),
         "current": document.is_current,
         "status": "ok" if point.used else "failed",
         **fields_of(failed[0] if failed else head, "reason", "failure_class", "failure_kind"),
@@ -149,6 +153,13 @@ def point_json(document: PointDocument) -> JsonObject:
         **_slo_fields(document.slo_results),
         "repeats": [_repeat_json(repeat) for repeat in document.repeats],
     }
+
+
+def _model_error_json(error: ErrorFactors | None) -> JsonObject | None:
+    """The factors that 9 in 10 measurements lie within; null of what was measured."""
+    if error is None:
+        return None
+    return {"ttft": error.ttft, "others": error.tpot, "source": error.source}
 
 
 def _repeat_json(document: RepeatDocument) -> JsonObject:
@@ -242,6 +253,7 @@ def capacity_json(document: CapacityDocument) -> JsonObject:
         "label": probe.deployment.label,
         "deployment": probe.deployment.label,
         "emulated": probe.emulated,
+        "simulated": probe.simulated,
         "slo": {"name": document.slo.name, "limits": format_slo(document.slo)},
         "slo_name": document.slo.name,
         **claim_document(document.claim),
@@ -294,6 +306,7 @@ def comparison_fields(document: ComparisonDocument) -> JsonObject:
         "why": document.verdict,
         "decide": document.remedies,
         "emulated": comparison.emulated,
+        "simulated": comparison.simulated,
         **_shortlisted_json(comparison.shortlisted),
     }
 
@@ -327,6 +340,7 @@ def ranked_json(document: RankedDocument) -> JsonObject:
         **agreement_fields(point),
         "repeats": len(point.used),
         "emulated": point.emulated,
+        "simulated": point.simulated,
         "notes": document.notes,
     }
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from orchestrator.analysis.deployments import PredictedCapacity, StoredDeployment
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.claim import claim_document
-from orchestrator.report.column import ReportColumn, field_of
+from orchestrator.report.column import SIMULATED, ReportColumn, field_of
 from orchestrator.report.columns import by_name
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
 from orchestrator.report.shared_columns import (
@@ -24,6 +24,7 @@ USUAL_OF_CAPACITIES = (
     *("devices", "slo_name", "slo", "control", "claim", "low", "high", "status", "estimate"),
     *("estimate.lower", "estimate.upper", "safe", "claim_per_gpu"),
     *("low_per_gpu", "high_per_gpu", "predicted.level", "measured_over_predicted", "emulated"),
+    "simulated",
 )
 
 
@@ -68,6 +69,7 @@ def _capacity_head() -> Iterator[CapacityColumn]:
     yield ReportColumn("deployment_id", "", "id of the deployment", of("deployment_id"), str)
     description = "whether an emulator answered"
     yield ReportColumn("emulated", "", description, attrgetter("probe.emulated"), bool)
+    yield ReportColumn("simulated", "", SIMULATED, attrgetter("probe.simulated"), bool)
     yield ReportColumn("slo_name", "", "name of the limits", attrgetter("slo.name"), str)
     yield ReportColumn("slo", "", "the limits", _limits_of_capacity, str)
     control = "request_rate or concurrency: what was searched"

@@ -10,6 +10,7 @@ from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
 from orchestrator.report.form import Form
+from orchestrator.report.origin import badge_of
 from orchestrator.report.text import Cell, Column, FilledColumn, figure, rows_of
 from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.spec.load import UNITS, load_text
@@ -54,7 +55,7 @@ def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterat
 
 def _title(document: CapacityDocument) -> str:
     probe, slo = document.probe, document.slo
-    badge = " (emulated)" if probe.emulated else ""
+    badge = badge_of(probe)
     limits = format_slo(slo)
     under = limits if slo.name == "slo" else slo.name
     return f"capacity for {probe.head.workload} of {probe.head.experiment}{badge} under {under}"

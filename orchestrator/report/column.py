@@ -11,7 +11,9 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
 from orchestrator.report.formats import flat
 
+SIMULATED = "whether a model computed it in virtual time: nothing was measured"
 SETTINGS = "settings."  # before the name of a setting; it may be left out
+_CONFIDENCE = "95 %; of what is simulated, where 9 in 10 measurements lie"
 RowT = TypeVar("RowT")
 PartT = TypeVar("PartT")
 Value = Callable[[RowT], Any]
@@ -61,7 +63,7 @@ def bounds_of(
         yield ReportColumn(
             name=f"{name}.{end}",
             unit=unit,
-            description=f"{end} end of the 95 % interval of {name}",
+            description=f"{end} end of the interval of {name}: {_CONFIDENCE}",
             value=field_of(interval_of, end),
         )
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias
 
-from orchestrator.analysis.deployments import StoredDeployment
+from orchestrator.analysis.deployments import ErrorFactors, StoredDeployment
 from orchestrator.analysis.intervals import Interval
 from orchestrator.report.agreement import agreement_fields
 from orchestrator.report.column import (
     SETTINGS,
+    SIMULATED,
     ReportColumn,
     RowT,
     bounds_of,
@@ -34,9 +35,14 @@ from orchestrator.results.records import Figures, LaunchRow, PointHead
 
 PointColumn: TypeAlias = ReportColumn[PointDocument]
 
+SIMULATED_BESIDE_MEASURED = (
+    "simulated points do not compare with measured ones: take one kind, such as"
+    ' points[points["simulated"]]'
+)
 USUAL = (
     *("experiment", "workload", "deployment", "deployment_id", "point_id", "engine", "model"),
-    *("hardware", "devices", "control", "level", "validity", "emulated", "starts", "repeats"),
+    *("hardware", "devices", "control", "level", "validity", "emulated", "simulated"),
+    *("starts", "repeats"),
     *("requests.failed", "output_token_throughput", "output_token_throughput.lower"),
     *("output_token_throughput.upper", "per_device", "per_device.lower", "per_device.upper"),
     *("per_user", "ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "e2e_ms.p50"),
@@ -149,6 +155,14 @@ def _verdict() -> Iterator[PointColumn]:
     yield ReportColumn("validity", "", "how honestly it was measured", _validity, str)
     yield ReportColumn("validity_reasons", "", "what to know of it", _reasons, str)
     yield ReportColumn("emulated", "", "whether an emulator answered", _emulated, bool)
+    yield ReportColumn("simulated", "", SIMULATED, _simulated, bool)
+    factor = "factor of what is simulated that 9 in 10 measurements lie within"
+    yield ReportColumn("model_error.ttft", "", f"{factor}: TTFT", field_of(_model_error, "ttft"))
+    yield ReportColumn(
+        "model_error.others", "", f"{factor}: all else", field_of(_model_error, "tpot")
+    )
+    source = "what the model's error was found on"
+    yield ReportColumn("model_error.source", "", source, field_of(_model_error, "source"), str)
     yield ReportColumn("current", "", "whether the plan asks for it", _is_current, bool)
     yield ReportColumn("starts", "", "engine starts that it was measured on", _starts, int)
     yield ReportColumn("repeats", "", "repeats that its figures come from", _repeats, int)
@@ -182,6 +196,14 @@ def _reasons(document: PointDocument) -> list[str]:
 
 def _emulated(document: PointDocument) -> bool:
     return document.point.emulated
+
+
+def _simulated(document: PointDocument) -> bool:
+    return document.point.simulated
+
+
+def _model_error(document: PointDocument) -> ErrorFactors | None:
+    return document.point.model_error
 
 
 def _is_current(document: PointDocument) -> bool:

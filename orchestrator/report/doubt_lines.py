@@ -162,9 +162,14 @@ def _bounds_overlap(doubt: Doubt) -> str:
     return f"{cause}, levels are {GRID_STEP - 1:.1%} apart"
 
 
+def _simulated(doubt: Doubt) -> str:
+    return "within model error" if doubt.deployments else "nothing was measured"
+
+
 _CAUSES_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.MAY_MISS_TARGET: _may_miss_target,
     DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
+    DoubtKind.SIMULATED: _simulated,
 }
 
 
@@ -206,6 +211,10 @@ def _higher_levels(doubt: Doubt) -> str:
     return f"measure above {' and '.join(levels)}"
 
 
+def _measure(doubt: Doubt) -> str:
+    return f"run --shortlist {1 + len(doubt.deployments)}"
+
+
 _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_DEPLOYMENTS: "a larger max_deployments",
     Remedy.MORE_REPEATS_OR_LONGER: "more repeats, or longer",
@@ -220,4 +229,5 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.HIGHER_LEVELS: _higher_levels,
     Remedy.LOWER_LEVELS: lower_levels_text,
     Remedy.REPAIR: repair_text,
+    Remedy.MEASURE: _measure,
 }

@@ -21,7 +21,11 @@ from orchestrator.base.errors import InputError
 from orchestrator.report.arrow_frames import Frame, Library, arrow_table, as_frame, with_units
 from orchestrator.report.capacity_columns import capacity_columns
 from orchestrator.report.column import chosen_columns
-from orchestrator.report.columns import named_slo_columns, point_columns
+from orchestrator.report.columns import (
+    SIMULATED_BESIDE_MEASURED,
+    named_slo_columns,
+    point_columns,
+)
 from orchestrator.report.documents.answer import AnswerDocument, answer_document
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
@@ -216,13 +220,16 @@ def frontier(points: Frame) -> Frame:
     sees (``per_user``) and in tokens/s per device (``per_device``). Equal rows all stay.
 
     Points of different workloads or models should not be compared: filter them first. Raises
-    InputError for a frame without these columns.
+    InputError for a frame without these columns, and for simulated beside measured points.
     """
     import numpy as np
 
     from orchestrator.analysis.frontier import on_frontier
 
     columns = _frontier_columns(points)
+    names = getattr(points, "column_names", None) or list(points.columns)
+    if "simulated" in names and len(set(points["simulated"].to_numpy().tolist())) > 1:
+        raise InputError(SIMULATED_BESIDE_MEASURED)
     is_valid = points["validity"].to_numpy() == "valid"
     per_user = np.where(is_valid, columns["per_user"], np.nan)
     stays = on_frontier(per_user, columns["per_device"])

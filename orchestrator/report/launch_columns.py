@@ -19,7 +19,8 @@ LaunchColumn = ReportColumn[LaunchDocument]
 USUAL_OF_LAUNCHES = (
     *("experiment", "deployment", "deployment_id", "launch_id", "engine", "model", "hardware"),
     *("engine_version.reported", "status", "reason", "failure_class", "failure_kind", "log_uri"),
-    *("started_unix_ns", "placed_s", "ready_s", "emulated", "figures.weight_bytes.predicted"),
+    *("started_unix_ns", "placed_s", "ready_s", "emulated", "simulated"),
+    "figures.weight_bytes.predicted",
     *("figures.weight_bytes.reported", "figures.kv_cache_tokens.predicted"),
     *("figures.kv_cache_tokens.reported", "figures.max_concurrency.predicted"),
     *("figures.max_concurrency.reported",),
@@ -83,6 +84,8 @@ def _launch_outcome() -> Iterator[LaunchColumn]:
     yield ReportColumn("started_unix_ns", "ns", started, _of_launch("started_unix_ns"), int)
     emulated = "whether an emulator was started"
     yield ReportColumn("emulated", "", emulated, _of_launch("emulated"), bool)
+    simulated = "whether nothing was started: a model computed its points"
+    yield ReportColumn("simulated", "", simulated, _of_launch("simulated"), bool)
 
 
 def _launch_figures() -> Iterator[LaunchColumn]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.analysis.launches import StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.form import Form
+from orchestrator.report.origin import badge_of
 from orchestrator.report.text import Column, FilledColumn, plain, rows_of, say, size_text
 from orchestrator.report.words import failure_text
 from orchestrator.results.store import Store
@@ -17,6 +18,7 @@ _EMULATED = (
     "emulated: an emulator computes its figures by the plan's own rules; that they agree "
     "proves nothing"
 )
+_SIMULATED = "simulated: no engine was started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,10 @@ def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[s
         columns = list(_columns(served))
         yield from form.table([each.column for each in columns], rows_of(columns))
         yield from form.gap()
-    if any(document.row.emulated for document in documents):
+    rows = [document.row for document in documents]
+    if any(row.simulated for row in rows):
+        yield from form.note(_SIMULATED, "yellow")
+    if any(row.emulated and not row.simulated for row in rows):
         yield from form.note(_EMULATED, "yellow")
     for document in failed:
         text = f"failed: {document.label}: {failure_text(document.row)}"
@@ -101,10 +106,10 @@ def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[s
 
 def _columns(served: Sequence[LaunchDocument]) -> Iterator[FilledColumn]:
     """What is never predicted has a column where an engine reported it."""
-    is_mixed = len({document.row.emulated for document in served}) > 1
+    is_mixed = len({badge_of(document.row) for document in served}) > 1
     labels = []
     for document in served:
-        badge = " (emulated)" if is_mixed and document.row.emulated else ""
+        badge = badge_of(document.row) if is_mixed else ""
         labels.append(f"{document.label}{badge}")
     yield FilledColumn(Column("deployment", fold=True), labels)
     versions = [_version_cell(document) for document in served]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import compared_model
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import grouped, listed
@@ -16,17 +17,18 @@ from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.footnotes import Footnotes, Note
 from orchestrator.report.form import Form
+from orchestrator.report.origin import badge_of, common_badge, model_error_texts, origin_texts
 from orchestrator.report.prediction_error import (
     predicted_vs_measured_columns,
     predicted_vs_measured_notes,
 )
 from orchestrator.report.text import (
-    EMULATED,
     FEW_MARK,
     FEW_TEXT,
     Cell,
     Column,
     FilledColumn,
+    confidence_text,
     figure,
     interval_text,
     marked_percentile,
@@ -159,15 +161,19 @@ def closing_text(
     documents: Sequence[PointDocument], form: Form, left_out: int = 0
 ) -> Iterator[str]:
     """What is said once of all points that were shown. ``left_out``: how many were not selected."""
-    if any(document.point.emulated for document in documents):
-        yield from form.note(EMULATED, "yellow")
+    points = [document.point for document in documents]
+    for text in origin_texts(points):
+        yield from form.note(text, "yellow")
+    for text in model_error_texts(points):
+        yield from form.short_note(text, "dim")
     yield from form.closing()
     measured = sum(1 for document in documents if document.point.used)
     failed = len(documents) - measured
-    counts = f"{counted(measured, 'point')} measured, {failed} failed"
+    verb = "simulated" if any(point.simulated for point in points) else "measured"
+    counts = f"{counted(measured, 'point')} {verb}, {failed} failed"
     if left_out:
         every = len(documents) + left_out
-        counts = f"{len(documents)} of {every} points: {measured} measured, {failed} failed"
+        counts = f"{len(documents)} of {every} points: {measured} {verb}, {failed} failed"
     yield from form.note(counts, "dim")
 
 
@@ -180,9 +186,8 @@ def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:
 
 
 def _badge(documents: Sequence[PointDocument]) -> str:
-    """Says that points are emulated; empty where some are not."""
-    all_emulated = all(document.point.emulated for document in documents)
-    return " (emulated)" if documents and all_emulated else ""
+    """Says that points were not measured; empty where some were."""
+    return common_badge([document.point for document in documents])
 
 
 def _table(
@@ -243,10 +248,10 @@ def _identity_columns(
     documents: Sequence[PointDocument], first_title: str
 ) -> Iterator[FilledColumn]:
     """What tells the points of a table apart."""
-    is_mixed = any(document.point.emulated for document in documents) and not _badge(documents)
+    is_mixed = not _badge(documents)
     labels = []
     for document in documents:
-        mark = " (emulated)" if is_mixed and document.point.emulated else ""
+        mark = badge_of(document.point) if is_mixed else ""
         labels.append(f"{document.label}{mark}")
     yield FilledColumn(Column(first_title, fold=True, name="deployment"), labels)
     yield _load_column(documents)
@@ -313,7 +318,14 @@ def _throughput_columns(
     estimates = [figure(interval.estimate if interval else None) for interval in intervals]
     bounds = [interval_text(interval) for interval in intervals]
     yield FilledColumn(Column(title, name="output_token_throughput"), estimates)
-    yield FilledColumn(Column("95 %\ninterval", name="output_token_throughput.lower"), bounds)
+    title = _interval_title(intervals)
+    yield FilledColumn(Column(title, name="output_token_throughput.lower"), bounds)
+
+
+def _interval_title(intervals: Sequence[Interval | None]) -> str:
+    """Of a column: ``95 % interval``; what was simulated has no table together with what was not."""
+    confidences = [confidence_text(interval) for interval in intervals if interval is not None]
+    return f"{confidences[0] if confidences else '95 %'}\ninterval"
 
 
 def _median_column(points: Sequence[StoredPoint], title: str, figure_name: str) -> FilledColumn:
@@ -351,7 +363,8 @@ def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]
         estimates = [f"{share.estimate:.3f}" if share else "-" for share in shares]
         yield FilledColumn(Column(f"attain-\nment{of_slo}", name="attainment"), estimates)
         intervals = [share_interval_text(share) for share in shares]
-        yield FilledColumn(Column(f"95 %\ninterval{of_slo}", name="attainment.lower"), intervals)
+        interval_title = f"{_interval_title(shares)}{of_slo}"
+        yield FilledColumn(Column(interval_title, name="attainment.lower"), intervals)
         title = name if len(names) > 1 else "SLO"
         yield FilledColumn(Column(title, is_left=True), [met_cell(result) for result in results])
 

@@ -42,6 +42,7 @@ USUAL_OF_RANKED = (
     ),
     *("attainment", "attainment.lower", "attainment.upper", "per_user", "ttft_ms.p50"),
     *("ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "starts", "repeats", "emulated"),
+    "simulated",
 )
 # they are about a curve, or about a plan's earlier versions
 _NOT_OF_RANKED = ("knee", "current")

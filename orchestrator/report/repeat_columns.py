@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from operator import attrgetter
 
-from orchestrator.report.column import SETTINGS, ReportColumn, field_of, seen_from
+from orchestrator.report.column import SETTINGS, SIMULATED, ReportColumn, field_of, seen_from
 from orchestrator.report.columns import PointColumn, by_name, point_columns
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.shared_columns import (
@@ -104,6 +104,7 @@ def _repeat_head() -> Iterator[RepeatColumn]:
     description = "what to know of it"
     yield ReportColumn("validity_reasons", "", description, of("validity_reasons"), str)
     yield ReportColumn("emulated", "", "whether an emulator answered", of("emulated"), bool)
+    yield ReportColumn("simulated", "", SIMULATED, of("simulated"), bool)
     yield ReportColumn("clients", "", "client processes", of("clients"), int)
     attempts = attrgetter("repeat.repeat.attempts")
     yield ReportColumn("attempts", "", "attempts at it, failed ones too", attempts, int)

@@ -13,12 +13,13 @@ from typing import TextIO
 
 import click
 
-from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.intervals import CONFIDENCE_OF_MODEL, Interval
 from orchestrator.analysis.metrics import few
 from orchestrator.results.records import Distribution
 
 WIDTH = 120  # where there is no terminal, and COLUMNS is not set
 EMULATED = "emulated: an emulator answered; this says nothing about real hardware"
+SIMULATED = "simulated: a model computed this in virtual time; nothing was measured"
 # characters of a folding column, unless all its words are shorter: first tried, and the least
 EASILY_FOLDED = 24
 LEAST_FOLDED = 12
@@ -430,13 +431,22 @@ def marks_aligned(texts: Sequence[str]) -> list[str]:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """``842-905``."""
-    return "-" if interval is None else f"{figure(interval.lower)}-{figure(interval.upper)}"
+    """``842-905``; ``-`` where there is none, or where its bounds are not known."""
+    if interval is None or math.isnan(interval.lower):
+        return "-"
+    return f"{figure(interval.lower)}-{figure(interval.upper)}"
 
 
 def share_interval_text(share: Interval | None) -> str:
-    """``0.697-0.811``."""
-    return "-" if share is None else f"{share.lower:.3f}-{share.upper:.3f}"
+    """``0.697-0.811``; ``-`` as above."""
+    if share is None or math.isnan(share.lower):
+        return "-"
+    return f"{share.lower:.3f}-{share.upper:.3f}"
+
+
+def confidence_text(interval: Interval) -> str:
+    """``95 %`` of an interval of measurements, ``9 in 10`` of one of the model that simulated it."""
+    return "9 in 10" if interval.confidence == CONFIDENCE_OF_MODEL else "95 %"
 
 
 def size_text(count: float) -> str:

@@ -281,6 +281,15 @@ def _bounds_overlap(doubt: Doubt) -> str:
     return f"{text}, and no search tells more: levels are {GRID_STEP - 1:.1%} apart"
 
 
+def _simulated(doubt: Doubt) -> str:
+    if not doubt.deployments:
+        return "simulated by a model; nothing was measured"
+    return (
+        f"simulated: {listed(doubt.deployments)} {_are(doubt.deployments)} behind {doubt.leader} by"
+        " less than the error of the model"
+    )
+
+
 # Sentences that name nothing but deployments and levels.
 _DOUBTS: Mapping[DoubtKind, str] = {
     DoubtKind.NOT_MEASURED: "{deployments} {are} not measured yet",
@@ -299,6 +308,7 @@ _DOUBTS_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.MAY_MISS_TARGET: _may_miss_target,
     DoubtKind.MORE_IS_CLAIMED: _more_is_claimed,
     DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
+    DoubtKind.SIMULATED: _simulated,
 }
 
 
@@ -329,6 +339,13 @@ def _more_starts(doubt: Doubt) -> str:
     return f"about {doubt.starts_needed} starts each of {first} and {second}"
 
 
+def _measure(doubt: Doubt) -> str:
+    count = 1 + len(doubt.deployments)
+    if count == 1:
+        return f"measure {doubt.leader} (orchestrator run)"
+    return f"measure these {count} (orchestrator run --shortlist {count} --simulated RESULTS)"
+
+
 def lower_levels_text(doubt: Doubt) -> str:
     (deployment,) = doubt.levels
     (level,) = deployment.levels
@@ -353,6 +370,7 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.HIGHER_LEVELS: _higher_levels,
     Remedy.LOWER_LEVELS: lower_levels_text,
     Remedy.REPAIR: repair_text,
+    Remedy.MEASURE: _measure,
 }
 
 

@@ -17,7 +17,7 @@ from orchestrator.results.records import Distribution
 from orchestrator.spec.load import load_text
 from orchestrator.web.watched import Watched
 
-POINT_LABELS = ("experiment", "workload", "deployment", "load", "emulated")
+POINT_LABELS = ("experiment", "workload", "deployment", "load", "emulated", "simulated")
 
 
 def exposition(watched: Watched) -> bytes:
@@ -146,14 +146,18 @@ def _labels(point: PointDocument) -> tuple[str, ...]:
     head = point.point.head
     load = load_text(head.control, head.level)
     emulated = str(point.point.emulated).lower()
-    return head.experiment, head.workload, point.label, load, emulated
+    simulated = str(point.point.simulated).lower()
+    return head.experiment, head.workload, point.label, load, emulated, simulated
 
 
 def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDocument]) -> None:
     best = Gauge(
         "orchestrator_best_throughput",
         "Throughput of the best deployment under the limits, in `unit`",
-        ("experiment", "workload", "model", "hardware", "slo", "deployment", "unit", "certain"),
+        (
+            *("experiment", "workload", "model", "hardware", "slo", "deployment", "unit"),
+            *("certain", "simulated"),
+        ),
         registry=registry,
     )
     for document in comparisons:
@@ -170,4 +174,5 @@ def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDo
             winner.label,
             document.unit,
             str(comparison.certain).lower(),
+            str(comparison.simulated).lower(),
         ).set(winner.throughput.estimate)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.points import Attained, Repeat, StoredPoint, attained
+from orchestrator.analysis.points import Attained, Repeat, StoredPoint, attained_by
 from orchestrator.analysis.slo import JOINT, Verdicts, shares
 from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
 from orchestrator.results.records import LaunchRow, PointHead
@@ -126,8 +126,8 @@ def _results_of_repeat(repeat: Repeat, slos: Sequence[Slo]) -> tuple[SloResult, 
         return tuple(SloResult(slo, (), (), 0.0) for slo in slos)
     window_s = _window_s(repeat)
     return tuple(
-        SloResult(slo, attained([verdicts]), (verdicts,), window_s)
-        for slo, verdicts in zip(slos, repeat.verdicts, strict=True)
+        SloResult(slo, attained_by([repeat], index), (repeat.verdicts[index],), window_s)
+        for index, slo in enumerate(slos)
     )
 
 

@@ -29,9 +29,11 @@ class PredictionComparison:
 
 
 def compare_with_prediction(point: StoredPoint) -> PredictionComparison | None:
-    """None if the plan predicted nothing for this level, or nothing was measured."""
+    """None if the plan predicted nothing for this level, or nothing was measured: what is simulated
+    is a prediction itself.
+    """
     factors = point.deployment.prediction.error_factors
-    if not point.used or factors is None:
+    if not point.used or factors is None or point.simulated:
         return None
     predicted = _predicted_at(point, point.deployment.prediction.levels)
     if predicted is None:

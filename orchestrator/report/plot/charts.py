@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import listed
-from orchestrator.report.columns import column_named
+from orchestrator.report.columns import SIMULATED_BESIDE_MEASURED, column_named
 from orchestrator.report.plot import look
 from orchestrator.report.plot.points import (
+    MODEL_ERRORS,
     MOST_CURVES,
     Frame,
     PlottedPoint,
@@ -38,7 +40,8 @@ def curve(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws a figure of each deployment over load, with its 95 % intervals as bands.
+    """Draws a figure of each deployment over load, with its 95 % intervals as bands; of what was
+    simulated a band is where nine in ten measurements lie by the model's known error.
 
     ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI. ``y``,
     ``x``: names of columns (``ttft_ms.p99``, ``attainment``). A band is drawn where ``y`` has an
@@ -61,9 +64,11 @@ def curve(
 
 
 def needed_columns(y: str, x: str = "level") -> list[str]:
-    """The columns of one picture of curves, with the interval of ``y`` where it has one."""
+    """The columns of one picture of curves, with the interval of ``y`` where it has one, and how far
+    off what is simulated may be.
+    """
     bounds = [f"{y}.{bound}" for bound in ("lower", "upper")]
-    return [x, y, *(bound for bound in bounds if column_named(bound) is not None)]
+    return [x, y, *(bound for bound in bounds if column_named(bound) is not None), *MODEL_ERRORS]
 
 
 def draw_curves(axes: Axes, series: Sequence[Series], y: str, x: str = "level") -> None:
@@ -98,17 +103,39 @@ def _draw_curve(axes: Axes, series: Series, points: Sequence[PlottedPoint], y: s
         markerfacecolor="white",
         linestyle="none",
     )
-    lower, upper = f"{y}.lower", f"{y}.upper"
-    bounded = [point for point in points if _has_numbers(point, lower, upper)]
+    bounded = [each for each in (_bounded(point, y) for point in points) if each is not None]
     if bounded:
         axes.fill_between(
-            _numbers(bounded, x),
-            _numbers(bounded, lower),
-            _numbers(bounded, upper),
+            np.array([each.point.numbers[x] for each in bounded]),
+            np.array([each.lower for each in bounded]),
+            np.array([each.upper for each in bounded]),
             color=colour,
             alpha=look.BAND_OPACITY,
             linewidth=0,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A point with the band around one of its figures."""
+
+    point: PlottedPoint
+    lower: float
+    upper: float
+
+
+def _bounded(point: PlottedPoint, y: str) -> _Bounded | None:
+    """With the interval of the figure; a latency has one where it was simulated: what the model's
+    error allows. None: there is none.
+    """
+    if _has_numbers(point, f"{y}.lower", f"{y}.upper"):
+        return _Bounded(point, point.numbers[f"{y}.lower"], point.numbers[f"{y}.upper"])
+    column = column_named(y)
+    error = "model_error.ttft" if "ttft" in y else "model_error.others"
+    if column is None or column.unit != "ms" or not _has_numbers(point, error):
+        return None
+    value, factor = point.numbers[y], point.numbers[error]
+    return _Bounded(point, value / factor, value * factor)
 
 
 def curve_handles(series: Sequence[Series]) -> list[Any]:
@@ -135,9 +162,10 @@ def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
     """Draws tokens/s that a user sees against tokens/s per GPU or core, and the line of the points
     that no other beats (those of ``orchestrator.frontier``).
 
-    Upright lines are 95 % intervals. ``points`` and ``ax``: as for ``curve``. Eight deployments
-    have colours, those of the frontier first; the others are grey. Raises InputError for points of
-    several workloads, which do not compare.
+    Upright lines are 95 % intervals, of simulated points those of the model's error. ``points`` and
+    ``ax``: as for ``curve``. Eight deployments have colours, those of the frontier first; the others
+    are grey. Raises InputError for points of several workloads, and for simulated beside measured
+    ones: they do not compare.
     """
     look.check_matplotlib()
     plotted = points_of(points)
@@ -147,6 +175,8 @@ def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
             f"points of the workloads {listed(workloads)} do not compare: plot those of one, such"
             f' as points[points["workload"] == {workloads[0]!r}]'
         )
+    if len({point.simulated for point in plotted}) > 1:
+        raise InputError(SIMULATED_BESIDE_MEASURED)
     series = series_of(plotted)
     axes = look.new_axes() if ax is None else ax
     draw_frontier(axes, series)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestrator.analysis.intervals import Interval, share_interval
+from orchestrator.analysis.intervals import Interval, interval_of_model, share_interval
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.request_values import stored_limit_values
 from orchestrator.analysis.slo import LimitValues
@@ -150,8 +151,33 @@ def line_of(store: Store, point: StoredPoint, label: str, latency: str) -> Line 
         interval = share_interval(met, starts)
         if interval is None:
             return None
+        if point.simulated:
+            interval = _within_model_error(interval.estimate, repeats, limit, second, point)
         shares.append(interval)
     return Line(label, seconds * 1e3, shares) if shares else None
+
+
+def _within_model_error(
+    estimate: float,
+    repeats: Sequence[LimitValues],
+    limit: str,
+    second: float,
+    point: StoredPoint,
+) -> Interval:
+    """A share that was simulated, between those of latencies that are longer and that are shorter
+    by the factor that nine in ten measurements lie within.
+    """
+    error = point.model_error
+    if error is None:
+        return interval_of_model(estimate, math.nan, math.nan)
+    factor = error.ttft if limit == "ttft" else error.tpot
+    lower = _share_within(repeats, limit, second / factor)
+    return interval_of_model(estimate, lower, _share_within(repeats, limit, second * factor))
+
+
+def _share_within(repeats: Sequence[LimitValues], limit: str, second: float) -> float:
+    met = [values.ok & (values.seconds[limit] <= second) for values in repeats]
+    return float(np.concatenate(met).mean())
 
 
 def _vertices(seconds_of_repeats: Sequence[Floats]) -> Floats:

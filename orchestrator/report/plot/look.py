@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError
 from orchestrator.report.columns import column_named
+from orchestrator.report.origin import badge_of
 from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint, Series
 from orchestrator.report.words import short_model
 
@@ -110,12 +111,10 @@ def title_of(points: Sequence[PlottedPoint]) -> str:
     models = _listed({short_model(point.model): None for point in points})
     hardware = _listed({point.hardware: None for point in points if point.hardware})
     place = f" on {hardware}" if hardware else ""
-    emulated = [point.emulated for point in points]
-    badge = ""
-    if all(emulated):
-        badge = " (emulated)"
-    elif any(emulated):
-        badge = " (some emulated)"
+    badges = {badge_of(point): None for point in points}
+    badge = next(iter(badges))
+    if len(badges) > 1:
+        badge = f" (some {' and '.join(each.strip(' ()') for each in badges if each)})"
     return f"{workloads} of {experiments}: {models}{place}{badge}"
 
 
@@ -134,12 +133,15 @@ def left_out_text(labels: Sequence[str], how: str = "not drawn") -> str:
 
 def curves_note(series: Sequence[Series], how: str = "not drawn") -> str:
     """What curves over load leave out, after ``how``: deployments that are too many, and points
-    with all requests due at once; empty where that is nothing.
+    with all requests due at once; and what the bands of simulated points are. Empty where that is
+    nothing.
     """
     notes = [left_out_text([each.label for each in series], how)]
     at_once = at_once_text(series)
     if at_once:
         notes.append(f"{how}: {at_once}")
+    if any(point.simulated for each in series for point in each.points):
+        notes.append("bands of simulations: 9 in 10 measurements, by the model's error")
     return "; ".join(note for note in notes if note)
 
 

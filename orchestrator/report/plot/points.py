@@ -18,6 +18,7 @@ from orchestrator.base.registry import did_you_mean
 from orchestrator.base.text import grouped
 from orchestrator.report.columns import column_named, column_names
 from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.origin import badge_of
 from orchestrator.report.selection import experiments, with_limits
 from orchestrator.report.text import plain
 from orchestrator.results.root import open_results
@@ -29,7 +30,11 @@ _NAMES = (
     *("control", "validity"),
 )
 _NUMBERS = ("level", "per_user", "per_device", "per_device.lower", "per_device.upper")
-COLUMNS = (*_NAMES, "emulated", *_NUMBERS)  # what every picture of points needs
+_FLAGS = ("emulated", "simulated")
+# factors of what is simulated; frames have them on request
+MODEL_ERRORS = ("model_error.ttft", "model_error.others")
+# what every picture of points needs
+COLUMNS = (*_NAMES, *_FLAGS, *_NUMBERS)
 Frame = Any  # pandas.DataFrame, polars.DataFrame or pyarrow.Table
 
 
@@ -40,6 +45,7 @@ class SeriesKey:
     experiment: str
     workload: str
     deployment_id: str
+    simulated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +62,12 @@ class PlottedPoint:
     control: str
     validity: str
     emulated: bool
+    simulated: bool
     numbers: Mapping[str, float]
 
     @property
     def key(self) -> SeriesKey:
-        return SeriesKey(self.experiment, self.workload, self.deployment_id)
+        return SeriesKey(self.experiment, self.workload, self.deployment_id, self.simulated)
 
     @property
     def is_valid(self) -> bool:
@@ -126,6 +133,8 @@ def _points_of_frame(frame: Frame, more_columns: Iterable[str]) -> list[PlottedP
     columns = {}
     for name in (*COLUMNS, *more_columns):
         if name not in column_names_of(frame):
+            if name in MODEL_ERRORS:
+                continue
             raise InputError(
                 f"this frame has no column {name!r}; orchestrator.points(uri) has those that"
                 " pictures need"
@@ -147,13 +156,19 @@ def values_of(frame: Frame, name: str) -> list[Any]:
 
 
 def _points(columns: Mapping[str, Sequence[object]]) -> list[PlottedPoint]:
-    numeric = [name for name in columns if name not in _NAMES and name != "emulated"]
+    numeric = [name for name in columns if name not in (*_NAMES, *_FLAGS)]
     points = []
     for row in range(len(columns["point_id"])):
         names = {name: _text(columns[name][row]) for name in _NAMES}
         numbers = {name: number_of(columns[name][row]) for name in numeric}
-        is_emulated = columns["emulated"][row] is True
-        points.append(PlottedPoint(**names, emulated=is_emulated, numbers=numbers))
+        points.append(
+            PlottedPoint(
+                **names,
+                emulated=columns["emulated"][row] is True,
+                simulated=columns["simulated"][row] is True,
+                numbers=numbers,
+            )
+        )
     return points
 
 
@@ -216,5 +231,7 @@ def _labels(groups: Sequence[Sequence[PlottedPoint]]) -> list[str]:
             values = {getattr(namesake, name) for namesake in same_name[point.deployment]}
             if len(values) > 1:
                 label += f", {getattr(point, name)}"
+        if len({namesake.simulated for namesake in same_name[point.deployment]}) > 1:
+            label += badge_of(point)
         labels.append(label)
     return labels

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import StoredPoint, attained, complete, load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.results.store import Store
+from orchestrator.spec.load import Slo
+from tests.unit.report.stores import SOURCE, commit_simulation
 from tests.unit.results.builders import (
     commit_launch,
     commit_measurement,
@@ -193,3 +197,34 @@ def test_the_oldest_attempt_describes_a_deployment_in_any_order(
     points = load_points(Store.open(str(tmp_path), "exp"))
     assert [point.deployment.label for point in points] == ["label 0"] * 3
     assert {point.deployment.usd_per_hour for point in points} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("ttft", "interval"),
+    [(0.04, (0.0, 0.0)), (0.09, (0.0, 1.0)), (0.15, (0.0, 1.0)), (0.3, (1.0, 1.0))],
+)
+def test_the_attainment_of_a_simulation_lies_between_those_of_longer_and_shorter_latencies(
+    store: Store, ttft: float, interval: tuple[float, float]
+) -> None:
+    commit_simulation(store)  # a TTFT of 100 ms at 2 in flight, right to a factor of 2
+    point = load_points(store, Slo(name="x", ttft=ttft, attainment=0.9))[0]
+    assert point.simulated and point.attainment is not None
+    assert (point.attainment.lower, point.attainment.upper) == interval
+    assert point.attainment.estimate == float(ttft >= 0.1)
+
+
+def test_the_throughput_of_a_simulation_is_right_to_the_factor_of_its_model(store: Store) -> None:
+    commit_simulation(store)
+    point = load_points(store)[0]
+    rate = point.output_token_throughput()
+    assert rate is not None and rate.confidence == 0.9
+    assert (rate.lower, rate.upper) == (rate.estimate / 1.25, rate.estimate * 1.25)
+    assert point.model_error == ErrorFactors(2.0, 1.25, SOURCE)
+
+
+def test_a_model_that_was_never_compared_gives_no_interval(store: Store) -> None:
+    commit_simulation(store, error=None)
+    point = load_points(store, Slo(name="x", ttft=0.1, attainment=0.9))[0]
+    rate = point.output_token_throughput()
+    assert rate is not None and math.isnan(rate.lower) and math.isnan(rate.upper)
+    assert point.attainment is not None and math.isnan(point.attainment.lower)

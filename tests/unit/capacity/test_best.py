@@ -595,6 +595,35 @@ def test_what_an_emulator_answered_is_never_ranked_with_the_rest(sweep: Sweep) -
     assert shown == [(False, ["label-d1"]), (True, ["label-d0"])]
 
 
+def test_what_was_simulated_is_marked_and_never_ranked_with_the_rest(sweep: Sweep) -> None:
+    for name, level in (("d0", 20), ("d1", 10)):
+        sweep.deployment(name)
+        sweep.level(name, level, simulated=name == "d0")
+    measured, simulated = sweep.comparisons()
+    assert [each["deployment"] for each in measured["ranking"]] == ["label-d1"]
+    assert [each["deployment"] for each in simulated["ranking"]] == ["label-d0"]
+    assert [each["simulated"] for each in (measured, simulated)] == [False, True]
+    assert [each["ranking"][0]["simulated"] for each in (measured, simulated)] == [False, True]
+
+
+def test_a_simulation_is_never_certain_and_names_those_within_the_error_of_its_model(
+    sweep: Sweep,
+) -> None:
+    within = {"error": {"within": {"ttft": 2.0, "tpot": 1.25}, "source": "s"}}
+    for name, level in (("d0", 20), ("d1", 16), ("d2", 2)):
+        sweep.deployment(name, predicted_json=json.dumps(within))
+        sweep.level(name, level, simulated=True)
+    answer = sweep.best()
+    assert not answer["certain"]
+    value = answer["winner"]["value"]
+    assert answer["winner"]["interval"] == [value / 1.25, value * 1.25]
+    assert answer["why"].startswith("not certain: simulated: label-d1 is behind label-d0 by less")
+    assert answer["decide"][0] == (
+        "measure these 2 (orchestrator run --shortlist 2 --simulated RESULTS)"
+    )
+    assert "start" not in " ".join(answer["decide"])  # a model does the same at each start
+
+
 def test_repeats_are_pooled_and_the_bad_ones_left_out(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, repeat=0, point_id="p")

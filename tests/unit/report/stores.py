@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.sweep.commit import commit_launch, launch_row
-from tests.unit.plan.test_current import planned
+from tests.unit.plan.test_current import commit, planned
 
 
 def points_of(store: Store) -> list[StoredPoint]:
     """The current points, judged by the limits of the file."""
     experiment = StoredExperiment(store)
     return list(experiment.points(*experiment.slos).current)
+
+
+SOURCE = "published points of vllm on Hopper GPUs, 2025-06"
+MODEL_ERROR = {
+    "ttft": 0.4,
+    "tpot": 0.1,
+    "source": SOURCE,
+    "within": {"ttft": 2.0, "tpot": 1.25},
+    "counted": True,
+}
+
+
+def commit_simulation(store: Store, error: dict[str, Any] | None = MODEL_ERROR) -> None:
+    """Two simulated deployments at 2 and 4 in flight. The TTFT is 100 ms at 2 and 140 ms at 4.
+    ``error``: of the model; None: not known.
+    """
+    plan = planned(levels=[2, 4])
+    known = {} if error is None else {"error": error}
+    deployments = [
+        deployment.model_copy(update={"predicted": {**(deployment.predicted or {}), **known}})
+        for deployment in plan.deployments
+    ]
+    plan = plan.model_copy(update={"deployments": tuple(deployments)})
+    store.write_plan(plan.to_json())
+    for point in plan.points:
+        ttft_ms = 100 if point.level.value == 2 else 140
+        commit(store, plan, point, ttft_ms=ttft_ms, simulated=True)
 
 
 def commit_answers(store: Store, *token_ids: tuple[int, ...]) -> None:

@@ -25,11 +25,12 @@ from orchestrator.report.as_json import comparison_fields
 from orchestrator.report.documents.answer import AnswerDocument, answer_document
 from orchestrator.report.form import MarkdownForm, TextForm
 from orchestrator.report.selection import answers, limits
+from orchestrator.report.text import SIMULATED
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row
 from tests.unit.plan.test_current import FILE, VALUES, commit, planned, run
-from tests.unit.report.stores import commit_answers
+from tests.unit.report.stores import SOURCE, commit_answers, commit_simulation
 
 SLOS = "interactive: {ttft: 150ms, attainment: 0.9}, tight: {ttft: 1ms, attainment: 0.9}"
 
@@ -194,6 +195,24 @@ def test_what_was_emulated_is_said_once(store: Store) -> None:
     assert text.splitlines()[0].startswith("chat of exp: some-org/m on cpu (emulated)")
     assert text.count("emulated") == 2
     assert "\nemulated: an emulator answered" in text
+
+
+def test_what_was_simulated_has_the_model_error_as_its_intervals_and_is_measured_next(
+    store: Store,
+) -> None:
+    commit_simulation(store)
+    for text in (best_of(store, "interactive", 80), end_of_sweep(store, 80)):
+        assert "chat of exp: some-org/m on cpu (simulated)" in text
+        assert "63.1-98.6)" in text  # of 78.9
+        doubt = "within model error (emulator seqs=8); to decide: run --shortlist 2"
+        assert f"\nnot certain: {doubt}\n" in text
+        assert "one start" not in text
+        lines = text.splitlines()
+        begin = lines.index(SIMULATED)
+        assert lines[begin + 1 : begin + 3] == [
+            "intervals: 9 in 10 measurements within 2.00x (TTFT), 1.25x (all else)",
+            f"  model's error by {SOURCE}",
+        ]
 
 
 def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> None:

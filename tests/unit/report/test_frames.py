@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import orchestrator
 from orchestrator.base.errors import InputError
+from orchestrator.report.arrow_frames import as_frame
 from orchestrator.report.capacity_columns import USUAL_OF_CAPACITIES
 from orchestrator.report.columns import USUAL
 from orchestrator.report.formats import flat
@@ -22,7 +24,7 @@ from orchestrator.report.ranked_columns import USUAL_OF_RANKED
 from orchestrator.report.repeat_columns import USUAL_OF_REPEATS
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import commit, invoke, planned, run
-from tests.unit.report.stores import commit_answers
+from tests.unit.report.stores import commit_answers, commit_simulation
 from tests.unit.report.test_capacity_table import PREDICTED, searched
 from tests.unit.results.builders import commit_measurement, deployment_row, request
 
@@ -285,6 +287,21 @@ def test_the_frontier_leaves_out_rows_whose_devices_are_not_known(
     assert list(orchestrator.frontier(points)["point_id"]) == [points["point_id"][0]]
     points["per_device"] = None
     assert orchestrator.frontier(points).empty
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_simulated_points_have_no_frontier_with_measured_ones(
+    library: Any, measured: Store, tmp_path: Path
+) -> None:
+    simulation = Store.open(str(tmp_path / "simulation"), "exp")
+    commit_simulation(simulation)
+    simulated = orchestrator.points(simulation.uri, library=library)
+    assert {row["simulated"] for row in rows_of(simulated)} == {True}
+    assert len(orchestrator.frontier(simulated)) >= 1
+    points = orchestrator.points(measured.uri, library="arrow")
+    both = pa.concat_tables([points, orchestrator.points(simulation.uri, library="arrow")])
+    with pytest.raises(InputError, match="simulated points do not compare with measured ones"):
+        orchestrator.frontier(as_frame(both, library))
 
 
 def test_a_library_that_is_not_there_says_what_to_install(

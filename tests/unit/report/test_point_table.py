@@ -24,9 +24,10 @@ from orchestrator.report.point_table import (
     load_runs_text,
     points_text,
 )
-from orchestrator.report.text import EMULATED, Column
+from orchestrator.report.text import EMULATED, SIMULATED, Column
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
+from tests.unit.report.stores import commit_simulation
 from tests.unit.results.builders import commit_measurement, deployment_row, request
 
 HOLDS = Slo(name="fast", ttft=0.15, attainment=0.9)
@@ -212,6 +213,18 @@ def test_emulated_is_said_in_the_heading_and_below_and_not_in_the_rows(store: St
     lines = shown(store)
     assert lines[0] == "chat of exp: m on h100 (emulated)"
     assert [line for line in lines[1:] if "emulated" in line] == [EMULATED]
+
+
+def test_simulated_is_said_in_the_heading_and_below_and_intervals_are_the_models(
+    store: Store,
+) -> None:
+    commit_simulation(store)
+    lines = shown(store)
+    assert lines[0] == "chat of exp: some-org/m on cpu (simulated)"
+    text = "\n".join(lines)
+    assert "9 in 10" in text and "95 %" not in text and "63.4-99.0" in text
+    assert lines.count(SIMULATED) == 1
+    assert lines[-1] == "4 points simulated, 0 failed"
 
 
 @pytest.mark.parametrize("width", [80, 110, 160])

@@ -37,7 +37,7 @@ def a_point(
         "deployment": SimpleNamespace(prediction=predicted, label="tp=2"),
         "head": SimpleNamespace(workload="chat", control=control, level=level),
         "figures": SimpleNamespace(**medians, output_token_throughput=rate),
-        "used": (1,), "validity": "valid", "emulated": False,
+        "used": (1,), "validity": "valid", "emulated": False, "simulated": False,
     }  # fmt: skip
     return SimpleNamespace(**values | changes)
 

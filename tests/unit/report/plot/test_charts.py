@@ -48,6 +48,7 @@ def row(deployment: str = "tp=1", level: float = 2.0, **given: Any) -> dict[str,
         "control": "concurrency",
         "validity": "valid",
         "emulated": False,
+        "simulated": False,
         "level": level,
         "per_user": 300.3 / level,
         "per_device": tokens,
@@ -100,6 +101,25 @@ def test_a_curve_and_its_band_are_the_numbers_of_the_frame(library: Any) -> None
             (each["level"], each[f"{y}.{end}"]) for each in of_label for end in ("lower", "upper")
         }
         assert band == ends
+
+
+def test_a_simulated_latency_has_the_model_error_as_its_band() -> None:
+    errors = {"simulated": True, "model_error.ttft": 2.0, "model_error.others": 1.25}
+    rows = frame(row(level=2.0, **errors), row(level=4.0, **errors))
+    axes = plot.curve(rows, "ttft_ms.p99")
+    (band,) = bands(axes)
+    assert band == {(2.0, 10.1), (2.0, 40.4), (4.0, 20.2), (4.0, 80.8)}
+    assert axes.get_title().endswith(" (simulated)")
+    assert "9 in 10 measurements" in legend_texts(axes)[-1]
+
+
+def test_simulated_points_stand_beside_measured_ones_and_share_no_frontier() -> None:
+    rows = frame(row(), row(simulated=True), row(level=4.0, simulated=True))
+    axes = plot.curve(rows)
+    assert {"tp=1", "tp=1 (simulated)"} <= {*legend_texts(axes)}
+    assert axes.get_title().endswith(" (some simulated)")
+    with pytest.raises(InputError, match="simulated points do not compare with measured ones"):
+        plot.frontier(rows)
 
 
 def test_a_figure_without_intervals_has_no_band() -> None:
