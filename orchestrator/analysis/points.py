@@ -286,6 +286,14 @@ class StoredPoint:
         slos = len(self.used[0].verdicts)
         return tuple(attained_by(self.used, slo_index) for slo_index in range(slos))
 
+    def under(self, slo_index: int) -> StoredPoint:
+        """The point as if it were judged by one of its SLOs alone."""
+        repeats = [
+            replace(repeat, verdicts=repeat.verdicts[slo_index : slo_index + 1])
+            for repeat in self.repeats
+        ]
+        return replace(self, repeats=tuple(repeats))
+
     @property
     def tests(self) -> tuple[Attained, ...]:
         """The results under the first SLO; empty without an SLO or without requests."""

@@ -2,6 +2,8 @@
 and which limits and prices apply.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -39,6 +41,13 @@ class Points:
 
     current: tuple[StoredPoint, ...]
     superseded: tuple[StoredPoint, ...]
+
+    def under(self, slo_index: int) -> Points:
+        """The points as if they were judged by one of their SLOs alone."""
+        return Points(
+            current=tuple(point.under(slo_index) for point in self.current),
+            superseded=tuple(point.under(slo_index) for point in self.superseded),
+        )
 
 
 class StoredExperiment:

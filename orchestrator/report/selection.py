@@ -117,14 +117,19 @@ def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[Experi
     return named
 
 
-def answers(judged: Iterable[ExperimentLimits], per: Per | None = None) -> Answers:
+def answers(
+    judged: Iterable[ExperimentLimits],
+    per: Per | None = None,
+    read: Iterable[JudgedExperiment] = (),
+) -> Answers:
     """Each experiment's rankings under its SLOs. ``judged``: from ``limits``; ``per``: see
-    ``ComparisonRules``.
+    ``ComparisonRules``; ``read``: experiments whose points were read already.
 
     An SLO that needs a deleted table is left out, and said to be unanswered. Raises InputError
     where that leaves none.
     """
     every = list(judged)
+    read_by_name = {each.experiment.name: each for each in read}
     rankings = _ranked_together(every)
     comparisons: list[Comparison] = []
     latest_points: dict[str, Points] = {}
@@ -135,7 +140,8 @@ def answers(judged: Iterable[ExperimentLimits], per: Per | None = None) -> Answe
         for slo in ranking.slos:
             try:
                 for experiment in ranking.experiments:
-                    latest_points[experiment.name] = experiment.points(slo)
+                    points_under_slo = _points_under(slo, experiment, read_by_name)
+                    latest_points[experiment.name] = points_under_slo
             except InputError as error:
                 problem = error
                 for name in names:
@@ -158,6 +164,18 @@ def answers(judged: Iterable[ExperimentLimits], per: Per | None = None) -> Answe
             for each in every
         ),
     )
+
+
+def _points_under(
+    slo: Slo, experiment: StoredExperiment, read: Mapping[str, JudgedExperiment]
+) -> Points:
+    """The experiment's points, judged by this SLO alone. Raises InputError where it needs a table
+    that was deleted.
+    """
+    judged = read.get(experiment.name)
+    if judged is None or slo not in judged.slos:
+        return experiment.points(slo)
+    return judged.points.under(judged.slos.index(slo))
 
 
 def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]:

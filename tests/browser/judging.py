@@ -180,13 +180,9 @@ def _slo_of(page_stops: Mapping[str, list[float]], choices: Choices) -> Slo:
 
 def _judged_alone(points: Points, place: int, prices: Mapping[str, float]) -> Points:
     """The points as if one of the SLOs were the only one that they were judged by."""
-    current = []
-    for point in points.current:
-        repeats = [
-            replace(repeat, verdicts=repeat.verdicts[place : place + 1]) for repeat in point.repeats
-        ]
-        current.append(replace(_at_a_price(point, prices), repeats=tuple(repeats)))
-    return Points(tuple(current), points.superseded)
+    under = points.under(place)
+    current = tuple(_at_a_price(point, prices) for point in under.current)
+    return Points(current, under.superseded)
 
 
 def _at_a_price(point: StoredPoint, prices: Mapping[str, float]) -> StoredPoint:

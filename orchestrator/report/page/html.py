@@ -135,7 +135,7 @@ def page_content(
     Raises InputError if they hold more requests than a browser can judge.
     """
     judged = list(with_limits(None, stored))
-    ranked = answers(limits(None, stored))
+    ranked = answers(limits(None, stored), read=judged)
     document = PageDocument(
         uri=uri,
         created=datetime.now(UTC),

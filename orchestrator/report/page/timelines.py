@@ -12,7 +12,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from orchestrator.analysis.attempt_summary import CommittedAttempt, read_attempt
+from orchestrator.analysis.attempt_summary import CommittedAttempt, attempt_of_rows
 from orchestrator.analysis.points import Repeat, StoredPoint
 from orchestrator.analysis.requests import request_arrays
 from orchestrator.analysis.throughput import basis, output_tokens_by
@@ -145,7 +145,14 @@ def _read(store: Store, repeat: Repeat) -> CommittedAttempt | None:
     if manifest is None:
         return None
     try:
-        return read_attempt(store, manifest)
+        return attempt_of_rows(
+            store,
+            manifest,
+            point=repeat.head,
+            deployment=None,  # it tells nothing about time
+            requests=store.lazy_rows("requests", manifest),
+            engine_metrics=store.read_manifests("engine_metrics", [manifest]),
+        )
     except DamagedError as error:
         store.leave_out(repeat.head.ids, str(error))
         return None

@@ -16,7 +16,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.answer_table import View, answer_text
 from orchestrator.report.form import TextForm
-from orchestrator.report.selection import answers, check_prices, limits, parse_prices
+from orchestrator.report.selection import answers, check_prices, limits, parse_prices, with_limits
 from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -167,3 +167,19 @@ def test_a_price_of_hardware_that_is_not_there_is_refused(store: Store, tmp_path
 def test_a_price_of_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="--price 'h100=0'"):
         parse_prices(["h100=0"])
+
+
+def test_points_that_were_read_already_are_not_read_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(store, planned(levels=[2, 4]))
+    stored = [StoredExperiment(store)]
+    expected = answers(limits(None, stored)).comparisons
+    read = list(with_limits(None, stored))
+    monkeypatch.setattr(StoredExperiment, "points", None)
+    comparisons = answers(limits(None, stored), read=read).comparisons
+    assert [each.slo.name for each in comparisons] == ["interactive", "tight"]
+    for comparison, as_expected in zip(comparisons, expected, strict=True):
+        ranking = [(each.label, each.attainment) for each in comparison.ranking]
+        assert ranking == [(each.label, each.attainment) for each in as_expected.ranking]
+        assert comparison.certainty is as_expected.certainty
