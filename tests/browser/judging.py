@@ -17,7 +17,7 @@ from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.page.payload import LATENCIES
-from orchestrator.report.words import level_text
+from orchestrator.report.words import level_text, ranked_mark
 from orchestrator.spec.load import Per, Slo
 
 TRIPLES = 500
@@ -30,7 +30,7 @@ JUDGED = """
   const { judged, ranking, open } = app.judgedNow();
   return {
     ranking: ranking.map((ranked) => [
-      ranked.deployment.label, ranked.noneFails, ranked.judged.point.level,
+      ranked.deployment.label, ranked.mark, ranked.judged.point.level,
       ...interval(ranked.throughput), ...interval(ranked.judged.attainment)]),
     attainment: Object.fromEntries(judged.map((each) => [each.point.point_id, interval(each.attainment)])),
     open: Object.fromEntries(open.map((each) => [each.deployment.label, each.levels.map((level) => level.load)])),
@@ -120,7 +120,7 @@ def _compare(
     ranking = comparison.ranking
     assert [row[0] for row in found["ranking"]] == [each.label for each in ranking], choices
     for row, each in zip(found["ranking"], ranking, strict=True):
-        assert row[1] == each.lower_bound_only, (choices, row)
+        assert row[1] == ranked_mark(each), (choices, row)
         figures = [each.point.head.level, *bounds(each.throughput), *bounds(each.attainment)]
         assert row[2:] == pytest.approx(figures, abs=1e-9, rel=1e-9), (choices, row)
     shares = {point.head.point_id: point.attainment for point in points.current}

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.selection import answers, experiments, limits
+from orchestrator.report.words import ranked_load_text, ranked_mark
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Per
@@ -105,13 +106,13 @@ def test_under_the_limits_of_the_file_a_search_is_ranked_by_its_claims(opened, u
     comparisons = answers(limits(None, [experiment])).comparisons
     comparison = comparison_of(opened, 0, comparisons)
     rows = opened.evaluate(
-        """app.shown.result.ranking.map((ranked) => [ranked.deployment.label, ranked.noneFails,
+        """app.shown.result.ranking.map((ranked) => [ranked.deployment.label, ranked.load, ranked.mark,
           ranked.throughput.estimate, ranked.throughput.lower, ranked.throughput.upper])"""
     )
     assert len(rows) == len(comparison.ranking) > 0
     for row, ranked in zip(rows, comparison.ranking, strict=True):
-        assert row[:2] == [ranked.label, ranked.lower_bound_only]
-        assert row[2:] == pytest.approx(bounds(ranked.throughput), rel=1e-9)
+        assert row[:3] == [ranked.label, ranked_load_text(ranked), ranked_mark(ranked)]
+        assert row[3:] == pytest.approx(bounds(ranked.throughput), rel=1e-9)
 
 
 def test_a_probe_that_ended_early_fails_stricter_limits_too(opened):
@@ -130,7 +131,7 @@ def test_a_probe_that_ended_early_fails_stricter_limits_too(opened):
           const limits = Object.fromEntries(judge.LATENCIES.map((name) => [name, slo.stops[name] ?? none]));
           const noLimits = Object.fromEntries(judge.LATENCIES.map((name) => [name, none]));
           const asked = { target: slo.attainment, per: "deployment", price: null };
-          return [limits, noLimits].map((each) => judged.judge({ ...asked, limits: each }).ranking[0]?.noneFails);
+          return [limits, noLimits].map((each) => judged.judge({ ...asked, limits: each }).ranking[0]?.mark);
         }"""
     )
-    assert marks == [False, True]
+    assert marks == ["", "not the limit"]

@@ -466,7 +466,7 @@ const app = (() => {
     });
     let ranking = judge.rankedTogether(results);
     if (group().searched && isAsked()) {
-      const claimed = rankedGroups.flatMap((index, place) => judgeOf(index).claimed(slo, results[place].judged, per, null));
+      const claimed = rankedGroups.flatMap((index, place) => judgeOf(index).claimed(slo, results[place].judged));
       ranking = claimed.sort((first, second) => first.place - second.place);
     }
     return { judged: results[0].judged, ranking, open: results.flatMap((result) => result.open) };

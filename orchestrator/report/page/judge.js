@@ -7,6 +7,7 @@
 const judge = (() => {
   const LATENCIES = ["ttft", "tpot", "e2e"];
   const NO_LIMIT = 254;      // the limit that every answered request meets; those without an answer have bin 255
+  const NOT_THE_LIMIT = "not the limit";  // a load above which none was judged
   const BINS = 256;
   const BATCHES = 10;
   const MOST_OF_16_BITS = 65535;
@@ -333,33 +334,25 @@ const judge = (() => {
         if (levels.length > 0 || near.length > 0) open.push({ deployment, levels, near });
         const divisor = divisorOf(deployment, per, price);
         if (best === null || divisor === null) return;
-        ranking.push(this.ranked(index, best, divisor));
+        const throughput = scaled(best.judged.throughput, 1 / divisor);
+        ranking.push({ group: this.group, deployment, index, ...best, throughput });
       });
       ranking.sort(comparedRanked);
       return { judged, ranking, open };
     }
 
-    ranked(index, { judged, noneFails }, divisor) {
-      return {
-        group: this.group,
-        deployment: this.group.deployments[index],
-        index,
-        judged,
-        throughput: scaled(judged.throughput, 1 / divisor),
-        noneFails,
-      };
-    }
-
-    /* The deployments of a searched workload in the order of their claims, as Python ranked them
-       under one SLO of the file. judged: all points under its limits. */
-    claimed(slo, judged, per, price) {
+    /* The deployments of a searched workload as Python ranked them under one SLO of the file, by
+       claims and estimates. judged: all points under its limits. */
+    claimed(slo, judged) {
       const ofPoints = new Map(judged.map((each) => [each.point.point_id, each]));
       const claims = this.group.slos[slo]?.claims ?? [];
-      return claims.map((claim) => {
-        const divisor = divisorOf(this.group.deployments[claim.deployment], per, price);
-        const best = { judged: ofPoints.get(claim.point_id), noneFails: claim.lower_bound_only };
-        return { place: claim.place, ...this.ranked(claim.deployment, best, divisor) };
-      });
+      return claims.map((claim) => ({
+        ...claim,
+        group: this.group,
+        deployment: this.group.deployments[claim.deployment],
+        index: claim.deployment,
+        judged: ofPoints.get(claim.point_id),
+      }));
     }
 
     judgedPoints(limits, target) {
@@ -400,7 +393,7 @@ const judge = (() => {
 
     /* What is known of one deployment. points: judged; missing: its levels that nobody measured.
 
-       best: {judged, noneFails}, the highest level that holds, of the control where that gives the
+       best: {judged, load, mark}, the highest level that holds, of the control where that gives the
        most throughput; null: none holds. levels: {load, why} of levels above what holds that could
        hold as well; near: loads of those that fail by no more than chance. */
     answerOf(points, missing) {
@@ -414,7 +407,8 @@ const judge = (() => {
         answer.near.push(...above.near);
         if (highest === null || highest.throughput === null) continue;
         const most = answer.best?.judged.throughput.estimate ?? -Infinity;
-        if (highest.throughput.estimate > most) answer.best = { judged: highest, noneFails: above.noneFails };
+        if (highest.throughput.estimate <= most) continue;
+        answer.best = { judged: highest, load: highest.point.load, mark: above.noneFails ? NOT_THE_LIMIT : "" };
       }
       return answer;
     }

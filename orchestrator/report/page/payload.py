@@ -14,7 +14,7 @@ import orjson
 
 from orchestrator.analysis.attempt_summary import AttemptIds
 from orchestrator.analysis.deployments import compared_model
-from orchestrator.analysis.intervals import batches_of, student_t
+from orchestrator.analysis.intervals import Interval, batches_of, student_t
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.output_agreement import disagreement
 from orchestrator.analysis.points import Repeat, StoredPoint
@@ -36,7 +36,13 @@ from orchestrator.capacity.capacities import (
 from orchestrator.report.page.packing import packed, packed_bins
 from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
-from orchestrator.report.words import exclusion_text, level_text, short_model_text
+from orchestrator.report.words import (
+    exclusion_text,
+    level_text,
+    ranked_load_text,
+    ranked_mark,
+    short_model_text,
+)
 from orchestrator.spec.load import Slo
 
 MOST_REQUESTS = 20_000_000  # some 50 MB of page, and a second for each judgement
@@ -94,16 +100,19 @@ class PageDeployment:
 
 @dataclass(frozen=True, slots=True)
 class PageClaim:
-    """A deployment as ``best`` ranks it by the claim of its search.
+    """A deployment as ``best`` ranks it by the claim, or the estimate, of its search.
 
     ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``: of the
-    load that is claimed. ``lower_bound_only``: no higher load was shown to fail.
+    probe that its figures come from. ``load``: the one that is claimed, with what stands beside it
+    (``mark``). ``throughput``: in the unit of the group.
     """
 
     place: int
     deployment: int
     point_id: str
-    lower_bound_only: bool
+    load: str
+    mark: str
+    throughput: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,8 +455,14 @@ def _claims(ranking: Comparison, deployments: Mapping[str, StoredPoint]) -> Iter
     for place, ranked in enumerate(ranking.ranking):
         number = numbers.get(ranked.point.head.deployment_id)
         if ranked.capacity is not None and number is not None:
-            point_id = ranked.point.head.point_id
-            yield PageClaim(place, number, point_id, ranked.lower_bound_only)
+            yield PageClaim(
+                place=place,
+                deployment=number,
+                point_id=ranked.point.head.point_id,
+                load=ranked_load_text(ranked),
+                mark=ranked_mark(ranked),
+                throughput=ranked.throughput,
+            )
 
 
 def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:

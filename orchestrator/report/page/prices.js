@@ -51,7 +51,7 @@ const prices = (() => {
     for (const { ranked } of table.rows) {
       const usdPerHour = table.usdPerHour(ranked);
       const price = perMillion(usdPerHour, ranked.judged.point.figures, ratio);
-      if (price !== null) rows.push({ deployment: ranked.deployment, load: ranked.judged.point.load, usdPerHour, price });
+      if (price !== null) rows.push({ deployment: ranked.deployment, load: ranked.load, usdPerHour, price });
     }
     rows.sort((first, second) => cost(first) - cost(second));
     document.getElementById("price-note").textContent = noteOn(rows.length, table.rows.length);

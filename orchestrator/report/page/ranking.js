@@ -28,8 +28,7 @@ const ranking = (() => {
 
   /* A load beside which no higher one was shown to fail, so that the deployment may hold more, says so. */
   function loadText(ranked) {
-    const { load } = ranked.judged.point;
-    return ranked.noneFails ? `${load} (not the limit)` : load;
+    return ranked.mark === "" ? ranked.load : `${ranked.load} (${ranked.mark})`;
   }
 
   function usdPerMillion(row, table) {
