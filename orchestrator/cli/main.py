@@ -30,6 +30,7 @@ COMMANDS = {
     "verify": "orchestrator.cli.verify:verify",
     "load": "orchestrator.cli.load:load",
     "emulator": "orchestrator.cli.emulator:emulator",
+    "predict": "orchestrator.cli.predict:predict",
 }
 
 

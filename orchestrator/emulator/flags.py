@@ -41,15 +41,15 @@ class Options:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every flag, and the command ``fit``."""
+    """Every flag."""
     result = argparse.ArgumentParser(
         prog="orchestrator emulator",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Imitate an engine: serve OpenAI and TGI streams with modelled timing. "
         "Nothing is computed.\n\n"
-        "  orchestrator emulator --port 8000 --profile H100-80GB/Llama-3.1-8B\n"
-        "  orchestrator emulator fit results/ --output profile.yaml",
+        "  orchestrator emulator --port 8000 --profile H100-80GB/Llama-3.1-8B\n\n"
+        "`orchestrator predict fit` calibrates a profile on what was measured.",
     )
     add = result.add_argument
     add("--host", default="127.0.0.1")
@@ -99,22 +99,6 @@ def parser() -> argparse.ArgumentParser:
         "--headless",
         action="store_true",
         help="act as a rank above 0: hold its place, serve nothing",
-    )
-    fit = result.add_subparsers(dest="command").add_parser(
-        "fit",
-        help=(
-            "calibrate the model's constants on the results of a sweep, and print the remaining "
-            "error"
-        ),
-    )
-    fit.add_argument("results")
-    fit.add_argument(
-        "--output", type=Path, help="write the calibrated profile here; default: stdout"
-    )
-    fit.add_argument("--profile", help="what to imitate, if not what the sweep measured")
-    fit.add_argument(
-        "--engine",
-        help="use only this engine's deployments; needed if several engines were measured",
     )
     return result
 

@@ -49,7 +49,7 @@ def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
         load_profile(profile)
     except (ValueError, InputError) as error:
         experiment.problems.add(
-            ("predictions", "profile"), str(error), "orchestrator emulator fit writes one"
+            ("predictions", "profile"), str(error), "orchestrator predict fit writes one"
         )
     return predictions
 

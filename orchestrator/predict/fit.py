@@ -103,11 +103,12 @@ class Calibration:
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A calibrated profile. Errors are medians over samples of |simulated / measured - 1|, by
-    figure.
+    figure; ``error_before``: with the constants that the fit began with.
     """
 
     profile: Profile
     calibration: Calibration
+    error_before: dict[str, float]
     error: dict[str, float]
     # of samples the constants were not fitted to; None: too few
     held_out_error: dict[str, float] | None
@@ -115,15 +116,20 @@ class Fit:
     by_field: dict[str, Errors]
 
 
-def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> Fit:
+def fit(
+    uri: str,
+    profile: Profile | None = None,
+    engine: str | None = None,
+    with_emulated: bool = False,
+) -> Fit:
     """Calibrate on the results at ``uri``. ``profile`` names what to imitate where that is not the
-    sweep's own.
+    sweep's own. ``with_emulated``: take what emulators answered for measurements of an engine.
 
     All samples share one profile, so they must come from one engine (``engine`` chooses it) on one
     kind of device. Raises InputError when they do not, or when there is nothing to fit.
     """
     base = profile or Profile()
-    stored = read_samples(uri, base)
+    stored = read_samples(uri, base, with_emulated)
     samples = [
         sample for sample in stored.samples if engine is None or sample.settings.engine == engine
     ]
@@ -134,11 +140,13 @@ def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> 
     start = resolved(base.constants, samples[0].settings.engine, samples[0].device)
     calibration = calibrate(samples, start)
     by_sample = {sample.name: _errors(sample, calibration.constants) for sample in samples}
+    error_before = _summary({sample.name: _errors(sample, start) for sample in samples})
     error = _summary(by_sample)
     held_out_error = _held_out_error(samples, start)
     by_field = _by_field(samples, by_sample)
     origin = {
         "results": uri,
+        "engine": samples[0].settings.engine,
         "samples": len(samples),
         "emulated_points_left_out": stored.emulated_points,
         "error": error,
@@ -154,7 +162,7 @@ def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> 
             "fitted": origin,
         }
     )
-    return Fit(fitted, calibration, error, held_out_error, by_sample, by_field)
+    return Fit(fitted, calibration, error_before, error, held_out_error, by_sample, by_field)
 
 
 def _nothing_to_fit(uri: str, engine: str | None, emulated_points: int) -> str:
@@ -450,8 +458,10 @@ _REQUESTS = (
 )  # fmt: skip
 
 
-def read_samples(uri: str, profile: Profile) -> StoredSamples:
-    """Every committed point at ``uri`` that an engine answered, one sample per replica."""
+def read_samples(uri: str, profile: Profile, with_emulated: bool = False) -> StoredSamples:
+    """Every committed point at ``uri`` that an engine answered, one sample per replica. Simulated
+    points are no measurements.
+    """
     results = open_results(uri)
     deployments = {
         row.deployment_id: row for row in rows_of(results.read("deployments"), DeploymentRow)
@@ -461,7 +471,9 @@ def read_samples(uri: str, profile: Profile) -> StoredSamples:
     samples: list[FitSample] = []
     emulated_points = 0
     for point in rows_of(results.read("points"), PointHead):
-        if point.emulated:
+        if point.simulated:
+            continue
+        if point.emulated and not with_emulated:
             emulated_points += 1
             continue
         deployment = deployments.get(point.deployment_id)

@@ -273,7 +273,7 @@ class Predictor:
             raise NotPredictable(
                 f"the model has no term for {lacking}, which {facts.model_type!r} has"
             )
-        fitted = self._fitted_source(facts, hardware)
+        fitted = self._fitted_source(settings.engine, facts, hardware)
         if fitted is not None:
             return fitted
         if hardware.is_cpu:
@@ -288,10 +288,14 @@ class Predictor:
         error = _published_error(settings, device, tables)
         return _ModelSource(Profile(constants=constants), facts, device, error)
 
-    def _fitted_source(self, facts: ModelFacts, hardware: Hardware) -> _ModelSource | None:
+    def _fitted_source(
+        self, engine: str, facts: ModelFacts, hardware: Hardware
+    ) -> _ModelSource | None:
         """From the profile that the experiment names; None if it was fitted on something else."""
         profile = self._fitted
         if profile is None or not profile.fitted or not profile.accelerator:
+            return None
+        if profile.fitted.get("engine", engine) != engine:
             return None
         device = device_of(profile, hardware)
         if not hardware.is_cpu and device != of_hardware(hardware):

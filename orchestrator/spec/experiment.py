@@ -291,7 +291,7 @@ class Predictions(Strict):
     """
 
     order: bool = True
-    profile: OneLine | None = None  # written by `emulator fit`; for deployments on its accelerator
+    profile: OneLine | None = None  # written by `predict fit`; for deployments on its accelerator
     tables: bool = False  # use kernels measured in the extra `tables`, and the formula for others
 
 

@@ -46,7 +46,7 @@ def test_levels_outside_the_fit_are_predicted_within_the_stated_error(
 
     run([1, 8])
     fitted = orchestrator(
-        "emulator", "fit", str(results), "--profile", "cpu", "--output", str(profile)
+        "predict", "fit", str(results), "--profile", "cpu", "--output", str(profile)
     )
     assert fitted.returncode == 0, fitted.stderr
     run([1, 3, 8, 16], f"predictions: {{profile: {profile}}}")

@@ -1,31 +1,14 @@
-"""``orchestrator emulator``: the flags of its process, and ``fit``."""
+"""``orchestrator emulator``: the flags of its process, and the former spelling of ``fit``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+import click
 import pytest
-import yaml
 
-from orchestrator.cli.emulator import LARGE_ERROR, _fit_text
-from orchestrator.emulator.profile import load_profile
-from orchestrator.predict.fit import FIGURES
+from orchestrator.base.errors import InputError
 from tests.unit.cli.commands import invoke
-from tests.unit.predict.test_fit import measured
-
-
-def test_a_fit_writes_a_profile_that_the_emulator_takes(tmp_path: Path) -> None:
-    output = tmp_path / "profile.yaml"
-    results = measured(tmp_path / "results", (1,))
-    done = invoke("emulator", "fit", results, "--output", str(output))
-    assert done.status == 0
-    assert "samples held out of the fit" in done.stderr
-    fitted = yaml.safe_load(output.read_text())["fitted"]
-    assert f"so as typical: {', '.join(fitted['held'])}" in done.stderr
-    assert set(fitted["error"]) == set(FIGURES)
-    assert load_profile(str(output)).accelerator == "H100-80GB"
 
 
 def test_help_is_that_of_the_emulators_own_process(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,40 +19,10 @@ def test_an_unknown_flag_is_status_2() -> None:
     assert invoke("emulator", "--no-such-flag").status == 2
 
 
-def fit_lines(error: float, held_out_error: float | None) -> list[str]:
-    """What is printed of a fit with these errors."""
-    held_out = None if held_out_error is None else {"ttft_p50": held_out_error}
-    fitted: Any = SimpleNamespace(
-        profile=SimpleNamespace(constants=SimpleNamespace(step=0.002)),
-        calibration=SimpleNamespace(spread={"step": 0.1}, undetermined=("overlap",)),
-        error={"ttft_p50": error},
-        held_out_error=held_out,
-        by_sample={"tp=1 4 req/s": {"ttft_p50": error}},
-        by_field={"workload": {"chat": {"ttft_p50": error}}},
-    )
-    return list(_fit_text(fitted))
-
-
-def test_errors_are_printed_by_sample_and_by_field() -> None:
-    assert fit_lines(0.125, None) == [
-        "tp=1 4 req/s: ttft_p50 12.5%",
-        "workload chat: ttft_p50 12.5%",
-        "fitted: step 0.002 ± 10%",
-        "not told by these measurements, so as typical: overlap",
-        "median error over 1 samples: ttft_p50 12.5%",
-        "of samples held out of the fit: too few samples",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("error", "held_out_error", "warns"),
-    [
-        (0.1, LARGE_ERROR + 0.01, True),
-        (LARGE_ERROR + 0.01, 0.1, False),
-        (LARGE_ERROR + 0.01, None, True),
-    ],
-)
-def test_a_large_error_of_what_was_held_out_is_warned_of(
-    error: float, held_out_error: float | None, warns: bool
+def test_the_former_spelling_of_fit_names_the_new_one_and_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fit_lines(error, held_out_error)[-1].startswith("warning: ") is warns
+    with pytest.raises(InputError, match="no results at"):
+        invoke("emulator", "fit", str(tmp_path))
+    with pytest.raises(click.UsageError):
+        invoke("emulator", "fit")

@@ -75,7 +75,7 @@ def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -
     document = {"constants": constants, "model": {"rms_norm_eps": 1e-6}, "default_output_tokens": 7}
     expected = Profile.model_validate(document)
     texts = {
-        "fit.yaml": yaml.safe_dump(document, sort_keys=False),  # as ``emulator fit`` writes them
+        "fit.yaml": yaml.safe_dump(document, sort_keys=False),  # as ``predict fit`` writes them
         "plain.json": json.dumps(document),
         "tabs.json": json.dumps(document, indent="\t"),
         "own.yml": "constants: {step_overhead_s: 1e-3, sequence_overhead_s: 2.5E-6, "

@@ -88,4 +88,4 @@ def test_a_profile_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     _, message, hint = only_problem(file=file, predictions={"profile": "./no.yaml"})
     assert "no.yaml" in message
-    assert hint == "orchestrator emulator fit writes one"
+    assert hint == "orchestrator predict fit writes one"

@@ -79,6 +79,7 @@ def measured(
     accelerator: str = "H100-80GB",
     engine: str = "vllm",
     emulated: bool = False,
+    simulated: bool = False,
 ) -> str:
     """A results root as a sweep leaves it, measured on an engine that behaves exactly as TRUE says."""
     store = Store.open(str(folder), "exp")
@@ -109,6 +110,7 @@ def measured(
                 measurement, "a0", deployment_id=f"d{tensor}", control=control, level=level
             )
             point["emulated"] = emulated
+            point["simulated"] = simulated
             tables = {
                 "requests": rows(measurement, load, outcome),
                 "points": [point],
@@ -265,6 +267,19 @@ def test_a_fit_finds_the_jitter_of_a_server_in_open_loop() -> None:
 def test_answers_of_an_emulator_are_no_measurement(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="5 points were answered by an emulator"):
         fit(measured(tmp_path, (1,), emulated=True))
+
+
+def test_what_was_simulated_is_no_measurement(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no answered requests of any committed point"):
+        fit(measured(tmp_path, (1,), emulated=True, simulated=True), with_emulated=True)
+
+
+def test_answers_of_an_emulator_are_fitted_where_that_is_wanted(tmp_path: Path) -> None:
+    results = measured(tmp_path, (1,), engine="emulator", emulated=True)
+    fitted = fit(results, with_emulated=True)
+    assert fitted.error["tpot_p50"] < 0.02 < fitted.error_before["tpot_p50"]
+    assert fitted.profile.fitted is not None
+    assert fitted.profile.fitted["engine"] == "emulator"
 
 
 def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:

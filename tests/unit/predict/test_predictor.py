@@ -215,6 +215,14 @@ def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path
         planned(tmp_path / "x.yaml", **EXPERIMENT, predictions={"profile": "./no.yaml"})
 
 
+def test_a_profile_that_was_fitted_on_another_engine_is_not_used(tmp_path: Path) -> None:
+    error = {"ttft_p50": 0.2, "tpot_p50": 0.05}
+    mine = {"accelerator": "H100-80GB", "fitted": {"engine": "sglang", "error": error}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
+    plan = predicted_plan(tmp_path / "x.yaml", predictions={"profile": "./mine.yaml"})
+    assert "published points of vllm" in prediction_of(plan.deployments[0])["error"]["source"]
+
+
 def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

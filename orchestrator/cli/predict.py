@@ -1,0 +1,115 @@
+"""``orchestrator predict``: what predictions and simulations are made from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from orchestrator.predict.fit import Fit
+
+# median error of samples that were held out of a fit: above it there is a warning
+LARGE_ERROR = 0.25
+
+
+@click.group()
+def predict() -> None:
+    """Calibrate what `plan --predict`, `simulate` and the emulator predict from."""
+
+
+@predict.command()
+@click.argument("results_uri", metavar="URI")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the calibrated profile here. Default: stdout.",
+)
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="What to imitate, if not what the sweep measured: a file, or accelerator/model.",
+)
+@click.option(
+    "--engine",
+    metavar="NAME",
+    help="Use this engine's deployments alone; needed if several engines were measured.",
+)
+@click.option(
+    "--emulated",
+    is_flag=True,
+    help="Also use what emulators answered, to try this without an engine.",
+)
+def fit(
+    results_uri: str,
+    output: Path | None,
+    profile: str | None,
+    engine: str | None,
+    emulated: bool,
+) -> int:
+    """Calibrate the step model on what was measured at URI, so that it predicts this cluster.
+
+    Every measured point is simulated with its real requests; the constants that come closest are
+    written as a profile. Name it in the experiment file (predictions: {profile: FILE}), and the
+    next `plan --predict` and `simulate` use it, with the error that it has left.
+
+    \b
+    Examples:
+      orchestrator predict fit results/ --output my-h100.yaml
+      orchestrator predict fit results/ --engine vllm --output my-h100.yaml
+      orchestrator predict fit results/ --profile cpu --output my-cpu.yaml
+    """
+    import yaml
+
+    from orchestrator.emulator.profile import load_profile
+    from orchestrator.predict.fit import fit as fit_model
+
+    fitted = fit_model(results_uri, load_profile(profile), engine, with_emulated=emulated)
+    content = fitted.profile.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(content, sort_keys=False)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+    for line in fit_lines(fitted):
+        click.echo(line, err=True)
+    if output is not None:
+        place = shlex.quote(str(output.absolute()))
+        click.echo(f"next: predictions: {{profile: {place}}} in the experiment file", err=True)
+    return 0
+
+
+def fit_lines(fitted: Fit) -> Iterator[str]:
+    """Errors by sample and by field, the constants, and the errors before and after the fit, and of
+    what was held out of it.
+    """
+    for name, errors in fitted.by_sample.items():
+        yield f"{name}: {_percentages(errors)}"
+    for field, groups in fitted.by_field.items():
+        for value, errors in groups.items():
+            yield f"{field} {value}: {_percentages(errors)}"
+    constants = fitted.profile.constants
+    fitted_constants = [
+        f"{name} {getattr(constants, name):.3g} ± {spread:.0%}"
+        for name, spread in fitted.calibration.spread.items()
+    ]
+    yield f"fitted: {', '.join(fitted_constants)}"
+    undetermined = ", ".join(fitted.calibration.undetermined)
+    if undetermined:
+        yield f"not told by these measurements, so as typical: {undetermined}"
+    yield f"median error before, with typical constants: {_percentages(fitted.error_before)}"
+    yield f"median error over {len(fitted.by_sample)} samples: {_percentages(fitted.error)}"
+    held_out_error = fitted.held_out_error
+    held_out = "too few samples" if held_out_error is None else _percentages(held_out_error)
+    yield f"of samples held out of the fit: {held_out}"
+    if max((held_out_error or fitted.error).values()) > LARGE_ERROR:
+        problem = "this profile does not predict what it was not fitted on"
+        advice = "look for the field above whose values differ, and fit those on their own"
+        yield f"warning: {problem}: {advice}"
+
+
+def _percentages(errors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.1%}" for name, value in errors.items())
