@@ -7,7 +7,7 @@ Only when neither is waiting does it read a bit of the finished responses, or wr
 import gc
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -15,11 +15,12 @@ from itertools import takewhile
 from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
 from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar, TargetSilence
+from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar
 from orchestrator.load.priority import Priority, Scheduling, quiet_memory, scheduled
 from orchestrator.load.request_queue import BACKOFF_NS, RequestQueue
 from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response.reader import EventCounter, ResponseReader
+from orchestrator.load.response_backlog import ResponseBacklog
 from orchestrator.load.rows import RowCollector
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
@@ -30,11 +31,6 @@ from orchestrator.spec.address import parse_url
 
 BEAT_NS = 10_000_000  # heartbeat: measures the loop's lag and checks timeouts
 SWEEP_EVERY = 25  # beats
-# how often silent targets are looked for: with 10,000 open requests that takes 10 ms
-SILENCE_EVERY_NS = 5_000_000_000
-# memory of finished responses; beyond it they are read even while bytes are waiting
-MOST_UNREAD_BYTES = 128 * 1024 * 1024
-REQUEST_BYTES = 3_000  # memory of a request, without the bytes that came
 
 
 class Abort(Enum):
@@ -155,16 +151,8 @@ class ClientLoop:
         self._open: dict[InFlight, None] = {}  # oldest first
         # due, but max_in_flight requests are in flight
         self._waiting: deque[PlannedRequest] = deque()
-        self._unread: deque[InFlight] = deque()  # finished responses, to be read
-        self._unread_bytes = 0
-        self._countable: list[InFlight] = []  # running streams of which a part can be counted
-        self._reading: Iterator[None] | None = None  # the steps that a reading has left
         self._stats = StatsRecorder(assignment.client)
         self._silence_tracker = TargetSilenceTracker(len(point.targets))
-        self._next_silences_ns = 0  # when to look for silent targets again
-        self._silences: tuple[TargetSilence, ...] = ()
-        # rows must be flushed even while bytes wait (conversations make rows at any time)
-        self._crowded = False
         self._priority = Priority("normal")
         self._requested_end: RequestedEnd | None = None
         self._abort: Abort | None = None
@@ -173,7 +161,7 @@ class ClientLoop:
         self._done = 0
         self._start_ns = 0
         self._rows: RowCollector
-        self._reader: ResponseReader
+        self._backlog: ResponseBacklog
 
     def finish(self, at_ns: int, drain: bool) -> None:
         self._requested_end = RequestedEnd(at_ns, drain)
@@ -189,7 +177,7 @@ class ClientLoop:
             due_ns = silent_due_ns if request.is_silent() else answering_due_ns
             due_ns.append(request.planned.due_ns)
         silent_due_ns += [planned.due_ns for planned in list(self._waiting)]
-        answering_due_ns += [request.planned.due_ns for request in list(self._unread)]
+        answering_due_ns += [request.planned.due_ns for request in self._backlog.finished()]
         return SoFar(
             now_ns=time.monotonic_ns() - self._start_ns,
             ended=ended,
@@ -206,10 +194,6 @@ class ClientLoop:
         self._poller.wake()
 
     def progress(self) -> Progress:
-        now = time.monotonic_ns()
-        if now >= self._next_silences_ns:
-            self._next_silences_ns = now + SILENCE_EVERY_NS
-            self._silences = tuple(self._silence_tracker.silences(list(self._open), now))
         scheduled = self._queue.scheduled
         return Progress(
             scheduled=scheduled,
@@ -217,7 +201,7 @@ class ClientLoop:
             done=self._done,
             failed=self._failed,
             in_flight=len(self._open),
-            silences=self._silences,
+            silences=self._silence_tracker.recent_silences(self._open, time.monotonic_ns()),
         )
 
     def run(self, start_ns: int, priority: Scheduling) -> ClientResult:
@@ -225,7 +209,10 @@ class ClientLoop:
         self._rows = RowCollector(self._assignment)
         dialect = self._point.dialect
         wire = WIRES[dialect.wire]
-        self._reader = ResponseReader(wire, dialect, self._event_counter, start_ns)
+        reader = ResponseReader(wire, dialect, self._event_counter, start_ns)
+        self._backlog = ResponseBacklog(
+            reader, self._rows, self._event_counter, self._open, self._count_read
+        )
         self._start_ns = start_ns
         try:
             with scheduled(priority) as self._priority:
@@ -234,8 +221,7 @@ class ClientLoop:
                 self._stats.start(start_ns, time.monotonic_ns())
                 self._run_loop()
             self._give_up_open()
-            while self._read_step():
-                pass
+            self._backlog.read_all()
             stats = self._stats.stats(self._transport, self._priority.how)
             self._rows.recount()  # after the load, hence after the stats
             requests, token_events = self._rows.parts()
@@ -253,6 +239,7 @@ class ClientLoop:
 
     def _run_loop(self) -> None:
         transport = self._transport
+        backlog = self._backlog
         clock = time.monotonic_ns
         beat = self._start_ns
         wake = 0  # the next instant at which something is to be done
@@ -273,14 +260,13 @@ class ClientLoop:
                 self._take_ended()
                 wake = 0  # more may be due, or nothing left
             # one step a turn is too slow where every poll ends several requests
-            while self._unread_bytes > MOST_UNREAD_BYTES:
-                self._read_step()
-            if reads == 0 or self._crowded:
-                has_read = self._read_step()
+            while backlog.is_too_large:
+                backlog.step()
+            if reads == 0 or backlog.must_flush:
+                has_read = backlog.step()
                 if not has_read and self._writer.wants_more:
                     self._writer.prewrite(1)
-            has_work = self._unread or self._reading or self._countable or self._writer.wants_more
-            idle = not has_work
+            idle = not backlog.has_work and not self._writer.wants_more
 
     def _finished(self, now: int) -> bool:
         """Whether nothing is left to do, or the drain time is over."""
@@ -315,8 +301,7 @@ class ClientLoop:
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
-            if self._event_counter is not None:
-                self._countable = list(filter(self._event_counter.can_count, self._open))
+            self._backlog.find_countable()
         self._cancel_too_long(now)
 
     def _cancel_too_long(self, now: int) -> None:
@@ -369,56 +354,20 @@ class ClientLoop:
                 self._send(self._waiting.popleft(), request.ended_ns)
         for request in ended:
             if self._kind.needs_reply:
-                self._read_now(request)
+                # at once, because the conversation's next turn needs the reply
+                self._backlog.read_now(request)
+                self._writer.answered(request)
             else:
-                self._unread.append(request)
-                self._unread_bytes += _memory_bytes(request)
+                self._backlog.add(request)
             self._queue.over(request.planned, request.ended_ns - self._start_ns, _refused(request))
 
-    def _read_step(self) -> bool:
-        """One step of reading: finished responses first, else long ones that still run. Returns
-        False where there is nothing to read.
-        """
-        if self._reading is None:
-            if self._rows.full:
-                self._reading = self._rows.flush()
-            elif self._unread:
-                request = self._unread.popleft()
-                self._unread_bytes -= _memory_bytes(request)
-                self._reading = self._read(request)
-        if self._reading is None:
-            return self._count_step()
-        if next(self._reading, _END) is _END:
-            self._reading = None
-            self._crowded = False
-        return True
-
-    def _read(self, request: InFlight) -> Iterator[None]:
-        yield from self._reader.finish(request)
-        self._add(request)
-
-    def _count_step(self) -> bool:
-        """Counts a part of a stream that still runs. Returns False where none is long enough."""
-        while self._event_counter is not None and self._countable:
-            request = self._countable.pop()
-            if request in self._open:
-                self._event_counter.count(request)
-                return True
-        return False
-
-    def _read_now(self, request: InFlight) -> None:
-        """Reads a whole response at once: the conversation's next turn needs the reply."""
-        deque(self._read(request), maxlen=0)
-        self._crowded = self._crowded or self._rows.full
-        self._writer.answered(request)
-
-    def _add(self, request: InFlight) -> None:
+    def _count_read(self, request: InFlight) -> None:
+        """Counts a request whose response was read, and keeps its reply where that is wanted."""
         is_ok = request.record.status is RequestStatus.OK
         if not is_ok:
             self._failed += 1
             self._give_up_after_failures()
         self._stats.coalesced_reads += request.coalesced_reads
-        self._rows.add(request)
         if self._point.keep_replies and is_ok:
             self._replies.append(self._reply(request))
 
@@ -462,7 +411,8 @@ class ClientLoop:
         unfinished = [request.planned for request in self._open] + waiting
         for request in list(self._open):
             self._transport.cancel(request, error_class, still_open)
-        self._unread.extend(self._transport.ended)
+        for request in self._transport.ended:
+            self._backlog.add(request)
         self._open.clear()
         self._add_unsent(waiting, now_ns, error_class, never_sent)
         for planned in unfinished:
@@ -478,14 +428,6 @@ class ClientLoop:
             self._rows.add_unsent(planned, now_ns, error_class, error)
             self._rows.flush_full()
             self._failed += 1
-
-
-_END = object()
-
-
-def _memory_bytes(request: InFlight) -> int:
-    """Roughly the memory of a finished response, with the bytes that came."""
-    return REQUEST_BYTES + sum(map(len, request.parts))
 
 
 def _refused(request: InFlight) -> bool:

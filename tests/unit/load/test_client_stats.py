@@ -115,3 +115,13 @@ def test_a_target_is_silent_while_requests_are_open_and_nothing_comes(
         tracker.over(request)
     silences = tracker.silences(open_flights, 100 * S)
     assert [silence.seconds for silence in silences] == seconds
+
+
+def test_open_requests_are_looked_through_only_now_and_then() -> None:
+    """Each look goes over all open requests, and the client's loop waits meanwhile."""
+    tracker = TargetSilenceTracker(1)
+    tracker.over(flight(0, 0, 1))
+    seconds = [
+        silence.seconds for now_s in (2, 6, 7) for silence in tracker.recent_silences([], now_s * S)
+    ]
+    assert seconds == [1, 1, 6]
