@@ -34,7 +34,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.memory import share_one_heap

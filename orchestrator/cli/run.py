@@ -165,7 +165,7 @@ def run(
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.live import LiveSweep
     from orchestrator.report.shortlist_words import left_out_event
-    from orchestrator.results.events import SWEEP, Phase, SweepStep
+    from orchestrator.results.phases import SWEEP, Phase, SweepStep
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.sweep.context import SweepContext
     from orchestrator.sweep.sweep import Sweep

@@ -16,7 +16,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
 # events that a phase shows already, or that is said before the sweep

@@ -27,10 +27,11 @@ from pydantic import Field, TypeAdapter
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redact
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.events import SWEEP, Event, Listener, Phase
+from orchestrator.results.events import Event, Listener
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import RUN_RECORD, Retry
+from orchestrator.results.phases import SWEEP, Phase
 from orchestrator.results.root import MARKS, open_results
 
 EVERY_S = 10.0  # between heartbeats

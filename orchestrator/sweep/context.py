@@ -21,7 +21,8 @@ from orchestrator.base.errors import (
 from orchestrator.cluster.clients import UNFIT, BorrowedClients, owner_of
 from orchestrator.cluster.protocol import Cluster
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.results.events import Event, Listener, Phase, PhaseName
+from orchestrator.results.events import Event, Listener
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.sweep.admission import Spending

@@ -33,8 +33,9 @@ from orchestrator.load.point import Target
 from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Expected, Ready, wait_ready
 from orchestrator.plan.model import Deployment
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event
 from orchestrator.results.outcomes import CacheState
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.records import AnswerRow, LaunchRow
 from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import Dialect

@@ -21,8 +21,9 @@ from orchestrator.base.redaction import mask_secrets
 from orchestrator.capacity.claim import claim_document
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Point
-from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
+from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
+from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.results.records import AnswerRow, AttemptData, Committed, LaunchRow
 from orchestrator.results.validity import SPOILT
 from orchestrator.spec.load import counted

@@ -1,6 +1,6 @@
 """The life of one launch: what leads from one state to the next, and its record.
 
-The states (``LaunchState``) are defined in ``results/events.py``, because the live view shows them
+The states (``LaunchState``) are defined in ``results/phases.py``, because the live view shows them
 too. ``PhaseName`` there says more finely what a launch is doing; each phase belongs to one state.
 
 ::
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from orchestrator.results.events import LaunchState
+from orchestrator.results.phases import LaunchState
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Deployment

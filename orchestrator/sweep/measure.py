@@ -18,8 +18,9 @@ from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
-from orchestrator.results.events import Event, Listener, Phase, PhaseName, RequestProgress
+from orchestrator.results.events import Event, Listener
 from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
+from orchestrator.results.phases import Phase, PhaseName, RequestProgress
 from orchestrator.spec.load import counted
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from orchestrator.cluster.base import Machine
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment
-from orchestrator.results.events import LaunchState
+from orchestrator.results.phases import LaunchState
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Reservation, Spending

@@ -18,7 +18,8 @@ from orchestrator.cluster.base import Growth, Machine, NodeType
 from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.plan.model import Deployment
 from orchestrator.plan.order import QueueClass, queue_priority
-from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, SweepStep
+from orchestrator.results.events import Event
+from orchestrator.results.phases import SWEEP, Phase, PhaseName, SweepStep
 from orchestrator.results.records import Committed
 from orchestrator.results.store import best_ok
 from orchestrator.spec.load import counted

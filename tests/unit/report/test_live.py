@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from orchestrator.report.live import LiveSweep, live_load
-from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, RequestProgress, SweepStep
+from orchestrator.results.events import Event
+from orchestrator.results.phases import SWEEP, Phase, PhaseName, RequestProgress, SweepStep
 from tests.harness import wait_for
 
 LONG = "vllm tp=8 pp=2 quantization=fp8_per_tensor max_num_seqs=512"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.run_status import run_text
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.runs import RunRecord
 
 

@@ -18,7 +18,8 @@ import pytest
 
 from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results import runs as module
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.runs import (
     EVERY_S,
     MOST_DEPLOYMENTS,

@@ -34,7 +34,8 @@ from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.store import FilePart, Store
 from orchestrator.spec.experiment import parse_experiment

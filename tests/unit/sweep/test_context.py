@@ -11,7 +11,8 @@ import pytest
 from orchestrator.base.errors import FailureKind
 from orchestrator.cluster.clients import UNFIT
 from orchestrator.plan.model import Plan
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.breakers import FIRST_WAIT_S
 from orchestrator.sweep.context import SweepContext

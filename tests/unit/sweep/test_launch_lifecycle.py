@@ -27,7 +27,8 @@ from orchestrator.cluster.base import (
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.make import make_plan
 from orchestrator.report.words import exclusion_text
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.runs import RunRecord
 from orchestrator.results.schemas import rows_of

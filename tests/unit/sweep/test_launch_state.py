@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import Occupied
 from orchestrator.cluster.base import ClientLost, HostLost
-from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.admission import Reservation
 from orchestrator.sweep.context import SweepContext

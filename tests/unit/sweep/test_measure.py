@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import LoadPoint, Progress, Target, TargetSilence
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
 from orchestrator.sweep.early_end import EarlyStop

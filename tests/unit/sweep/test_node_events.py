@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from orchestrator.cluster.base import Bundle, Footprint
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.node_events import ClusterWithEvents

@@ -30,7 +30,8 @@ from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.capacity import capacity_documents
 from orchestrator.report.form import TextForm
 from orchestrator.report.selection import ExperimentLimits, answers
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level

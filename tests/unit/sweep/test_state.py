@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.plan.model import Deployment
-from orchestrator.results.events import LaunchState
+from orchestrator.results.phases import LaunchState
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import Reservation, Spending

@@ -12,7 +12,8 @@ import pytest
 from orchestrator.cluster.base import (
     ACCELERATOR_LABEL,
 )
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store
 from orchestrator.sweep import sweep as sweep_module
 from orchestrator.sweep.admission import choose
