@@ -307,7 +307,7 @@ def picks(points: list[Point], found: Found, known: Known) -> None:
             group = [
                 one
                 for one in points
-                if one.unfitted is unfitted and (one.facts.exact or not population)
+                if one.unfitted is unfitted and (one.facts.all_parameters_counted or not population)
             ]
             print(
                 f"choices that break the limit, {name}, {which}: "

@@ -49,7 +49,7 @@ def draft_bytes(
         return NO_DRAFT
     if is_own_layers(settings):
         return _own_layers(facts, settings)
-    if draft is None or not draft.sized:
+    if draft is None or not draft.has_parameter_count:
         return None
     tensor = speculative.draft_tensor_parallel_size or settings.tensor_parallel_size
     alone = settings.model_copy(
@@ -70,7 +70,7 @@ def draft_bytes(
 
 
 def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | None:
-    if not (facts.draft_layers and facts.sized):
+    if not (facts.draft_layers and facts.has_parameter_count):
         return None
     parts = weights(facts, settings.dtype, settings.quantization)
     layer_bytes = draft_layer_bytes(facts, parts, settings)

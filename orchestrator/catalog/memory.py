@@ -105,7 +105,7 @@ def weights(
     if facts.quantization is not None and facts.quantization.method == "gguf":
         return _times(computed, facts.checkpoint_bytes / computed.total, *_PARTS)
     factor = _size_factor(facts, facts.checkpoint_bytes)
-    if facts.exact and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
+    if facts.all_parameters_counted and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
         return computed  # files are missing, or there is more than one copy of the model
     return _times(computed, max(0.0, factor), *_SCALED_PARTS)
 
@@ -238,7 +238,7 @@ def weight_bytes_per_rank(
     shape = facts.shape
     tensor = settings.tensor_parallel_size
     stages = settings.pipeline_parallel_size
-    if not facts.sized:
+    if not facts.has_parameter_count:
         return parts.total / tensor / stages + draft.weights
     sharers = expert_ranks(settings) if shared else tensor
     dense = (parts.layers - parts.mlp) / tensor + parts.mlp / sharers + parts.replicated
@@ -416,12 +416,12 @@ def estimate_memory(
     on its memory.
 
     ``shared``: as in ``weight_bytes_per_rank``; ``draft``: what speculative decoding adds. Models
-    that no formula fits (``ModelFacts.sized``) get only the weights, if their files are at hand.
+    that no formula fits (``ModelFacts.has_parameter_count``) get only the weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
     batched = settings.max_num_batched_tokens or BATCHED_TOKENS
     weight_bytes = None
-    if facts.sized or facts.checkpoint_bytes:
+    if facts.has_parameter_count or facts.checkpoint_bytes:
         parts = weights(facts, settings.dtype, settings.quantization)
         weight_bytes = int(weight_bytes_per_rank(facts, parts, settings, shared, draft))
     estimate = MemoryEstimate(
@@ -432,7 +432,7 @@ def estimate_memory(
         max_num_seqs=settings.max_num_seqs or SEQUENCES,
         kv_cache_tokens=settings.kv_cache_tokens,
     )
-    if weight_bytes is None or not facts.sized:
+    if weight_bytes is None or not facts.has_parameter_count:
         return estimate
     stages = settings.pipeline_parallel_size
     per_token = kv_bytes_per_token(facts, settings, stages, draft=draft)

@@ -80,18 +80,18 @@ class ModelFacts:
     config_type: str = ""  # ``model_type`` of the whole config, towers included
 
     @property
-    def sized(self) -> bool:
-        """Whether the count of parameters is useful at all."""
+    def has_parameter_count(self) -> bool:
+        """Whether a formula fits the model, so that its number of parameters is useful."""
         return self.coverage >= FormulaCoverage.PLAIN
 
     @property
-    def counted(self) -> bool:
+    def language_model_counted(self) -> bool:
         """Whether the parameters of the language model are counted by its own formula."""
         return self.coverage >= FormulaCoverage.LANGUAGE_MODEL
 
     @property
-    def exact(self) -> bool:
-        """Whether all parameters are counted."""
+    def all_parameters_counted(self) -> bool:
+        """Whether the formula counts all parameters, those of image encoders and the like too."""
         return self.coverage is FormulaCoverage.WHOLE
 
     @property

@@ -251,7 +251,7 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
     known of that. Raises InputError for a model whose size is not known.
     """
     facts = _facts_of(profile, settings)
-    if not facts.sized:
+    if not facts.has_parameter_count:
         raise InputError(
             f"there is no formula for {facts.model_type}, the model of {facts.model}: its steps "
             "cannot be timed"

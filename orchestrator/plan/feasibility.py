@@ -117,7 +117,7 @@ def assess(
     concurrency = case.estimate.max_concurrency
     if concurrency is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
-    if facts.sized:
+    if facts.has_parameter_count:
         # which deployments serve one model: results/ids.py
         predicted["parameters"] = facts.parameters.total
     if facts.quantization is not None:
@@ -283,7 +283,7 @@ def _mlp_widths(case: FeasibilityCase) -> dict[str, DividedWidth]:
             ranks = expert_ranks(settings)
         widths["intermediate_size"] = DividedWidth(shape.intermediate_size, ranks)
     shared_width = shape.shared_expert_intermediate_size
-    if shared_width and case.facts.counted:
+    if shared_width and case.facts.language_model_counted:
         ranks = case.rules.shared_ranks(settings)
         widths["shared_expert_intermediate_size"] = DividedWidth(shared_width, ranks)
     if shape.num_moe_layers and expert_parallel_size(settings) == 1:
@@ -339,12 +339,12 @@ def _experts(case: FeasibilityCase) -> Findings:
     ranks_span_nodes = 1 < settings.data_parallel_size < settings.nnodes
     if case.rules.experts_span_nodes and ranks_span_nodes and not experts:
         yield (
-            "impossible" if case.facts.counted else "risky",
+            "impossible" if case.facts.language_model_counted else "risky",
             "data_parallel_size: ranks of a model without experts would meet at one address; "
             "use replicas",
         )
     if settings.enable_expert_parallel and not experts:
-        if case.facts.counted:
+        if case.facts.language_model_counted:
             yield "impossible", "enable_expert_parallel: the model has no experts"
         else:
             yield "risky", "enable_expert_parallel: the config names no number of experts"
@@ -417,7 +417,9 @@ def _is_unquantized(facts: ModelFacts) -> bool:
     """Whether a checkpoint without a quantization in its config has none: by its size, else if it
     is well known.
     """
-    if facts.checkpoint_bytes and facts.exact:  # 16-bit embeddings may be most of a small model
+    if (
+        facts.checkpoint_bytes and facts.all_parameters_counted
+    ):  # 16-bit embeddings may be most of a small model
         return facts.checkpoint_bytes > 1.9 * facts.parameters.total
     return known_config(facts.model) is not None
 
@@ -439,7 +441,7 @@ def _blocks(case: FeasibilityCase) -> Findings:
         status: FitStatus = status_of_cut_group(
             case.rules, stored, width // ranks, case.hardware, name
         )
-        if name in ATTENTION_WIDTHS and not case.facts.counted:
+        if name in ATTENTION_WIDTHS and not case.facts.language_model_counted:
             # Code for one model may lay its attention out by itself, as SGLang 0.5.23
             # models/mimo_v2.py does.
             status = "risky"
@@ -650,7 +652,7 @@ def _is_weight_proven(case: FeasibilityCase) -> bool:
 
 
 def _is_size_known(facts: ModelFacts) -> bool:
-    return facts.counted or facts.checkpoint_bytes is not None
+    return facts.language_model_counted or facts.checkpoint_bytes is not None
 
 
 def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
@@ -696,7 +698,9 @@ def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
 
 
 def _is_kv_counted(case: FeasibilityCase) -> bool:
-    return case.facts.counted and (case.draft is None or case.draft.counted)
+    return case.facts.language_model_counted and (
+        case.draft is None or case.draft.language_model_counted
+    )
 
 
 # Engines that run what they have no code for by that of transformers, if it can be run so.
@@ -729,14 +733,14 @@ def _support(case: FeasibilityCase) -> Findings:
 def _architecture(case: FeasibilityCase) -> Findings:
     facts = case.facts
     kind = facts.model_type or "this architecture"
-    if not facts.sized:
+    if not facts.has_parameter_count:
         size = "nothing is known of its weights"
         if facts.checkpoint_bytes:
             size = "its weights are as large as its files"
         yield "fits", f"no formula for {kind}: {size}, nothing is known of its KV cache"
-    elif not facts.counted:
+    elif not facts.language_model_counted:
         yield "fits", f"sizes are those of a plain transformer: no formula for {kind}"
-    elif not facts.exact and not facts.checkpoint_bytes:
+    elif not facts.all_parameters_counted and not facts.checkpoint_bytes:
         yield "fits", f"sizes are those of the language model ({kind}) alone"
 
 

@@ -264,7 +264,7 @@ class Predictor:
         facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
         if facts is None:
             raise NotPredictable(f"nothing is known of {settings.model} (no config.json at hand)")
-        if not facts.exact:
+        if not facts.all_parameters_counted:
             raise NotPredictable(
                 f"the catalogue does not know the architecture {facts.model_type!r}"
             )

@@ -5,7 +5,6 @@ again, and whether a search for a capacity goes on.
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import NamedTuple
 
 
 class EndsSearch(Enum):
@@ -16,75 +15,68 @@ class EndsSearch(Enum):
     YES = "yes"
 
 
-class _Meaning(NamedTuple):
-    """See ``Validity``."""
-
-    spoilt: bool
-    ends_search: EndsSearch
-    remedy: str
-
-
-_FINE = _Meaning(False, EndsSearch.NO, "")
-_SPOILT = _Meaning(True, EndsSearch.NO, "")
-
-
 class Validity(StrEnum):
-    """How honestly a point was measured, as ``validity`` stores it (docs/metrics.md#validity).
+    """How honestly a point was measured, as ``validity`` stores it (docs/metrics.md#validity)."""
 
-    ``spoilt``: something beside the engine spoilt it, and another try may be fine. ``remedy``: of
-    verdicts that end a search, what to do; ``{}`` is what was measured.
-    """
+    VALID = "valid"
+    BROKEN_OUTPUT = "broken_output"
+    INVALID = "invalid"
+    NETWORK_BOUND = "network_bound"
+    DISTURBED = "disturbed"
+    CLIENT_BOUND = "client_bound"
+    STREAM_BUFFERED = "stream_buffered"
+    ENGINE_BOUND_BACKLOG = "engine_bound_backlog"
+    INTERRUPTED = "interrupted"
+    UNMEASURED = "unmeasured"  # its attempt failed, and failures say what is tried again
 
-    spoilt: bool
-    ends_search: EndsSearch
-    remedy: str
-    _value_: str
+    @property
+    def spoilt(self) -> bool:
+        """Whether something beside the engine spoilt the point, so that another try may be fine."""
+        return self in SPOILT
 
-    def __new__(cls, value: str, meaning: _Meaning = _FINE) -> Validity:
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.spoilt, member.ends_search, member.remedy = meaning
-        return member
+    @property
+    def ends_search(self) -> EndsSearch:
+        """Whether such a verdict ends a search."""
+        return _ENDS_SEARCH.get(self, EndsSearch.NO)
 
-    VALID = "valid", _FINE
-    BROKEN_OUTPUT = (
-        "broken_output",
-        _Meaning(
-            False,
-            EndsSearch.YES,
-            "change {}: no load makes output of such answers (docs/metrics.md#broken_output)",
-        ),
-    )
-    INVALID = (
-        "invalid",
-        _Meaning(
-            False,
-            EndsSearch.YES,
-            "mend what {} is asked or answers: under another load it is the same "
-            "(docs/metrics.md#validity)",
-        ),
-    )
-    NETWORK_BOUND = "network_bound", _SPOILT
-    DISTURBED = "disturbed", _SPOILT
-    CLIENT_BOUND = "client_bound", _SPOILT
-    STREAM_BUFFERED = (
-        "stream_buffered",
-        _Meaning(
-            False,
-            EndsSearch.PARTLY,
-            "take away what gathers the events of {}: whatever the load, they do not show its TPOT "
-            "and ITL",
-        ),
-    )
-    ENGINE_BOUND_BACKLOG = "engine_bound_backlog", _FINE
-    INTERRUPTED = "interrupted", _SPOILT
-    UNMEASURED = "unmeasured", _FINE  # its attempt failed, and failures say what is tried again
+    @property
+    def remedy(self) -> str:
+        """Of verdicts that end a search, what to do; ``{}`` is what was measured. Empty for the
+        others.
+        """
+        return _REMEDIES.get(self, "")
 
 
 # an engine that falls behind is measured: that is what was to be found out
 MEASURED = frozenset({Validity.VALID, Validity.ENGINE_BOUND_BACKLOG})
-# verdicts that neither another load nor a repeat changes, in the order in which they are told
-LASTING_VERDICTS = tuple(validity for validity in Validity if validity.remedy)
-SPOILT = frozenset(validity for validity in Validity if validity.spoilt)
+SPOILT = frozenset(
+    {
+        Validity.NETWORK_BOUND,
+        Validity.DISTURBED,
+        Validity.CLIENT_BOUND,
+        Validity.INTERRUPTED,
+    }
+)
 # how often what is spoilt is measured again, each time by another run
 MOST_AGAIN = 2
+_ENDS_SEARCH = {
+    Validity.BROKEN_OUTPUT: EndsSearch.YES,
+    Validity.INVALID: EndsSearch.YES,
+    Validity.STREAM_BUFFERED: EndsSearch.PARTLY,
+}
+# verdicts that neither another load nor a repeat changes, in the order in which they are reported
+LASTING_VERDICTS = tuple(_ENDS_SEARCH)
+# Both a running search and its results print these sentences.
+_REMEDIES = {
+    Validity.BROKEN_OUTPUT: (
+        "change {}: no load makes output of such answers (docs/metrics.md#broken_output)"
+    ),
+    Validity.INVALID: (
+        "mend what {} is asked or answers: under another load it is the same "
+        "(docs/metrics.md#validity)"
+    ),
+    Validity.STREAM_BUFFERED: (
+        "take away what gathers the events of {}: whatever the load, they do not show its TPOT and "
+        "ITL"
+    ),
+}

@@ -119,7 +119,7 @@ def test_a_draft_of_which_nothing_is_known_makes_nothing_impossible() -> None:
     sentence = "the draft's weights and KV cache are not counted: no formula for it"
     assert sentence in verdict.reasons
     unlike = facts_from_config("d", known_configs()[LLAMA_3B] | {"model_type": "new"})
-    assert unlike is not None and not unlike.counted
+    assert unlike is not None and not unlike.language_model_counted
     guess = judge(facts(LLAMA_70B, **FP8), unlike, method="draft_model", model="d")
     assert guess.status == "risky" and guess.predicted["weight_bytes"] / GIB > 73.3
 

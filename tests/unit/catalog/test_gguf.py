@@ -62,7 +62,11 @@ def test_a_header_has_all_that_a_config_has(tmp_path: Path) -> None:
     gguf_file(tmp_path / "x.gguf", weights=4_000_000)
     facts = model_facts(str(tmp_path / "x.gguf"))
     assert facts is not None
-    assert (facts.model_type, facts.exact, facts.max_model_len) == ("llama", True, 4096)
+    assert (facts.model_type, facts.all_parameters_counted, facts.max_model_len) == (
+        "llama",
+        True,
+        4096,
+    )
     shape = facts.shape
     assert (
         shape.hidden_size,

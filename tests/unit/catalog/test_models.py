@@ -91,7 +91,11 @@ def test_the_text_part_of_a_multimodal_model_is_inexact() -> None:
         "m", {"model_type": "llava", "text_config": SMALL_LLAMA, "vision_config": {}}
     )
     assert found is not None
-    assert (found.shape.hidden_size, found.counted, found.exact) == (256, True, False)
+    assert (
+        found.shape.hidden_size,
+        found.language_model_counted,
+        found.all_parameters_counted,
+    ) == (256, True, False)
 
 
 @pytest.mark.parametrize(

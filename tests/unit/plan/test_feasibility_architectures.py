@@ -172,7 +172,7 @@ def test_figures_that_are_lists_give_no_number() -> None:
 def test_a_figure_that_is_the_same_for_every_layer_is_one_figure() -> None:
     listed = facts(LLAMA, intermediate_size=[14336] * 32)
     assert listed.parameters == facts(LLAMA).parameters
-    assert not facts(LLAMA, intermediate_size=[14336] * 31 + [7168]).sized
+    assert not facts(LLAMA, intermediate_size=[14336] * 31 + [7168]).has_parameter_count
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "mimo"])
@@ -190,7 +190,7 @@ HYBRIDS = ("granite-4.0-h-small", "Falcon-H1-34B", "AI21-Jamba-1.5-Mini", "Kimi-
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_hybrids_of_attention_and_mamba_have_weights_kv_cache_and_state(name: str) -> None:
     model = test_parameters.facts(name)
-    assert model.counted and model.exact
+    assert model.language_model_counted and model.all_parameters_counted
     assert weights(model).total == pytest.approx(2 * model.parameters.total)
     settings = EngineSettings(engine="vllm", model="m")
     short, long = (
