@@ -1,13 +1,14 @@
-"""Finds out why an engine failed, from its phase and its log rather than its exit status.
+"""Finds out why an engine failed: from its phase and its log, since exit statuses say little.
 
-Exit statuses tell little: vLLM exits with 0 when it dies while serving, SGLang kills itself with
-SIGKILL, and an illegal instruction in a worker shows only in its parent's log. Signatures are the
-engines' own messages (signatures.py, and each engine's file).
+vLLM exits with status 0 when it dies while serving, SGLang kills itself with SIGKILL, and an illegal
+instruction in a worker shows only in its parent's log. So lines of the log are compared with
+signatures: messages that engines are known to log (signatures.py, and each engine's file).
 
-Information and warnings are never causes, and for a death while serving only lines after readiness
-count. Faults of the node or the hub come first, since others follow from them, then specific
-reasons, then general refusals, then the words of processes that died of something else
-(``Weight``). Within a weight the last line counts: the engine did not survive what it reports.
+Information and warnings are never causes. For a death while serving, only lines after readiness
+count. Signatures are looked for in the order of ``Weight``: first faults of the node or the hub, from
+which other failures follow, then specific reasons, then general refusals, and last the messages of
+processes that died because another one had died. Within a weight the last line counts, because the
+engine did not survive what it reports there.
 """
 
 import re
@@ -35,7 +36,7 @@ from orchestrator.node.signatures import (
 TAIL_LINES = 80
 LAST_WORDS_S = 3.0
 _CAUSE_CHARACTERS = 240
-_REASON_LINES = 24  # of the lines below a header, which may be the output of a compiler
+_REASON_LINES = 24  # that are read below a header; they may be the output of a compiler
 
 
 class EnginePhase(Enum):
@@ -45,8 +46,8 @@ class EnginePhase(Enum):
     SERVING = "run"
 
 
-# Exit status -> kind, if the log has no signature; None: the engine still runs.
-_WORDLESS = {
+# Exit status -> kind of failure, for a log without a signature. None: the engine still runs.
+_KIND_BY_STATUS = {
     -signal.SIGILL: FailureKind.ILLEGAL_INSTRUCTION,
     -signal.SIGKILL: FailureKind.KILLED,
     128 + signal.SIGKILL: FailureKind.KILLED,  # as a container or a shell ends with it
@@ -66,7 +67,7 @@ _CHAINED = re.compile(
     r"|During handling of the above exception, another exception occurred:"
 )
 _TRACEBACK = re.compile(r".*Traceback \(most recent call last\)")
-# A traceback below such a line is of no consequence to the program.
+# The program goes on after the traceback below such a line.
 _IGNORED = re.compile(r"Exception ignored in")
 _FOLLOWS_ANYWHERE = re.compile(
     r"CancelledError|KeyboardInterrupt|SystemExit|See (?:root cause|stack trace) |BrokenPipeError"
@@ -84,8 +85,8 @@ _OF_A_VALIDATOR = re.compile(r"^(?:Value error|Assertion failed), ")
 
 
 def classify(words: LogWords, phase: EnginePhase, log: str, exit_status: int | None) -> Failure:
-    """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs
-    (it hangs).
+    """What went wrong. ``log``: the end of the engine's log. ``exit_status``: None if the engine
+    still runs, but hangs.
     """
     all_lines = strip_control(log).splitlines()  # TGI writes colours to files too
     tail = "\n".join(_without_comments(all_lines)[-TAIL_LINES:])
@@ -104,9 +105,9 @@ def classify(words: LogWords, phase: EnginePhase, log: str, exit_status: int | N
             if kind is FailureKind.ENGINE_DEAD:
                 reason = _before_the_death(of_kind, lines, words) or reason
             return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {reason}", tail)
-    wordless = _WORDLESS.get(exit_status)
-    if wordless is not None:
-        return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
+    kind_by_status = _KIND_BY_STATUS.get(exit_status)
+    if kind_by_status is not None:
+        return Failure(kind_by_status, _INTRODUCTION[phase] + kind_by_status.meaning, tail)
     kind = FailureKind.DIED_AT_START if phase is EnginePhase.START else FailureKind.DIED
     ended = f"it ended {describe_exit(exit_status)}"
     last_words = _root_exception(causes, words) or _last_words(causes)
@@ -129,7 +130,7 @@ def _since_ready(lines: list[str]) -> list[str]:
 
 
 class LastWords:
-    """Notices when an engine logs that it is dead while its process lives on: SGLang waits for ever
+    """Notices when an engine logs that it is dead while its process lives on. SGLang waits forever
     when its port is taken, and hangs for a minute when one of its processes has died.
     """
 
@@ -139,10 +140,10 @@ class LastWords:
         self._spoken_s: float | None = None  # when it was first noticed
 
     def spoken(self, phase: EnginePhase, lines: list[str]) -> bool:
-        """Whether the engine logged at least ``LAST_WORDS_S`` ago that it is dead: most engines end
-        by then, and log more about it.
+        """Whether the engine logged at least ``LAST_WORDS_S`` ago that it is dead. Most engines have
+        ended by then, and have logged more about the cause.
 
-        ``lines``: what it wrote since the last call.
+        ``lines``: what it has written since the last call.
         """
         new = [read(line) for line in lines]
         signatures = _signatures(self._words, phase, Weight)
@@ -171,8 +172,9 @@ def _signatures(words: LogWords, phase: EnginePhase, weights: Iterable[Weight]) 
 
 
 def _last_kind(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> FailureKind | None:
-    """The kind of the last line that has a signature; of several kinds the first in FailureKind.
-    Where only headers match a line, a line near it with another signature comes first.
+    """The kind of the last line that has a signature. If that line has several, the first kind in
+    FailureKind is taken. If it has only signatures of headers, a line near it with another signature
+    is taken instead.
     """
     order = list(FailureKind)
     for index in reversed(range(len(lines))):
@@ -181,8 +183,8 @@ def _last_kind(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> Fai
             continue
         if all(signature.is_header for signature in matching):
             near = lines[max(0, index - _REASON_LINES) : index + _REASON_LINES]
-            tellers = [signature for signature in signatures if not signature.is_header]
-            kind = _last_kind(tellers, near)
+            of_reasons = [signature for signature in signatures if not signature.is_header]
+            kind = _last_kind(of_reasons, near)
             if kind is not None:
                 return kind
         return min((signature.kind for signature in matching), key=order.index)
@@ -190,8 +192,8 @@ def _last_kind(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> Fai
 
 
 def _causes(words: LogWords, lines: Sequence[LogLine]) -> list[LogLine]:
-    """The lines that may be a cause. Information, warnings and the tracebacks that these show are
-    none, nor are lines that the engine writes because of another one.
+    """The lines that may be a cause: without information, warnings and the tracebacks that these
+    show, and without lines that the engine writes only because of another one.
     """
     causes: list[LogLine] = []
     in_passing = False  # within a traceback that a warning shows
@@ -223,7 +225,7 @@ def _shows_a_traceback(words: LogWords, before: LogLine) -> bool:
 
 
 def _ends_open(text: str) -> bool:
-    """Whether a line announces those below it."""
+    """Whether a line introduces those below it."""
     return text.rstrip().endswith(":")
 
 
@@ -290,7 +292,7 @@ def _chains(lines: Sequence[LogLine]) -> list[list[_Raised]]:
     """
     chains: list[list[_Raised]] = []
     open_chains: dict[str, list[_Raised]] = {}  # origin -> its last chain
-    goes_on: set[str] = set()  # origins that have just said that their chain goes on
+    goes_on: set[str] = set()  # origins whose last line says that their chain goes on
     for index, line in enumerate(lines):
         match = _EXCEPTION.match(line.text)
         if _CHAINED.match(line.text):
@@ -328,17 +330,17 @@ def _before_the_death(
 def _reason(
     signatures: Sequence[Signature], eligible: Sequence[LogLine], lines: Sequence[LogLine]
 ) -> str:
-    """The most telling line: a line that names a signal, else the exception itself rather than the
-    code that it shows. A header counts only if no other line matches.
+    """The line that says most: one that names a signal, else an exception rather than the code that
+    a traceback shows. A header counts only if no other line matches.
     """
-    headers = [signature for signature in signatures if signature.is_header]
-    tellers = [signature for signature in signatures if not signature.is_header]
-    telling = _having(tellers, eligible)
-    introducing = _having(headers, eligible)
-    validations = [line for line in introducing if _VALIDATION.search(line.text)]
+    of_headers = [signature for signature in signatures if signature.is_header]
+    of_reasons = [signature for signature in signatures if not signature.is_header]
+    reasons = _having(of_reasons, eligible)
+    headers = _having(of_headers, eligible)
+    validations = [line for line in headers if _VALIDATION.search(line.text)]
     if validations:
         return _quoted(lines, _index_of(validations[0], lines))
-    matching = telling or introducing
+    matching = reasons or headers
     signals = [line for line in matching if _SIGNAL.search(line.raw)]
     no_code = [
         line for line in matching if _EXCEPTION.match(line.text) or not _CODE.match(line.text)
@@ -357,8 +359,8 @@ def _index_of(line: LogLine, lines: Sequence[LogLine]) -> int:
 
 
 def _last_of_its_chain(best: int, matching: Sequence[LogLine], lines: Sequence[LogLine]) -> int:
-    """The last exception of the same chain that has the same kind and a message: the gated
-    repository rather than the status 401 of one request.
+    """The line of the last exception in the same chain that has a message and matches as well: the
+    gated repository rather than the status 401 of one request.
     """
     for chain in _chains(lines):
         if best in [raised.index for raised in chain]:
@@ -372,8 +374,9 @@ def _last_of_its_chain(best: int, matching: Sequence[LogLine], lines: Sequence[L
 
 
 def _quoted(lines: Sequence[LogLine], index: int) -> str:
-    """The message that begins in this line. A line that announces others (vLLM's "Reasons: ", "1
-    validation error for VllmConfig") is followed or replaced by the lines of the same process below.
+    """The message that begins in this line. A line that introduces others (vLLM's "Reasons: ", "1
+    validation error for VllmConfig") is followed or replaced by the lines of the same process below
+    it.
     """
     line = lines[index]
     below = _below(lines, index)

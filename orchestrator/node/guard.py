@@ -1,5 +1,5 @@
-"""The guard: a small process between an owner and an engine, so that nothing of a launch outlives
-its owner.
+"""The guard: a small process between an owner and an engine. Because of it, nothing of a launch
+outlives its owner.
 
 Why it is built this way (tested on clusters with nine kinds of death of actor, raylet, driver and
 job):
@@ -38,7 +38,7 @@ from orchestrator.node.shared_memory import LIMIT_S, Segment, mapped, remove
 OWNER_GONE_GRACE_S = 3.0  # without its owner nothing depends on a graceful end
 CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
-AFTER_S = 30.0
+AFTER_LIMIT_S = 30.0  # for the command that runs once the engine is gone
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 OWNER_GONE = "owner gone"  # the reason to end when the pipe from the owner is closed
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -75,26 +75,28 @@ class Child:
     segments: set[Segment] = field(default_factory=set)
 
     def note_segments(self, limit_s: float) -> None:
-        """Note the shared memory in use now: that of a process that is gone cannot be found out."""
+        """Notes the shared memory that is in use now: which of it a process used cannot be found
+        out once that process is gone.
+        """
         processes = psutil.Process().children(recursive=True)
         self.segments = mapped([process.pid for process in processes], limit_s)
 
 
 def main(document: dict[str, Any]) -> None:
-    """Start the engine, wait for a reason to end it, and end it. ``document``: a Specification."""
+    """Starts the engine, waits for a reason to end it, and ends it. ``document``: a Specification."""
     specification = Specification(**document)
-    wake = _prepare()
+    signal_pipe = _prepare()
     try:
         engine = Child(_start(specification))
     except OSError as error:
         tell("failed", error=str(error))
         return
     tell("started", pid=engine.pid, guard=os.getpid(), niceness=os.nice(0))
-    reason = _watch(engine, wake)
+    reason = _watch(engine, signal_pipe)
     grace_s = specification.grace_s
     if reason == OWNER_GONE:
         grace_s = min(OWNER_GONE_GRACE_S, grace_s)
-    end = end_tree(engine, grace_s, wake)
+    end = end_tree(engine, grace_s, signal_pipe)
     # where there are no subreapers, daemons are found this way
     killed = end.killed + len(kill_tagged({GUARD: specification.tag}))
     remove(engine.segments)
@@ -103,14 +105,14 @@ def main(document: dict[str, Any]) -> None:
 
 
 def tell(event: str, **facts: Any) -> None:
-    """Send an event to the owner, if it still exists."""
+    """Sends an event to the owner, if it still exists."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps({"event": event, **facts}).encode() + b"\n")
 
 
 def _prepare() -> int:
-    """Undo what a raylet passes on (niceness, blocked signals). Returns a pipe that every signal
-    writes to.
+    """Undoes what a raylet passes on (niceness, blocked signals). Returns the read end of a pipe to
+    which every signal writes its number.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # without the privilege it keeps its niceness, which `started` reports
@@ -122,12 +124,12 @@ def _prepare() -> int:
     os.set_blocking(readable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in (*_END_SIGNALS, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)  # its number arrives on the pipe
+        signal.signal(number, lambda *_: None)  # the handler does nothing: the pipe has the number
     return readable
 
 
 def _start(specification: Specification) -> int:
-    """Start the engine and return its pid. Raises OSError."""
+    """Starts the engine and returns its pid. Raises OSError."""
     guard = os.getpid()
 
     def in_child() -> None:
@@ -150,7 +152,7 @@ def _start(specification: Specification) -> int:
 
 
 def _run_after(specification: Specification) -> None:
-    """Run the specification's last command: it removes a container, whose processes are not our
+    """Runs the specification's last command. It removes a container, whose processes are not our
     children.
     """
     if not specification.after:
@@ -165,18 +167,20 @@ def _run_after(specification: Specification) -> None:
             cwd=specification.cwd,
             stdout=log,
             stderr=log,
-            timeout=AFTER_S,
+            timeout=AFTER_LIMIT_S,
             check=False,
         )
 
 
-def _watch(engine: Child, wake: int) -> str:
-    """Wait for a reason to end: ``stop``, ``owner gone``, ``exited`` or the name of a signal."""
+def _watch(engine: Child, signal_pipe: int) -> str:
+    """Waits for a reason to end the engine, and returns it: ``stop``, ``owner gone``, ``exited`` or
+    the name of a signal.
+    """
     while True:
-        ready, _, _ = select.select([0, wake], [], [])
+        ready, _, _ = select.select([0, signal_pipe], [], [])
         if 0 in ready:
             return "stop" if os.read(0, 64) else OWNER_GONE
-        signals = _drain(wake)
+        signals = _signals_on(signal_pipe)
         reap(engine)
         if engine.status is not None:
             return "exited"
@@ -186,7 +190,7 @@ def _watch(engine: Child, wake: int) -> str:
 
 
 def reap(engine: Child) -> bool:
-    """Collect all children that ended, adopted ones included. Returns whether any child is left."""
+    """Collects all children that ended, adopted ones included. Returns whether any child is left."""
     while True:
         try:
             pid, status, _ = os.wait4(-1, os.WNOHANG)
@@ -200,14 +204,16 @@ def reap(engine: Child) -> bool:
 
 
 def end_tree(
-    engine: Child, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
+    engine: Child, grace_s: float, signal_pipe: int, clock: Callable[[], float] = time.monotonic
 ) -> TreeEnd:
-    """SIGTERM to the engine, then to its remaining children, then SIGKILL to all after the grace
-    period. Processes that outlive even that are stuck in the kernel.
+    """Ends the engine and everything that it started. Sends SIGTERM to the engine, then to the
+    children that it left, and SIGKILL to all of them after the grace period.
+
+    A process that is alive ``GIVE_UP_S`` after SIGKILL is stuck in the kernel, and is left over.
     """
     deadline = clock() + grace_s
     killed: set[int] = set()
-    # first, since a starting engine dies of SIGTERM at once
+    # before any signal: an engine that is still starting dies of SIGTERM at once
     engine.note_segments(min(LIMIT_S, grace_s))
     if engine.status is None:
         _send(psutil.Process(engine.pid), signal.SIGTERM)
@@ -225,13 +231,13 @@ def end_tree(
                     killed.add(process.pid)
         if clock() >= deadline + GIVE_UP_S:
             return TreeEnd(len(killed), tuple(sorted(process.pid for process in tree)))
-        select.select([wake], [], [], 0.05)
-        _drain(wake)
+        select.select([signal_pipe], [], [], 0.05)
+        _signals_on(signal_pipe)
     return TreeEnd(len(killed))
 
 
 def _send(process: psutil.Process, number: int) -> bool:
-    """Send a signal. Returns whether the process still existed."""
+    """Sends a signal. Returns whether the process still existed."""
     try:
         process.send_signal(number)
     except psutil.Error:
@@ -246,10 +252,10 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def _drain(wake: int) -> bytes:
-    """The numbers of the signals that came since the last call."""
+def _signals_on(signal_pipe: int) -> bytes:
+    """The numbers of the signals that have come since the last call."""
     try:
-        return os.read(wake, 4096)
+        return os.read(signal_pipe, 4096)
     except BlockingIOError:
         return b""
 

@@ -1,5 +1,5 @@
-"""Leases: which launches and load clients use a host, its cores, GPUs and ports; every driver and
-user there sees it.
+"""Leases: which launches and load clients use a host, its cores, GPUs and ports, for every driver and
+user of the host to see.
 
 Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A
 lease is a small file that its holder keeps locked (filelock, which uses flock here), so it ends
@@ -31,13 +31,14 @@ from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.base.redaction import strip_control
 from orchestrator.spec.load import counted
 
-# the environment variable with another folder, for containers that share a host but not its /tmp
+# The environment variable that names another folder than /tmp, for containers that share a host but
+# not its /tmp.
 FOLDER = "ORCHESTRATOR_LEASES"
 PREFIX = ".orchestrator-lease-"
 LOCK = ".orchestrator-leases.lock"
 TICKET_PREFIX = ".orchestrator-ticket-"
-# A ticket whose holder has not asked for its host for so long (it was suspended, or its driver
-# hangs) keeps no other launch out. Holders ask every second.
+# Holders of tickets ask for their host every second. A ticket whose holder has not asked for this
+# long (it was suspended, or its driver hangs) keeps no other launch out.
 SILENT_S = 15.0
 LOCK_LIMIT_S = 10.0
 # between two tries to get the lock, which nobody keeps for more than milliseconds
@@ -99,8 +100,8 @@ class Holding:
         return f"a load client of {name}" if self.client else name
 
     def bars(self, launch: str, sweep: str, exclusive: bool) -> bool:
-        """Whether this holding keeps ``launch`` off the host, which wants it ``exclusive`` or not.
-        Load clients of the launch's own ``sweep`` never do.
+        """Whether ``launch`` may not use the host beside this holding. ``exclusive``: the launch
+        wants the host for itself. Load clients of the launch's own ``sweep`` are in no one's way.
         """
         if self.launch == launch or (self.client and self.sweep == sweep):
             return False
@@ -109,7 +110,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A launch that waits for this host, and since when."""
+    """The place in line of a launch that waits for this host."""
 
     launch: str
     wish: Wish
@@ -118,8 +119,8 @@ class Ticket:
 
     @property
     def order(self) -> tuple[float, str]:
-        """The smallest is served first. A launch that wants several hosts has the same one on all
-        of them, so no two launches wait for each other.
+        """The ticket with the smallest order is served first. A launch that wants several hosts has
+        the same order on all of them, so no two launches wait for each other.
         """
         return self.since_ns, self.launch
 
@@ -128,7 +129,7 @@ class Ticket:
 
 
 def describe(owner: Owner, user: int, launch: str) -> str:
-    """A sweep, its user, its driver and its results, by which people who wait can find them.
+    """Words for a sweep, its user, its driver and its results, so that people who wait can find them.
 
     ``user``: id of the user. ``launch``: the id that is named if the experiment is not known.
     """
@@ -154,10 +155,10 @@ class Lease:
         self._lease_file = _LockedFile(self._folder / f"{PREFIX}{name}")
         self._ticket_file = _LockedFile(self._folder / f"{TICKET_PREFIX}{name}")
         self._holding = Holding(launch_id)
-        self._ticket: Ticket | None = None  # kept after it was served, for ``put_back``
+        self._ticket: Ticket | None = None  # kept even after ``take``, for ``put_back``
 
     def take(self, wish: Wish, cores: Sequence[int] = ()) -> tuple[int, ...]:
-        """Take what is wished. Returns ``wish.cores`` of ``cores`` that no other launch uses.
+        """Takes what is wished. Returns ``wish.cores`` of ``cores`` that no other launch uses.
 
         Raises Occupied while other launches are in the way or have waited for it for longer,
         PlacementError if waiting would not help.
@@ -190,7 +191,9 @@ class Lease:
     def _check_host(
         self, wish: Wish, holdings: Sequence[Holding], earlier: Sequence[Ticket]
     ) -> None:
-        """Raises Occupied if a launch has the host for itself, or wants it so and came first."""
+        """Raises Occupied if another launch has the host for itself, or came first and wants it for
+        itself.
+        """
         for holding in holdings:
             if holding.bars(self._holding.launch, wish.owner.sweep, wish.exclusive):
                 raise Occupied(f"host {socket.gethostname()} is held by {holding}")
@@ -202,7 +205,7 @@ class Lease:
         self, wish: Wish, holdings: Sequence[Holding], earlier: Sequence[Ticket]
     ) -> None:
         """Raises Occupied or PlacementError if a GPU is not free: another Ray, or another
-        container, may give the same ones.
+        container, may have given the same one to another launch.
         """
         wanted = set(wish.gpus)
         for holding in holdings:
@@ -256,9 +259,10 @@ class Lease:
         return free[: wish.cores]
 
     def queue(self, wish: Wish, since_ns: int = 0) -> int:
-        """Stand in line for what is wished, as if since ``since_ns`` (Unix time); 0: since now.
-        Returns since when the launch stands in line (Unix time). Launches that come later give way
-        as long as this one calls ``take`` every few seconds.
+        """Puts the launch in line for what is wished. Launches that come later give way as long as
+        this one calls ``take`` every few seconds.
+
+        ``since_ns``: the Unix time that decides its place; 0: now. Returns that time.
         """
         ticket = Ticket(self._holding.launch, wish, since_ns or time.time_ns())
         with _exclusively(self._folder):
@@ -267,8 +271,8 @@ class Lease:
         return ticket.since_ns
 
     def put_back(self) -> None:
-        """Undo ``take``, because the launch did not get its other hosts; it stands in line again
-        where it stood.
+        """Undoes ``take``, because the launch did not get its other hosts. The launch gets its former
+        place in line back.
         """
         with _exclusively(self._folder):
             if self._ticket is not None:
@@ -277,11 +281,11 @@ class Lease:
             self._lease_file.remove()
 
     def share(self, owner: Owner) -> bool:
-        """Lease the host for a load client: from now on no launch of another sweep gets the host
+        """Leases the host for a load client. From now on no launch of another sweep gets the host
         for itself.
 
-        Returns whether such a launch has it already, or is the next to get it. Raises
-        PlacementError.
+        Returns whether a launch of another sweep has the host for itself already, or is the next to
+        get it. Raises PlacementError.
         """
         with _exclusively(self._folder):
             holdings = _living(self._folder)
@@ -300,7 +304,7 @@ class Lease:
         return is_held
 
     def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
-        """Take ports that no program listens on and no other lease has. Raises PlacementError if
+        """Takes ports that no program listens on and no other lease has. Raises PlacementError if
         there are too few.
         """
         with _exclusively(self._folder):
@@ -311,11 +315,11 @@ class Lease:
         return ports
 
     def touch(self) -> None:
-        """Keep the file from looking old."""
+        """Keeps the file from looking old."""
         self._lease_file.touch()
 
     def release(self) -> None:
-        """Give everything back, the place in line too. Idempotent."""
+        """Gives everything back, the place in line too. Idempotent."""
         self._ticket = None
         self._ticket_file.remove()
         self._lease_file.remove()
@@ -331,7 +335,7 @@ class _LockedFile:
         self._file: int | None = None
 
     def write(self, content: Holding | Ticket) -> None:
-        """Replace what the file says. Raises OSError."""
+        """Replaces the content of the file. Raises OSError."""
         if self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | _MAKE, 0o644)
             os.fchmod(self._file, 0o644)  # whatever the umask: others must read it
@@ -348,7 +352,7 @@ class _LockedFile:
             os.utime(self._file)
 
     def remove(self) -> None:
-        """Remove the file and unlock it. Idempotent."""
+        """Removes the file and unlocks it. Idempotent."""
         if self._file is not None:
             file = self._file
             self._file = None
@@ -414,7 +418,9 @@ def _without(cores: Sequence[int], holdings: Sequence[Holding]) -> tuple[int, ..
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What a living process wrote. ``user``: owner of the file. ``age_s``: since it was touched."""
+    """What a living process wrote. ``user``: owner of the file. ``age_s``: seconds since the file was
+    touched.
+    """
 
     content: dict[str, Any]
     user: int
@@ -422,7 +428,7 @@ class _Document:
 
 
 def _living(folder: Path) -> list[Holding]:
-    """All current leases; needs the lock."""
+    """All current leases. The caller holds the lock on all leases."""
     holdings = []
     for document in _documents(folder, PREFIX):
         with suppress(ValueError, TypeError, KeyError):
@@ -431,7 +437,9 @@ def _living(folder: Path) -> list[Holding]:
 
 
 def _tickets(folder: Path) -> list[Ticket]:
-    """Those that wait, the oldest first; needs the lock. Without those that no longer ask."""
+    """The launches that wait and still ask, the oldest first. The caller holds the lock on all
+    leases.
+    """
     tickets = []
     for document in _documents(folder, TICKET_PREFIX):
         if document.age_s > SILENT_S:
@@ -450,8 +458,8 @@ def waiting(folder: Path | None = None) -> list[Ticket]:
 
 
 def _documents(folder: Path, prefix: str) -> list[_Document]:
-    """The files that a living process keeps locked; needs the lock on all leases. Files whose
-    process died are removed, as far as they are ours.
+    """The files that a living process keeps locked. Removes files whose process died, as far as this
+    user may. The caller holds the lock on all leases.
     """
     documents = []
     for path in sorted(folder.glob(f"{prefix}*")):
@@ -474,7 +482,7 @@ def _documents(folder: Path, prefix: str) -> list[_Document]:
 
 
 def _content(file: int) -> dict[str, Any] | None:
-    """The JSON object in a file; None if it is no lease or ticket: anybody can write files there."""
+    """The JSON object in a file. None if there is none: anyone can write files to that folder."""
     try:
         content = json.loads(os.pread(file, LARGEST_BYTES, 0))
     except (ValueError, RecursionError):
@@ -532,7 +540,7 @@ def _short(text: object) -> str:
 @contextmanager
 def _exclusively(folder: Path) -> Iterator[None]:
     """Holds the lock on all leases of this host. Raises Occupied when another process keeps it for
-    LOCK_LIMIT_S, PlacementError when it cannot be had at all.
+    LOCK_LIMIT_S, PlacementError when it cannot be taken at all.
     """
     try:
         _make(folder)

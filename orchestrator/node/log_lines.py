@@ -1,7 +1,7 @@
 """Reads one line of a log in any engine's format: its level, the process that wrote it, its text.
 
 Engines mix formats: Python's logging and warnings, loguru, Rust's tracing, glog, torch's, NCCL's,
-llama.cpp's letters, JSON. A level counts only in front of the text, behind nothing but time stamps,
+llama.cpp's letters, JSON. A level counts only in front of the text, after nothing but time stamps,
 names in brackets and the like.
 """
 
@@ -32,7 +32,7 @@ class LogLine:
 
     @property
     def is_passing(self) -> bool:
-        """Whether its own level says that it is no error."""
+        """Whether its level says that it is no error."""
         return self.level is not None and self.level < LogLevel.ERROR
 
 
@@ -47,7 +47,7 @@ _LETTERS = {
     **dict.fromkeys("EFC", LogLevel.ERROR),
 }
 _NAME = "|".join(_NAMES)
-# A level where a header may have one, with what belongs to it.
+# A level as headers write it, with the brackets and names around it.
 _LEVEL = re.compile(
     rf"\[?(?P<name>{_NAME})\b\]?"  # "WARNING", "[WARNING]", "[WARNING|modeling.py:12]"
     rf"|\[(?P<small>(?i:{_NAME})) *\]"  # "[warn]", structlog's "[warning  ]"
@@ -61,12 +61,12 @@ _LEVEL = re.compile(
     r"|(?:\S+\.py|<[\w .]+>):\d+: (?P<python>\w*Warning)\b"  # Python's "x.py:12: UserWarning: "
     r"|(?P<category>[A-Z]\w*Warning):"
 )
-_LONE_LETTER = re.compile(r"(?P<letter>[TDIWEFC])(?= )")  # llama.cpp's, behind its time only
+_LONE_LETTER = re.compile(r"(?P<letter>[TDIWEFC])(?= )")  # llama.cpp's, which follows its time
 # In JSON, and in what some call logfmt ("time=… level=warn msg=…").
 _FIELD = re.compile(r"(?:^|[\s\"])(?:level|levelname|severity)\"?(?:=|: ?)\"?(?P<name>[A-Za-z]+)")
 _JSON_TEXT = re.compile(r"\"(?:message|msg)\": ?\"((?:[^\"\\]|\\.)*)\"")
-# What may stand in front of a level.
-_PART = re.compile(
+# One part of what may stand in front of a level.
+_HEADER_PART = re.compile(
     r"\([^()]{0,80}\)"
     r"|\[[^\[\]]{0,80}\]"
     r"|std(?:out|err) [FP]\b|<std(?:out|err)>"  # Kubernetes', MPI's
@@ -80,24 +80,25 @@ _PART = re.compile(
     r"|(?:\S*/)?(?:nvcc|ptxas|ld|cc1plus|gcc|g\+\+|clang):?(?=\s)"
     r"|[-|:,;>\u2502]+"
 )
-# What is no part of the text even if no level follows. The first four name the process.
+# The process that wrote a line.
 _ORIGIN = (
     r"\([^()]*\bpid=\d+[^()]*\)|\[rank ?\d+\]:?|\[RANK \d+\]|\[\d+,\d+\]<std(?:out|err)>:?"
     r"|[\w.-]+-\d+ +\|"  # docker compose's
 )
 _TIME = r"\[?\d+(?:[-/:.,T ]\d+){2,}Z?(?: ?[A-Z]{2}\d+)*\]?"
-_BESIDE = re.compile(
+# What stands at the beginning of a line and does not belong to its text, even if no level follows.
+_NOT_TEXT = re.compile(
     rf"(?P<origin>{_ORIGIN})|{_TIME}|\[[\w./-]+\.\w+:\d+\]"
     r"|[|\u2502+](?=\s)"  # boxes around tracebacks, groups of exceptions
 )
-# What follows a level and is no part of the text.
-_BEHIND = re.compile(
+# What follows a level and does not belong to the text.
+_AFTER_LEVEL = re.compile(
     r"[-|:\]]+(?=\s|$)|[\w.<>]+:[\w<>]+:\d+(?= - )|[\w./-]+\.\w+:\d+\]?(?= |$)|[\w.]+:\d+(?= - )"
 )
 
 
 def read(raw: str) -> LogLine:
-    """Take a line without colours apart."""
+    """Takes a line apart, from which terminal colours have been removed."""
     line = raw.strip()
     if line.startswith("{"):
         field = _FIELD.search(line)
@@ -107,10 +108,10 @@ def read(raw: str) -> LogLine:
             return LogLine(raw, _named(field["name"]), "", text)
     header = _header(line[:_HEADER_CHARACTERS])
     if not header.end:
-        text, origin = _without(line, _BESIDE)
+        text, origin = _without(line, _NOT_TEXT)
         return LogLine(raw, header.level, origin, text)
     origins = [match[0] for match in re.finditer(_ORIGIN, line[: header.end])]
-    return LogLine(raw, header.level, " ".join(origins), _text_behind(line[header.end :]))
+    return LogLine(raw, header.level, " ".join(origins), _text_after_level(line[header.end :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class _LineHeader:
 
 
 def _header(line: str) -> _LineHeader:
-    """The header at the begin of a line. Headers may follow each other, if one process passes on
+    """The header at the beginning of a line. It may consist of several, if one process passes on
     what another one logged.
     """
     if line.startswith(("time=", "ts=", "level=")):
@@ -138,7 +139,7 @@ def _header(line: str) -> _LineHeader:
         if match is None and part_index and _is_time(line[:at]):
             match = _LONE_LETTER.match(line, at)
         if match is None:
-            part = _PART.match(line, at)
+            part = _HEADER_PART.match(line, at)
             if part is None:
                 break
             at = part.end()
@@ -181,20 +182,20 @@ def _is_time(header: str) -> bool:
     return re.fullmatch(r"[\d:.,\s-]+", header) is not None
 
 
-def _text_behind(rest: str) -> str:
-    """The text behind a level: without the place in the source, the time and further origins."""
+def _text_after_level(rest: str) -> str:
+    """The text after a level: without the place in the source, the time and further origins."""
     before = None
     while before != rest:
         before = rest
-        rest, _ = _without(rest, _BESIDE)
-        behind = _BEHIND.match(rest)
+        rest, _ = _without(rest, _NOT_TEXT)
+        behind = _AFTER_LEVEL.match(rest)
         if behind:
             rest = rest[behind.end() :].lstrip()
     return rest
 
 
 def _without(rest: str, parts: re.Pattern[str]) -> tuple[str, str]:
-    """``rest`` without such parts at its begin, and the origins among them."""
+    """``rest`` without the parts at its beginning that match, and the origins among these parts."""
     origins = []
     rest = rest.lstrip()
     part = parts.match(rest)

@@ -4,7 +4,7 @@ processes.
 An owner (a node agent, a test) holds a shared ``flock`` on a launch's file as long as the launch
 should live. However the owner dies, the kernel releases the lock; no clock or heartbeat is
 involved. (filelock has no shared lock on a plain file: its read-write lock is an SQLite database.)
-The tags find a launch's processes, whatever their parent has become.
+The tags identify a launch's processes even where their parents are gone.
 """
 
 import fcntl
@@ -20,8 +20,11 @@ from orchestrator.node.shared_memory import Segment, mapped, remove
 
 LAUNCH = "ORCHESTRATOR_LAUNCH"  # id of the launch
 LOCKS = "ORCHESTRATOR_LOCKS"  # folder with the launch's lock
-GUARD = "ORCHESTRATOR_GUARD"  # pid and start time of the guard: one engine process of a launch
-# By default setproctitle overwrites the memory that /proc/<pid>/environ shows, with the tags in it.
+GUARD = (
+    "ORCHESTRATOR_GUARD"  # a random tag for each EngineProcess, of which a launch may have several
+)
+# Without this variable, setproctitle overwrites the memory that /proc/<pid>/environ shows, and with
+# it the tags.
 KEEP = {"SPT_NOENV": "1"}
 KILL_ROUNDS, KILL_WAIT_S = 50, 0.2  # 10 s; only processes stuck in the kernel live that long
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -43,14 +46,16 @@ class LaunchLock:
         self._file: int | None = _lock(self.path)
 
     def touch(self) -> None:
-        """Keep the file from looking old: once it is cleaned up, processes that its owner leaves
-        behind are not ended.
+        """Keeps the file from looking old. If it were cleaned up, processes that its owner leaves
+        behind would not be ended.
         """
         if self._file is not None:
             os.utime(self._file)
 
     def release(self, processes_left: bool = False) -> None:
-        """Release the lock. The last owner removes the file unless the reaper needs it. Idempotent."""
+        """Releases the lock. The last owner removes the file, unless processes are left for the
+        reaper to end. Idempotent.
+        """
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -71,12 +76,12 @@ def is_abandoned(path: Path) -> bool:
 
 
 def forget(path: Path) -> None:
-    """Remove the file of a lock that no process holds."""
+    """Removes the file of a lock that no process holds."""
     _if_free(path, lambda: path.unlink(missing_ok=True))  # _lock notices and creates the file again
 
 
 def _if_free(path: Path, do: Callable[[], None]) -> bool:
-    """Whether the lock exists and is free; if so, call ``do`` while no other process can take it."""
+    """Whether the lock exists and is free. If so, calls ``do`` while no other process can take it."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -128,12 +133,12 @@ def tagged(tags: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, 
 
 
 def kill_tagged(tags: Mapping[str, str]) -> list[int]:
-    """SIGKILL every process that ``tagged`` finds until none is left, and remove their shared
-    memory. Returns their pids.
+    """Sends SIGKILL to every process that ``tagged`` finds until none is left, and removes their
+    shared memory. Returns their pids.
 
     psutil compares start times before it sends a signal, so a reused pid is safe.
     """
-    killed: dict[int, None] = {}  # a set in order
+    killed: dict[int, None] = {}  # an ordered set
     segments: set[Segment] = set()
     for _ in range(KILL_ROUNDS):
         processes = [process for process, _ in tagged(tags)]

@@ -82,10 +82,10 @@ class EngineProcess:
         self.pid: int | None = None
         self._tag = uuid.uuid4().hex
         self._owner_lock: LaunchLock | None = None
-        self._stdin: int | None = None  # of the guard: it stops when this closes
-        self._events: int | None = None  # of the guard: a line of JSON for each event
+        self._stop_pipe: int | None = None  # to the guard, which ends the engine when it closes
+        self._event_pipe: int | None = None  # from the guard: a line of JSON for each event
         self._incomplete_event = b""
-        self._returned_bytes = 0  # of the log, by `new_lines`
+        self._returned_bytes = 0  # of the log, which ``new_lines`` has returned
         self.ready_at = 0  # size of the log in bytes when the engine became ready
         self._exit_status: int | None = None
         self._tree_end: TreeEnd | None = None
@@ -93,9 +93,9 @@ class EngineProcess:
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Write the command's files and start it. Raises EngineFailure when it cannot be executed."""
+        """Writes the command's files and starts it. Raises EngineFailure when it cannot be executed."""
         with self._lock:
-            if self._events is not None or self._report is not None:
+            if self._event_pipe is not None or self._report is not None:
                 raise RuntimeError("an EngineProcess starts once")
             self.workdir.mkdir(parents=True, exist_ok=True)
             _write_files(self.workdir, self.command.files)
@@ -117,7 +117,7 @@ class EngineProcess:
             return self._exit_status
 
     def mark_ready(self) -> None:
-        """Note in the log that the engine serves: lines above this are no reason for a later death."""
+        """Notes in the log that the engine serves. The lines above cannot explain a later death."""
         with open(self.log_path, "a") as log:
             self.ready_at = log.tell()
             log.write(f"\n{READY}\n")
@@ -136,13 +136,15 @@ class EngineProcess:
             return self.redact((first + log.read()).decode(errors="replace"))
 
     def log_tail(self, lines: int = 1000) -> str:
-        """The last lines of the log, without secrets; many, since the cause of a death is far above
-        the end.
+        """The last lines of the log, without secrets. The default is many, because the cause of a
+        death is far above the end.
         """
         return self.redact(tail(self.log_path, lines))
 
     def new_lines(self) -> list[str]:
-        """Complete lines of the log written since the last call; of more than a MiB only the end."""
+        """Complete lines of the log that were written since the last call; if these are more than a
+        MiB, only the end of them.
+        """
         with self.log_path.open("rb") as log:
             tail_begins_at = log.seek(0, os.SEEK_END) - _TAIL_BYTES
             log.seek(max(self._returned_bytes, tail_begins_at))
@@ -159,8 +161,8 @@ class EngineProcess:
         return inherited(os.environ, self.command) | self.command.env | self.command.secrets
 
     def stop(self) -> StopReport:
-        """SIGTERM, then SIGKILL after the grace period, until no process is left. Calling it again
-        changes nothing.
+        """Ends the engine: SIGTERM, then SIGKILL after the grace period, until no process is left.
+        Idempotent.
         """
         with self._lock:
             if self._report is None:
@@ -185,8 +187,8 @@ class EngineProcess:
         )
 
     def _launch_guard(self, specification: Specification) -> None:
-        guard_stdin, self._stdin = os.pipe()
-        self._events, guard_stdout = os.pipe()
+        guard_stdin, self._stop_pipe = os.pipe()
+        self._event_pipe, guard_stdout = os.pipe()
         try:
             with (
                 open(os.memfd_create("specification"), "w+") as memory_file,
@@ -224,7 +226,7 @@ class EngineProcess:
         """The guard's next event with one of these names; None if it does not come in time."""
         deadline_s = time.monotonic() + timeout_s
         left_s = timeout_s
-        while left_s > 0 and self._events is not None:
+        while left_s > 0 and self._event_pipe is not None:
             for event in self._read_events(left_s):
                 if event["event"] in names:
                     return event
@@ -232,18 +234,18 @@ class EngineProcess:
         return None
 
     def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The guard's new events; the exit status and the end of the tree are kept. If the guard
-        died without an event, the engine died with it.
+        """The guard's new events. Keeps the exit status and the end of the tree that they report. If
+        the guard died without an event, the engine died with it.
         """
-        if self._events is None:
+        if self._event_pipe is None:
             return []
-        readable, _, _ = select.select([self._events], [], [], timeout_s)
+        readable, _, _ = select.select([self._event_pipe], [], [], timeout_s)
         if not readable:
             return []
-        data = os.read(self._events, 65536)
+        data = os.read(self._event_pipe, 65536)
         if not data:
-            os.close(self._events)
-            self._events = None
+            os.close(self._event_pipe)
+            self._event_pipe = None
             if self._exit_status is None:
                 self._exit_status = -signal.SIGKILL
             return []
@@ -258,9 +260,9 @@ class EngineProcess:
 
     def _stop(self, clock: Callable[[], float] = time.monotonic) -> StopReport:
         began_s = clock()
-        if self._stdin is not None:
+        if self._stop_pipe is not None:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._stdin, b"stop\n")
+                os.write(self._stop_pipe, b"stop\n")
         if self._tree_end is None and self.pid is not None:
             self._wait_for_event({"stopped"}, self.grace_s + _GUARD_START_S)
         end = self._tree_end or TreeEnd()
@@ -278,16 +280,17 @@ class EngineProcess:
         )
 
     def touch(self) -> None:
-        """Keep the file of the engine's lock from looking old."""
+        """Keeps the file of the engine's lock from looking old."""
         if self._owner_lock is not None:
             self._owner_lock.touch()
 
     def _release(self, processes_left: bool = False) -> None:
-        """Close the pipes to the guard and release the launch's lock."""
-        for pipe in (self._stdin, self._events):
+        """Closes the pipes to the guard and releases the launch's lock."""
+        for pipe in (self._stop_pipe, self._event_pipe):
             if pipe is not None:
                 os.close(pipe)
-        self._stdin = self._events = None
+        self._stop_pipe = None
+        self._event_pipe = None
         if self._owner_lock is not None:
             self._owner_lock.release(processes_left)
 
@@ -314,9 +317,7 @@ def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str
 
 def clean_environment(environment: Mapping[str, str], executable: str) -> dict[str, str]:
     """``environment`` without variables of Ray and of our own Python, with the executable's folder
-    first in PATH.
-
-    Engines call tools of their environment (ninja, compilers) by name, so they must be in PATH.
+    first in PATH: engines call tools of their virtual environment (ninja, compilers) by name.
     """
     variables = {
         name: value
@@ -340,7 +341,7 @@ def tail(path: Path, lines: int, most_bytes: int = _TAIL_BYTES) -> str:
 
 
 def _write_files(workdir: Path, files: Mapping[str, str]) -> None:
-    """Write a command's files, readable for their user alone. Raises ValueError for a name that
+    """Writes a command's files, readable for their user alone. Raises ValueError for a name that
     leads out of ``workdir``.
     """
     for name, text in files.items():

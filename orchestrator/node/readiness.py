@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
-REFUSED_S = 3.0  # for an endpoint that does not answer: it runs already, or it does not
+REFUSED_S = 3.0  # how long an endpoint may not answer: it should run already
 LOOK_S = 10.0  # between two looks at how much of the model was downloaded
-UNAVAILABLE = 503  # some answer this while they load, whatever the key
+UNAVAILABLE = 503  # some engines answer this while they load, whatever the key
 NO_SUCH_ROUTE = frozenset({404, 405, 501})
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
@@ -73,12 +73,12 @@ def wait_ready(
     ask: Ask = ask,
     downloaded: Callable[[], int] = lambda: 0,
 ) -> Ready:
-    """Return once rank 0 serves the model and is proven to be ours.
+    """Returns once rank 0 serves the model and is proven to be ours.
 
-    Raises EngineFailure when the process ends, when someone else answers on its port, after
-    ``timeout_s``, or when the log has not changed for ``silence_s``, unless the server answers that
-    it is loading. ``downloaded``: bytes of the model that are on the nodes of all ranks; while they
-    become more, no time counts.
+    Raises EngineFailure when the process ends, when another server answers on its port, after
+    ``timeout_s``, or when the log has not changed for ``silence_s`` and the server does not say
+    that it is loading. ``downloaded``: bytes of the model that are on the nodes of all ranks; time
+    in which they increase does not count.
     """
     times = _StartTimes(clock, downloaded)
     watch = _Watch(expected, ask, clock)
@@ -113,18 +113,20 @@ class _StartTimes:
         self._downloaded = downloaded
         self._began_s = clock()
         self._log_changed_s = self._began_s
-        self._looked_s = self._began_s  # at the download
+        self._looked_s = self._began_s  # when the download was last looked at
         self._log = ""
         self._downloaded_bytes = downloaded()
 
     def note_log(self, log: str, is_loading: bool) -> None:
-        """Note the end of the log, and whether the server says that it is loading."""
+        """Notes the end of the log, and whether the server says that it is loading."""
         if log != self._log or is_loading:
             self._log = log
             self._log_changed_s = self._clock()
 
     def leave_out_downloads(self) -> None:
-        """Look every LOOK_S whether more of the model is there, and if so leave that time out."""
+        """Looks every ``LOOK_S`` whether more of the model has been downloaded. If so, the time since
+        the last look does not count.
+        """
         now_s = self._clock()
         since_s = now_s - self._looked_s
         if since_s < LOOK_S:
@@ -153,7 +155,7 @@ def listeners(port: int) -> set[int]:
 
 
 def tree_of(pid: int) -> set[int]:
-    """A process and all children of its guard, which include descendants that it has left."""
+    """A process and all descendants of its guard, including those whose own parent has ended."""
     try:
         guard = psutil.Process(pid).parent()
         children = guard.children(recursive=True) if guard else []
@@ -175,9 +177,9 @@ class _Watch:
         self._base_url = expected.base_url.rstrip("/")
         self._ask = ask
         self._last_words = LastWords(self.engine.log, clock)
-        self.is_loading = False  # as the server says
-        self._last_answer = HttpResponse(0)  # whether it is ready
-        self._route = self.engine.ready_path  # that was answered last
+        self.is_loading = False  # whether the server says so
+        self._last_answer = HttpResponse(0)  # to the last question whether it is ready
+        self._route = self.engine.ready_path  # that was asked last
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> HttpResponse:
         """The server's answer with its key hidden, since parts of answers are stored with the
@@ -209,7 +211,7 @@ class _Watch:
         return f"the endpoint did not list its models within {waited_s:.0f} s: {outcome}"
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
-        """A failure with the end of the log. ``sentence`` may hold what a server said."""
+        """A failure with the end of the log. ``sentence`` may quote the server."""
         return EngineFailure(Failure(kind, redact(sentence, [self.api_key]), self.log(TAIL_LINES)))
 
     def check(self) -> Ready | None:
@@ -269,7 +271,9 @@ class _Watch:
         return answer
 
     def _died(self, status: int | None) -> EngineFailure:
-        """Why the engine died, by its log; a stranger on its port explains most deaths."""
+        """Why the engine died, by its log. A stranger on its port explains a death without a clear
+        cause.
+        """
         failure = classify(self.engine.log, EnginePhase.START, self.log(), status)
         if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START):
             strangers = self._strangers()
@@ -278,8 +282,8 @@ class _Watch:
         return EngineFailure(failure)
 
     def _proofs(self) -> list[str] | None:
-        """Which proofs hold so far; None when the server stopped to answer, which proves nothing.
-        Raises EngineFailure when someone else listens on our port.
+        """The proofs that hold so far; None when the server no longer answers, which proves nothing.
+        Raises EngineFailure when another program listens on our port.
         """
         if self.process is None:
             return []
@@ -303,8 +307,8 @@ class _Watch:
         return proofs
 
     def _strangers(self) -> set[int]:
-        """Other processes that listen on our port. Empty for containers whose own processes would
-        look like others: docker's belong to its daemon, podman's may belong to a service.
+        """Other processes that listen on our port. Always empty for docker and podman: processes in
+        their containers belong to a daemon or a service, and would look like strangers.
         """
         visible = self.settings.image is None or self.settings.container_runtime == "apptainer"
         if self.process is None or self.process.pid is None or not visible:

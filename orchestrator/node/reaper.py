@@ -34,9 +34,10 @@ WORK_KEPT_S = 7 * 86_400.0  # for work folders of dead launches: only their logs
 class Leftover:
     """A process or container that outlived its launch."""
 
-    pid: int  # 0 for a container
     launch_id: str
     name: str
+    pid: int = 0  # of a process; 0 for a container
+    runtime: str = ""  # of a container: docker or podman
 
 
 def leftovers(locks: Path | None = None) -> list[Leftover]:
@@ -54,7 +55,7 @@ def leftovers(locks: Path | None = None) -> list[Leftover]:
 
 
 def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
-    """End what ``leftovers`` finds and return it. Also removes old lock files and work folders of
+    """Ends what ``leftovers`` finds and returns it. Also removes old lock files and work folders of
     dead launches.
 
     ``work``: folder with the launches' work folders.
@@ -66,8 +67,7 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
         kill_tagged({LAUNCH: launch_id, LOCKS: str(folder)})
     for leftover in ended:
         if not leftover.pid:
-            runtime, _, container = leftover.name.partition(" ")
-            output_of(runtime, "rm", "--force", container)
+            output_of(leftover.runtime, "rm", "--force", leftover.name)
     for launch_id in abandoned - {process.launch_id for process in _processes(folder)}:
         forget(folder / f"{launch_id}.lock")
     for work_folder in dead_work(folder, work or node_folder("work")):
@@ -105,7 +105,7 @@ def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]
 def _pids_in_docker(launches: Collection[str], folder: Path) -> set[int]:
     """Pids of what docker's daemon runs for these launches."""
     names = [
-        container.name.partition(" ")[2]
+        container.name
         for container in _containers("docker", folder)
         if container.launch_id in launches
     ]
@@ -135,19 +135,17 @@ def _processes(folder: Path) -> list[Leftover]:
     for process, environment in tagged({LOCKS: str(folder)}):
         with suppress(psutil.Error):
             launch_id = environment.get(LAUNCH, "")
-            processes.append(Leftover(process.pid, launch_id, process.name()))
+            processes.append(Leftover(launch_id, process.name(), pid=process.pid))
     return processes
 
 
 def _containers(runtime: str, folder: Path) -> list[Leftover]:
-    """Our containers; ``name`` is the runtime and the container's name. Empty if the runtime is not
-    installed.
-    """
+    """Our containers. Empty if the runtime is not installed."""
     if shutil.which(runtime) is None:
         return []
     ours = f"label={LOCKS_LABEL}={folder}"
     names = output_of(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
-    return [Leftover(0, launch_of(name), f"{runtime} {name}") for name in names]
+    return [Leftover(launch_of(name), name, runtime=runtime) for name in names]
 
 
 def output_of(*argv: str) -> str:

@@ -1,5 +1,5 @@
-"""Removes shared memory that engines leave in /dev/shm: 25 MB of an SGLang with two ranks, 8 MB of
-a vLLM.
+"""Removes shared memory that engines leave in /dev/shm: an SGLang with two ranks leaves 25 MB, a
+vLLM 8 MB.
 
 A segment is ours if one of our processes had it mapped and it has a name that engines use. The name
 alone does not tell whose it is, since most names contain no pid.
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
-# vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's,
-# Python's own, Open MPI's.
+# Prefixes of the names that vLLM, SGLang (srt/utils/stale_shm_cleanup.py), NCCL, torch, Python
+# itself and Open MPI give to segments.
 NAMES = (
     "vllm_",
     "sglang_",
@@ -38,11 +38,10 @@ class Segment:
 
 
 def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) -> set[Segment]:
-    """The engines' segments that these processes have mapped now; processes that are gone have
-    none.
+    """The engines' segments that these processes have mapped now. Processes that are gone have none.
 
-    Reading about a process that is stuck in the kernel may hang: the result is what was read within
-    ``limit_s``.
+    Reading about a process that is stuck in the kernel may hang, so the result is what could be read
+    within ``limit_s``.
     """
     segments: set[Segment] = set()
     reader = threading.Thread(target=_read, args=(list(pids), segments, folder), daemon=True)
@@ -73,8 +72,8 @@ def names(folder: str = FOLDER) -> set[str]:
 
 
 def remove(segments: Iterable[Segment]) -> None:
-    """Unlink the segments that still exist. The inode is compared: in a container the path may be
-    another file.
+    """Unlinks the segments that still exist. In a container the same path may be another file, so
+    the inode is compared.
     """
     for segment in segments:
         try:

@@ -53,8 +53,8 @@ def test_only_containers_of_lost_launches_are_removed(docker: Path) -> None:
     lock = LaunchLock("held", locks)
     (locks / "lost.lock").touch()  # of "spared" nothing is known
     assert reaper.reap(locks, work) == [
-        Leftover(0, "lost", f"docker {NAMES[1]}"),
-        Leftover(0, "lost", f"docker {NAMES[2]}"),
+        Leftover("lost", NAMES[1], runtime="docker"),
+        Leftover("lost", NAMES[2], runtime="docker"),
     ]
     assert [path.name for path in locks.iterdir()] == ["held.lock"], (
         "locks of the dead go with what they left"
