@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from orchestrator.results.row_writer import RowFile
     from orchestrator.results.store import FilePart
 
-ACCELERATOR_LABEL = "ray.io/accelerator-type"  # Ray gives it to every node whose GPUs it knows
-# label of the nodes of an autoscaling cluster: the name of their type
+# the label that Ray gives to every node whose GPUs it knows
+ACCELERATOR_LABEL = "ray.io/accelerator-type"
+# the label of nodes in an autoscaling cluster: the name of their type
 NODE_GROUP = "ray.io/node-group"
-# footprints to desire at once: Ray's scheduler and autoscaler look at each again and again
+# The most footprints that are desired at once, because Ray's scheduler and autoscaler look at each of
+# them again and again.
 MOST_GROUPS = 64
 
 
@@ -64,8 +66,8 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one agent was given: ``devices`` are sorted GPU ids, ``cores`` the CPU cores its process
-    may use.
+    """What one agent was given. ``devices``: sorted GPU ids. ``cores``: the CPU cores that its
+    process may use.
     """
 
     node_id: str
@@ -80,8 +82,8 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A rank that was stopped. ``left_over``: processes that outlived SIGKILL (never seen; an event
-    if it happens).
+    """A rank that was stopped. ``left_over``: how many of its processes outlived SIGKILL. That was
+    never seen; if it happens, an event says so.
     """
 
     left_over: int
@@ -101,8 +103,8 @@ class DeadLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client's share of a point: its rows, and the files in the store that hold them (empty: it
-    stored none).
+    """One client's share of a point: its rows, and the files in the store that hold them. ``stored``
+    is empty where the client could store none.
     """
 
     stats: ClientStats
@@ -126,7 +128,7 @@ class NodeType:
 
 
 class RefusedNodes(NamedTuple):
-    """How many nodes of a type failed to launch, and the last reason; empty if none was told."""
+    """How many nodes of a type failed to launch, and the last reason; empty if none was given."""
 
     number: int
     why: str
@@ -134,12 +136,13 @@ class RefusedNodes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What is known of a cluster's autoscaler. ``may``: nodes may be added, or that is not known.
+    """What is known of a cluster's autoscaler.
 
+    ``may``: whether nodes may be added; True as well where that is not known.
     ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being
     set up. ``refused``: node type -> nodes that failed to launch since the first look.
     ``impossible``: desired footprints for which it has no node type. ``types``: the node types that
-    it has, empty if unknown. ``reports``: how many of its reports were new since the first look;
+    it has, empty if unknown. ``reports``: how many new reports it has made since the first look;
     None if it is not known whether there is an autoscaler.
     """
 
@@ -164,8 +167,8 @@ class Growth:
 
 
 class HostLost(Exception):
-    """The process or node of an agent or client is gone or does not answer. That is a failure of
-    the infrastructure, not of the configuration.
+    """The process or node of an agent or client is gone or does not answer: a failure of the
+    infrastructure, not of the configuration.
     """
 
 
@@ -181,8 +184,8 @@ class ClientLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlacementDeadline:
-    """How long to wait until a footprint is placed: ``timeout_s``, or until ``stopped`` says that
-    the sweep is over.
+    """How long to wait until a footprint is placed: ``timeout_s``, but no longer than until
+    ``stopped`` says that the sweep is over.
     """
 
     timeout_s: float
@@ -191,14 +194,15 @@ class PlacementDeadline:
     def check(
         self, waited_s: float, footprint: Footprint, held: Callable[[], Collection[str]] = tuple
     ) -> None:
-        """Raises Occupied when ``waited_s`` is long enough, with the nodes that ``held`` names as
-        in use by others; PlacementError if the sweep was stopped.
+        """Raises Occupied when the time is up, with the nodes that others use (``held``), and
+        PlacementError if the sweep was stopped. ``waited_s``: how long the footprint has waited.
         """
         if self.stopped():
             raise PlacementError("the sweep was stopped")
         if waited_s >= self.timeout_s:
             raise Occupied(
-                f"{footprint} was not to be had within {self.timeout_s:g} s: others hold it", held()
+                f"{footprint} did not become free within {self.timeout_s:g} s: others hold it",
+                held(),
             )
 
 

@@ -1,4 +1,4 @@
-"""Answers of expensive calls, kept so long that asking takes little of a core."""
+"""Keeps the answers of expensive calls, so that the calls take only a small part of a core."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import Generic, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 SHARE = 0.003  # of a core that the calls may take
-# the oldest answer, whatever it cost: a pause of Python's collector is no reason to look away
+# An answer is kept no longer than this, whatever the call cost: a pause of Python's garbage collector
+# may have made it look expensive.
 MOST_S = 10.0
 
 

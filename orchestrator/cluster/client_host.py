@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.results.row_writer import RowFile
     from orchestrator.results.store import FilePart, Store
 
-# for the storage to take a client's rows; after that the driver stores them, which waits longer
+# How long the storage may take for a client's rows. After that the driver stores them, and waits
+# longer.
 STORE_LIMIT_S = 40.0
 
 
@@ -71,7 +72,7 @@ class ClientHost(LoadClient):
         self._writer = ""
 
     def process(self) -> tuple[str, int]:
-        """Host name and pid. They tell its CPU use from that of other programs."""
+        """Host name and pid, by which its CPU use is told from that of other programs."""
         return socket.gethostname(), os.getpid()
 
     def wall_ns(self) -> int:
@@ -82,9 +83,9 @@ class ClientHost(LoadClient):
         return reach_problem(store)
 
     def lease(self, owner: Owner) -> bool:
-        """Lease a share of this host for a launch of this owner.
+        """Leases a share of this host for a launch of this owner.
 
-        Returns whether a client should rather run elsewhere: because another sweep has the host for
+        Returns whether a client should rather run elsewhere, because another sweep has the host for
         itself or is the next to get it, or because there is no room for rows.
         """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
@@ -97,17 +98,17 @@ class ClientHost(LoadClient):
             return True
         return is_held_by_others
 
-    def rest(self) -> bool:
-        """Release this client for other launches. Returns True, so that the caller can see that it
-        is alive.
+    def release_lease(self) -> bool:
+        """Releases the lease, until another launch borrows this client. Returns True: the answer
+        shows the caller that the client is alive.
         """
         if self._lease is not None:
             self._lease.release()
         return True
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
-        """Prepare like a LoadClient, for cores that no engine leases, if there are any. Raises
-        ResultsError where rows cannot be kept.
+        """Prepares like a LoadClient, and chooses cores that no engine leases, if there are any.
+        Raises ResultsError where rows cannot be kept.
         """
         check_free_space()
         if self._lease is not None:
@@ -125,14 +126,14 @@ class ClientHost(LoadClient):
     def run_and_store(
         self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None
     ) -> ClientReport:
-        """Send load from ``start_wall_ns`` on, by this host's wall clock, and write the rows to
+        """Sends load from ``start_wall_ns`` on, by this host's wall clock, and writes the rows to
         ``store``.
 
-        Token events come back in the report where they are few, and where ``store`` is None or does
+        Token events are in the report only where they are few, or where ``store`` is None or did
         not take them in time.
         """
         assert self._point
-        # for the calling thread alone, which is the one that sends
+        # this applies to the calling thread alone, which is the one that sends
         os.sched_setaffinity(0, self._cores)
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self.run(start_ns)
@@ -143,8 +144,8 @@ class ClientHost(LoadClient):
         return ClientReport(stats, stored, requests, gaps, result.replies)
 
     def _stored(self, store: Store, parts: Sequence[RowFile]) -> tuple[FilePart, ...]:
-        """Store its rows; returns their files. None are returned when the storage refuses or does
-        not answer in time; a file that arrives later does no harm, because no manifest names it.
+        """Stores its rows. Returns their files, or none when the storage refuses or does not answer
+        in time. A file that arrives later does no harm, because no manifest names it.
         """
         point = self._point
         assert point

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 PREPARE_LIMIT_S = 600.0  # for the schedule and the bodies of a long point
 STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
-MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
+MOST_SETTLES = 20  # so that a client which answers but never finishes is not waited for forever
 REUSE_LIMIT_S = 5.0
-# in ``avoid``, where the nodes with the highest numbers are taken last: worse than any node that
-# launches of this sweep use
+# The number in ``avoid`` of a node where clients should not run. It is higher than that of any node
+# that launches of this sweep use; nodes with the highest numbers are taken last.
 UNFIT = 3
 
 
@@ -43,7 +43,7 @@ class ClientHandle(Protocol):
     def begin(
         self, method: Callable[[ClientHost, *Arguments], T], *arguments: *Arguments
     ) -> Future[T]:
-        """Call one of its methods without waiting: ``begin(ClientHost.finish, at_ns, drain)``. The
+        """Calls one of its methods without waiting: ``begin(ClientHost.finish, at_ns, drain)``. The
         future raises HostLost when the client's process is gone.
         """
         ...
@@ -118,7 +118,7 @@ class ClientRun:
         self.full: set[int] = set()  # the clients that could not keep their rows
 
     def wait(self, wait_s: float) -> bool:
-        """Wait up to ``wait_s``; true once every client has reported. Raises ClientLost."""
+        """Waits up to ``wait_s``. Returns whether every client has reported. Raises ClientLost."""
         outstanding = self._outstanding()
         wait(outstanding.values(), wait_s, FIRST_EXCEPTION)
         for index, future in outstanding.items():
@@ -136,16 +136,13 @@ class ClientRun:
         return not self.unfinished()
 
     def _outstanding(self) -> dict[int, Future[ClientReport]]:
-        """The reports that are still awaited, by client: of those that have neither reported nor
-        been lost.
-        """
+        """The reports of clients that have neither reported nor been lost, by client."""
         over = self._reports.keys() | self._lost.keys()
         return {index: future for index, future in enumerate(self._futures) if index not in over}
 
     def settle(self, limit_s: float) -> None:
-        """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still
-        answers: it may be counting the replies of a long point. Clients that are lost are not
-        waited for.
+        """Waits ``limit_s`` for the outstanding reports, and again as long as a late client still
+        answers: it may be counting the replies of a long point. Does not wait for lost clients.
         """
         for _ in range(MOST_SETTLES):
             wait(self._futures, limit_s)
@@ -171,23 +168,23 @@ class ClientRun:
         return total
 
     def so_far(self) -> list[SoFar]:
-        """What happened in a watched point since the last call, by those clients that answer
-        promptly; what others answer later is included next time.
+        """What happened in a watched point since the last call, as the clients report that answer
+        promptly. The next call includes what the others answer later.
         """
         return [report for report in self._so_far.answers().values() if report is not None]
 
     def finish(self, at_s: float, drain: bool) -> None:
-        """End the point on all clients ``at_s`` seconds after its start, as if that had been its
+        """Ends the point on all clients ``at_s`` seconds after its start, as if that had been its
         planned length.
 
-        ``drain``: wait for open requests; otherwise close their connections, and they become
-        ``aborted`` rows.
+        ``drain``: the clients wait for open requests; otherwise they close the connections, and
+        open requests become ``aborted`` rows.
         """
         for handle in self._handles:
             handle.begin(ClientHost.finish, round(at_s * 1e9), drain)
 
     def abort(self, rows: bool = True) -> None:
-        """End the point now. ``rows``: also write rows for requests that are open or were not sent."""
+        """Ends the point now. ``rows``: requests that are open or were not sent have rows, too."""
         for handle in self._handles:
             handle.begin(ClientHost.abort, rows)
 
@@ -201,8 +198,8 @@ class ClientRun:
 
 
 class BorrowedClients:
-    """The clients that one launch borrowed from the pool. ``unfit``: nodes that turned out, when
-    these were borrowed, to be no place for a client.
+    """The clients that one launch borrowed from the pool. ``unfit``: nodes that were found, when
+    these clients were borrowed, to be unfit for a client.
     """
 
     def __init__(
@@ -224,12 +221,11 @@ class BorrowedClients:
         self._released = False
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
-        """Build the schedule and the request bodies on every client, and wait until all are ready
+        """Builds the schedule and the request bodies on every client, and waits until all are ready
         to start.
 
-        Returns the number of requests that are scheduled by then; None when ``stopped`` became
-        true. Raises InputError when the point cannot be run (no tokenizer, no such file, …),
-        ClientLost.
+        Returns the number of requests that are known by then; None when ``stopped`` became true.
+        Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
         """
         count = len(self._members)
         calls = [
@@ -257,8 +253,8 @@ class BorrowedClients:
         return scheduled
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
-        """Start all clients at one instant, ``lead_s`` from now. ``write=False``: rows come back
-        but are not stored.
+        """Starts all clients at one instant, ``lead_s`` from now. Where ``write`` is False, rows come
+        back but are not stored.
         """
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
@@ -282,7 +278,7 @@ class BorrowedClients:
     @property
     def unfit(self) -> set[str]:
         """Nodes to which no client should move: those without room for rows, and those that
-        another sweep had when these clients were borrowed.
+        another sweep held when these clients were borrowed.
         """
         return self.full | self._unfit
 
@@ -361,7 +357,7 @@ class ClientPool:
             avoid |= dict.fromkeys(newly_unfit, UNFIT)
 
     def _lease(self, members: Sequence[PooledClient]) -> set[str]:
-        """Lease shares of the clients' hosts. Returns the nodes where clients should rather not
+        """Leases shares of the clients' hosts. Returns the nodes where clients should rather not
         run.
         """
         calls = [member.handle.begin(ClientHost.lease, self._owner) for member in members]
@@ -372,7 +368,7 @@ class ClientPool:
         return unfit
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[PooledClient]:
-        """Take idle clients, and start as many as are missing. Raises NoClient, PlacementError."""
+        """Takes idle clients, and starts those that are missing. Raises NoClient, PlacementError."""
         machines = {machine.node_id: machine for machine in self._machines()}
         if not machines:
             raise PlacementError("no node is left that could run a load client")
@@ -386,7 +382,7 @@ class ClientPool:
                 new.append(self._start_client(list(machines.values()), avoid, new))
             self._members += new
         try:
-            self._await(new)
+            self._await_first_answers(new)
         except BaseException:
             self.give_back(new, reusable=False)
             self.give_back(reused)
@@ -396,7 +392,7 @@ class ClientPool:
     def _start_client(
         self, machines: Sequence[Machine], avoid: Mapping[str, int], new: Sequence[PooledClient]
     ) -> PooledClient:
-        """Start a client where it disturbs least. ``new``: others that were just started."""
+        """Starts a client where it disturbs least. ``new``: others that were just started."""
         nodes_of_clients = [member.node_id for member in (*self._members, *new)]
         machine = min(machines, key=lambda machine: _distance(machine, avoid, nodes_of_clients))
         return PooledClient(
@@ -406,8 +402,8 @@ class ClientPool:
             here=machine.address == self._address,
         )
 
-    def _await(self, new: Sequence[PooledClient]) -> None:
-        """Wait until new clients answer, and check that they can write to the results from their
+    def _await_first_answers(self, new: Sequence[PooledClient]) -> None:
+        """Waits until new clients answer, and checks that they can write to the results from their
         node. Raises NoClient.
         """
         end_s = time.monotonic() + CALL_LIMIT_S
@@ -422,7 +418,7 @@ class ClientPool:
                 )
         if lost:
             raise NoClient("; ".join(lost.values()), lost)
-        # raises at the first problem: if it is the storage's, every other check would wait as long
+        # stops at the first problem: where the storage does not answer, every check waits as long
         for member in new:
             problem = self._reach_problem(member)
             if problem:
@@ -442,8 +438,8 @@ class ClientPool:
         return f"no client on node {member.address}: {problem}" if problem else ""
 
     def give_back(self, members: Sequence[PooledClient], reusable: bool = True) -> None:
-        """Keep clients that still answer for the next launch; kill the others, and all of them
-        unless ``reusable``.
+        """Keeps clients that still answer for the next launch, and kills the others; kills all of
+        them unless they are ``reusable``.
         """
         for member in members:
             alive = reusable and _release(member)
@@ -456,7 +452,7 @@ class ClientPool:
                     self._members = [other for other in self._members if other is not member]
 
     def end_idle(self) -> None:
-        """End idle clients on other hosts: an autoscaler removes no node on which one waits."""
+        """Ends idle clients on other hosts: an autoscaler removes no node on which one waits."""
         self._end_idle(lambda member: not member.here)
 
     def _end_idle_on(self, nodes: Collection[str]) -> None:
@@ -477,9 +473,9 @@ class ClientPool:
 
 
 def _release(member: PooledClient) -> bool:
-    """Release a client. Returns whether it is alive."""
-    call = member.handle.begin(ClientHost.rest)
-    return answer_or_none(call, "rest", REUSE_LIMIT_S) is not None
+    """Releases a client's lease. Returns whether the client is alive."""
+    call = member.handle.begin(ClientHost.release_lease)
+    return answer_or_none(call, "release_lease", REUSE_LIMIT_S) is not None
 
 
 def owner_of(store: Store) -> Owner:

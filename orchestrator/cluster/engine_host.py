@@ -40,7 +40,7 @@ from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
 
-# stored of a log: its start, which names sizes, and its end
+# What is stored of a log: its start, which names sizes, and its end.
 LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20
 LOG_MOST_BYTES = 4 * (LOG_HEAD_BYTES + LOG_TAIL_BYTES)  # on the node's disk while the engine runs
 KEEP_S = 10.0  # how often leases are refreshed and the log is trimmed
@@ -95,9 +95,10 @@ class EngineHost:
         self._devices = chosen(devices, list_gpus()) if devices else []
         self._workdir = Path(tempfile.mkdtemp(prefix=f"{launch_id}-", dir=node_folder("work")))
         self._lease = Lease(launch_id)
-        self._sweep = ""  # which holds the lease
-        self._has_waited = False  # for this host, since the GPUs were looked at
-        self._over = threading.Event()
+        self._sweep = ""  # that holds the lease
+        # whether the launch has waited for this host since the memory of the GPUs was read
+        self._has_waited = False
+        self._has_stopped = threading.Event()
         self._process: EngineProcess | None = None
         self._last_words: LastWords | None = None
         self._server: Expected | None = None  # what was started
@@ -124,30 +125,32 @@ class EngineHost:
         )
 
     def lease(self, wish: Wish) -> tuple[int, ...]:
-        """Lease this host for the launch, its GPUs, and as many of its cores as are wished; returns
-        those cores. The driver calls it every second while the launch waits.
+        """Leases this host for the launch, its GPUs, and as many of its cores as are wished. Returns
+        those cores. The driver calls this every second while the launch waits.
 
         Raises Occupied when others hold the host or have waited for longer, PlacementError.
         """
         self._sweep = wish.owner.sweep
         cores = self._lease.take(self._with_gpus(wish), self.allocation.cores)
         if self._has_waited and self._devices:
-            # the memory in use was read while engines of others ran there
+            # read again, because engines of others still used their memory the first time
             self._devices = chosen(self.allocation.devices, list_gpus())
         self._has_waited = False
         return cores
 
     def queue(self, wish: Wish, since_ns: int = 0) -> int:
-        """Stand in line for this host, see ``Lease.queue``; ``lease`` says whose turn it is."""
+        """Puts the launch in line for this host (``Lease.queue``). ``lease`` succeeds when it is its
+        turn.
+        """
         self._has_waited = True
         return self._lease.queue(self._with_gpus(wish), since_ns)
 
     def put_back(self) -> None:
-        """Undo ``lease``, because the launch did not get its other hosts."""
+        """Undoes ``lease``, because the launch did not get its other hosts."""
         self._lease.put_back()
 
     def _with_gpus(self, wish: Wish) -> Wish:
-        """The wish with this agent's GPUs: by UUID, as MIG devices are named, or as AMD's are."""
+        """The wish with this agent's GPUs: by UUID, or as MIG devices or AMD's GPUs are named."""
         uuids = [gpu.uuid for gpu in self._devices]
         # NVML does not list parts of a GPU
         parts = [device for device in self.allocation.devices if not device.isdecimal()]
@@ -159,7 +162,7 @@ class EngineHost:
         most MOST_DEAD_LOGS.
         """
         logs: list[DeadLog] = []
-        # an ending agent gives up its lease after its launch's lock
+        # an agent that is ending releases its launch's lock first and its lease last
         alive = {holding.launch for holding in living()}
         for work in dead_work(node_folder("locks"), node_folder("work")):
             launch = work.name.rpartition("-")[0]
@@ -167,7 +170,7 @@ class EngineHost:
                 sweep, rank = (work / ORIGIN).read_text().split()
                 if sweep != self._sweep or launch in alive:
                     continue
-                log = kept(work / LOG_NAME).decode(errors="replace")
+                log = stored_log(work / LOG_NAME).decode(errors="replace")
                 log = redact(log, secrets_of(os.environ))
                 logs.append(DeadLog(work.name, f"{launch}/rank{rank}.log", log.encode()))
             if len(logs) == MOST_DEAD_LOGS:
@@ -175,7 +178,7 @@ class EngineHost:
         return logs
 
     def drop_dead(self, folder: str) -> None:
-        """Remove the work folder of a dead launch, once its log is stored."""
+        """Removes the work folder of a dead launch, once its log is stored."""
         shutil.rmtree(node_folder("work") / Path(folder).name, ignore_errors=True)
 
     def reserve_ports(self, count: int) -> list[int]:
@@ -185,7 +188,7 @@ class EngineHost:
     def start(
         self, settings: PlannedSettings, hardware: Hardware, node: Node, api_key: str
     ) -> tuple[str, ...]:
-        """Start the engine; returns its argv."""
+        """Starts the engine. Returns its argv."""
         engine = program_of(settings.engine)
         node = replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
@@ -202,26 +205,26 @@ class EngineHost:
             self._process.start()
         finally:
             os.sched_setaffinity(0, own_cores)
-        threading.Thread(target=self._keep, args=(self._process,), daemon=True).start()
+        threading.Thread(target=self._keep_files, args=(self._process,), daemon=True).start()
         return command.argv
 
-    def _keep(self, process: EngineProcess) -> None:
-        """Until the engine is stopped, refresh its files, so that a cleaner of /tmp does not remove
-        them, and trim its log.
+    def _keep_files(self, process: EngineProcess) -> None:
+        """Until the engine is stopped, keeps its files from looking old, so that a cleaner of /tmp
+        does not remove them, and its log from filling the disk.
         """
-        while not self._over.wait(KEEP_S):
+        while not self._has_stopped.wait(KEEP_S):
             with suppress(OSError):
                 self._lease.touch()
                 process.touch()
-                cap(process.log_path, process.ready_at + LOG_HEAD_BYTES)
+                free_middle(process.log_path, process.ready_at + LOG_HEAD_BYTES)
 
     def begin_ready(self, timeout_s: float) -> None:
-        """Begin waiting, in a thread, until rank 0 serves; ``poll_ready`` returns the outcome."""
+        """Begins to wait, in a thread, until rank 0 serves. ``poll_ready`` returns the outcome."""
         self._ready = in_thread(self._wait_ready, timeout_s)
 
     def poll_ready(self, wait_s: float) -> Ready | Failure | None:
-        """Ready if the engine serves, a Failure that says why it never will, or None when neither
-        is known after ``wait_s``.
+        """Ready if the engine serves, or a Failure that says why it never will. None where that is
+        not decided within ``wait_s``.
         """
         assert self._ready
         try:
@@ -242,8 +245,8 @@ class EngineHost:
         return self.downloaded() + self._downloaded_elsewhere
 
     def downloaded(self) -> int:
-        """Bytes of the model in this node's hub cache, as last known: a cache on a file server may
-        not answer in time.
+        """Bytes of the model in this node's hub cache: the last known number, where a cache on a file
+        server does not answer in time.
         """
         assert self._server
         if self._counting is None or self._counting.done():
@@ -253,8 +256,8 @@ class EngineHost:
         return self._downloaded_here
 
     def hear_downloaded(self, elsewhere: int) -> None:
-        """Take note of how many bytes of the model the nodes of other ranks have. Rank 0 waits for
-        those ranks, and the time in which these bytes grow does not count.
+        """Notes how many bytes of the model the nodes of other ranks have. Rank 0 waits for those
+        ranks, and time in which these bytes increase does not count.
         """
         self._downloaded_elsewhere = elsewhere
 
@@ -267,17 +270,15 @@ class EngineHost:
         return ""
 
     def kv_transport(self) -> str:
-        """What KV caches travel over between this role and the other. The log says so once one has
-        travelled.
+        """The transport of KV caches between this role and the other. The log names it once a cache
+        has travelled.
         """
         if self._process is None:
             return NOT_SAID
         return of_kv_caches(self._process.log_tail(LOG_LINES))
 
     def failure(self) -> Failure | None:
-        """None while the engine lives; otherwise why it ended, or why its log says that it is about
-        to end.
-        """
+        """Why the engine ended, or why it is about to end according to its log. None while it lives."""
         if self._process is None or self._last_words is None:
             return None
         status = self._process.poll()
@@ -289,8 +290,8 @@ class EngineHost:
         )
 
     def empty_cache(self) -> bool:
-        """Empty the prefix cache; true when the engine did. It may refuse while a request still
-        holds blocks.
+        """Empties the prefix cache. Returns whether the engine did so; it may refuse while a request
+        still holds blocks.
         """
         assert self._server
         if self._server.engine.reset_path is None:
@@ -303,7 +304,7 @@ class EngineHost:
         return _is_reset(answer)
 
     def begin_metrics(self) -> None:
-        """Read the engine's /metrics from now on, if it has any."""
+        """Reads the engine's /metrics from now on, if it has any."""
         read_metrics = self._metrics_reader()
         if read_metrics is not None:
             self._sampler = Sampler(read_metrics)
@@ -327,15 +328,15 @@ class EngineHost:
         return sample.values.get("running", 0.0) + sample.values.get("waiting", 0.0) > 0
 
     def end_metrics(self) -> list[Sample]:
-        """Stop reading /metrics; the samples since ``begin_metrics``, in order of time."""
+        """Stops reading /metrics. Returns the samples since ``begin_metrics``, in order of time."""
         sampler = self._sampler
         self._sampler = None
         return sampler.stop() if sampler else []
 
     def begin_host(self) -> None:
-        """Remember this host's CPU use and leases, for ``end_host``."""
+        """Remembers this host's CPU use and leases, for ``end_host``."""
         self._cpu_at_begin = snapshot()
-        self._leases_at_begin = []  # if the next line raises, no old leases are taken for new
+        self._leases_at_begin = []  # so that none of an earlier point remain if the next line raises
         self._leases_at_begin = living()
 
     def end_host(self, ours: Collection[int]) -> HostLoad:
@@ -363,7 +364,9 @@ class EngineHost:
         return {holding.launch for holding in own if not holding.client}
 
     def stop(self) -> Stopped:
-        """End the engine and everything it started; returns its log. Further calls return the same."""
+        """Ends the engine and everything that it started. Returns its log; further calls return the
+        same.
+        """
         self._stopped = self._stopped or self._stop()
         return self._stopped
 
@@ -373,23 +376,23 @@ class EngineHost:
         if self._process is not None:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
-                text = kept(self._process.log_path).decode(errors="replace")
+                text = stored_log(self._process.log_path).decode(errors="replace")
                 log = self._process.redact(text).encode()
-        self.end_metrics()  # where a point was cut short they are still read
-        self._over.set()
+        self.end_metrics()  # they are still being read where a point was cut short
+        self._has_stopped.set()
         shutil.rmtree(self._workdir, ignore_errors=True)
         dirty: Sequence[str] = ()
         # NVML raises for a GPU that is lost; the engine is gone all the same
         with suppress(Exception):
             if self._devices:
                 dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices})
-        self._lease.release()  # not before: the next launch on these GPUs needs their memory
+        self._lease.release()  # only now: the next launch on these GPUs needs their memory
         return Stopped(left_over, log, tuple(dirty))
 
 
-def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:
-    """The content of a log. Of a long log it is the first and the last whole lines, and a note of
-    how much is left out.
+def stored_log(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:
+    """What is stored of a log: all of it; of a long log only the first and the last whole lines, with
+    a note of how much is left out.
     """
     with path.open("rb") as file:
         text = file.read(head + tail)
@@ -402,8 +405,10 @@ def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> 
     return b"%b\n# ... about %d bytes are left out here ...\n%b" % (start, left_out, end)
 
 
-def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_BYTES) -> None:
-    """Free the disk space under the middle of a log while it is being written: the hole reads as
+def free_middle(
+    path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_BYTES
+) -> None:
+    """Frees the disk space of a log's middle while the log is being written. The hole reads as
     zeros.
 
     Does nothing on a file system without holes.

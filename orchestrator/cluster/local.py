@@ -1,4 +1,4 @@
-"""This machine as a cluster, without Ray: an engine runs under a guard process, a client in a
+"""This machine as a cluster, without Ray. An engine runs under a guard process, and a client in a
 process of its own.
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 NODE_ID = "local"
 ADDRESS = "127.0.0.1"
 END_LIMIT_S = 5.0  # for a client process to end
-# sent to every process of a terminal or service; only the driver acts
+# signals that a terminal or service sends to every process, and to which only the driver reacts
 DRIVERS_OWN = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -54,9 +54,9 @@ class LocalCluster:
     """This machine as the only node. Everything started on it ends with the driver, however the
     driver dies.
 
-    ``client_limit``: the most load clients. ``watched``: progress is shown while they load. A
-    single client that nobody watches runs in this process; any other gets its own, because drawing
-    the display would delay its reads.
+    ``client_limit``: the most load clients. ``watched``: progress is shown while they load, and
+    drawing it would delay their reads; so clients run in this process only where there is a single
+    one and progress is not shown.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class LocalCluster:
 
     @cached_property
     def _gpus(self) -> tuple[str, ...]:
-        """Indices of this machine's GPUs, or those that a variable names. Not looked up by the load
-        command.
+        """Indices of this machine's GPUs, or those that an environment variable names. The load
+        command never asks for them.
         """
         from orchestrator.cluster.engine_host import assigned_gpus
         from orchestrator.telemetry.gpus import gpus
@@ -141,7 +141,7 @@ class LocalCluster:
             return Placement([host], undo.pop_all().close)
 
     def _take(self, footprint: Footprint, deadline: PlacementDeadline) -> tuple[str, ...]:
-        """Reserve the GPUs and CPUs of the footprint's one bundle; returns the GPUs."""
+        """Reserves the GPUs and CPUs of the footprint's one bundle. Returns the GPUs."""
         bundle = footprint.bundles[0]
         began_s = time.monotonic()
         with self._change:
@@ -186,9 +186,9 @@ class ClientThread:
         return in_thread(_checked, self._host, method, *arguments)
 
     def kill(self) -> None:
-        """A thread cannot be killed, so the client is told to stop sending."""
+        """Makes the client stop sending, because a thread cannot be killed."""
         self._host.abort(rows=False)
-        self._host.rest()
+        self._host.release_lease()
 
 
 def _checked(
@@ -212,7 +212,7 @@ class ClientProcess:
         )
         with _signals_blocked():
             self.process.start()
-        # at exit Python would send SIGTERM and wait
+        # without this, Python would send SIGTERM at exit and wait
         util.Finalize(self, self.process.kill, exitpriority=1)
         theirs.close()
         self._lock = threading.Lock()
@@ -236,12 +236,12 @@ class ClientProcess:
         return future
 
     def kill(self) -> None:
-        """End the process and wait until it is gone."""
+        """Ends the process and waits until it is gone."""
         self.process.kill()
         self.process.join(END_LIMIT_S)
 
     def _read(self) -> None:
-        """Pass answers on until the process ends. An answer that cannot be read ends it."""
+        """Passes answers on until the process ends. Kills it if one of its answers cannot be read."""
         why = ""
         try:
             while True:
@@ -268,8 +268,8 @@ class ClientProcess:
 
 
 class _Answer(pickle.Pickler):
-    """Sends an answer from a client process to the driver. Row files that are not small are not
-    copied: their open files are passed on beside the answer.
+    """Sends an answer from a client process to the driver. Large row files are not copied: their
+    open files are passed on beside the answer.
     """
 
     def __init__(self, number: int, error: Exception | None, value: object) -> None:
@@ -302,7 +302,9 @@ class _AnswerReader(pickle.Unpickler):
 
 
 def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:
-    """The number of a call, what it raised and what it returned: another process's ``_Answer``."""
+    """Receives another process's ``_Answer``. Returns the number of the call, what it raised, and what
+    it returned.
+    """
     content, count = pipe.recv()
     with ExitStack() as stack:
         files = [
@@ -314,8 +316,8 @@ def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A process started inside inherits blocked signals: it imports for a second before it can
-    ignore them itself.
+    """Blocks ``DRIVERS_OWN``. A process started inside inherits that: it imports for a second before
+    it can ignore these signals itself.
     """
     resource_tracker.ensure_running()  # starting it later would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_OWN)
@@ -326,7 +328,9 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Main function of a client process: a thread for each call, until the driver is gone."""
+    """The main function of a client process: answers each call in a thread of its own, until the
+    driver is gone.
+    """
     for number in DRIVERS_OWN:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_OWN)
@@ -343,7 +347,7 @@ def _serve(pipe: Connection) -> None:
             try:
                 answer.send(pipe)
             except OSError:
-                # the driver is gone; or if it is not, it must not wait for an answer that was lost
+                # The driver is gone. If it is not, it must not wait for an answer that was lost.
                 os._exit(1)
 
     with suppress(EOFError, OSError):

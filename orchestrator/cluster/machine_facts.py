@@ -33,7 +33,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware, installed_versi
 from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.gpus import health
 
-PORT_STEP = 220  # fifty of the ports of engines are tried
+PORT_STEP = 220  # between the engines' ports that are tried, which are fifty
 WRITTEN_BYTES = 4 << 20  # test write to the results, more than a small quota lets through
 LIMITS = ("nofile", "memlock")
 CGROUP_2 = {"memory": ("memory.max",), "cpu": ("cpu.max",)}
@@ -42,7 +42,7 @@ CGROUP_1 = {
     "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
 }
 UNLIMITED = {"max", "-1", "9223372036854771712"}
-TIME_ERROR = 5  # of adjtimex: nothing keeps the clock right
+TIME_ERROR = 5  # what adjtimex returns where nothing keeps the clock right
 
 
 def facts(
@@ -119,8 +119,9 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
 
 
 def _cgroup_limits(folder: Path, top: Path, files: Sequence[str]) -> Iterator[float]:
-    """The limits in these files of a control group and of all groups around it, which hold, too.
-    ``top``: the outermost one's folder. A second number is a period, by which the first is divided.
+    """The limits in these files of a control group and of all groups around it, which apply as well.
+    ``top``: the folder of the outermost group. A second number is a period, by which the first is
+    divided.
     """
     for group in (folder, *folder.parents):
         words = " ".join(_text(group / file) for file in files).split()
@@ -132,8 +133,8 @@ def _cgroup_limits(folder: Path, top: Path, files: Sequence[str]) -> Iterator[fl
 
 
 def _amd_gpus(root: Path) -> int:
-    """How many of AMD's GPUs this process may use. The kernel's list of their nodes has processors,
-    too, which have no SIMD units.
+    """How many of AMD's GPUs this process may use. The kernel lists processors beside them, which have
+    no SIMD units.
     """
     gpus = 0
     for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
@@ -173,9 +174,9 @@ def _space(folder: Path) -> dict[str, Any]:
 
 
 def _engine(settings: PlannedSettings, hardware: Hardware) -> dict[str, Any]:
-    """Where the program of an engine or router is on this node, and its version; for a container
-    where the runtime is, and whether that has the image. ``missing``: the Python that would start
-    the program is there, but the program is not installed in it.
+    """Where the program of an engine or router is on this node, and its version. For a container:
+    where the runtime is, and whether it has the image. ``missing``: the Python that would start the
+    program is there, but the program is not installed in it.
     """
     engine = program_of(settings.engine)
     one_node = settings.model_copy(update={"nnodes": 1})

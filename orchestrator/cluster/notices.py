@@ -25,7 +25,7 @@ VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 LOOK_S, ANSWER_LIMIT_S = 2.0, 1.0
 PREEMPTED_S = 30.0  # Google's notice names no time; it gives 30 s
 MAINTENANCE_S = 60.0
-AZURE_ENDS = ("Preempt", "Terminate", "Redeploy")  # of its events, those that end a machine
+AZURE_ENDS = ("Preempt", "Terminate", "Redeploy")  # the types of Azure's events that end a machine
 NOTICE_FILE = "ORCHESTRATOR_NOTICE_FILE"
 # used instead of LINK_LOCAL: a proxy of the cloud's metadata service
 METADATA = "ORCHESTRATOR_METADATA_URL"
@@ -77,8 +77,8 @@ def google(base: str = LINK_LOCAL) -> Notice | None:
 
 
 def azure(base: str = LINK_LOCAL) -> Notice | None:
-    """A scheduled event that takes this machine away; events of other machines in its set are
-    listed, too.
+    """A scheduled event that takes this machine away. The service lists events of other machines in
+    its set, too.
     """
     metadata = f"{base}/metadata"
     headers = {"Metadata": "true"}
@@ -105,9 +105,9 @@ CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {
 }
 
 
-def file(path: Path) -> Notice | None:
-    """The notice in a hook's file: the seconds in it count from when it was written; an empty file
-    means PREEMPTED_S.
+def in_file(path: Path) -> Notice | None:
+    """The notice in a hook's file, which holds the remaining seconds at the time when it was
+    written. An empty file means PREEMPTED_S.
     """
     with suppress(FileNotFoundError):
         announced_s = float(path.read_text().strip() or PREEMPTED_S)
@@ -124,7 +124,7 @@ def notice_sources(
     """
     sources: list[NoticeSource] = []
     if environment.get(NOTICE_FILE):
-        sources.append(partial(file, Path(environment[NOTICE_FILE])))
+        sources.append(partial(in_file, Path(environment[NOTICE_FILE])))
     vendor_name = ""
     with suppress(OSError):
         vendor_name = vendor.read_text()
@@ -136,7 +136,7 @@ def notice_sources(
 
 
 def first_notice(sources: list[NoticeSource]) -> Notice | None:
-    """The first notice that a source gives; one that fails or answers nonsense gives none."""
+    """The first notice that a source gives. A source that fails or answers nonsense gives none."""
     for source in sources:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             notice = source()
@@ -146,7 +146,7 @@ def first_notice(sources: list[NoticeSource]) -> Notice | None:
 
 
 def watch(act: Callable[[Notice], None]) -> None:
-    """Call ``act`` from a thread once this machine gets notice; call it again as long as it raises,
+    """Calls ``act`` from a thread once this machine gets notice, and again as long as it raises,
     because the head may be unreachable for a while.
 
     Starts no thread where there is no source of notices.

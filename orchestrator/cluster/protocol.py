@@ -1,5 +1,5 @@
 """What the sweep needs from a cluster: machines, placements, agents that run engines, and clients
-that load them.
+that send load to them.
 
 Two classes implement it: this machine without Ray (local.py), and Ray (ray/cluster.py). Everything
 here is a protocol, so the sweep is tested without either. Any call to an agent may raise HostLost.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.stages import PlannedSettings
     from orchestrator.telemetry.engine_metrics import Sample
 
-ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
+ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy node takes 30 s to start a worker
 
 
 class Agent(Protocol):
@@ -92,8 +92,8 @@ class Probes(Protocol):
         limit_s: float = ASK_LIMIT_S,
         nodes: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Call ``function(*arguments)`` on all nodes, or only on ``nodes``; node id -> its result,
-        or NoAnswer.
+        """Calls ``function(*arguments)`` on all nodes, or only on ``nodes``. Returns node id -> its
+        result, or NoAnswer.
         """
         ...
 
@@ -119,9 +119,9 @@ class Cluster(Protocol):
         ...
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
-        """From now on tell when the cluster stops answering and when it answers again.
+        """From now on calls ``tell`` when the cluster stops answering and when it answers again.
 
-        When it is lost for good, tell so, set ``stop`` and end this process.
+        When the cluster is lost for good, says so, sets ``stop`` and ends this process.
         """
         ...
 
@@ -130,12 +130,12 @@ class Cluster(Protocol):
         ...
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS of them, beside
+        """Asks the cluster for nodes for these footprints, at most MOST_GROUPS of them, in addition to
         the nodes that launches hold. A call replaces what the last one asked for.
 
-        Nothing is placed by this: the nodes show up in ``machines`` or they do not. Without
+        Nothing is placed by this: the nodes show up in ``machines``, or they do not. Without
         footprints only the launches keep nodes up. ``taken``: ids of nodes that were given to
-        launches, also to those that are not placed yet.
+        launches, including launches that are not placed yet.
         """
         ...
 
@@ -144,7 +144,7 @@ class Cluster(Protocol):
         ...
 
     def check_nodes(self) -> list[str]:
-        """Check, before anything starts, that the nodes can run this program and write results.
+        """Checks, before anything starts, that the nodes can run this program and write results.
 
         Returns warnings for the user. Raises InputError with everything that is wrong.
         """
@@ -157,7 +157,7 @@ class Cluster(Protocol):
         nodes: Sequence[str],
         deadline: PlacementDeadline,
     ) -> Placement:
-        """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are
+        """Starts one agent per bundle: the first on the first of ``nodes``, and so on. All nodes are
         different.
 
         Waits while others hold the resources. Raises Occupied when ``deadline`` is over,
@@ -166,9 +166,9 @@ class Cluster(Protocol):
         ...
 
     def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
-        """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher
-        numbers are taken last. Raises PlacementError, also when a client's node cannot reach the
-        results.
+        """Borrows ``count`` client processes. ``avoid``: node id -> number; nodes with higher
+        numbers are taken last. Raises NoClient when a node cannot reach the results, or
+        PlacementError.
         """
         ...
 

@@ -17,17 +17,17 @@ from orchestrator.node.leases import free_ports
 BYTES = 256 * 1024  # each way, enough for full-size packets
 PATIENCE_S = 5.0
 PEERS = 3  # hosts that each host tries: all pairs would be too many
-AT_ONCE = 2 * PEERS  # connections served at once: PEERS hosts try this one, and some room
+AT_ONCE = 2 * PEERS  # connections served at once; PEERS hosts try this one
 PAYLOAD = b"\0" * BYTES
 
 
 def listen(addresses: Sequence[str], limit_s: float) -> int:
-    """Listen for ``limit_s`` on a port from the engines' range, which firewalls must let through;
-    returns the port.
+    """Listens for ``limit_s`` on a port from the engines' range, which firewalls must let through.
+    Returns the port.
 
-    BYTES bytes are read from each connection, and as many are sent back. ``addresses``: those of
-    all hosts. The listener takes this host's own address, or all interfaces where no address of
-    this host is among them (NAT).
+    The listener reads BYTES bytes from each connection and sends as many back. It listens on this
+    host's own address among ``addresses`` (those of all hosts), or on all interfaces where this host
+    has none of them (NAT).
     """
     (port,) = free_ports(1, (), np.random.default_rng())
     own = _own_addresses().intersection(addresses)
@@ -40,7 +40,7 @@ def listen(addresses: Sequence[str], limit_s: float) -> int:
 
 
 def _serve(server: socket.socket, until_s: float) -> None:
-    """Answer connections until then, AT_ONCE at the same time."""
+    """Answers connections until ``until_s``, at most AT_ONCE at the same time."""
     free = Semaphore(AT_ONCE)
     with server, suppress(OSError):
         while True:
@@ -68,7 +68,7 @@ def _own_addresses() -> set[str]:
 
 
 def _receive_payload(connection: socket.socket) -> None:
-    """Read BYTES bytes. Raises TimeoutError when fewer come."""
+    """Reads BYTES bytes. Raises TimeoutError when fewer come."""
     missing = BYTES
     while missing:
         chunk = connection.recv(1 << 16)
@@ -78,8 +78,8 @@ def _receive_payload(connection: socket.socket) -> None:
 
 
 def unreached(hosts: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """The hosts that this host cannot reach, of the PEERS that follow it in ``hosts``: address ->
-    why.
+    """Tries the PEERS hosts that follow this one in ``hosts``. Returns those that it cannot reach:
+    address -> why.
 
     ``hosts``: the address of each host and the port of its ``listen``.
     """

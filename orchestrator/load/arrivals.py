@@ -147,11 +147,11 @@ def steps(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
         return np.empty(0)
 
     def instants_s(cycles: int) -> Floats:
-        """The instants between the steps of so many cycles, from 0 on."""
+        """The instants between the steps of this many cycles, from 0 on."""
         return np.concatenate([[0.0], np.cumsum(np.tile(lengths_s, cycles))])
 
     def expected_by_then(cycles: int) -> Floats:
-        """The arrivals expected until each of these instants."""
+        """The arrivals expected until each of the instants of ``instants_s``."""
         per_step = factors * lengths_s * request.rate
         return np.concatenate([[0.0], np.cumsum(np.tile(per_step, cycles))])
 

@@ -1,10 +1,10 @@
 """Counts the plain events of a stream without decoding them: a short cut that decides nothing.
 
-An engine that is not held up writes one chunk per token. Such reads are recognised by their two
-ends, and counted by what all of them have in common; everything else is left to be decoded
-(response/reader.py), with the same result. That saves two thirds of the CPU time. It also happens
-while a long stream runs, so that a token in flight costs a few bytes and a long answer does not end
-in a long stop.
+An engine that is not held up writes one chunk per token. A read that holds exactly one such chunk is
+recognised by how it begins and ends, and its tokens are counted by patterns. Everything else is left
+to be decoded (response/reader.py), with the same result. That saves two thirds of the CPU time. Reads
+are counted while a long stream still runs, too: so a token in flight takes only a few bytes, and the
+client does not stop for long when a long answer ends.
 
 Only client.py imports this file, and calls ``fast_path_of``. With None in place of that call all
 events are decoded, and this file and its tests can be deleted.
@@ -22,11 +22,11 @@ from operator import and_
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 
-# counts events (their JSON) of one API that hold nothing but tokens, and adds them; False: one of
-# them may hold more, so nothing was added
+# Counts the events (their JSON) of one API, and adds their tokens to what was parsed. Returns False,
+# and adds nothing, where one of them may hold something else.
 PayloadCounter = Callable[[list[bytes], Parsed], bool]
 
-AHEAD_READS = 128  # so many reads must wait before those of a running stream are counted
+AHEAD_READS = 128  # reads that must wait before those of a running stream are counted
 MIN_READS = 32  # with fewer it is not worth it
 LAST_READS = 4  # the last reads are always decoded: they may hold why the stream ended
 READS_AT_ONCE = 256  # counted in one step: about 0.3 ms away from the sockets
@@ -106,8 +106,8 @@ def _chunk_bytes(length: int) -> int:
 
 # -- events of OpenAI's APIs
 
-# the events are searched as lines of one text. _TOKEN_IDS and _PIECE take the rest of their line, so
-# that each finds at most one place in an event
+# The events are searched as lines of one text. _TOKEN_IDS and _PIECE match up to the end of the line,
+# so that each matches at most once in an event.
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')
 _THOUGHT = re.compile(rb'"(?:reasoning\w*|thinking)":(?!null)')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"\n][^\n]*')
@@ -181,9 +181,9 @@ def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
     return joined.count(name) == joined.count(name + b":null")
 
 
-# -- a shorter way yet, for events that differ from the first one only in text and token id. An
-# event that has the same bytes before its text, between text and token id, and after the id holds
-# the same fields, so only its text and its id are examined
+# -- a still shorter way, for events that differ from the first one only in text and token id. An event
+# with the same bytes before its text, between text and token id, and after the id has the same fields.
+# So only its text and its id are examined.
 
 _TEXT = re.compile(rb'"(?:text|content)":"((?:[^"\\\n]|\\.)*)"')
 _TOKEN_ID = re.compile(rb'"token_ids":\[([0-9]+)\]')
@@ -252,7 +252,7 @@ def _texts(events: list[bytes], shape: EventShape) -> list[bytes] | None:
         id_bytes = sum(lengths_with_id) - sum(lengths_without_id)
         texts = list(map(bytes.removesuffix, texts, repeat(shape.between)))
     texts = list(map(bytes.removeprefix, texts, repeat(shape.head)))
-    # a part that an event does not have is not removed from it: then more bytes are left than these
+    # from an event of another shape not all parts were removed, so more bytes than these are left
     text_bytes = sum(map(len, events)) - id_bytes - shape_bytes * len(events)
     return texts if sum(map(len, texts)) == text_bytes else None
 

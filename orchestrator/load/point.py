@@ -33,8 +33,8 @@ class Target:
 
     @property
     def secrets(self) -> list[str]:
-        """What no error text may show, even where a server repeats it: the key, header values,
-        their last words.
+        """What no error text may show, even where a server repeats it: the key, the values of
+        headers, and the last word of each value.
         """
         secrets = [self.api_key or ""]
         for _, value in self.headers:
@@ -48,8 +48,8 @@ class LoadPoint:
 
     The schedule is a pure function of these values; of n clients each takes every n-th session.
     Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at
-    an infinite rate all at once. Closed loop (concurrency): so many requests are kept in flight
-    over all clients, for that time or number. Requests due before ``warmup_s`` have ``phase =
+    an infinite rate all at once. Closed loop (concurrency): the level is the number of requests that
+    all clients together keep in flight, for that time or number of requests. Requests due before ``warmup_s`` have ``phase =
     'warmup'``; without it all are measured, and the window begins where the run became steady.
     """
 
@@ -62,9 +62,9 @@ class LoadPoint:
     duration_s: float | None = 60.0
     requests: int | None = None
     seed: int = 0
-    # over all clients; beyond it due requests wait, and their latency counts the wait
+    # of all clients together; beyond it due requests wait, and the wait is part of their latency
     max_in_flight: int | None = None
-    # a client stops once so many of its requests failed; the rest has no rows
+    # a client stops once this many of its requests have failed; the rest has no rows
     max_errors: int | None = None
     request_timeout_s: float = 600.0
     # wait after the last due instant, then `timeout`. None: request_timeout_s
@@ -82,7 +82,7 @@ class LoadPoint:
 
     @property
     def ends_s(self) -> float | None:
-        """Until when requests are due; None: until ``requests`` have been sent."""
+        """When requests stop being due; None: when ``requests`` have been sent."""
         if self.duration_s is None:
             return None
         return (self.warmup_s or 0.0) + self.duration_s

@@ -3,7 +3,7 @@
 Niceness alone does not put a client before an engine: under Linux's autogroups it only counts among
 the processes of one session, and an engine has a session of its own. Real-time scheduling does. No
 cost to the engine could be measured, even on a shared core (docs/measurements.md): the client needs
-the same CPU time, only at once.
+the same CPU time, and only gets it at once.
 """
 
 import gc
@@ -16,9 +16,9 @@ Scheduling = Literal["realtime", "nice", "normal"]
 
 NICENESS = -10
 WINDOW_NS = 50_000_000
-# CPU time over a window from which on the thread counts as needing its whole core
+# a thread that used more of a window than this counts as needing its whole core
 FULL_SHARE = 0.85
-REALTIME_SHARE = 0.8  # part of such a window in which it stays real-time
+REALTIME_SHARE = 0.8  # the part of each window in which such a thread stays real-time
 
 
 class Priority:
@@ -113,7 +113,7 @@ def lower_niceness(wanted: int) -> None:
 
 @contextmanager
 def quiet_memory() -> Iterator[None]:
-    """No garbage collection during a run: a pass over all objects would hold up reads for
+    """Turns garbage collection off during a run: a pass over all objects would hold up reads for
     milliseconds.
     """
     enabled = gc.isenabled()

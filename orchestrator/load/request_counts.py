@@ -113,7 +113,7 @@ class OpenRequests:
         # requests that were due, and over, by each of these instants
         self._due_by: Ints = np.zeros(instants, np.int64)
         self._over_by: Ints = np.zeros(instants, np.int64)
-        # the same by the begin of the last quarter of the run, and by its end
+        # the same by the beginning of the last quarter of the run, and by its end
         self._last_quarter_s = np.array([0.75 * until_s, until_s])
         self._due_by_last: Ints = np.zeros(2, np.int64)
         self._over_by_last: Ints = np.zeros(2, np.int64)
@@ -165,7 +165,7 @@ class PromptLengths:
 
     def __init__(self) -> None:
         self._asked_tokens = 0
-        # how many prompts of a turn are so many tokens longer
+        # by turn: how many prompts are longer by each number of tokens
         self._prompts: dict[float, Counter[float]] = {}
 
     def add(self, answered: RequestColumns) -> None:
@@ -195,7 +195,7 @@ class PromptLengths:
 
 
 class RequestCounts:
-    """What is counted of the requests that were due from the begin of the steady window on.
+    """What is counted of the requests that were due from the beginning of the steady window on.
 
     ``sums``: how many there are of each kind, and sums of their columns. ``odd_ends``: how many
     answers ended by each unusual finish reason. ``send_delay_ms``: how late requests were sent;
@@ -317,14 +317,15 @@ class RequestCounts:
         return float(self.sums[part] / self.sums[whole])
 
     def lost_at_the_end(self, level: Level) -> float:
-        """By what share the throughput of a window that ends with the last answer is too low: less
-        and less is in flight once the last request was due.
+        """The share by which the throughput of a window that ends with the last answer is too low,
+        because fewer and fewer requests are in flight after the last one was due.
         """
         end_s = self._over_s - self.due_until_s
         window_s = self._over_s - self.due_from_s
         if window_s <= 0 or np.isinf(level.value):
             return 0.0
-        busy_s = 0.0  # of the time after the last was due, as if all slots had been busy in it
+        # after the last request was due: how long the same work takes with all slots busy
+        busy_s = 0.0
         if level.control == "concurrency":
             busy_s = self._after_last_due_s / level.value
         return float((end_s - busy_s) / window_s)

@@ -76,7 +76,7 @@ class Assignment:
         input_tokens: int,
         output_tokens: int,
     ) -> RequestRecord:
-        """The record of a planned request that asks for so many tokens, before anything is sent."""
+        """The record of a planned request, before anything is sent."""
         return RequestRecord(
             request_index=planned.index,
             client=self.client,

@@ -28,7 +28,7 @@ Address = tuple[int, tuple[object, ...]]  # family, sockaddr
 LOCAL_LIMITS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
 )
-DESCRIPTORS = 16_384  # so many fit into the kernel's table before it must grow again
+DESCRIPTORS = 16_384  # that fit into the kernel's table before it must grow again
 
 TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
 # While nothing else comes, the other host's kernel is asked every second whether it is there. It

@@ -29,9 +29,11 @@ from orchestrator.load.sockets import (
 )
 from orchestrator.results.outcomes import ErrorClass
 
-# allocated for every read: 64 KiB cost a seventh of all CPU time in malloc and page faults
+# A buffer of this size is allocated for every read. With 64 KiB, malloc and page faults took a seventh
+# of all CPU time.
 READ_BYTES = 4_096
-# headers, a role, a token: so many reads of a response go before the reads of running streams
+# The first reads of a response (headers, a role, a token) are taken in before those of running
+# streams: this many of them.
 EARLY_READS = 3
 LARGEST_READ_BYTES = 65_536  # a read that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
@@ -62,7 +64,7 @@ class Transport:
         self.sockets_opened = 0
         self.sockets_max = 0
         self.silent_max_ms = 0  # see Connection.silent_ms
-        self._sent_again = 0  # segments, by connections that are closed
+        self._sent_again = 0  # segments that TCP sent again on connections that are closed by now
 
     def retransmitted(self) -> int:
         """Segments that TCP sent again on connections that were up."""
@@ -82,10 +84,10 @@ class Transport:
             self._connect_new(request)
 
     def poll(self, until_ns: int) -> int:
-        """Takes in what comes until that instant (0: what is there). Returns the number of reads.
+        """Takes in what comes until ``until_ns`` (0: only what is there). Returns the number of reads.
 
-        Returns earlier where anything but reads happened: a request is over, a connection is up,
-        ``wake``.
+        Returns earlier when something else happened: a request is over, a connection is up, or
+        ``wake`` was called.
         """
         streams, clock, poller = self._streams, time.monotonic_ns, self._poller
         wait, first, first_fd = poller.wait, poller.first, poller.first_fd
@@ -132,7 +134,7 @@ class Transport:
         oversized responses, connections that are never accepted, a silent network.
         """
         self._sweep_unconnected(now_ns)
-        asked_targets = set[int]()  # one silent connection of each tells enough
+        asked_targets = set[int]()  # TCP is asked about one silent connection of each
         for fd, (request, *_) in list(self._streams.items()):
             last_ns = request.times[-1] if request.times else None
             heard_ns = request.started_ns if last_ns is None else last_ns

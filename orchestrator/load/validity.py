@@ -2,7 +2,7 @@
 
 The verdicts, the first that applies first:
 
-- ``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever;
+- ``broken_output``: the engine's answers are no output (NaN, nothing, the same token forever;
   analysis/broken_output.py).
 - ``invalid``: what was measured is not what was asked for (lengths, lost clients, nothing
   answered).
@@ -34,16 +34,17 @@ from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.validity import Validity
 
 BUSY_CPU_SHARE = 0.7
-# how often the end-to-end time must fit into the window: the throughput of a shorter one depends on
-# where it begins and ends
+# How often the end-to-end time must fit into the window. The throughput of a shorter window depends on
+# where it begins and ends.
 LEAST_E2E_TIMES = 3
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
 MAX_LOST = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
-SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
-FEW_REQUESTS = 8  # with fewer nothing is said of a backlog, or of requests in flight
+# the last tenth of requests must have taken at least this many times as long as the first
+SLOWER = 2
+FEW_REQUESTS = 8  # with fewer, a backlog or the number of requests in flight is not judged
 MOST_END_REASONS = 3  # why answers ended: the commonest are named, the others counted
 MOST_REASON_CHARACTERS = 60
 # any network loses a segment now and then; in a short run that would be a large share
@@ -105,7 +106,8 @@ LENGTHS = (
     ),
 )
 MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
-LEAST_FOREIGN_S = 10.0  # of CPU time: less is some program that starts or ends, no steady load
+# seconds of CPU time; less than this is a program that starts or ends, not a steady load
+LEAST_FOREIGN_S = 10.0
 # share of prompt tokens that prompts have in common by chance: a first token, a chat template
 MAX_CACHED = 0.005
 # notes: what a reader must know although the point stays valid

@@ -221,7 +221,7 @@ def test_a_full_cluster_is_waited_for_as_long_as_was_said_and_until_somebody_sto
         for at, one in enumerate(cluster.machines())
     ]
     with pytest.raises(
-        PlacementError, match="one node with 1 CPU was not to be had within 1.5 s: others hold it"
+        PlacementError, match="one node with 1 CPU did not become free within 1.5 s: others hold it"
     ):
         place(cluster, "late", timeout_s=1.5)
     with pytest.raises(PlacementError, match="stopped"):

@@ -297,7 +297,7 @@ def test_a_pod_that_is_taken_back_gives_notice_and_waits_for_agents_and_clients_
         argv = [*UNSHARED, "bash", "-c", script, "pod", *command]
         done = subprocess.run(argv, env=env, capture_output=True, timeout=30, check=False)
         assert (done.returncode, done.stderr) == (0, b""), "it ended before what it should wait for"
-        assert (said := notices.file(notice)) is not None
+        assert (said := notices.in_file(notice)) is not None
         assert said.left_s < pod["terminationGracePeriodSeconds"]
 
 

@@ -48,8 +48,8 @@ def count_tokens(
 ) -> None:
     """Fills in token counts, and the times of the chunks with content.
 
-    ``running_source``: what a running count of this API is called. ``tokens_per_step``: so many
-    tokens the engine makes in one step at most. ``start_ns``: the instant that times count from.
+    ``running_source``: what a running count of this API is called. ``tokens_per_step``: the
+    most tokens that the engine makes in one step. ``start_ns``: the instant that times count from.
     """
     record, parsed = request.record, request.parsed
     events = _timed_events(request, running_source)

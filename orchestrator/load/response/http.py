@@ -21,7 +21,7 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
-SEARCHED_READS = 16  # so many of the last reads are searched for one whole chunk
+SEARCHED_READS = 16  # of the last reads, which are searched for one whole chunk
 
 
 class BadHttp(Exception):

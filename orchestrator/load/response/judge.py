@@ -83,8 +83,8 @@ def _has_end(request: InFlight, dialect: Dialect, is_framed: bool) -> bool:
 def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> None:
     """Fails an answer that has another length than was asked for.
 
-    The length is judged only where the engine was told to keep it and counts tokens itself. Where
-    an answer came without a count, although a trial request's had one, its events are counted.
+    The length is judged only where the engine was asked to keep it and counts tokens itself. Where
+    an answer came without a count, although that of a trial request had one, its events are counted.
     """
     if dialect.length_control in ("none", "natural"):
         return

@@ -1,4 +1,4 @@
-"""What a stream said, collected event by event by a wire."""
+"""What a stream contained, collected event by event by a wire."""
 
 import json
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class RunningCount:
 
 @dataclass(slots=True)
 class Parsed:
-    """What a stream said, filled event by event.
+    """What a stream contained, filled event by event.
 
     ``tokens``: one entry per event, the number of tokens that the event carried; UNKNOWN where it
     had content of unknown count. ``settle`` replaces UNKNOWN by what a running count tells.
@@ -93,7 +93,7 @@ class Parsed:
     ended: bool = False  # the end marker came
     garbage: str | None = None  # the first thing that does not belong to this API
     ignored: str | None = None  # the first event that held nothing of this API, like a heartbeat
-    # the reply, reasoning included; None: nobody needs it, so it is not collected
+    # the reply, reasoning included; None: it is not needed, and so not collected
     texts: list[str] | None = None
     answer_texts: list[str] = field(default_factory=list)  # the same without the reasoning
     token_ids: list[int] | None = None
@@ -161,7 +161,7 @@ class Parsed:
         unknown = self.tokens.count(UNKNOWN)
         if self.source is not None and not unknown:
             return
-        self.source = None  # some events told their count and others did not
+        self.source = None  # some events had a count and others had none
         if running is None or running.is_void:
             return
         if running.text_events != sum(map(bool, self.tokens)):

@@ -48,7 +48,9 @@ def test_why_nodes_do_not_come_names_silence_and_refused_launches() -> None:
 def test_a_placement_that_takes_too_long_is_occupied() -> None:
     deadline = PlacementDeadline(60.0)
     deadline.check(59.9, ONE_GPU)
-    with pytest.raises(Occupied, match="one node with 1 GPU was not to be had within 60 s") as end:
+    with pytest.raises(
+        Occupied, match="one node with 1 GPU did not become free within 60 s"
+    ) as end:
         deadline.check(60.0, ONE_GPU, lambda: {"a"})
     assert end.value.nodes == {"a"}
 

@@ -42,7 +42,7 @@ class Sitting:
             return made
         answers: dict[Callable[..., Any], object] = {
             ClientHost.lease: self._held,
-            ClientHost.rest: True,
+            ClientHost.release_lease: True,
             ClientHost.process: ("here", 1),
         }
         made.set_result(answers[method])
@@ -103,7 +103,7 @@ def test_a_client_whose_disk_is_full_says_so_before_a_point(
     with pytest.raises(ClientLost, match=r"/tmp of x is full$") as caught:
         clients.prepare(point_for("http://127.0.0.1:9"))
     host = ClientHost()
-    assert (host.lease(Owner("sweep")), host.rest()) == (True, True)
+    assert (host.lease(Owner("sweep")), host.release_lease()) == (True, True)
     clients.release()
     assert caught.value.clients == (0, 1)
     assert clients.unfit == set(clients.nodes)

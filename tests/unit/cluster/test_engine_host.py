@@ -15,7 +15,7 @@ import pytest
 from orchestrator.base.errors import Occupied
 from orchestrator.base.folders import node_folder
 from orchestrator.cluster.client_host import ClientHost
-from orchestrator.cluster.engine_host import EngineHost, cap, kept
+from orchestrator.cluster.engine_host import EngineHost, free_middle, stored_log
 from orchestrator.engines.command import Node
 from orchestrator.node.leases import Lease, Owner, Wish, living
 from orchestrator.node.ownership import LaunchLock
@@ -30,8 +30,8 @@ def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     lines = [f"line {number}" for number in range(1000)]
     log.write_text("\n".join(lines) + "\n")
-    assert kept(log).decode() == log.read_text()
-    first, *middle, last = kept(log, head=100, tail=50).decode().splitlines()
+    assert stored_log(log).decode() == log.read_text()
+    first, *middle, last = stored_log(log, head=100, tail=50).decode().splitlines()
     assert (first, last) == ("line 0", "line 999")
     gap = next(at for at, line in enumerate(middle) if line.startswith("# ... about"))
     assert set(middle[:gap] + middle[gap + 1 :]) <= set(lines), "whole lines only"
@@ -44,16 +44,16 @@ def test_the_middle_of_a_log_that_grows_gives_its_disk_back(tmp_path: Path) -> N
         engine.write(b"first\n" + block * 2**14)
         engine.flush()
         before = log.stat()
-        cap(log, head=2**16, most=2**21, tail=2**16)
+        free_middle(log, head=2**16, most=2**21, tail=2**16)
         assert log.stat().st_blocks == before.st_blocks, "it is not long yet"
-        cap(log, head=2**16, most=2**18, tail=2**16)
+        free_middle(log, head=2**16, most=2**18, tail=2**16)
         after = log.stat()
         assert (after.st_size, after.st_blocks * 512 < 2**18) == (before.st_size, True)
         engine.write(b"last\n")
     text = log.read_bytes()
     assert (text[: 2**16].count(0), text[-(2**16) :].count(0)) == (0, 0)
-    assert kept(log, head=2**15, tail=2**15).decode().splitlines()[0] == "first"
-    assert kept(log, head=2**15, tail=2**15).endswith(b"x\nlast\n")
+    assert stored_log(log, head=2**15, tail=2**15).decode().splitlines()[0] == "first"
+    assert stored_log(log, head=2**15, tail=2**15).endswith(b"x\nlast\n")
 
 
 @pytest.fixture
@@ -198,11 +198,12 @@ def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
 ) -> None:
     agent.lease(Wish(Owner("mine")))
     lock = LaunchLock(f"test-{new_ulid()}", node_folder("locks"))
-    files, looks = [agent._lease._lease_file._path, lock.path], iter([False, True])
+    files = [agent._lease._lease_file._path, lock.path]
+    has_stopped = iter([False, True])
     for file in files:
         os.utime(file, (0, 0))
-    monkeypatch.setattr(agent._over, "wait", lambda _: next(looks))
-    agent._keep(
+    monkeypatch.setattr(agent._has_stopped, "wait", lambda _: next(has_stopped))
+    agent._keep_files(
         SimpleNamespace(touch=lock.touch, log_path=Path(agent.allocation.log_path), ready_at=0)
     )
     assert [file.stat().st_mtime > 0 for file in files] == [True, True]
@@ -219,7 +220,7 @@ def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path:
         client.lease(Owner("another"))
     found = agent.end_host([os.getpid()])
     for client in clients:
-        client.rest()
+        client.release_lease()
     mine.release()
     other.release()
     assert (found.host, found.foreign_launches) == (socket.gethostname(), 3)

@@ -22,9 +22,9 @@ from orchestrator.cluster.notices import (
     Notice,
     aws,
     azure,
-    file,
     first_notice,
     google,
+    in_file,
     notice_sources,
 )
 
@@ -147,17 +147,17 @@ def test_azure_that_has_begun_names_no_time_and_leaves_none(serve: Serve) -> Non
 
 def test_a_hook_writes_the_seconds_that_are_left(tmp_path: Path) -> None:
     path = tmp_path / "notice"
-    assert file(path) is None
+    assert in_file(path) is None
     path.write_text("90\n")
-    read = file(path)
+    read = in_file(path)
     assert read and 80 < read.left_s <= 90 and read.why == f"{path} says so"
     written = time.time() - 60
     os.utime(path, (written, written))
-    later = file(path)
+    later = in_file(path)
     assert later and 20 < later.left_s <= 30
     path.write_text("1")
     os.utime(path, (written, written))
-    assert file(path) == Notice(0.0, f"{path} says so")
+    assert in_file(path) == Notice(0.0, f"{path} says so")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Fake:
         def begin(method: Callable[..., Any], *_: object) -> Future[Any]:
             answers: dict[Callable[..., Any], object] = {
                 ClientHost.lease: False,
-                ClientHost.rest: True,
+                ClientHost.release_lease: True,
                 ClientHost.process: (machine.node_id, 1),
             }
             made: Future[Any] = Future()
