@@ -160,6 +160,11 @@ class FailureKind(StrEnum):
     )
     NO_REQUEST_OK = "no_request_ok", _CRASH, "no request succeeded"
     CLIENT_BOUND = "client_bound", _BOUND, "the load generator slowed the point down"
+    NOT_SIMULATED = (
+        "not_simulated",
+        _BAD,
+        "the model of `orchestrator simulate` knows too little of it",
+    )
     INTERNAL = "internal", _INFRA, "this program failed: an internal error"
 
 

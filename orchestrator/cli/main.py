@@ -18,6 +18,7 @@ FOLDER_IS_GONE = (
 )
 COMMANDS = {
     "plan": "orchestrator.cli.plan:plan",
+    "simulate": "orchestrator.cli.simulate:simulate",
     "run": "orchestrator.cli.run:run",
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",

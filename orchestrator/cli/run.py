@@ -154,7 +154,7 @@ def run(
     from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
 
-    plan = _plan(experiment, allow_impossible)
+    plan = planned(experiment, allow_impossible)
     if not plan.runnable():
         click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
         return 3
@@ -179,6 +179,7 @@ def run(
         plan = limited_plan.plan
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
+        refuse_simulated(store)
         live.say(Estimate(plan).summary())
         settings = [deployment.settings for deployment in plan.deployments]
         for sentence in models_left_behind(settings):
@@ -220,17 +221,26 @@ def run(
     is_complete = print_end(store, with_page=not no_report)
     if report.interrupted:
         return INTERRUPTED
-    return 0 if is_complete and _is_whole(report.counts) else 3
+    return 0 if is_complete and is_whole(report.counts) else 3
 
 
-def _is_whole(counts: MeasurementCounts) -> bool:
+def refuse_simulated(store: Store) -> None:
+    """Raises InputError if the experiment's results there are simulated."""
+    if store.simulated():
+        raise InputError(
+            f"{store.uri} has simulated results of {store.experiment!r}, and measured ones do not "
+            "stand beside them; give another --results URI"
+        )
+
+
+def is_whole(counts: MeasurementCounts) -> bool:
     """Whether something is measured, and nothing failed or was left out."""
     is_lacking = counts.failed or counts.left_out or counts.refused or counts.kept
     has_measured = counts.measured + counts.skipped
     return bool(has_measured and not is_lacking)
 
 
-def _plan(experiment: Path, allow_impossible: bool) -> Plan:
+def planned(experiment: Path, allow_impossible: bool) -> Plan:
     """What the file or the stored plan asks for."""
     from orchestrator.plan.make import load_plan
 

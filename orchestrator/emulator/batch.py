@@ -130,6 +130,17 @@ class Batch:
 
     # --- time
 
+    def earliest_end_s(self) -> float:
+        """No sequence ends before this instant, whatever comes, unless it is cancelled."""
+        if self._jitter or not self.decoding:
+            return self.clock
+        steps = self._finish_steps[0] - self.step
+        for sequence in (*self.prefilling, *self.waiting):
+            steps = min(steps, sequence.output_tokens - sequence.emitted)
+        # steps with prompts, or with more sequences, are longer
+        step_s, _ = self.costs.decode(len(self.decoding), self.context, self.windowed)
+        return self.clock + max(0, steps) * step_s
+
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Run up to ``max_steps`` steps; returns who finished in the last of them.
 

@@ -7,6 +7,7 @@ the reason is given.
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -126,6 +127,14 @@ class _Model:
 
 
 @dataclass(frozen=True, slots=True)
+class StepModel:
+    """The step model of one data-parallel rank of a deployment, and how far off it is."""
+
+    rank: Replica
+    error: ErrorEstimate
+
+
+@dataclass(frozen=True, slots=True)
 class _ModelSource:
     """What a step model is made from, and how far off it is."""
 
@@ -211,9 +220,36 @@ class Predictor:
         }
         return {"levels": figures, "capacity": capacity, "error": model.error.document()}
 
+    def step_model(self, configuration: Configuration) -> StepModel:
+        """The step model of a deployment, with its limits: by tables if they were asked for and
+        have it, else by formula. Raises NotPredictable.
+        """
+        engine = ENGINES[configuration.settings.engine]
+        try:
+            if self._wants_tables and not engine.emulated:
+                with suppress(NoRow):
+                    return self._step_model(configuration, tables=True)
+            return self._step_model(configuration, tables=False)
+        except NoRow as reason:
+            raise NotPredictable(str(reason)) from reason
+
     def _model_of(self, configuration: Configuration, tables: bool) -> _Model:
         """Raises NotPredictable, and NoRow of the tables."""
         settings, hardware = configuration.settings, configuration.hardware
+        model = self._step_model(configuration, tables)
+        rank = model.rank
+        # Fields that figures do not follow from are emptied: deployments that differ in nothing
+        # else are predicted once.
+        rank = replace(rank, limits=replace(rank.limits, max_model_len=0), estimate=_NO_MEMORY)
+        usd_per_hour = None
+        if hardware.usd_per_gpu_hour is not None:
+            usd_per_hour = hardware.usd_per_gpu_hour * settings.devices
+        ranks = settings.replicas * settings.data_parallel_size
+        return _Model(rank, ranks, model.error, settings.devices, usd_per_hour)
+
+    def _step_model(self, configuration: Configuration, tables: bool) -> StepModel:
+        """Raises NotPredictable, and NoRow of the tables."""
+        settings = configuration.settings
         engine = ENGINES[settings.engine]
         if not engine.launches:
             raise NotPredictable("it runs already, and its hardware is not known")
@@ -237,14 +273,7 @@ class Predictor:
             source.device,
             source.profile.constants,
         )
-        # Fields that figures do not follow from are emptied: deployments that differ in nothing
-        # else are predicted once.
-        rank = replace(rank, limits=replace(rank.limits, max_model_len=0), estimate=_NO_MEMORY)
-        usd_per_hour = None
-        if hardware.usd_per_gpu_hour is not None:
-            usd_per_hour = hardware.usd_per_gpu_hour * settings.devices
-        ranks = settings.replicas * settings.data_parallel_size
-        return _Model(rank, ranks, source.error, settings.devices, usd_per_hour)
+        return StepModel(rank, source.error)
 
     def _emulated_source(self, configuration: Configuration) -> _ModelSource:
         settings = configuration.settings

@@ -45,12 +45,15 @@ def simulate(
     return run(model, schedule, ranks=settings.replicas * settings.data_parallel_size)
 
 
-def run(model: Replica, schedule: Trace, ranks: int = 1) -> RequestTimes:
-    """Simulate with a model that is already built; rank r takes every ``ranks``-th request."""
+def run(model: Replica, schedule: Trace, ranks: int = 1, seed: int | None = None) -> RequestTimes:
+    """Simulate with a model that is already built; rank r takes every ``ranks``-th request.
+    ``seed``: of the jitter, None for that of the ranks.
+    """
     sequences: list[Sequence | None] = [None] * len(schedule.arrival_s)
     for rank in range(ranks):
         part = slice(rank, None, ranks)
-        sequences[part] = _run_rank(Batch(model, rank), _requests_of(schedule, part))
+        batch = Batch(model, rank if seed is None else f"{seed} {rank}")
+        sequences[part] = _run_rank(batch, _requests_of(schedule, part))
     return _times_of(sequences)
 
 

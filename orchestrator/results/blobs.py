@@ -33,7 +33,8 @@ COPIED_BYTES = 16 << 20  # of a file at a time
 
 class Blobs:
     """Objects of one location. Keys are relative paths with ``/``. ``tell`` gets sentences on calls
-    that the storage refuses; None: nobody is told.
+    that the storage refuses; None: nobody is told. ``survives_power_loss``: files are forced to the
+    disk, which takes longer than to write them.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Blobs:
         location: Location,
         retry: Retry | None = None,
         tell: Callable[[str], None] | None = None,
+        survives_power_loss: bool = True,
     ) -> None:
         self.location = location
+        self._forces_to_disk = survives_power_loss
         self.filesystem = location.filesystem()
         policy = FOLDER if location.is_local else OBJECT_STORE
         self.retry = retry or Retry(policy, is_local=location.is_local)
@@ -158,7 +161,9 @@ class Blobs:
         source = pa.BufferReader(data) if isinstance(data, bytes) else data
         source.seek(0)
         if self.location.is_local:
-            return _write_beside_and_rename(self.path(key), source)
+            if self._forces_to_disk:
+                return _write_beside_and_rename(self.path(key), source)
+            return _replace_file(self.path(key), source, forces_to_disk=False)
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
                 copyfileobj(source, stream, COPIED_BYTES)
@@ -217,18 +222,26 @@ def _write_beside_and_rename(path: str, source: pa.NativeFile) -> None:
     """Replace a file atomically: a reader sees the old one or the whole new one, even after a power
     loss.
     """
+    _replace_file(path, source, forces_to_disk=True)
+
+
+def _replace_file(path: str, source: pa.NativeFile, forces_to_disk: bool) -> None:
+    """Replace a file atomically, as long as the machine has power."""
     above, name = os.path.split(path)
     beside = f"{above}/.{name}.{os.urandom(8).hex()}{UNFINISHED}"
     try:
         with _made(beside) as stream:
             copyfileobj(source, stream, COPIED_BYTES)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if forces_to_disk:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(beside, path)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(beside)
         raise
+    if not forces_to_disk:
+        return
     folder = os.open(above, os.O_RDONLY)
     try:
         os.fsync(folder)

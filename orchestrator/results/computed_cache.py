@@ -56,6 +56,11 @@ class ComputedRows:
         self._buffer_lock = threading.Lock()
         self._buffer: list[Any] = []
         self._buffer_bytes = 0
+        self._new_name: Callable[[], str] = new_ulid
+
+    def name_files_by(self, new_name: Callable[[], str]) -> None:
+        """From now on files are named by these ULIDs, each later than the one before."""
+        self._new_name = new_name
 
     @contextmanager
     def buffered(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
@@ -162,7 +167,7 @@ class ComputedRows:
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
             with reopened(file) as written:
-                self._blobs.put(f"{self._folder}/{new_ulid()}-{count}.parquet", written)
+                self._blobs.put(f"{self._folder}/{self._new_name()}-{count}.parquet", written)
 
     def _files(self) -> list[fs.FileInfo]:
         infos = self._blobs.listing(self._folder, recursive=False)

@@ -356,15 +356,21 @@ class ActiveRun:
     """A context in which this driver is the experiment's active run, and a listener that keeps its
     record up to date.
 
-    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``shown``: the
-    next listener. ``tell``: gets the events of this class; it is ``shown`` until there is a sweep,
+    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``keeps``:
+    its record stays until the next run. ``shown``: the next listener. ``tell``: gets the events of this class; it is ``shown`` until there is a sweep,
     which then takes its place.
     """
 
     def __init__(
-        self, runs: Runs, stop: threading.Event, shown: Listener, watch: Liveness | None = None
+        self,
+        runs: Runs,
+        stop: threading.Event,
+        shown: Listener,
+        watch: Liveness | None = None,
+        keeps: bool = True,
     ) -> None:
         self.tell = shown
+        self._keeps = keeps
         self._shown = shown
         self._runs = runs
         self._stop = stop
@@ -394,7 +400,7 @@ class ActiveRun:
             return
         with suppress(OrchestratorError):
             # nothing was started, or another run took over
-            if isinstance(error, InputError) or self._lost:
+            if isinstance(error, InputError) or self._lost or not self._keeps:
                 self._runs.remove(self._record.run_id)
                 return
             self._record.state = "ended"

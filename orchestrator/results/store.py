@@ -96,15 +96,16 @@ class Store:
         *,
         retry: Retry | None = None,
         tell: Callable[[str], None] | None = None,
+        survives_power_loss: bool = True,
     ) -> Store:
         """The store of ``experiment`` below ``uri`` (see ``parse_location``). Reads and writes
-        nothing yet.
+        nothing yet. ``survives_power_loss``: see ``Blobs``.
 
         ``retry``: of refused calls; None: as suits the location. ``tell`` gets sentences on refused
         calls, until a sweep attaches itself (``Patience.attach``). Raises InputError for a URI or name that cannot be used.
         """
         location = parse_location(uri)
-        blobs = Blobs(location, retry, tell)
+        blobs = Blobs(location, retry, tell, survives_power_loss)
         return cls(blobs, location.uri, safe_name("experiment name", experiment))
 
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
@@ -242,6 +243,18 @@ class Store:
         manifests.
         """
         return {_ids(key) for key in self._commit_keys() if kind_of(key) == "point"}
+
+    def simulated(self) -> bool | None:
+        """Whether its results were simulated; None if there are none. An experiment has no others
+        beside them.
+        """
+        kinds: tuple[ManifestKind, ...] = ("launch", "point")
+        for kind in kinds:
+            for key in self._commit_keys(FOLDERS[kind]):
+                manifest = self._read_manifest(key) if kind_of(key) == kind else None
+                if manifest is not None:
+                    return manifest.simulated
+        return None
 
     def manifest(self, measurement_id: str, attempt_id: str) -> Manifest | None:
         """The manifest of an attempt at a measurement; None when it is missing or damaged."""

@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """One attempt and the measurement that it was an attempt at. ``measurement``: with the seed
-    that this attempt used. ``launch``: None if the attempt got no launch.
+    that this attempt used. ``launch``: None if the attempt got no launch. ``began_unix_ns``: when
+    an attempt began that loaded nothing; None for now.
     """
 
     deployment: Deployment
@@ -51,6 +52,7 @@ class AttemptRecord:
     attempt: Attempt
     attempt_id: str = field(default_factory=new_ulid)
     launch: LaunchRow | None = None
+    began_unix_ns: int | None = None
 
     def row(self, experiment: str) -> PointRow:
         """The attempt's row in ``points``."""
@@ -62,7 +64,9 @@ class AttemptRecord:
         lasted_s = load.duration_s
         stats: Sequence[ClientStats] = ()
         early: EarlyStop | None = None
+        began_unix_ns = self.began_unix_ns
         if loaded is not None:
+            began_unix_ns = loaded.span_unix_ns[0]
             requests = loaded.requests
             lasted_s = loaded.lasted_s(load.warmup_s, load.duration_s)
             stats = loaded.stats
@@ -92,7 +96,7 @@ class AttemptRecord:
             window_start_ns=window_start_ns,
             window_end_ns=window_end_ns,
             steady=window_start_ns > 0 if looks_for_steady_window else None,
-            started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
+            started_unix_ns=time.time_ns() if began_unix_ns is None else began_unix_ns,
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
             capped_share=verdict.evidence.get("capped_share") if is_capped else None,
@@ -161,9 +165,12 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
     )
 
 
-def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
+def commit_attempt(
+    store: Store, record: AttemptRecord, created_unix_ns: int | None = None
+) -> Committed:
     """Write the attempt's row beside those of its clients and replicas, then the manifest.
 
+    ``created_unix_ns``: when it is committed, None for now; a simulation has a clock of its own.
     Returns the AttemptData that answers are computed from, and stores it. If computing it fails,
     the manifest is returned; a reader of the results computes the data again.
     """
@@ -181,7 +188,7 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     metrics = engine_metrics(loaded.samples if loaded else {}, **keys)
     metrics_files = _engine_metrics_files(store, metrics, keys)
     files = [*client_files, *metrics_files, *driver_files]
-    manifest = _commit(store, "point", point, keys, files)
+    manifest = _commit(store, "point", point, keys, files, created_unix_ns)
     requests = loaded.requests if loaded else REQUESTS.empty_table()
     stored_metrics = metrics if metrics_files else metrics[:0]
     try:
@@ -221,9 +228,10 @@ def commit_launch(
     launch: LaunchRow,
     events: Sequence[Event] = (),
     answers: Sequence[AnswerRow] = (),
+    created_unix_ns: int | None = None,
 ) -> None:
     """Write a launch's row, its deployment's, its answers and the events since the last commit;
-    then the manifest.
+    then the manifest. ``created_unix_ns``: as of ``commit_attempt``.
     """
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     described = _described(deployment, store.experiment)
@@ -234,7 +242,7 @@ def commit_launch(
     ]
     if answers:
         files.append(_part(store, "answers", answers, keys))
-    _commit(store, "launch", launch, keys, files)
+    _commit(store, "launch", launch, keys, files, created_unix_ns)
 
 
 def engine_metrics(
@@ -299,13 +307,14 @@ def _commit(
     row: PointRow | LaunchRow,
     keys: Mapping[str, str],
     parts: Sequence[FilePart],
+    created_unix_ns: int | None,
 ) -> Manifest:
     manifest = Manifest(
         kind=kind,
         measurement_id=keys["measurement_id"],
         attempt_id=keys["attempt_id"],
         status=row.status,
-        created_unix_ns=time.time_ns(),
+        created_unix_ns=time.time_ns() if created_unix_ns is None else created_unix_ns,
         files=tuple(parts),
         reason=row.reason,
         failure_class=row.failure_class,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from orchestrator.analysis.slo import format_limits
 from orchestrator.capacity.outcomes import outcomes, targets
@@ -14,12 +14,21 @@ from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.rows import tables
 
-if TYPE_CHECKING:
-    from orchestrator.cluster.clients import ClientRun
-
 # of all SLOs of a probe together; undecided: at least one of them has no verdict
 EarlyOutcome = Literal["holds", "fails", "mixed", "undecided"]
 LEAD_S = 0.3  # for the message to reach all clients
+
+
+class WatchedRun(Protocol):
+    """A probe that runs, on clients or in a simulation."""
+
+    def so_far(self) -> list[SoFar]:
+        """What each client reports since the last call."""
+        ...
+
+    def finish(self, at_s: float, drain: bool) -> None:
+        """Nothing is due from ``at_s`` on. Without ``drain`` what is open then is aborted."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,7 @@ class EarlyEnd:
         self._is_capped = False  # max_in_flight keeps the load below the level
         self.end: EarlyStop | None = None
 
-    def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> EarlyStop | None:
+    def look(self, run: WatchedRun, progress: Progress, elapsed_s: float) -> EarlyStop | None:
         """End the run once every SLO has its verdict, a verdict would take too long, or the search
         is over. Returns when and why it was ended; None while it goes on.
 
@@ -94,7 +103,7 @@ class EarlyEnd:
             new.now_s, new.open_due_s, new.open_missed(self._slos), self._is_capped
         )
 
-    def _end(self, run: ClientRun, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
+    def _end(self, run: WatchedRun, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
         """Tell the clients to end the run in a moment, and note that."""
         at_s = now_s + LEAD_S
         limits = SEPARATOR.join(map(format_limits, self._slos))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from orchestrator.analysis.broken_output import broken_output
 from orchestrator.base.errors import (
@@ -20,7 +21,7 @@ from orchestrator.base.errors import (
 from orchestrator.base.redaction import mask_secrets
 from orchestrator.capacity.claim import claim_document
 from orchestrator.load.point import LoadPoint, Reply
-from orchestrator.plan.model import Point
+from orchestrator.plan.model import Plan, Point
 from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
@@ -35,6 +36,7 @@ from orchestrator.sweep.engine_start import EngineStart, LaunchHooks
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Loaded, Measurer
 from orchestrator.sweep.outlook import Outlook
+from orchestrator.sweep.state import SweepState
 from orchestrator.sweep.words import (
     broken_output_text,
     claim_words,
@@ -443,7 +445,17 @@ def give_up(
         leave_out(context, work, f"rows that say why cannot be stored ({error})", "row_lost")
 
 
-def leave_out(context: SweepContext, work: DeploymentWork, why: str, kind: str = "budget") -> None:
+class Ledger(Protocol):
+    """What the outcome of a measurement is noted in: a sweep's context, or a simulation."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def state(self) -> SweepState: ...
+    def tell(self, item: Event | Phase) -> None: ...
+
+
+def leave_out(context: Ledger, work: DeploymentWork, why: str, kind: str = "budget") -> None:
     """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep
     may make them. ``why``: the first part of the event's text; ``kind``: of the event.
     """
@@ -455,7 +467,7 @@ def leave_out(context: SweepContext, work: DeploymentWork, why: str, kind: str =
 
 
 def close(
-    context: SweepContext,
+    context: Ledger,
     outlook: Outlook,
     work: DeploymentWork,
     committed: Committed,

@@ -309,6 +309,22 @@ class FileRequests(WorkloadKind):
             tokens_left -= size
         return tuple(parts)
 
+    def parts(self, session: int) -> list[tuple[tuple[str, int], int]]:
+        """The parts of a prompt of given length: a name and its tokens. Parts of one name are equal
+        tokens, as of ``_content_of_length``.
+        """
+        index = self._index(session)
+        entry = self._entries[index]
+        if not entry.blocks:
+            return [(("entry", index), entry.input_tokens)]
+        parts: list[tuple[tuple[str, int], int]] = []
+        tokens_left = entry.input_tokens
+        for block in entry.blocks:
+            size = min(entry.block_tokens, tokens_left)
+            parts.append((("block", block), size))
+            tokens_left -= size
+        return parts
+
     def input_tokens(self, session: int, turn: int) -> int:
         return self._entries[self._index(session)].input_tokens
 

@@ -1,0 +1,174 @@
+"""``orchestrator simulate``: a whole sweep in virtual time, from an experiment or a frozen plan to
+Parquet. Nothing is started.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from orchestrator.results.events import Event
+    from orchestrator.results.phases import Phase
+    from orchestrator.results.store import Store
+    from orchestrator.simulation.sweep import SimulationReport
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator simulate experiments/llama70b-parallelism.yaml --results simulated/
+  orchestrator simulate plan.json --results simulated/ --no-report
+  orchestrator best simulated/
+
+No Ray, no engine and no GPU are used: the emulator's step model says how long each step of each engine takes, or
+tables of kernels do, where the file asks for them (predictions: {tables: true}). All results are marked simulated.
+
+A deployment of which the model knows too little is stored as failed, with the reason. The same plan always gives the
+same results. If a simulation is killed, the same command goes on.
+
+Exit status: as of run.
+"""
+LINE_S = 0.2  # between two states of the progress line of a terminal
+LOG_S = 10.0  # between two lines elsewhere
+
+
+class Progress:
+    """A line that says how far the simulation is: one that changes on a terminal, else one every
+    LOG_S.
+    """
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._done = 0
+        self._failed = 0
+        self._began_s = time.monotonic()
+        self._shown_s = self._began_s
+        self._is_terminal = sys.stderr.isatty()
+
+    def __call__(self, item: Event | Phase) -> None:
+        from orchestrator.results.events import Event
+
+        if not isinstance(item, Event):
+            return
+        if item.kind == "sweep":
+            self._total = int(item.data.get("total", 0))
+        elif item.kind == "measured":
+            self._done += 1
+        elif item.kind == "failed":
+            self._failed += 1
+        elif item.kind in ("gave_up", "budget", "not_started"):
+            self.say(f"{item.deployment}: {item.text}" if item.deployment else item.text)
+        self._total = max(self._total, self._done + self._failed)
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= (LINE_S if self._is_terminal else LOG_S):
+            self._shown_s = now_s
+            self._show(now_s)
+
+    @property
+    def seconds(self) -> float:
+        """Since the begin."""
+        return time.monotonic() - self._began_s
+
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        self.clear()
+        click.echo(text, err=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def _show(self, now_s: float) -> None:
+        over = self._done + self._failed
+        took_s = now_s - self._began_s
+        left_s = took_s / over * (self._total - over) if over else 0.0
+        text = f"simulated {over:,} of {self._total:,} points in {took_s:.0f} s"
+        text = f"{text}, about {left_s:.0f} s left"
+        if self._is_terminal:
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        else:
+            click.echo(text, err=True)
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--results",
+    "results_uri",
+    required=True,
+    metavar="URI",
+    help="A folder, s3://bucket/prefix or gs://bucket/prefix, without measurements of EXPERIMENT.",
+)
+@click.option(
+    "--no-report", is_flag=True, help="Write no page (report.html) beside the results at the end."
+)
+@click.option(
+    "--allow-impossible", is_flag=True, help="Also simulate deployments judged impossible."
+)
+def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossible: bool) -> int:
+    """Answer EXPERIMENT in virtual time, from a model of the engines, and store the results.
+
+    EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
+    """
+    from orchestrator.results.pandas_hook import leave_pandas_out
+
+    leave_pandas_out()
+    from orchestrator.cli.run import NOTHING_RUNS, is_whole, planned, print_end
+    from orchestrator.cli.signals import INTERRUPTED, stops
+    from orchestrator.plan.predictions import with_predictions
+    from orchestrator.results.location import check_answers
+    from orchestrator.results.runs import ActiveRun, Runs
+    from orchestrator.results.store import Store
+    from orchestrator.simulation.refusals import check
+    from orchestrator.simulation.sweep import SimulatedSweep
+
+    plan = with_predictions(planned(experiment, allow_impossible))
+    if not plan.runnable():
+        click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
+        return 3
+    check_answers(results_uri)
+    progress = Progress()
+    # what a power loss takes away is simulated again
+    store = Store.open(results_uri, plan.name, tell=progress.say, survives_power_loss=False)
+    store.check_writable()
+    check(plan, store)
+    impossible = sum(deployment.status == "impossible" for deployment in plan.deployments)
+    if impossible:
+        file = shlex.quote(str(experiment))
+        progress.say(f"note: {impossible} impossible, left out; why: orchestrator plan {file}")
+    if plan.budget is not None and plan.budget.wall is not None:
+        progress.say(
+            "note: the budget's wall time does not count: it depends on the number of nodes"
+        )
+    stop = threading.Event()
+    # its record goes with it: what a simulation leaves is the same each time
+    with ActiveRun(Runs(store.uri, plan.name), stop, progress, keeps=False) as active, stops(stop):
+        report = SimulatedSweep(plan, store, active, stop).run()
+    progress.clear()
+    progress.say(_summary(report, store, progress.seconds))
+    is_complete = print_end(store, with_page=not no_report)
+    if report.interrupted:
+        return INTERRUPTED
+    return 0 if is_complete and is_whole(report.counts) else 3
+
+
+def _summary(report: SimulationReport, store: Store, seconds: float) -> str:
+    """What became of the measurements, how long it took, and where the results are."""
+    from orchestrator.spec.load import hours
+
+    counts = report.counts
+    parts = [f"{counts.measured} simulated", f"{counts.skipped} already done"]
+    parts.append(f"{counts.failed + counts.refused} failed")
+    if counts.left_out:
+        parts.append(f"{counts.left_out} left out by the budget")
+    if report.left:
+        parts.append(f"interrupted with {report.left} left: run the same command again to continue")
+    virtual = f"{hours(report.virtual_s)} of virtual time in {seconds:.1f} s"
+    return f"{', '.join(parts)}\n{virtual}\nresults: {store.uri}"

@@ -1,0 +1,14 @@
+"""A whole sweep in virtual time: the plan's deployments are simulated with the emulator's step
+model and committed as a sweep commits what it measured. Every row says that it was simulated.
+
+| file | what it does |
+|---|---|
+| ``refusals.py`` | what cannot be simulated, found before anything starts |
+| ``sweep.py`` | which deployment is next, launch by launch, with races and budgets |
+| ``point.py`` | one attempt at a measurement, from schedule to verdict |
+| ``client.py`` | the load client in virtual time |
+| ``fleet.py`` | the engines of a deployment in virtual time |
+| ``contents.py`` | which prompts share tokens, for prefix caches |
+| ``rows.py`` | rows of ``requests`` |
+| ``virtual_clock.py`` | time and ids, the same in every simulation of a plan |
+"""

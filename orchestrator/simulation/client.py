@@ -1,0 +1,253 @@
+"""The load client in virtual time: sends what is due to a fleet, and ends as a real client does.
+
+When requests are due, which session goes to which replica, how slots are filled again and how long
+is waited at the end is code of ``load/``. What takes a real client time takes none here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from orchestrator.capacity.sequential_test import LOOK_S, next_look_s
+from orchestrator.load.point import LoadPoint, Progress, SoFar
+from orchestrator.load.request_queue import BACKOFF_NS, RequestQueue
+from orchestrator.load.request_record import EndedRequest
+from orchestrator.load.schedule import PlannedRequest, Schedule
+from orchestrator.simulation.contents import Contents, Segment
+from orchestrator.simulation.fleet import Fleet
+from orchestrator.simulation.requests import RequestEnd, VirtualRequest
+from orchestrator.simulation.rows import record_of
+from orchestrator.sweep.early_end import EarlyEnd
+from orchestrator.workloads.kind import WorkloadKind
+
+LOOKS_UNTIL_END_S = 2.0  # a probe that is about to end by itself is not looked at any more
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a client sends: a point, its requests and when they are due."""
+
+    point: LoadPoint
+    kind: WorkloadKind
+    schedule: Schedule
+
+
+class VirtualClient:
+    """Loads a fleet once. ``early_end``: ends a probe; None if the point is none."""
+
+    def __init__(
+        self, load: Load, fleet: Fleet, contents: Contents | None, early_end: EarlyEnd | None
+    ) -> None:
+        self._point = load.point
+        self._kind = load.kind
+        self._schedule = load.schedule
+        self._queue = RequestQueue(load.schedule, load.kind.think_time_s)
+        self._fleet = fleet
+        self._contents = contents
+        self._early_end = early_end
+        self._look_s = LOOK_S if early_end is not None else math.inf
+        self._abort_s = math.inf  # when a probe aborts what is open
+        self._open: dict[VirtualRequest, None] = {}  # in the order they were sent
+        self._waiting: deque[PlannedRequest] = deque()  # due, while max_in_flight are in flight
+        # those that ended on the fleet: when, a running number, the request
+        self._ended: list[tuple[float, int, VirtualRequest]] = []
+        self._numbers = itertools.count()
+        self._unreported: list[VirtualRequest] = []
+        self._sent = 0
+        self.requests: list[VirtualRequest] = []
+        self.in_flight_max = 0
+        self.over_s = 0.0  # when the last request was over
+
+    def run(self) -> None:
+        """Send all, and wait until all are over."""
+        while True:
+            next_s = min(self._next_s(), self._abort_s)
+            ended = self._fleet.advance(next_s)
+            if ended is not None:
+                for request in ended:
+                    heapq.heappush(self._ended, (request.done_s, next(self._numbers), request))
+            elif next_s == math.inf:
+                return
+            elif next_s >= self._abort_s:
+                self._abort()
+                return
+            elif self._has_drained(next_s):
+                self._give_up_open(next_s)
+                return
+            else:
+                self._act(next_s)
+
+    # --- what happens next
+
+    def _next_s(self) -> float:
+        """When anything but the engines' steps happens next."""
+        due_ns = self._queue.next_due_ns
+        next_s = math.inf if due_ns is None else due_ns / 1e9
+        if self._ended:
+            next_s = min(next_s, self._ended[0][0])
+        if self._open:
+            first = next(iter(self._open))
+            next_s = min(next_s, first.sent_s + self._point.request_timeout_s)
+        if due_ns is None and (self._open or self._waiting):
+            next_s = min(next_s, self._drained_s())
+        if self._open or self._waiting or due_ns is not None:
+            next_s = min(next_s, self._look_s)
+        return next_s
+
+    def _drained_s(self) -> float:
+        """Until when is waited for what is open, once nothing more is due."""
+        last_ns = self._schedule.end_ns
+        if last_ns is None:
+            last_ns = self._queue.last_ns(0)
+        return math.inf if last_ns is None else last_ns / 1e9 + self._point.drain_s
+
+    def _has_drained(self, now_s: float) -> bool:
+        if self._queue.next_due_ns is not None or not (self._open or self._waiting):
+            return False
+        is_over = bool(self._ended) and self._ended[0][0] <= now_s
+        return not is_over and now_s >= self._drained_s()
+
+    def _act(self, now_s: float) -> None:
+        """Do what is due at this instant: first the ends, which make room for others."""
+        while self._ended and self._ended[0][0] <= now_s:
+            _, _, request = heapq.heappop(self._ended)
+            self._over(request, refused=False)
+        while self._open:
+            first = next(iter(self._open))
+            if first.sent_s + self._point.request_timeout_s > now_s:
+                break
+            self._cancel(first, RequestEnd.TIMEOUT, now_s)
+            self._over(first, refused=False)
+        now_ns = round(now_s * 1e9)
+        while (planned := self._queue.pop_due(now_ns)) is not None:
+            cap = self._schedule.cap
+            if cap is not None and len(self._open) >= cap:
+                self._waiting.append(planned)
+            else:
+                self._send(planned, planned.due_ns / 1e9)
+        if now_s >= self._look_s:
+            self._look(now_s)
+
+    # --- sending and ends
+
+    def _request(self, planned: PlannedRequest) -> VirtualRequest:
+        """A planned request that was not sent yet."""
+        session, turn = planned.session, planned.turn
+        request = VirtualRequest(
+            planned,
+            session % len(self._point.targets),
+            self._kind.input_tokens(session, turn),
+            self._kind.output_tokens(session, turn),
+        )
+        self.requests.append(request)
+        return request
+
+    def _send(self, planned: PlannedRequest, now_s: float) -> None:
+        request = self._request(planned)
+        request.sent_s = now_s
+        segments: list[Segment] = []
+        if self._contents is not None:
+            phase = self._schedule.phase(planned.due_ns)
+            segments = self._contents.segments(planned.session, planned.turn, phase)
+        self._sent += 1
+        if self._fleet.send(request, segments):
+            self._open[request] = None
+            self.in_flight_max = max(self.in_flight_max, len(self._open))
+        else:
+            self._over(request, refused=True)
+
+    def _over(self, request: VirtualRequest, refused: bool) -> None:
+        """A request has ended: others may follow it."""
+        planned = request.planned
+        self._open.pop(request, None)
+        self.over_s = max(self.over_s, request.done_s)
+        answer = None
+        if self._contents is not None:
+            tokens = request.output_tokens if request.end is RequestEnd.OK else 0
+            answer = self._contents.answered(planned.session, planned.turn, tokens)
+        if request.end is RequestEnd.OK and request.rank is not None:
+            request.rank.over(request, answer)
+        if self._early_end is not None:
+            self._unreported.append(request)
+        if self._waiting:
+            self._send(self._waiting.popleft(), request.done_s)
+        ended_ns = round(request.done_s * 1e9)
+        is_at_once = request.done_s - request.sent_s < BACKOFF_NS / 1e9
+        self._queue.over(planned, ended_ns, refused and is_at_once)
+
+    def _cancel(self, request: VirtualRequest, end: RequestEnd, now_s: float) -> None:
+        """End a request that the fleet still works on, or that ended there a moment later."""
+        if request.end is RequestEnd.OPEN:
+            assert request.rank is not None
+            request.rank.cancel(request)
+        else:
+            self._ended = [entry for entry in self._ended if entry[2] is not request]
+            heapq.heapify(self._ended)
+            if request.rank is not None:
+                request.rank.over(request, None)
+        request.finish(end, now_s)
+
+    # --- ends of points
+
+    def _give_up_open(self, now_s: float, end: RequestEnd = RequestEnd.NOT_DRAINED) -> None:
+        """End what is open, and what was never sent."""
+        unfinished = [request.planned for request in self._open] + list(self._waiting)
+        for request in list(self._open):
+            self._cancel(request, end, now_s)
+        self._open.clear()
+        never_sent = RequestEnd.NEVER_SENT if end is RequestEnd.NOT_DRAINED else end
+        for planned in self._waiting:
+            self._request(planned).finish(never_sent, now_s)
+        now_ns = round(now_s * 1e9)
+        for planned in unfinished:
+            for later in self._queue.later_turns(planned, now_ns):
+                self._request(later).finish(end, now_s)
+        self.over_s = max(self.over_s, now_s)
+
+    def _abort(self) -> None:
+        """End a probe whose requests come in faster than they are answered."""
+        self._give_up_open(self._abort_s, RequestEnd.ABORTED)
+        for planned in self._queue.rest(round(self._abort_s * 1e9)):
+            self._request(planned).finish(RequestEnd.ABORTED, self._abort_s)
+
+    # --- probes
+
+    def _look(self, now_s: float) -> None:
+        """Let a probe end itself once it knows enough."""
+        assert self._early_end is not None
+        self._look_s = next_look_s(now_s)
+        ends_s = self._point.ends_s
+        if ends_s is not None and now_s + LOOKS_UNTIL_END_S >= ends_s:
+            self._look_s = math.inf
+            return
+        self._now_s = now_s
+        progress = Progress(scheduled=self._queue.scheduled, sent=self._sent)
+        if self._early_end.look(self, progress, now_s) is not None:
+            self._look_s = math.inf
+
+    def so_far(self) -> list[SoFar]:
+        """What an early end asks of a run: what ended since the last look, and what is open."""
+        ended = tuple(
+            EndedRequest(record_of(request, self._point), None) for request in self._unreported
+        )
+        self._unreported = []
+        silent_due_ns: list[int] = []
+        answering_due_ns: list[int] = []
+        for request in self._open:
+            assert request.sequence is not None
+            is_answering = request.sequence.first_token_s <= self._now_s
+            due_ns = answering_due_ns if is_answering else silent_due_ns
+            due_ns.append(request.planned.due_ns)
+        silent_due_ns += [planned.due_ns for planned in self._waiting]
+        now_ns = round(self._now_s * 1e9)
+        return [SoFar(now_ns, ended, tuple(silent_due_ns), tuple(answering_due_ns))]
+
+    def finish(self, at_s: float, drain: bool) -> None:
+        """Nothing is due from ``at_s`` on. Without ``drain`` what is open then is aborted."""
+        self._queue.close(round(at_s * 1e9))
+        if not drain:
+            self._abort_s = at_s

@@ -1,0 +1,142 @@
+"""The engines of one deployment in virtual time: replicas, each of one or more data-parallel ranks.
+
+A rank is a ``Batch`` of the emulator with a prefix cache. Its steps are the same as those of an
+emulator that runs in real time, without that one's delays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from orchestrator.emulator.batch import Batch, refusal
+from orchestrator.emulator.model import Replica
+from orchestrator.simulation.contents import Cache, Segment
+from orchestrator.simulation.requests import RequestEnd, VirtualRequest
+
+
+class Rank:
+    """One data-parallel rank: its batch and its prefix cache."""
+
+    def __init__(self, model: Replica, seed: str, caches_prefixes: bool) -> None:
+        self.batch = Batch(model, seed)
+        self.cache = Cache(model.limits.kv_tokens) if caches_prefixes else None
+
+    @property
+    def requests(self) -> int:
+        """Requests that decode or wait. A new one goes to the rank with the fewest."""
+        return len(self.batch.decoding) + len(self.batch.waiting)
+
+    def submit(self, request: VirtualRequest, segments: Sequence[Segment]) -> None:
+        """Send a request that is not refused."""
+        if self.cache is not None:
+            request.held = self.cache.take(segments, self.batch.kv_used)
+            request.cached_tokens = min(request.held.hit_tokens, request.input_tokens - 1)
+        request.rank = self
+        request.sequence = self.batch.submit(
+            request.sent_s,
+            request.input_tokens,
+            request.output_tokens,
+            request.cached_tokens,
+            request,
+        )
+
+    def advance(self, until_s: float) -> list[VirtualRequest]:
+        """Run steps until somebody ends, or the time is over. Returns the requests that ended."""
+        finished = self.batch.advance(until_s=until_s)
+        ended: list[VirtualRequest] = []
+        for sequence in finished:
+            request = sequence.owner
+            assert isinstance(request, VirtualRequest)
+            request.first_token_s = sequence.first_token_s
+            request.last_token_s = sequence.last_token_s
+            request.finish(RequestEnd.OK, sequence.last_token_s)
+            ended.append(request)
+        return ended
+
+    def over(self, request: VirtualRequest, answer: Segment | None) -> None:
+        """Give back the blocks of a request that is over. ``answer``: what later prompts may
+        contain of it; None if nothing.
+        """
+        if self.cache is not None and request.held is not None:
+            self.cache.give_back(request.held, answer, self.batch.kv_used)
+
+    def cancel(self, request: VirtualRequest) -> None:
+        """Forget a request whose client has gone."""
+        assert request.sequence is not None
+        if not math.isnan(request.sequence.first_token_s):
+            request.first_token_s = request.sequence.first_token_s
+        self.batch.cancel(request.sequence)
+        self.over(request, None)
+
+
+class Fleet:
+    """All ranks of a deployment. ``seed``: of the jitter of their steps. ``coupled``: what ends on
+    one rank may be followed by a request to another one, so that no rank may run ahead.
+    """
+
+    def __init__(
+        self,
+        model: Replica,
+        replicas: int,
+        ranks_per_replica: int,
+        seed: int,
+        coupled: bool,
+        caches_prefixes: bool,
+    ) -> None:
+        self.limits = model.limits
+        self.replicas: list[list[Rank]] = []
+        for replica in range(replicas):
+            ranks: list[Rank] = []
+            for rank in range(ranks_per_replica):
+                ranks.append(Rank(model, f"{seed} {replica} {rank}", caches_prefixes))
+            self.replicas.append(ranks)
+        self._ranks = [rank for ranks in self.replicas for rank in ranks]
+        self._coupled = coupled and len(self._ranks) > 1
+
+    def send(self, request: VirtualRequest, segments: Sequence[Segment]) -> bool:
+        """Send a request to its replica. Returns whether the replica takes it."""
+        ranks = self.replicas[request.replica]
+        rank = ranks[0]
+        if len(ranks) > 1:
+            rank = min(ranks, key=lambda rank: rank.requests)
+        batch = rank.batch
+        if self.limits.max_requests is not None:
+            running = len(batch.decoding) + len(batch.prefilling) + len(batch.waiting)
+            if running >= self.limits.max_requests:
+                request.refusal = "The server's request queue is full"
+                request.finish(RequestEnd.QUEUE_FULL, request.sent_s)
+                return False
+        reason = refusal(self.limits, request.input_tokens, request.output_tokens)
+        if reason is not None:
+            request.refusal = reason
+            request.finish(RequestEnd.REFUSED, request.sent_s)
+            return False
+        rank.submit(request, segments)
+        return True
+
+    def advance(self, until_s: float) -> list[VirtualRequest] | None:
+        """Run the rank that is furthest behind, up to ``until_s`` or until a request ends. Returns
+        the requests that ended; None if all ranks have come so far.
+        """
+        behind: Rank | None = None
+        behind_s = until_s
+        for rank in self._ranks:
+            batch = rank.batch
+            if batch.clock < behind_s and not batch.idle and not _begins_after(batch, until_s):
+                behind = rank
+                behind_s = batch.clock
+        if behind is None:
+            return None
+        if self._coupled:
+            for rank in self._ranks:
+                if rank is not behind and not rank.batch.idle:
+                    until_s = min(until_s, rank.batch.earliest_end_s())
+        return behind.advance(until_s)
+
+
+def _begins_after(batch: Batch, instant_s: float) -> bool:
+    """Whether a batch has nothing to do until an instant."""
+    if batch.decoding or batch.prefilling:
+        return False
+    return batch.waiting[0].ready_s >= instant_s

@@ -1,0 +1,193 @@
+"""One simulated launch: as many measurements of a deployment as its start is for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.base.errors import Failure, FailureKind
+from orchestrator.engines.dialects import dialect_of
+from orchestrator.engines.registry import ENGINES
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.predict.predictor import NotPredictable
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase, PhaseName
+from orchestrator.results.records import LaunchRow
+from orchestrator.simulation.models import engines_of
+from orchestrator.simulation.point import SimulatedEngines
+from orchestrator.simulation.virtual_clock import ulid_at
+from orchestrator.spec.load import counted
+from orchestrator.sweep.commit import (
+    AttemptRecord,
+    commit_attempt,
+    commit_launch,
+    how_it_ended,
+    launch_row,
+)
+from orchestrator.sweep.deployment_work import DeploymentWork, NextMeasurement, expected_s
+from orchestrator.sweep.launch_lifecycle import leave_out
+from orchestrator.sweep.measure import Attempt
+from orchestrator.sweep.words import level_words
+
+if TYPE_CHECKING:
+    from orchestrator.simulation.sweep import SimulatedSweep
+
+MILLISECOND_NS = 1_000_000
+
+
+class SimulatedLaunch:
+    """A launch of a deployment in virtual time. ``work``: what is left to simulate of it."""
+
+    def __init__(self, sweep: SimulatedSweep, work: DeploymentWork) -> None:
+        self._sweep = sweep
+        self._clock = sweep.clock
+        self._work = work
+        self._deployment = work.deployment
+        self._start_index = work.start
+        self._began_s = 0.0
+        self._row = self._new_row()
+
+    def _new_row(self) -> LaunchRow:
+        """The launch's row. It begins at a whole millisecond, as its id says."""
+        clock = self._clock
+        clock.unix_ns = -(-clock.unix_ns // MILLISECOND_NS) * MILLISECOND_NS
+        self._began_s = clock.now_s
+        number = self._sweep.launches[self._deployment.id]
+        row = launch_row(self._deployment, self._sweep.store.experiment, clock.unix_ns)
+        launch_id = ulid_at(clock.unix_ns, self._deployment.id, number)
+        return replace(row, launch_id=launch_id, simulated=True)
+
+    def run(self) -> None:
+        """Simulate measurement after measurement, and commit the launch."""
+        sweep = self._sweep
+        text = f"launch {self._row.launch_id}, {counted(self._work.left, 'measurement')} to do"
+        sweep.tell(Event("launch", text, self._deployment.label, self._row.launch_id))
+        failure: Failure | None = None
+        try:
+            model = sweep.models.step_model(self._deployment)
+        except NotPredictable as reason:
+            failure = Failure(FailureKind.NOT_SIMULATED, f"It cannot be simulated: {reason}.")
+            self._give_up(failure)
+        else:
+            start_s = self._work.start_estimate_s
+            reported = json.dumps({"model_error": model.error.document()})
+            self._row = replace(
+                self._row, placed_s=0.0, ready_s=start_s, engine_reported_json=reported
+            )
+            self._clock.go_on(start_s)
+            self._measure_all(engines_of(self._deployment, model))
+        if sweep.is_stopped:
+            return
+        self._commit(failure)
+
+    def _measure_all(self, engines: SimulatedEngines) -> None:
+        """Simulate until nothing is left for this start, or others or the budget end it."""
+        while not self._sweep.is_stopped:
+            self._work.follow_race()
+            following = self._work.next
+            if following is None or following.measurement.start != self._start_index:
+                return
+            if self._must_end(following):
+                return
+            self._measure(engines, following)
+
+    def _must_end(self, following: NextMeasurement) -> bool:
+        """Whether the launch ends for the sake of others, or because of the budget."""
+        if self._sweep.should_yield(self._work):
+            self._work.yield_to_others()
+            text = "it ends so that others are probed first; it goes on unless they hold more"
+            self._sweep.tell(Event("gives_way", text, self._deployment.label, self._row.launch_id))
+            return True
+        held_s = self._clock.now_s - self._began_s
+        over = self._sweep.over_budget(self._work, expected_s(following.point), held_s)
+        if over is None:
+            return False
+        leave_out(self._sweep, self._work, over)
+        return True
+
+    def _measure(self, engines: SimulatedEngines, following: NextMeasurement) -> None:
+        """Make one attempt and commit it."""
+        clock = self._clock
+        point = self._load_point(engines, following)
+        self._sweep.tell(Phase(self._deployment.label, PhaseName.MEASURE, level_words(point)))
+        simulated = self._sweep.points.attempt(engines, point, self._work.watch, clock.unix_ns)
+        clock.go_on(simulated.took_s)
+        self._sweep.state.took(expected_s(following.point), simulated.took_s)
+        attempt = simulated.attempt
+        self._commit_attempt(following, point.seed, point.attempt_id, attempt)
+
+    def _load_point(self, engines: SimulatedEngines, following: NextMeasurement) -> LoadPoint:
+        """The measurement's point as clients would load it."""
+        settings = self._deployment.settings
+        point = following.point
+        measurement_id = following.measurement.measurement_id
+        tries = self._work.tries(measurement_id)
+        targets = tuple(Target("", settings.model, replica) for replica in range(engines.replicas))
+        return LoadPoint(
+            targets=targets,
+            dialect=dialect_of(ENGINES[settings.engine], settings, point.workload.api),
+            **point.load_rules(),
+            seed=following.measurement.tried(tries).seed,
+            measurement_id=measurement_id,
+            attempt_id=ulid_at(self._clock.unix_ns, measurement_id, tries),
+        )
+
+    def _commit_attempt(
+        self,
+        following: NextMeasurement,
+        seed: int,
+        attempt_id: str,
+        attempt: Attempt,
+        given_up: bool = False,
+    ) -> None:
+        """Commit an attempt, and close its measurement or let it be tried again."""
+        measurement = replace(following.measurement, seed=seed)
+        record = AttemptRecord(
+            self._deployment,
+            following.point,
+            measurement,
+            attempt,
+            attempt_id,
+            self._row,
+            began_unix_ns=self._clock.unix_ns,
+        )
+        committed = commit_attempt(self._sweep.store, record, self._clock.unix_ns)
+        failure = attempt.failure
+        key = committed.measurement_id
+        if failure is None or given_up or not self._work.count_failure(key, failure):
+            self._sweep.close(self._work, committed, failure, given_up)
+        else:
+            text = f"{failure.kind}: {failure.sentence}"
+            label = self._deployment.label
+            self._sweep.tell(Event("retry", text, label, self._row.launch_id, key))
+
+    def _give_up(self, failure: Failure) -> None:
+        """Commit every open measurement as failed; of a search only the one that it asks for."""
+        label = self._deployment.label
+        self._sweep.tell(Event("gave_up", failure.sentence, label, self._row.launch_id))
+        for _ in range(self._work.left):
+            following = self._work.next
+            if following is None:
+                break
+            measurement = following.measurement
+            attempt_id = ulid_at(self._clock.unix_ns, measurement.measurement_id, 0)
+            attempt = Attempt(failure=failure)
+            self._commit_attempt(following, measurement.seed, attempt_id, attempt, given_up=True)
+        self._work.drop()
+
+    def _commit(self, failure: Failure | None) -> None:
+        """Commit the launch."""
+        sweep = self._sweep
+        held_s = self._clock.now_s - self._began_s
+        row = replace(self._row, held_s=held_s, stopped_s=0.0, **how_it_ended(failure))
+        sweep.spend(self._deployment, held_s)
+        sweep.launches[self._deployment.id] += 1
+        sweep.tell(Phase(self._deployment.label, PhaseName.ENDED))
+        commit_launch(
+            sweep.store,
+            self._deployment,
+            row,
+            sweep.take_events(),
+            created_unix_ns=self._clock.unix_ns,
+        )

@@ -1,0 +1,249 @@
+"""One attempt at a measurement in virtual time: from the schedule that clients would follow to the
+verdict that a sweep would reach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from orchestrator.base.arrays import Floats, Ints
+from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.capacity.strategy import ProbeWatch
+from orchestrator.cluster.base import ClientReport
+from orchestrator.emulator.batch import refusal
+from orchestrator.emulator.model import Replica
+from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.schedule import Schedule
+from orchestrator.predict.simulate import RequestTimes, Trace, run
+from orchestrator.results.outcomes import CacheState
+from orchestrator.results.row_writer import RowFile
+from orchestrator.simulation.client import Load, VirtualClient
+from orchestrator.simulation.contents import Contents, NameOfDraw, share_tokens
+from orchestrator.simulation.fleet import Fleet
+from orchestrator.simulation.requests import RequestEnd
+from orchestrator.simulation.rows import Outcomes
+from orchestrator.spec.load import Level, Workload
+from orchestrator.sweep.early_end import EarlyEnd
+from orchestrator.sweep.measure import Attempt, Loaded, judged
+from orchestrator.workloads.kind import WorkloadKind
+
+LOADS_KEPT = 64  # schedules with their lengths, in memory
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEngines:
+    """The engines of a deployment: the model of one data-parallel rank, how many replicas there
+    are, and how many ranks each has.
+    """
+
+    rank: Replica
+    replicas: int
+    ranks_per_replica: int
+    caches_prefixes: bool
+
+    @property
+    def cache_state(self) -> CacheState:
+        """Every point begins with empty caches."""
+        return "emptied" if self.caches_prefixes else "off"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAttempt:
+    """An attempt, and how many seconds it took until the last request was over."""
+
+    attempt: Attempt
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenLoop:
+    """When the requests of an open loop are due, and how long they are."""
+
+    due_ns: Ints
+    due_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What became of a point's requests. ``over_s``: when the last one was over."""
+
+    outcomes: Outcomes
+    in_flight_max: int
+    over_s: float
+
+
+class PointSimulator:
+    """Makes attempts. What the deployments have in common at a level is computed once."""
+
+    def __init__(self) -> None:
+        self._kind = lru_cache(LOADS_KEPT)(_kind)
+        self._open_loops: dict[tuple[str, Level, int], _OpenLoop] = {}
+
+    def attempt(
+        self,
+        engines: SimulatedEngines,
+        point: LoadPoint,
+        watch: ProbeWatch | None,
+        started_unix_ns: int,
+    ) -> SimulatedAttempt:
+        """One attempt at a point. ``watch``: it is a probe, which ends as soon as it knows."""
+        early_end = EarlyEnd(point, watch) if watch is not None else None
+        try:
+            result = self._result(engines, replace(point, watched=watch is not None), early_end)
+        except InputError as error:
+            sentence = f"The point cannot be run: {error}."
+            return SimulatedAttempt(Attempt(failure=Failure(FailureKind.BAD_POINT, sentence)), 0.0)
+        early = early_end.end if early_end is not None else None
+        length_s = early.at_s if early is not None else point.ends_s
+        lasted_s = result.over_s if length_s is None else length_s
+        requests = result.outcomes.table(point, engines.caches_prefixes)
+        rows = RowFile("requests", requests.num_rows, requests)
+        stats = _stats(result)
+        loaded = Loaded(
+            span_unix_ns=(started_unix_ns, started_unix_ns + int(lasted_s * 1e9)),
+            requests=requests,
+            reports={0: ClientReport(stats, (), rows)},
+            early=early,
+            cache=engines.cache_state,
+        )
+        return SimulatedAttempt(judged(point, loaded), max(lasted_s, result.over_s))
+
+    def _result(
+        self, engines: SimulatedEngines, point: LoadPoint, early_end: EarlyEnd | None
+    ) -> _Result:
+        """Raises InputError where the point cannot be run."""
+        kind = self._kind(point.workload, point.seed)
+        shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
+        is_simple = not (shares_tokens or kind.sessions or early_end)
+        has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
+        if is_simple and has_one_rank and point.level.control == "request_rate":
+            result = self._all_at_once(engines, point, kind)
+            if result is not None:
+                return result
+        schedule = Schedule(point, kind)
+        is_coupled = not schedule.open_loop or kind.sessions or schedule.cap is not None
+        fleet = Fleet(
+            engines.rank,
+            engines.replicas,
+            engines.ranks_per_replica,
+            point.seed,
+            is_coupled,
+            shares_tokens,
+        )
+        contents = Contents(kind) if shares_tokens else None
+        client = VirtualClient(Load(point, kind, schedule), fleet, contents, early_end)
+        client.run()
+        outcomes = Outcomes.of(client.requests, kind.sessions)
+        return _Result(outcomes, client.in_flight_max, client.over_s)
+
+    def _all_at_once(
+        self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
+    ) -> _Result | None:
+        """An open loop of single requests, which do not depend on one another but in the engines:
+        several times faster than a client that looks at each. None if some requests would not be
+        sent when they are due, or not be waited for.
+        """
+        load = self._open_loop(point, kind)
+        trace = Trace(load.due_s, load.input_tokens, load.output_tokens)
+        times = run(engines.rank, trace, engines.replicas, point.seed)
+        is_refused = np.isnan(times.last_token_s)
+        done_s = np.where(is_refused, load.due_s, times.last_token_s)
+        in_flight_max = _most_in_flight(load.due_s, done_s)
+        if point.max_in_flight is not None and in_flight_max > point.max_in_flight:
+            return None
+        over_s = float(done_s.max(initial=0.0))
+        last_due_s = point.ends_s
+        if last_due_s is None:
+            last_due_s = float(load.due_s.max(initial=0.0))
+        takes_too_long = (done_s - load.due_s).max(initial=0.0) >= point.request_timeout_s
+        if takes_too_long or over_s >= last_due_s + point.drain_s:
+            return None
+        return _Result(_outcomes(engines, load, times, is_refused, done_s), in_flight_max, over_s)
+
+    def _open_loop(self, point: LoadPoint, kind: WorkloadKind) -> _OpenLoop:
+        key = (point.workload.name, point.level, point.seed)
+        if key not in self._open_loops:
+            if len(self._open_loops) >= LOADS_KEPT:
+                del self._open_loops[next(iter(self._open_loops))]
+            self._open_loops[key] = _drawn(point, kind)
+        return self._open_loops[key]
+
+
+def _kind(workload: Workload, seed: int) -> WorkloadKind:
+    kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
+    return kind
+
+
+def _drawn(point: LoadPoint, kind: WorkloadKind) -> _OpenLoop:
+    schedule = Schedule(point, kind)
+    sessions = range(len(schedule.due_ns))
+    return _OpenLoop(
+        schedule.due_ns,
+        schedule.due_ns / 1e9,
+        np.array([kind.input_tokens(session, 0) for session in sessions], np.int64),
+        np.array([kind.output_tokens(session, 0) for session in sessions], np.int64),
+    )
+
+
+def _outcomes(
+    engines: SimulatedEngines,
+    load: _OpenLoop,
+    times: RequestTimes,
+    is_refused: np.ndarray,
+    done_s: Floats,
+) -> Outcomes:
+    indices = np.arange(len(load.due_ns))
+    refusals: dict[int, str] = {}
+    for place in np.flatnonzero(is_refused).tolist():
+        prompt, output = int(load.input_tokens[place]), int(load.output_tokens[place])
+        refusals[place] = refusal(engines.rank.limits, prompt, output) or ""
+    return Outcomes(
+        indices=indices,
+        replicas=indices % engines.replicas,
+        sessions=indices,
+        turns=None,
+        due_ns=load.due_ns,
+        sent_s=load.due_s,
+        first_token_s=times.first_token_s,
+        last_token_s=times.last_token_s,
+        done_s=done_s,
+        input_tokens=load.input_tokens,
+        output_tokens=load.output_tokens,
+        cached_tokens=np.zeros(len(indices), np.int64),
+        ends=np.where(is_refused, int(RequestEnd.REFUSED), int(RequestEnd.OK)),
+        refusals=refusals,
+    )
+
+
+def _most_in_flight(due_s: Floats, done_s: Floats) -> int:
+    """The most requests that are open at once."""
+    if not len(due_s):
+        return 0
+    begun = np.arange(1, len(due_s) + 1)
+    ended = np.searchsorted(np.sort(done_s), due_s, side="right")
+    return int((begun - ended).max())
+
+
+def _stats(result: _Result) -> ClientStats:
+    """A client that loses no time."""
+    return ClientStats(
+        client=0,
+        wall_s=result.over_s,
+        cpu_s=0.0,
+        cpu_share=0.0,
+        loop_lag_p99_ms=0.0,
+        loop_lag_max_ms=0.0,
+        send_lag_p50_ms=0.0,
+        send_lag_p99_ms=0.0,
+        sockets_opened=0,
+        sockets_max=0,
+        reads=0,
+        coalesced_reads=0,
+        in_flight_max=result.in_flight_max,
+        start_error_ms=0.0,
+    )

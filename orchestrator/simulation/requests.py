@@ -1,0 +1,55 @@
+"""One request of a simulated point, and how it can end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import TYPE_CHECKING
+
+from orchestrator.load.schedule import PlannedRequest
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.batch import Sequence
+    from orchestrator.simulation.contents import HeldSegments
+    from orchestrator.simulation.fleet import Rank
+
+
+class RequestEnd(IntEnum):
+    """How a virtual request ended."""
+
+    OPEN = auto()  # it has not ended
+    OK = auto()
+    REFUSED = auto()  # the engine cannot serve one of its length
+    QUEUE_FULL = auto()  # the engine has as many requests as it takes
+    TIMEOUT = auto()  # no end within the timeout of a request
+    NOT_DRAINED = auto()  # still open when the time to drain was over
+    NEVER_SENT = auto()  # max_in_flight requests were in flight until the end
+    ABORTED = auto()  # the probe was ended
+
+
+@dataclass(slots=True, eq=False)
+class VirtualRequest:
+    """One request of a simulated point. Times are seconds since the point's start, NaN where it did
+    not come so far.
+    """
+
+    planned: PlannedRequest
+    replica: int
+    input_tokens: int
+    output_tokens: int
+    sent_s: float = math.nan
+    first_token_s: float = math.nan
+    last_token_s: float = math.nan
+    done_s: float = math.nan
+    cached_tokens: int = 0
+    end: RequestEnd = RequestEnd.OPEN
+    refusal: str = ""  # what the engine said
+    rank: Rank | None = None
+    sequence: Sequence | None = None
+    held: HeldSegments | None = None
+
+    def finish(self, end: RequestEnd, done_s: float) -> None:
+        """Note how it ended."""
+        self.end = end
+        self.done_s = done_s

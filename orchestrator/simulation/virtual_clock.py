@@ -1,0 +1,37 @@
+"""Time and ids of a simulation. Both follow from the plan alone, so the same plan gives the same
+bytes.
+"""
+
+import hashlib
+
+from ulid import ULID
+
+EPOCH_NS = 1_577_836_800 * 10**9  # every simulation begins at 2020-01-01 00:00 UTC
+_TIME_BYTES = 6  # of a ULID: milliseconds since 1970
+_OTHER_BYTES = 10  # random ones elsewhere
+
+
+class VirtualClock:
+    """The clock of a simulation, which goes on only when it is told to."""
+
+    def __init__(self, unix_ns: int = EPOCH_NS) -> None:
+        self.unix_ns = unix_ns
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the begin of the simulation."""
+        return (self.unix_ns - EPOCH_NS) / 1e9
+
+    def go_on(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self.unix_ns += round(seconds * 1e9)
+
+
+def ulid_at(unix_ns: int, *names: object) -> str:
+    """The ULID of what happens at this time and is called by these names. The same time and names
+    give the same ULID.
+    """
+    text = "\n".join(map(str, names))
+    milliseconds = unix_ns // 1_000_000
+    other = hashlib.sha256(text.encode()).digest()[:_OTHER_BYTES]
+    return str(ULID.from_bytes(milliseconds.to_bytes(_TIME_BYTES, "big") + other))

@@ -1,0 +1,56 @@
+"""What cannot be simulated is said before anything starts, all of it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.cli.run import refuse_simulated
+from orchestrator.results.store import Store
+from orchestrator.simulation.refusals import check
+from tests.unit.results.builders import commit_measurement
+from tests.unit.simulation.builders import EXPERIMENT, planned, simulated
+
+
+def problems(text: str, tmp_path: Path) -> list[str]:
+    with pytest.raises(ProblemsError) as raised:
+        check(planned(text), Store.open(str(tmp_path), "x"))
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_all_problems_are_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Why is the sky blue?\n")
+    text = EXPERIMENT.replace(
+        "workloads: [",
+        f"workloads: [{{kind: file, name: texts, prompts: {tmp_path}/prompts.txt, output_tokens: 8}}, ",
+    )
+    text = text.replace("tpot: 50ms", "itl_p99: 50ms, agreement: 0.9")
+    text = text.replace("engine: vllm", "engine: emulator").replace(
+        "8192", "8192\n  extra_args: {--fault: start=oom}"
+    )
+    found = problems(text, tmp_path)
+    assert [
+        any(word in problem for problem in found)
+        for word in ("'texts'", "agreement", "itl_p99", "fault")
+    ] == [True] * 4
+    assert len([problem for problem in found if "fault" in problem]) == 2  # deployments
+
+
+def test_a_plan_without_problems_is_not_refused(tmp_path: Path) -> None:
+    check(planned(), Store.open(str(tmp_path), "x"))
+
+
+def test_simulated_and_measured_results_are_kept_apart(tmp_path: Path) -> None:
+    measured = Store.open(str(tmp_path / "measured"), "x")
+    commit_measurement(measured, "m0")
+    assert measured.simulated() is False
+    with pytest.raises(ProblemsError, match="has measurements of 'x'.*another --results URI"):
+        check(planned(), measured)
+    refuse_simulated(measured)
+    store, _ = simulated(planned(), tmp_path / "simulated")
+    check(planned(), store)
+    with pytest.raises(InputError, match="has simulated results of 'x'.*another --results URI"):
+        refuse_simulated(store)
+    refuse_simulated(Store.open(str(tmp_path / "new"), "x"))

@@ -1,0 +1,141 @@
+"""A plan in virtual time: what is stored, that it is the same each time, and what is left out."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import FailureKind
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
+from orchestrator.results.records import LaunchRow, PointRow
+from orchestrator.results.schemas import rows_of
+from orchestrator.results.store import Store
+from tests.unit.simulation.builders import EXPERIMENT, files_of, planned, simulated
+
+
+def points(store: Store) -> list[PointRow]:
+    return rows_of(store.read("points", include_failed=True), PointRow)
+
+
+def launches(store: Store) -> list[LaunchRow]:
+    return rows_of(store.read("launches", include_failed=True), LaunchRow)
+
+
+def test_all_of_a_plan_is_stored_and_marked(tmp_path: Path) -> None:
+    plan = planned(repeats="repeats: 2")
+    store, report = simulated(plan, tmp_path)
+    assert report.counts.measured == 8
+    assert report.left == 0
+    rows = points(store)
+    assert {(row.level, row.repeat) for row in rows} == {(2, 0), (2, 1), (8, 0), (8, 1)}
+    assert all(row.simulated and not row.emulated and row.status == "ok" for row in rows)
+    assert {row.validity for row in rows} == {"valid"}
+    assert all(row.simulated for row in launches(store))
+    assert all(manifest.simulated for manifest in store.manifests())
+    assert store.simulated() is True
+    requests = store.read("requests")
+    assert requests.num_rows == sum(row.requests_scheduled for row in rows) > 0
+    assert set(requests["status"].to_pylist()) == {"ok"}
+
+
+def test_all_deployments_get_the_same_requests(tmp_path: Path) -> None:
+    store, _ = simulated(planned(), tmp_path)
+    by_deployment: dict[str, list[tuple[int, int]]] = {}
+    of_attempt = {row.attempt_id: row for row in points(store)}
+    for row in store.read("requests").to_pylist():
+        point = of_attempt[row["attempt_id"]]
+        if point.level == 8:
+            request = (row["scheduled_ns"], row["output_tokens_asked"])
+            by_deployment.setdefault(point.deployment_id, []).append(request)
+    first, second = by_deployment.values()
+    assert first == second
+
+
+def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
+    plan = planned(load="load: {levels: {request_rate: [4], concurrency: [3]}, requests: 40}")
+    for name in ("a", "b"):
+        simulated(plan, tmp_path / name)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    assert len(files_of(tmp_path / "a")) > 20
+
+
+@pytest.mark.parametrize("ended_after", [1, 3, 5])
+def test_one_that_was_ended_goes_on_and_has_the_same_rows(tmp_path: Path, ended_after: int) -> None:
+    plan = planned(repeats="repeats: 2", starts="starts: 2")
+    simulated(plan, tmp_path / "whole")
+    stop = threading.Event()
+    measured = 0
+
+    def listen(item: Event | Phase) -> None:
+        nonlocal measured
+        measured += isinstance(item, Event) and item.kind == "measured"
+        if measured == ended_after:
+            stop.set()
+
+    _, report = simulated(plan, tmp_path / "ended", listen, stop)
+    assert report.interrupted
+    _, report = simulated(plan, tmp_path / "ended")
+    assert report.left == 0
+    whole, ended = files_of(tmp_path / "whole"), files_of(tmp_path / "ended")
+    # the cache of what is computed is divided otherwise
+    committed = {name: data for name, data in whole.items() if "/computed/" not in name}
+    assert committed == {name: data for name, data in ended.items() if "/computed/" not in name}
+    assert len([name for name in committed if "/requests/" in name]) == 8
+
+
+def test_nothing_is_simulated_twice(tmp_path: Path) -> None:
+    plan = planned()
+    simulated(plan, tmp_path)
+    before = files_of(tmp_path)
+    _, report = simulated(plan, tmp_path)
+    assert report.counts.measured == 0
+    assert report.counts.skipped == 4
+    assert files_of(tmp_path) == before
+
+
+def test_what_the_model_does_not_know_is_stored_as_failed(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("{tensor_parallel_size: 2}", "{cpu_offload_gb: 1}")
+    store, report = simulated(planned(text), tmp_path)
+    assert report.counts.measured == 2
+    assert report.counts.failed == 2
+    failed = [row for row in points(store) if row.status == "failed"]
+    assert {row.failure_kind for row in failed} == {FailureKind.NOT_SIMULATED}
+    assert all(row.simulated for row in failed)
+    assert all("weights offloaded to the host" in (row.reason or "") for row in failed)
+    assert [row.status for row in launches(store)].count("failed") == 1
+    _, report = simulated(planned(text), tmp_path)
+    assert report.counts.refused == 2
+
+
+def test_a_budget_of_gpu_hours_ends_it(tmp_path: Path) -> None:
+    whole, _ = simulated(planned(), tmp_path / "whole")
+    held_s = [row.held_s or 0.0 for row in launches(whole)]
+    hours = (min(held_s) + 1) / 3600
+    told: list[str] = []
+
+    def listen(item: Event | Phase) -> None:
+        if isinstance(item, Event):
+            told.append(item.kind)
+
+    plan = planned(budget=f"budget: {{gpu_hours: {hours}}}")
+    _, report = simulated(plan, tmp_path / "part", listen)
+    assert report.counts.left_out > 0
+    assert report.counts.measured < 4
+    assert "budget" in told
+    _, report = simulated(plan, tmp_path / "part")
+    assert report.counts.measured == 0  # what was used stays used
+
+
+def test_more_load_is_slower(tmp_path: Path) -> None:
+    levels = "load: {levels: {request_rate: [1, 40]}, duration: 20s, warmup: 5s}"
+    store, _ = simulated(planned(load=levels), tmp_path)
+    of_attempt = {row.attempt_id: row.level for row in points(store)}
+    e2e_s: dict[float, list[float]] = {1.0: [], 40.0: []}
+    for row in store.read("requests").to_pylist():
+        seconds = (row["last_token_ns"] - row["scheduled_ns"]) / 1e9
+        e2e_s[of_attempt[row["attempt_id"]]].append(seconds)
+    slow, fast = (sum(e2e_s[level]) / len(e2e_s[level]) for level in (40.0, 1.0))
+    assert slow > 1.05 * fast
