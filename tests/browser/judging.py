@@ -139,8 +139,9 @@ def _compare(
 def comparison_of(page: Any, group: int, comparisons: Sequence[Comparison]) -> Comparison:
     """The one that a group of the page takes part in."""
     identity = page.evaluate(
-        """(group) => { const { experiment, workload, model, hardware, emulated, content } = app.shown.payload.groups[group];
-        return { group: { experiment, workload, model, hardware, emulated }, content }; }""",
+        """(group) => {
+        const { experiment, workload, model, hardware, emulated, simulated, content } = app.shown.payload.groups[group];
+        return { group: { experiment, workload, model, hardware, emulated, simulated }, content }; }""",
         group,
     )
     (comparison,) = [

@@ -234,14 +234,15 @@ const app = (() => {
 
   const sloText = (slo) => (slo.name === "" ? slo.text : `${slo.name}: ${slo.text}`);
 
-  /* The model, and that it is emulated, stand in tabs where groups differ in them. */
+  /* The model, and that it is emulated or simulated, stand in tabs where groups differ in them. */
   function tabText(each) {
     const { groups } = shown.payload;
     const hasOther = (name) => groups.some((other) => other[name] !== each[name]);
     const model = hasOther("model") ? `: ${each.model_name}` : "";
     const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
-    const emulated = each.emulated && hasOther("emulated") ? " (emulated)" : "";
-    return `${each.workload} of ${each.experiment}${model}${hardware}${emulated}${questionText(each)}`;
+    const differs = hasOther("emulated") || hasOther("simulated");
+    const origin = differs ? originText(each) : "";
+    return `${each.workload} of ${each.experiment}${model}${hardware}${origin}${questionText(each)}`;
   }
 
   /* Without a plan the same names may stand for different questions: which of them it is. */
@@ -251,7 +252,12 @@ const app = (() => {
     return contents.length < 2 ? "" : `, question ${contents.indexOf(each.content) + 1} of ${contents.length}`;
   }
 
-  const tabNames = (each) => JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated]);
+  function originText(each) {
+    if (each.simulated) return " (simulated)";
+    return each.emulated ? " (emulated)" : "";
+  }
+
+  const tabNames = (each) => JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated]);
 
   function openTab(index) {
     chooseGroup(index);
@@ -449,7 +455,7 @@ const app = (() => {
     if (!shown.judges.has(index)) {
       const { groups, missing, student_t: quantiles } = shown.payload;
       const unmeasured = judge.missingOf(groups[index], missing);
-      shown.judges.set(index, new judge.GroupJudge(groups[index], shown.planes, quantiles, unmeasured));
+      shown.judges.set(index, new judge.GroupJudge(groups[index], shown.planes, quantiles, unmeasured, shown.payload.stops));
     }
     return shown.judges.get(index);
   }
@@ -510,7 +516,7 @@ const app = (() => {
 
   /* Parts of a text: no line ends within an interval. html.py does the same for answers. */
   function withWholeIntervals(text) {
-    const parts = text.split(/(\(95 %: [^)]*\))/);
+    const parts = text.split(/(\((?:95 %|9 in 10): [^)]*\))/);
     return parts.map((part, index) => (index % 2 === 0 ? part : element("span", part, { className: "kept" })));
   }
 
@@ -526,11 +532,14 @@ const app = (() => {
     return "No deployment holds these limits at any level with a valid measurement.";
   }
 
+  /* Of intervals: what is simulated has those of the model's error. */
+  const confidence = () => (group().simulated ? "9 in 10" : "95 %");
+
   /* As the headline of an answer says it. */
   function rankedText(ranked) {
     const { estimate, lower, upper } = ranked.throughput;
     const name = `${ranked.deployment.label} at ${ranking.loadText(ranked)}`;
-    return `${name}: ${number(estimate)} ${unit()} (95 %: ${number(lower)}-${number(upper)})`;
+    return `${name}: ${number(estimate)} ${unit()} (${confidence()}: ${number(lower)}-${number(upper)})`;
   }
 
   /* What the ranking below is not, also under the limits of the file. */
@@ -548,7 +557,8 @@ const app = (() => {
   /* Why the winner may not be the best. */
   function cautions(winner, runnerUp) {
     const texts = lastingCautions();
-    if (group().emulated) texts.push("emulated: no real engine answered");
+    if (group().simulated) texts.push("simulated: nothing was measured");
+    else if (group().emulated) texts.push("emulated: no real engine answered");
     if (winner.judged.attainment.lower < shown.choices.attainment) texts.push("the winner's attainment could be below the target");
     if (runnerUp !== undefined) texts.push(...doubtsBetween(winner.throughput, runnerUp.throughput));
     texts.push(...notMeasured());
@@ -558,7 +568,7 @@ const app = (() => {
 
   function doubtsBetween(winner, runnerUp) {
     if (winner.lower <= runnerUp.upper) return ["the intervals of winner and runner-up overlap"];
-    if (Math.min(winner.starts, runnerUp.starts) < 2) {
+    if (!group().simulated && Math.min(winner.starts, runnerUp.starts) < 2) {
       return ["one engine start: another start could differ by more than the interval says"];
     }
     return [];
@@ -571,7 +581,7 @@ const app = (() => {
       each.ranked_with === group().ranked_with)).map((each) => each.experiment));
     const labels = new Set(shown.payload.missing.filter((each) => (
       experiments.has(each.experiment) && each.workload === group().workload && each.model === group().model
-      && each.emulated === group().emulated
+      && each.emulated === group().emulated && each.simulated === group().simulated
       && (shown.choices.per === "usd" || each.hardware === group().hardware))).map((each) => each.label));
     for (const { deployments } of ranked) for (const { label } of deployments) labels.delete(label);
     if (labels.size === 0) return [];
@@ -682,6 +692,7 @@ const app = (() => {
         y: each.throughput.estimate / devices,
         lower: each.throughput.lower / devices,
         upper: each.throughput.upper / devices,
+        confidence: confidence(),
         label: deployment.label,
         load: each.point.load,
         state: stateOf(each),
@@ -732,11 +743,24 @@ const app = (() => {
 
   function curvePoint(judged, metric) {
     const { point } = judged;
-    const curve = { x: point.level, y: null, lower: null, upper: null, hollow: point.excluded !== null, load: point.load };
-    if (metric.interval === undefined) return { ...curve, y: point.figures[shown.choices.metric] };
+    const curve = {
+      x: point.level, y: null, lower: null, upper: null,
+      hollow: point.excluded !== null, load: point.load, confidence: confidence(),
+    };
+    if (metric.interval === undefined) {
+      const y = point.figures[shown.choices.metric];
+      return { ...curve, y, ...bandOfModel(y, metric, group().deployments[point.deployment].model_error) };
+    }
     const interval = metric.interval(judged);
     if (interval === null) return curve;
     return { ...curve, y: interval.estimate, lower: interval.lower, upper: interval.upper };
+  }
+
+  /* What nine in ten measurements of a simulated latency lie between; empty for what was measured. */
+  function bandOfModel(latency, metric, error) {
+    if (error === null || latency === null || metric.latency === undefined) return {};
+    const factor = metric.latency === "ttft" ? error.ttft : error.others;
+    return { lower: latency / factor, upper: latency * factor };
   }
 
   /* The limit that a metric is judged by, in the metric's unit; null: none. */
@@ -856,7 +880,7 @@ const app = (() => {
 
   /* A group's name, which stays when others come before it. */
   function identityOf(each) {
-    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.content]);
+    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated, each.content]);
   }
 
   /* Shows a payload, the first or a newer one; what the reader chose stays.

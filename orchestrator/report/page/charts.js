@@ -103,7 +103,7 @@ const charts = (() => {
     const option = base(`${yName} against ${xName}: ${pointsOfSeries[0].length} of ${points.length} points hold the limits`);
     option.tooltip.formatter = (item) => {
       const point = pointsOfSeries[item.seriesIndex][item.dataIndex];
-      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}\n${number(point.lower)} to ${number(point.upper)} (95 %)`;
+      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})`;
     };
     draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
   }
@@ -158,7 +158,7 @@ const charts = (() => {
       data: line.points.map((point) => ({
         value: [point.x, point.y],
         load: point.load,
-        interval: point.lower === null ? "" : `\n${number(point.lower)} to ${number(point.upper)} (95 %)`,
+        interval: point.lower === null ? "" : `\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})`,
         itemStyle: point.hollow ? { color: "transparent", borderColor: color } : { color },
       })),
     };

@@ -17,12 +17,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from orchestrator import __version__
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
+from orchestrator.report.origin import model_error_texts
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.sections import (
@@ -34,7 +36,7 @@ from orchestrator.report.page.sections import (
 from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, explained_columns, left_out_text
 from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import answers, limits, with_limits
-from orchestrator.report.text import figure, size_text
+from orchestrator.report.text import SIMULATED, figure, size_text
 from orchestrator.report.words import (
     agreement_note_text,
     among_text,
@@ -63,7 +65,7 @@ SCRIPTS = (
 )
 MOST_LEFT_OUT = 40  # levels and deployments that are named; all are counted
 LIVE_SCRIPT = "live.js"
-INTERVAL = re.compile(r"(\(95 %: [^)]*\))")
+INTERVAL = re.compile(r"(\((?:95 %|9 in 10): [^)]*\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,19 @@ class PageDocument:
     created: datetime
     answer: AnswerDocument
     experiments: tuple[ExperimentSection, ...]
+
+    @property
+    def simulated_texts(self) -> list[str]:
+        """What is said at the top where points were simulated: that nothing was measured, and how
+        far off the model is.
+        """
+        points: list[StoredPoint] = []
+        for experiment in self.experiments:
+            points += [document.point for document in experiment.points]
+        if not any(point.simulated for point in points):
+            return []
+        texts = [SIMULATED, *model_error_texts(points)]
+        return [text.strip().removeprefix("simulated: ") for text in texts]
 
 
 @dataclass(frozen=True, slots=True)

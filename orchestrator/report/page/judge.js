@@ -259,7 +259,7 @@ const judge = (() => {
       }
       const bin = limits[latency];
       for (let batch = 0; batch < this.counts.length; batch++) {
-        this.counts[batch] = this.table[batch * BINS + bin];
+        this.counts[batch] = bin < 0 ? 0 : this.table[batch * BINS + bin];
       }
     }
 
@@ -290,6 +290,79 @@ const judge = (() => {
     }
   }
 
+  // Simulations
+
+  /* Limits that a simulated request meets exactly if it meets `limits` when all its latencies are
+     longer by the factors of the model's error; as numbers of stops, -1: no request meets it. */
+  function limitsIfSlower(limits, error, stops) {
+    return scaledLimits(limits, error, (latency, limit, factor) => {
+      const seconds = stops[latency][limit] / factor;
+      return stops[latency].findLastIndex((stop) => stop <= seconds);
+    });
+  }
+
+  /* The same for shorter latencies. Between two stops the wider limit is taken. */
+  function limitsIfFaster(limits, error, stops) {
+    return scaledLimits(limits, error, (latency, limit, factor) => {
+      const seconds = stops[latency][limit] * factor;
+      const number = stops[latency].findIndex((stop) => stop >= seconds);
+      return number < 0 ? NO_LIMIT : number;
+    });
+  }
+
+  function scaledLimits(limits, error, scale) {
+    return Object.fromEntries(LATENCIES.map((latency) => {
+      const limit = limits[latency];
+      const factor = latency === "ttft" ? error.ttft : error.others;
+      return [latency, limit === NO_LIMIT ? NO_LIMIT : scale(latency, limit, factor)];
+    }));
+  }
+
+  /* What nine in ten measurements of a simulated throughput lie between; bounds are NaN where the
+     model's error is not known. */
+  function throughputOfModel(throughput, error) {
+    if (throughput === null) return null;
+    const { estimate, starts } = throughput;
+    const factor = error?.others ?? NaN;
+    return { estimate, lower: estimate / factor, upper: estimate * factor, starts };
+  }
+
+  /* Counts requests that meet limits if the model is wrong by its known error, for each error that a
+     group's deployments have. */
+  class ModelBounds {
+    constructor(group, batches, planes, stops) {
+      this.stops = stops;
+      const errors = group.deployments.map((deployment) => deployment.model_error);
+      this.byError = new Map();
+      this.ofDeployments = errors.map((error) => {
+        if (error === null) return null;
+        const name = JSON.stringify(error);
+        if (!this.byError.has(name)) {
+          const slower = new MetRequests(batches, planes);
+          const faster = new MetRequests(batches, planes);
+          this.byError.set(name, { error, slower, faster });
+        }
+        return this.byError.get(name);
+      });
+    }
+
+    /* Counts anew; read by `of`. */
+    under(limits) {
+      for (const { error, slower, faster } of this.byError.values()) {
+        slower.under(limitsIfSlower(limits, error, this.stops));
+        faster.under(limitsIfFaster(limits, error, this.stops));
+      }
+    }
+
+    /* The attainment of a point of a deployment; share: gives its interval from counts. */
+    of(deployment, share) {
+      const bounds = this.ofDeployments[deployment];
+      const lower = bounds === null ? NaN : share(bounds.slower.counts)?.estimate;
+      const upper = bounds === null ? NaN : share(bounds.faster.counts)?.estimate;
+      return { lower, upper };
+    }
+  }
+
   // Deployments
 
   /* What a throughput is divided by; null where it is not known. */
@@ -303,13 +376,19 @@ const judge = (() => {
   /* Judges the points of one group of the payload. What no limit changes is computed once. */
   class GroupJudge {
     /* quantiles: those of Student's distribution, by degrees of freedom; missing: levels of the
-       group that are planned and not measured yet. */
-    constructor(group, planes, quantiles, missing = []) {
+       group that are planned and not measured yet; stops: by latency, in seconds, for simulations. */
+    constructor(group, planes, quantiles, missing = [], stops = {}) {
       this.group = group;
       this.quantiles = quantiles;
       this.batches = batchesOfGroup(group);
       this.met = new MetRequests(this.batches, planes);
       this.throughputs = group.points.map((point) => throughputOf(point, quantiles));
+      this.modelBounds = null;
+      if (group.simulated) {
+        this.modelBounds = new ModelBounds(group, this.batches, planes, stops);
+        this.throughputs = this.throughputs.map((throughput, index) => (
+          throughputOfModel(throughput, group.deployments[group.points[index].deployment].model_error)));
+      }
       this.controls = [...new Set([...group.points, ...missing].map((each) => each.control))];
       this.missing = group.deployments.map(({ label }) => missing.filter((each) => each.label === label));
     }
@@ -357,6 +436,7 @@ const judge = (() => {
 
     judgedPoints(limits, target) {
       const counts = this.met.under(limits);
+      this.modelBounds?.under(limits);
       const areStricter = this.areStricter(limits, target);
       return this.group.points.map((point, index) => {
         const attainment = this.attainment(index, counts);
@@ -381,8 +461,16 @@ const judge = (() => {
         && LATENCIES.every((name) => limits[name] <= (stops[name] ?? NO_LIMIT))));
     }
 
-    /* The share of a point's requests that meet the limits; null: none was due. */
+    /* The share of a point's requests that meet the limits; null: none was due. The interval of a
+       simulated one is that of the model's error. */
     attainment(index, counts) {
+      const share = this.share(index, counts);
+      if (share === null || this.modelBounds === null) return share;
+      const { deployment } = this.group.points[index];
+      return { ...share, ...this.modelBounds.of(deployment, (bounds) => this.share(index, bounds)) };
+    }
+
+    share(index, counts) {
       const repeats = this.batches.repeatsOfPoints[index].map((repeat) => ({
         amounts: counts.subarray(repeat.firstBatch, repeat.firstBatch + repeat.sizes.length),
         sizes: repeat.sizes,
@@ -458,14 +546,14 @@ const judge = (() => {
   }
 
   function areRivals(first, second, per) {
-    const names = ["ranked_with", "workload", "model", "emulated", "content"];
+    const names = ["ranked_with", "workload", "model", "emulated", "simulated", "content"];
     if (per !== "usd") names.push("hardware");
     return names.every((name) => first[name] === second[name]);
   }
 
   /* Planned levels of the deployments of a group. */
   function missingOf(group, missing) {
-    const names = ["experiment", "workload", "model", "hardware", "emulated"];
+    const names = ["experiment", "workload", "model", "hardware", "emulated", "simulated"];
     return missing.filter((each) => names.every((name) => each[name] === group[name]));
   }
 

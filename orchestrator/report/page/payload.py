@@ -89,13 +89,22 @@ class PagePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PageModelError:
+    """The factors of what was simulated that nine in ten measurements lie within."""
+
+    ttft: float
+    others: float
+
+
+@dataclass(frozen=True, slots=True)
 class PageDeployment:
-    """One deployment of a group."""
+    """One deployment of a group. ``model_error``: None where it was measured, or is not known."""
 
     label: str
     devices: int
     usd_per_hour: float | None
     settings: dict[str, object]
+    model_error: PageModelError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,7 @@ class PageGroup:
     model_name: str
     hardware: str
     emulated: bool
+    simulated: bool
     content: str
     per: str
     device: str
@@ -168,6 +178,7 @@ class PageMissing:
     model: str
     hardware: str
     emulated: bool
+    simulated: bool
     label: str
     control: str
     level: float
@@ -363,6 +374,7 @@ def _missing(judged: JudgedExperiment) -> Iterator[PageMissing]:
             model=group.model,
             hardware=group.hardware,
             emulated=group.emulated,
+            simulated=group.simulated,
             label=missing.label,
             control=level.control,
             level=level.value,
@@ -407,6 +419,7 @@ def _group(
         model_name=short_model_text(compared_model([point.deployment for point in points])),
         hardware=group.hardware,
         emulated=group.emulated,
+        simulated=group.simulated,
         content=content,
         per=per,
         device="core" if accelerators == {"cpu"} else "GPU",
@@ -510,12 +523,13 @@ def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
 
 
 def _deployment(point: StoredPoint) -> PageDeployment:
-    deployment = point.deployment
+    deployment, error = point.deployment, point.model_error
     return PageDeployment(
         label=deployment.label,
         devices=deployment.devices,
         usd_per_hour=deployment.usd_per_hour,
         settings=dict(deployment.settings),
+        model_error=None if error is None else PageModelError(error.ttft, error.tpot),
     )
 
 

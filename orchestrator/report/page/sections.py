@@ -84,8 +84,9 @@ class ExperimentSection:
 
     @property
     def are_answers_made_up(self) -> bool:
-        """Whether emulators gave all outputs, so there is nothing to compare."""
-        return bool(self.points) and all(document.point.emulated for document in self.points)
+        """Whether emulators gave all outputs, or a simulation none: there is nothing to compare."""
+        points = [document.point for document in self.points]
+        return bool(points) and all(point.emulated or point.simulated for point in points)
 
 
 def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:

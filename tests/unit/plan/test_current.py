@@ -399,7 +399,9 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
             commit(store, plan, point, repeat, ttft_ms, tokens=8)
     shown = CliRunner().invoke(cli, ["results", store.uri]).output
     interactive, tight = shown.split("capacity for chat of exp under ")[1:]
-    assert interactive.split("seqs=8")[1].split()[:6] == ["8", "in", "flight", "8-9", "cliff", "8"]
+    # what holds, its bounds, the estimate with its interval, the safe load, how the search ended
+    shown_cells = interactive.split("seqs=8")[1].split()
+    assert shown_cells[:8] == ["8", "in", "flight", "8-9", "8", "7-8", "8", "cliff"]
     assert tight.split("seqs=8")[1].split()[:4] == ["-", "0-8", "budget", "-"]
     answer = json.loads(
         CliRunner()
@@ -411,6 +413,10 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
         "low": 8,
         "high": 9,
         "status": "cliff",
+        "estimate": 8,
+        "estimate.lower": 7,
+        "estimate.upper": 8,
+        "safe": 8,
     }
     listed = json.loads(CliRunner().invoke(cli, ["results", store.uri, "--format", "json"]).output)
     listed = {one["slo"]["name"]: one for one in listed if one["row"] == "capacity"}

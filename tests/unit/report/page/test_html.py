@@ -68,7 +68,7 @@ def page(name: str) -> str:
         answer=AnswerDocument(()),
         experiments=(section(name),),
     )
-    deployment = PageDeployment(name, 1, None, {"model": name})
+    deployment = PageDeployment(name, 1, None, {"model": name}, None)
     group = PageGroup(
         experiment=name,
         ranked_with=name,
@@ -77,6 +77,7 @@ def page(name: str) -> str:
         model_name=name,
         hardware=name,
         emulated=False,
+        simulated=False,
         content=name,
         per="gpu",
         device="GPU",

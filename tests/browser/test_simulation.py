@@ -1,0 +1,82 @@
+"""The page of simulated results: marked in the head, on paper and without a script, with the known
+error of the model as its intervals.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.results.store import Store
+from tests.browser.conftest import quiet_page, written
+from tests.unit.report.stores import SOURCE, commit_simulation, points_of
+
+pytestmark = pytest.mark.browser
+BADGE = "simulated: nothing was measured"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store.open(str(tmp_path_factory.mktemp("simulation")), "exp")
+    commit_simulation(store)
+    return store
+
+
+@pytest.fixture(scope="module")
+def report(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(store.uri, tmp_path_factory.mktemp("page") / "report.html")
+
+
+def test_it_is_said_at_the_top_with_the_error_of_the_model_and_its_source(browser, report) -> None:
+    with quiet_page(browser, report) as page:
+        head = page.locator("header").inner_text()
+        assert "nothing was measured" in head
+        assert "9 in 10 measurements within 2.00x (TTFT), 1.25x (all else)" in head
+        assert SOURCE in head
+        assert BADGE in page.locator(".answer").first.inner_text()
+        page.emulate_media(media="print")
+        assert page.locator("header .badge").is_visible()
+
+
+def test_it_is_said_without_a_script(browser, report) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    assert "nothing was measured" in page.locator("header").inner_text()
+    assert "(9 in 10: 63.1-98.6)" in page.locator(".answer h1").first.inner_text()
+    assert "95 %" not in page.locator(".answer").first.inner_html()
+    context.close()
+
+
+def test_intervals_of_moved_limits_are_those_of_the_models_error(browser, report, store) -> None:
+    points = {point.head.point_id: point for point in points_of(store)}
+    with quiet_page(browser, report) as page:
+        judged = page.evaluate(
+            """app.shown.result.judged.map(({ point, throughput, attainment }) => (
+            { id: point.point_id, throughput, attainment }))"""
+        )
+        assert page.evaluate("app.shown.payload.groups[0].simulated")
+    assert len(judged) == len(points)
+    for each in judged:
+        point: StoredPoint = points[each["id"]]
+        rate, share = point.output_token_throughput(), point.attainment
+        assert rate is not None and share is not None
+        assert each["throughput"]["lower"] == pytest.approx(rate.lower, rel=1e-9)
+        assert each["throughput"]["upper"] == pytest.approx(rate.upper, rel=1e-9)
+        assert each["attainment"]["estimate"] == share.estimate
+        # limits lie on stops: the page may take wider ones
+        assert each["attainment"]["lower"] <= share.lower
+        assert each["attainment"]["upper"] >= share.upper
+
+
+def test_a_moved_limit_names_the_error_and_no_starts(browser, report) -> None:
+    with quiet_page(browser, report) as page:
+        slider = page.locator("#limit-tpot")
+        slider.focus()
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_function("document.querySelector('#caution').textContent !== ''")
+        caution = page.locator("#caution").inner_text()
+        assert "simulated: nothing was measured" in caution
+        assert "start" not in caution
