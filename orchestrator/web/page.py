@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.base.redaction import redact
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.page.html import LiveState, page_html
+from orchestrator.report.page.packing import packed_bins
 from orchestrator.spec.load import hours
+from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched
 
 WAITING = "nothing is stored here yet"
@@ -17,38 +19,43 @@ WAITING = "nothing is stored here yet"
 class Change:
     """What a page of the same edition lacks.
 
-    ``says``: what the runs do. ``serial`` and ``attempts``: what the page has then; ``described``
-    and ``bins``: packed as in the page, the bins of new attempts alone. Both are empty where the page
-    has all.
+    ``says``: what the runs do. ``serial`` and ``attempts``: what the page has then. ``texts``: the
+    ``TextChanges`` since its serial; ``bins``: those of new attempts; both packed, and both empty
+    where the page has all.
     """
 
     edition: int
     serial: int
     attempts: int
     says: str
-    described: str = ""
+    texts: str = ""
     bins: str = ""
 
 
-def live_page(now: Watched) -> str:
+def live_page(now: Watched, texts: KeptTexts) -> str:
     """The whole page, which goes on by itself."""
-    return page_html(
-        now.content, LiveState(now.edition, now.serial, now.attempts, runs_text(now.runs))
+    state = LiveState(
+        edition=now.edition,
+        serial=now.serial,
+        attempts=now.attempts,
+        says=runs_text(now.runs),
+        texts=texts.of(now).packed(),
     )
+    return page_html(now.content, state)
 
 
-def static_page(now: Watched) -> str:
-    """What the page shows without scripts, and the time lines."""
-    return page_html(now.content, has_scripts=False)
-
-
-def change_since(now: Watched, edition: int, serial: int, attempts: int) -> Change:
+def change_since(
+    now: Watched, texts: KeptTexts, edition: int, serial: int, attempts: int
+) -> Change:
     """What a page of this edition and serial number lacks, which has ``attempts``."""
-    says = runs_text(now.runs)
+    change = Change(now.edition, now.serial, now.attempts, says=runs_text(now.runs))
     if now.edition != edition or now.serial == serial:
-        return Change(now.edition, now.serial, now.attempts, says)
-    packed = now.content.payload.encoded(attempts)
-    return Change(now.edition, now.serial, now.attempts, says, packed["described"], packed["bins"])
+        return change
+    return replace(
+        change,
+        texts=texts.since(serial, now).packed(),
+        bins=packed_bins(now.content.payload.bins.encoded(attempts)),
+    )
 
 
 def runs_text(runs: tuple[RunDocument, ...]) -> str:

@@ -22,8 +22,9 @@ from aiohttp.typedefs import Handler, Middleware
 
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redact
-from orchestrator.web.page import change_since, live_page, static_page
+from orchestrator.web.page import change_since, live_page
 from orchestrator.web.prometheus import exposition
+from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
@@ -121,7 +122,6 @@ def application(results: WatchedResults, address: Address) -> web.Application:
     handlers = _Handlers(watcher)
     app = web.Application(middlewares=[_gate(address)])
     app.router.add_get("/", handlers.page)
-    app.router.add_get("/parts", handlers.parts)
     app.router.add_get("/events", handlers.events)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/healthz", handlers.health)
@@ -194,14 +194,10 @@ class _Handlers:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._results = watcher.results
+        self._texts = KeptTexts()
 
     async def page(self, request: web.Request) -> web.Response:
-        html = await asyncio.to_thread(live_page, self._results.now)
-        return web.Response(text=html, content_type="text/html", headers=HEADERS)
-
-    async def parts(self, request: web.Request) -> web.Response:
-        """What the page shows without its scripts' help."""
-        html = await asyncio.to_thread(static_page, self._results.now)
+        html = await asyncio.to_thread(live_page, self._results.now, self._texts)
         return web.Response(text=html, content_type="text/html", headers=HEADERS)
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -221,7 +217,9 @@ class _Handlers:
         await response.prepare(request)
         now = self._results.now
         while True:
-            change = await asyncio.to_thread(change_since, now, edition, serial, attempts)
+            change = await asyncio.to_thread(
+                change_since, now, self._texts, edition, serial, attempts
+            )
             await response.write(f"data: {json.dumps(asdict(change))}\n\n".encode())
             if change.edition != edition:
                 return response  # the page loads itself again

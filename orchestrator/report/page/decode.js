@@ -23,12 +23,36 @@ const decode = (() => {
 
   /* The description that was packed, as payload.py's records name its fields. */
   async function described(base64) {
-    const payload = JSON.parse(new TextDecoder().decode(await unpacked(base64)));
+    return withLevels(await record(base64));
+  }
+
+  /* The JSON that was packed. */
+  async function record(base64) {
+    return JSON.parse(new TextDecoder().decode(await unpacked(base64)));
+  }
+
+  /* All at once is the level that JSON has no number for. */
+  function withLevels(payload) {
+    for (const missing of payload.missing) missing.level ??= Infinity;
     for (const group of payload.groups) {
-      for (const point of group.points) point.level ??= Infinity;  // all at once: JSON has no such number
+      for (const point of group.points) point.level ??= Infinity;
     }
     return payload;
   }
 
-  return { isPossible, unpacked, described };
+  /* The description as Payload.lines writes it. */
+  function describedByLines(lines) {
+    const payload = { missing: [], groups: [] };
+    for (const line of lines) {
+      const { head, missing, group, deployment, point } = JSON.parse(line);
+      if (head !== undefined) Object.assign(payload, head);
+      if (missing !== undefined) payload.missing.push(missing);
+      if (group !== undefined) payload.groups.push(group);
+      if (deployment !== undefined) payload.groups.at(-1).deployments.push(deployment);
+      if (point !== undefined) payload.groups.at(-1).points.push(point);
+    }
+    return withLevels(payload);
+  }
+
+  return { isPossible, unpacked, record, described, describedByLines };
 })();

@@ -71,13 +71,15 @@ INTERVAL = re.compile(r"(\((?:95 %|9 in 10): [^)]*\))")
 @dataclass(frozen=True, slots=True)
 class LiveState:
     """Where a served page stands, for its questions. ``edition``: of its stops; ``serial``: of its
-    content; ``attempts``: how many its bins hold; ``says``: what the runs do.
+    content; ``attempts``: how many its bins hold; ``says``: what the runs do; ``texts``: what it
+    shows, packed, as changes are told against it.
     """
 
     edition: int
     serial: int
     attempts: int
     says: str
+    texts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def page_html(
     content: PageContent, live: LiveState | None = None, *, has_scripts: bool = True
 ) -> str:
     """The page as one text. ``live``: it is served, and asks its server for changes. Without
-    scripts it holds no payload either.
+    scripts it holds nothing that they read either.
     """
     templates = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -189,7 +191,7 @@ def page_html(
     return templates.get_template("page.html.j2").render(
         page=content.document,
         payload=content.payload.encoded() if has_scripts else {},
-        timelines=content.timelines.encoded(),
+        timelines=content.timelines.encoded() if has_scripts else {},
         live=None if live is None else asdict(live),
         scripts=scripts,
         style=style,

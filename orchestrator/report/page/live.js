@@ -1,10 +1,11 @@
 "use strict";
 /* Keeps a page that is served up to date while a sweep runs: one event per change, which holds what
-   was measured since. A page of another edition, whose stops changed, is loaded again. */
+   was measured since and the lines that differ. A page of another edition, whose stops changed, is loaded again. */
 (() => {
   const RETRY_MS = 5000;
   const state = JSON.parse(document.getElementById("live-state").textContent);
   let bins = null;  // as they are unpacked, with those that came since
+  let texts = null;  // the lines that the page shows, by PageTexts' names
   const token = new URLSearchParams(location.search).get("token");
   const line = document.createElement("p");
   line.id = "watching";
@@ -38,13 +39,23 @@
     if (details.length === open.length) details.forEach((each, index) => { each.open = open[index]; });
   }
 
-  async function takeStaticParts() {
-    const answer = await fetch(address("parts", {}));
-    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    replaceStaticParts(fresh);
-    document.getElementById("timelines").textContent = fresh.getElementById("timelines").textContent;
-    if (decode.isPossible()) await timelines.read();
+  /* Lines after a change: a string is a new one, the others stand in those from before. */
+  function edited(before, edits) {
+    const lines = [];
+    for (const edit of edits) {
+      if (typeof edit === "string") lines.push(edit);
+      else for (let place = edit.first; place < edit.end; place++) lines.push(before[place]);
+    }
+    return lines;
+  }
+
+  async function takeTexts(packed) {
+    const changes = await decode.record(packed);
+    texts ??= await decode.record(state.texts);
+    const names = Object.keys(changes);
+    texts = Object.fromEntries(names.map((name) => [name, edited(texts[name], changes[name])]));
+    replaceStaticParts(new DOMParser().parseFromString(texts.html.join("\n"), "text/html"));
+    timelines.takeLines(texts.timelines);
   }
 
   /* The bins of the page and of what came since: each latency's plane grows by itself. */
@@ -63,15 +74,14 @@
 
   async function take(change) {
     line.textContent = change.says;
-    if (change.edition !== state.edition) { location.reload(); return; }
-    if (change.described === "") return;
-    await takeStaticParts();
-    if (decode.isPossible()) {
-      bins ??= await decode.unpacked(JSON.parse(document.getElementById("payload").textContent).bins);
-      const all = joined(bins, await decode.unpacked(change.bins));
-      app.show(await decode.described(change.described), all);
-      bins = all;
-    }
+    const isOther = change.edition !== state.edition || (change.texts !== "" && !decode.isPossible());
+    if (isOther) { location.reload(); return; }
+    if (change.texts === "") return;
+    await takeTexts(change.texts);
+    bins ??= await decode.unpacked(JSON.parse(document.getElementById("payload").textContent).bins);
+    const all = joined(bins, await decode.unpacked(change.bins));
+    app.show(decode.describedByLines(texts.described), all);
+    bins = all;
     state.serial = change.serial;
     state.attempts = change.attempts;
   }

@@ -1,7 +1,15 @@
-"""Bytes as text that a page may hold."""
+"""Bytes and records as text that a page may hold."""
 
 import base64
 import zlib
+from collections.abc import Mapping
+
+import orjson
+
+
+def json_line(record: Mapping[str, object]) -> str:
+    """The record as JSON in one line."""
+    return orjson.dumps(record).decode()
 
 
 def packed(data: bytes) -> str:

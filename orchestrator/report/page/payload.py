@@ -6,7 +6,7 @@ The records are written as JSON under their own names; ``judge.js`` reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from orchestrator.capacity.capacities import (
     per_or_default,
     reason_to_exclude,
 )
-from orchestrator.report.page.packing import packed, packed_bins
+from orchestrator.report.page.packing import json_line, packed, packed_bins
 from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
 from orchestrator.report.words import (
@@ -262,10 +262,22 @@ class Payload:
     def requests(self) -> int:
         return self.bins.requests
 
-    def encoded(self, after: int = 0) -> dict[str, str]:
-        """All of it as texts that a page may hold: compressed, in base64. ``after``: how many
-        attempts to leave out of the bins.
+    def lines(self) -> Iterator[str]:
+        """All but the bins, as one JSON record a line: a group comes before its deployments and its
+        points.
         """
+        yield json_line({"head": {"stops": self.stops, "student_t": self.student_t}})
+        for missing in self.missing:
+            yield json_line({"missing": missing})
+        for group in self.groups:
+            yield json_line({"group": replace(group, deployments=[], points=[])})
+            for deployment in group.deployments:
+                yield json_line({"deployment": deployment})
+            for point in group.points:
+                yield json_line({"point": point})
+
+    def encoded(self) -> dict[str, str]:
+        """All of it as texts that a page may hold: compressed, in base64."""
         described = {
             "groups": self.groups,
             "missing": self.missing,
@@ -274,7 +286,7 @@ class Payload:
         }
         return {
             "described": packed(orjson.dumps(described)),
-            "bins": packed_bins(self.bins.encoded(after)),
+            "bins": packed_bins(self.bins.encoded()),
         }
 
 

@@ -9,10 +9,19 @@ const timelines = (() => {
 
   async function read() {
     const stored = JSON.parse(document.getElementById("timelines").textContent);
-    const lines = JSON.parse(new TextDecoder().decode(await decode.unpacked(stored.timelines)));
+    take(await decode.record(stored.timelines), stored);
+  }
+
+  /* The lines as Timelines.lines writes them. */
+  function takeLines(texts) {
+    const [counts, ...records] = texts.map((text) => JSON.parse(text));
+    take(records.map((record) => record.timeline), counts);
+  }
+
+  function take(lines, counts) {
     byPoint = new Map(lines.map((line) => [line.point_id, line]));
-    document.getElementById("timelines-kept").textContent = stored.left_out > 0
-      ? `The page has room for the time lines of ${stored.kept} points, first of the deployments that the curves show; ${stored.left_out} are left out.` : "";
+    document.getElementById("timelines-kept").textContent = counts.left_out > 0
+      ? `The page has room for the time lines of ${counts.kept} points, first of the deployments that the curves show; ${counts.left_out} are left out.` : "";
     if (drawAgain !== null) drawAgain();
   }
 
@@ -100,5 +109,5 @@ const timelines = (() => {
   /* After the answer is shown. */
   if (decode.isPossible()) addEventListener("load", () => setTimeout(read));
 
-  return { draw, read };
+  return { draw, takeLines };
 })();

@@ -20,7 +20,7 @@ from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import DamagedError
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison, group_of
-from orchestrator.report.page.packing import packed
+from orchestrator.report.page.packing import json_line, packed
 from orchestrator.report.selection import JudgedExperiment
 from orchestrator.results.store import Store
 
@@ -71,6 +71,12 @@ class Timelines:
 
     timelines: list[Timeline]
     left_out: int
+
+    def lines(self) -> Iterator[str]:
+        """All of it as one JSON record a line."""
+        yield json_line({"kept": len(self.timelines), "left_out": self.left_out})
+        for timeline in self.timelines:
+            yield json_line({"timeline": timeline})
 
     def encoded(self) -> dict[str, str | int]:
         """All of it as what a page may hold."""

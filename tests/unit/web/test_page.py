@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
+from pathlib import Path
 
 import pytest
 
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.results.runs import DeploymentProgress, RunRecord
 from orchestrator.results.store import Store
-from orchestrator.web.page import WAITING, change_since, live_page, runs_text, static_page
+from orchestrator.web.page import WAITING, change_since, live_page, runs_text
+from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import WatchedResults
 from tests.unit.plan.test_current import planned, run
 
@@ -29,44 +32,48 @@ def unpacked(text: str) -> bytes:
 
 
 def test_a_served_page_may_ask_its_own_server_alone(watched: WatchedResults) -> None:
-    assert "connect-src 'self'" in live_page(watched.now)
-    assert "connect-src" not in static_page(watched.now)
-
-
-def test_the_static_page_holds_the_answer_and_no_script(watched: WatchedResults) -> None:
-    html = static_page(watched.now)
-    assert 'class="answer"' in html
-    assert "echarts" not in html
-    assert len(html) < len(live_page(watched.now)) / 10
+    assert "connect-src 'self'" in live_page(watched.now, KeptTexts())
 
 
 def test_a_page_that_has_all_is_told_what_runs_alone(watched: WatchedResults) -> None:
     now = watched.now
-    change = change_since(now, now.edition, now.serial, now.attempts)
-    assert change.described == ""
+    change = change_since(now, KeptTexts(), now.edition, now.serial, now.attempts)
+    assert change.texts == ""
     assert change.bins == ""
 
 
 def test_a_page_that_lacks_an_attempt_gets_its_requests_alone(watched: WatchedResults) -> None:
     now = watched.now
-    change = change_since(now, now.edition, now.serial - 1, now.attempts - 1)
+    change = change_since(now, KeptTexts(), now.edition, now.serial - 1, now.attempts - 1)
     bins = now.content.payload.bins
     assert unpacked(change.bins) == bins.encoded(now.attempts - 1)
     assert 0 < len(unpacked(change.bins)) < len(bins.encoded())
-    assert b'"groups"' in unpacked(change.described)
-
-
-def test_content_that_changed_without_new_requests_is_sent(watched: WatchedResults) -> None:
-    now = watched.now
-    change = change_since(now, now.edition, now.serial - 1, now.attempts)
-    assert b'"groups"' in unpacked(change.described)
-    assert unpacked(change.bins) == b""
 
 
 def test_a_page_of_another_edition_is_told_to_load_again(watched: WatchedResults) -> None:
-    change = change_since(watched.now, watched.now.edition + 1, 0, 0)
+    change = change_since(watched.now, KeptTexts(), watched.now.edition + 1, 0, 0)
     assert change.edition == watched.now.edition
-    assert change.described == ""
+    assert change.texts == ""
+
+
+def test_of_the_texts_a_page_gets_the_lines_that_changed(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    run(store, planned(levels=list(range(1, 21))))
+    watched, texts = WatchedResults(store.uri), KeptTexts()
+    watched.look()
+    before = watched.now
+    live_page(before, texts)  # a browser opens it
+    run(store, planned(levels=list(range(1, 22))))
+    watched.look()
+    change = change_since(watched.now, texts, before.edition, before.serial, before.attempts)
+    changes = json.loads(unpacked(change.texts))
+    (described,) = [
+        [edit for edit in changes["described"] if isinstance(edit, str) and '"point":{' in edit]
+    ]
+    assert len(described) == 2  # one of each deployment
+    assert len([edit for edit in changes["timelines"] if isinstance(edit, str)]) == 3
+    whole = change_since(watched.now, KeptTexts(), before.edition, before.serial, before.attempts)
+    assert len(change.texts) < len(whole.texts) / 4
 
 
 def record(**given: object) -> RunDocument:

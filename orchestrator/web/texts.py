@@ -1,0 +1,121 @@
+"""What a served page shows, as lines of text: from one change to the next most of them stay."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import orjson
+
+from orchestrator.report.page.html import PageContent, page_html
+from orchestrator.report.page.packing import packed
+from orchestrator.web.watched import Watched
+
+Lines = tuple[str, ...]
+MOST_SERIALS = 4  # texts of so many contents are kept: pages that slept longer get all lines anew
+
+
+@dataclass(frozen=True, slots=True)
+class PageTexts:
+    """``html``: the tables that need no script. ``described``: what is judged but the requests.
+    ``timelines``: see ``Timelines.lines``.
+    """
+
+    html: Lines
+    described: Lines
+    timelines: Lines
+
+    def packed(self) -> str:
+        return packed(orjson.dumps(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Lines that stay, from ``first`` up to ``end``."""
+
+    first: int
+    end: int
+
+
+Edit = Kept | str  # a string is a new line
+
+
+@dataclass(frozen=True, slots=True)
+class TextChanges:
+    """How the texts of a page become the newer ones."""
+
+    html: list[Edit]
+    described: list[Edit]
+    timelines: list[Edit]
+
+    def packed(self) -> str:
+        return packed(orjson.dumps(self))
+
+
+NO_TEXTS = PageTexts((), (), ())
+
+
+def texts_of(content: PageContent) -> PageTexts:
+    """The texts of a page with this content."""
+    return PageTexts(
+        html=tuple(page_html(content, has_scripts=False).splitlines()),
+        described=tuple(content.payload.lines()),
+        timelines=tuple(content.timelines.lines()),
+    )
+
+
+def changes_between(before: PageTexts, after: PageTexts) -> TextChanges:
+    """What a page lacks that has the texts ``before``."""
+    return TextChanges(
+        html=list(edits(before.html, after.html)),
+        described=list(edits(before.described, after.described)),
+        timelines=list(edits(before.timelines, after.timelines)),
+    )
+
+
+def edits(before: Sequence[str], after: Sequence[str]) -> Iterator[Edit]:
+    """The lines of ``after``, those that stand in ``before`` by their places there."""
+    most = min(len(before), len(after))
+    same = 0
+    while same < most and before[same] == after[same]:
+        same += 1
+    same_at_end = 0
+    while same_at_end < most - same and before[-1 - same_at_end] == after[-1 - same_at_end]:
+        same_at_end += 1
+    old = before[same : len(before) - same_at_end]
+    new = after[same : len(after) - same_at_end]
+    if same:
+        yield Kept(0, same)
+    for _, first, end, new_first, new_end in SequenceMatcher(None, old, new).get_opcodes():
+        if old[first:end] == new[new_first:new_end]:
+            yield Kept(same + first, same + end)
+        else:
+            yield from new[new_first:new_end]
+    if same_at_end:
+        yield Kept(len(before) - same_at_end, len(before))
+
+
+class KeptTexts:
+    """The texts of the latest contents, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._by_serial: OrderedDict[int, PageTexts] = OrderedDict()
+        self._lock = threading.Lock()  # requests are answered in threads
+
+    def of(self, now: Watched) -> PageTexts:
+        """The texts of what is known now."""
+        with self._lock:
+            if now.serial not in self._by_serial:
+                self._by_serial[now.serial] = texts_of(now.content)
+                if len(self._by_serial) > MOST_SERIALS:
+                    self._by_serial.popitem(last=False)
+            return self._by_serial[now.serial]
+
+    def since(self, serial: int, now: Watched) -> TextChanges:
+        """What a page lacks that has the texts of this serial: all lines, if they are not kept."""
+        with self._lock:
+            before = self._by_serial.get(serial, NO_TEXTS)
+        return changes_between(before, self.of(now))
