@@ -1,5 +1,5 @@
-"""The three APIs: what a request's body asks, checked the way the engines do, and how its tokens
-look on the wire.
+"""The three APIs: reads what a request's body asks for, checks it as the engines do, and writes its
+tokens as the engines write them.
 """
 
 import time
@@ -33,8 +33,8 @@ def four_bytes(text: str) -> int:
 
 
 class Refused(Exception):
-    """The request is not served. ``kind`` is the error type of the answer; "": its body was not
-    even understood, and the answer is plain text.
+    """The request is not served. ``kind``: the error type of the answer; empty where the request's
+    body was not understood, so that the answer is plain text.
     """
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
@@ -65,7 +65,7 @@ class Serving:
 
 @dataclass
 class Completion(ABC):
-    """One request as its API understands it, and the bytes in which this API gives out its tokens."""
+    """One request as its API understands it. Makes the bytes in which this API sends its tokens."""
 
     request_id: str
     model: str
@@ -108,7 +108,7 @@ class Completion(ABC):
         return "".join(self.word(index) for index in range(self.output_tokens))
 
     def continuation(self) -> Prompt:
-        """What stands behind the prompt in a later prompt that holds this answer."""
+        """What follows the prompt in a later prompt that contains this answer."""
         if isinstance(self.prompt, bytes):
             return self.text().encode()
         return self.token_ids()
@@ -130,7 +130,7 @@ class OpenAICompletion(Completion):
     hands_kv_over: bool = False  # the KV cache of its prompt goes to another replica
 
     def __post_init__(self) -> None:
-        """Builds what does not change before the first token."""
+        """Builds, before the first token, what is the same in all events."""
         if not self.chat:
             kind = "text_completion"
         elif self.stream:
@@ -310,8 +310,8 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
 
 
 def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiCompletion:
-    """TGI's native body; ``stream=None`` takes it from the body and answers with a list of one.
-    Raises Refused.
+    """TGI's native body. Where ``stream`` is None, the body says whether to stream, and an answer that
+    is not streamed is a list of one. Raises Refused.
     """
     try:
         fields = _json_object(body)

@@ -34,14 +34,14 @@ class Options:
     api_key: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = 8000
-    role: str = ""  # prefill: gives the KV cache of a prompt away; decode: takes it from there
-    # a rank above 0 of a multi-node replica: holds its place, serves nothing
+    role: str = ""  # prefill: hands KV caches of prompts over; decode: receives them
+    # whether this is a rank above 0 of a replica on several nodes, which serves nothing
     headless: bool = False
     max_concurrent_requests: int = 128  # TGI's limit: it refuses at once
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every flag."""
+    """The parser of all flags."""
     result = argparse.ArgumentParser(
         prog="orchestrator emulator",
         allow_abbrev=False,

@@ -38,13 +38,13 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._parser = httptools.HttpRequestParser(self)
-        # pipelined requests behind the one being answered
+        # pipelined requests that wait until the current one is answered
         self._queue: deque[HttpRequest] = deque()
         self._busy = False
         self._request = HttpRequest()
         self._transport: asyncio.Transport | None = None
         self._fd = -1
-        # called when the client goes away in mid-answer
+        # called when the client goes away before its answer is complete
         self.on_lost: Callable[[], None] | None = None
 
     # --- asyncio.Protocol
@@ -97,13 +97,13 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """The client is still there."""
+        """Whether the client is still there."""
         return self._transport is not None
 
     def respond(
         self, status: int, content: object = b"", content_type: str = "application/json"
     ) -> None:
-        """Send a whole answer. ``content``: bytes as they are, or an object that becomes JSON."""
+        """Sends a whole answer. ``content``: bytes as they are, or an object that becomes JSON."""
         body = content if isinstance(content, bytes) else orjson.dumps(content)
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
@@ -115,9 +115,7 @@ class ClientConnection(asyncio.Protocol):
         self.end()
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the socket now: the loop's own queue would hold them back until its turn
-        ends.
-        """
+        """Writes bytes to the socket now. asyncio would hold them back until the loop's turn ends."""
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size() == 0:
@@ -134,12 +132,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def abort(self) -> None:
-        """Close without another byte, as clients see it when an engine dies."""
+        """Closes the connection at once, which is what clients see when an engine dies."""
         if self._transport is not None:
             self._transport.abort()
 
     def end(self) -> None:
-        """Begin with the next request, because the last bytes of an answer were written."""
+        """Ends an answer whose last bytes were written, and begins with the next request."""
         self.on_lost = None
         is_last_request = not self._request.keep_alive and not self._queue
         if self._transport is not None and is_last_request:

@@ -36,8 +36,8 @@ _BUCKETS = {
 
 
 class Histograms:
-    """vLLM's histograms by their names without its prefix; those of tokens reach to the longest
-    request.
+    """vLLM's histograms, by their names without the prefix ``vllm:``. The buckets of those that
+    count tokens end at the longest possible request.
     """
 
     def __init__(self, max_model_len: int) -> None:
@@ -50,7 +50,7 @@ class Histograms:
             self._counts[name] = [0] * (len(self._bounds[name]) + 1)
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
-        """Count a value ``times`` times."""
+        """Counts a value ``times`` times."""
         self._counts[name][bisect_left(self._bounds[name], value)] += times
         self._sums[name] += value * times
 
@@ -74,8 +74,8 @@ def exposition(
     values: Mapping[str, float | Mapping[str, float]],
     histograms: Histograms | None = None,
 ) -> str:
-    """Prometheus text format, version 0.0.4. A family's values by a label of its own:
-    ``{'reason="stop"': 3}``.
+    """The page in Prometheus' text format, version 0.0.4. A metric with a label of its own has a
+    mapping as its value: ``{'reason="stop"': 3}``.
     """
     model_name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     labels = f'engine="0",model_name="{model_name}"'
@@ -92,7 +92,7 @@ def exposition(
 
 
 def _metric_type(metric: str) -> str:
-    """The type of a metric by its name's end, as Prometheus' conventions have it."""
+    """The type of a metric, by the end of its name (Prometheus' conventions)."""
     if metric.endswith("_total"):
         return "counter"
     if metric.endswith(("_sum", "_count")):

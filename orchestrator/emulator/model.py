@@ -1,8 +1,9 @@
-"""How long a step takes, and what one replica can hold: the emulator's stated model, formulas in
-docs/emulator.md.
+"""The emulator's model of an engine: how long a step takes, and what one replica can hold. The
+formulas are explained in docs/emulator.md.
 
-A token passes all pipeline stages, so every weight is read once per token whatever their number,
-while each of the ``m = min(stages, sequences)`` micro-batches in flight is 1/m of the work.
+With pipeline stages, a token passes all of them, so every weight is read once per token, however many
+stages there are. But ``m = min(stages, sequences)`` micro-batches are in flight at the same time, and
+each of them has 1/m of the other work.
 """
 
 import math
@@ -28,10 +29,10 @@ class RankLimits:
     kv_tokens: int
     chunked_prefill: bool = True
     prefix_caching: bool = True
-    # decodes rest while there is a prompt to prefill (SGLang), else both share a step
+    # whether decodes wait while there is a prompt to prefill (SGLang); else both share a step
     prefill_first: bool = False
-    max_requests: int | None = None  # that run or wait, more are refused at once
-    recv_interval: int = 1  # decode steps from one look for new requests to the next
+    max_requests: int | None = None  # that run or wait; more are refused at once
+    recv_interval: int = 1  # decode steps between two looks for new requests
 
 
 class Chunk(NamedTuple):
@@ -43,16 +44,16 @@ class Chunk(NamedTuple):
 
 class StepTimes(Protocol):
     """How long the steps of one data-parallel rank take: ``Costs`` by formula, ``Tables``
-    (tables.py) by measured kernels. ``context``: tokens that all decodes of a step read in layers
-    with full attention, ``windowed``: in layers with a sliding window.
+    (tables.py) by measured kernels. ``context``: tokens that all decodes of a step together read in
+    layers with full attention. ``windowed``: the same in layers with a sliding window.
     """
 
     @property
     def window(self) -> int:
-        """Tokens of the sliding window; with 0 ``windowed`` makes no difference."""
+        """Tokens of the sliding window; 0 without one, and ``windowed`` is then ignored."""
 
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
-        """Seconds of a step of decodes alone, and by how much the next is longer."""
+        """Seconds of a step of decodes alone, and how much longer the next such step is."""
 
     def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
         """Seconds of a step of decodes and prefill chunks."""
@@ -60,36 +61,37 @@ class StepTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """``StepTimes`` by formula. Coefficients of the step time, all in seconds: kernels run one
-    after the other, so a step is a sum, and each kind of kernel takes the longer of reading and
-    computing. Work is divided by the micro-batches in flight, reading weights and what a layer
-    costs in any case are not: a token passes all stages.
+    """``StepTimes`` by formula: the coefficients of a step's time, all in seconds.
+
+    Kernels run one after the other, so a step is a sum; each kind of kernel takes the time of
+    reading or of computing, whichever is longer. Work is divided by the number of micro-batches in
+    flight. Reading weights, and what a layer costs in any case, are not divided, because a token
+    passes all stages.
     """
 
     step_s: float  # every step: host, kernel floors of all layers, latency of collectives and hops
     prefill_s: float  # added to a step that holds a prompt
     sequence_s: float  # each sequence in it
-    weights_s: float  # reading all weights but the routed experts once
-    token_s: float  # their arithmetic for one token, without the logits
+    weights_s: float  # reading all weights once, without the routed experts
+    token_s: float  # the arithmetic of these weights for one token, without the logits
     sample_s: float  # the logits of one sequence
     experts_s: float  # reading all routed experts once
-    expert_token_s: float  # their arithmetic for one token
-    # activations and messages of one token: read and written beside the weights, sent to other
-    # ranks
+    expert_token_s: float  # the arithmetic of the routed experts for one token
+    # reading and writing the activations of one token, and sending its messages to other ranks
     traffic_s: float
     context_s: float  # one token of context of a decode, in layers with full attention
     window_s: float  # the same in sliding-window layers
-    # a prefill's pair of a token and a token of its context, in layers with full attention
+    # in a prefill: one token attending to one token of its context, in layers with full attention
     attend_s: float
     attend_window_s: float  # the same in sliding-window layers
     num_experts: int
     experts_per_token: int
-    expert_sharers: int  # data-parallel ranks whose tokens the experts of a rank serve
+    expert_sharers: int  # data-parallel ranks that share the experts of this rank
     stages: int
     window: int
 
     def experts_read(self, tokens: float) -> float:
-        """Expected share of the experts that a step of so many tokens reads, with uniform routing:
+        """Expected share of the experts that a step of ``tokens`` tokens reads, with uniform routing:
         ``1 - (1 - experts_per_token / num_experts) ** tokens``.
         """
         if not self.num_experts:
@@ -147,16 +149,16 @@ class Replica:
     jitter: float = 0.0  # standard deviation of a step's length, as a share of it
 
 
-# of a KV cache, where a profile imitates a CPU whose memory is not known
+# bytes of the KV cache where a profile imitates a CPU whose memory is not known
 _CPU_KV_BYTES = 4 * memory.GIB
 
 
 def replica(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
 ) -> Replica:
-    """The model of one data-parallel rank of a deployment on a device; constants that are not given
-    are those typical of its engine. Pure. Raises tables.NoRow where ``constants.tables`` asks for
-    what the tables do not have.
+    """The model of one data-parallel rank of a deployment on a device. Constants that are not given
+    are those typical of its engine. A pure function. Raises tables.NoRow where ``constants.tables``
+    is set and the tables lack something.
     """
     constants = resolved(constants, settings.engine, device)
     estimate = memory.estimate_memory(facts, settings, device)
@@ -193,8 +195,8 @@ def replica(
 
 
 def no_term(facts: ModelFacts) -> str | None:
-    """The part of a model for which the formulas have no term; None if they have all. GLM-5 and
-    Qwen3.5 took up to three times the predicted time.
+    """The part of a model for which the formulas have no term; None if they cover all of it. Models
+    that they do not cover (GLM-5, Qwen3.5) took up to three times the predicted time.
     """
     if facts.shape.index_n_heads:
         return "sparse attention"
@@ -257,7 +259,7 @@ def _costs(
 
 
 def _layer_s(settings: EngineSettings, facts: ModelFacts, constants: Constants) -> float:
-    """Seconds that the kernels of a layer take at the least, however small the batch."""
+    """Seconds that the kernels of a layer take at least, however small the batch is."""
     layer_s = constants.layer_overhead_s
     if memory.kernel_scheme(facts, settings) in {"fp8 per block", "mxfp8"}:
         layer_s += constants.block_fp8_layer_overhead_s
@@ -267,9 +269,9 @@ def _layer_s(settings: EngineSettings, facts: ModelFacts, constants: Constants) 
 
 
 def _activation_bytes(settings: EngineSettings, facts: ModelFacts) -> float:
-    """Bytes that a rank reads and writes for one token beside weights and KV: norms, residuals and
-    projections of each layer are whole on every rank, the inside of its MLP or of its experts is
-    divided by tensor parallelism.
+    """Bytes that a rank reads and writes for one token, without weights and KV cache. Norms,
+    residuals and projections of each layer are whole on every rank; the inside of its MLP or of its
+    experts is divided by tensor parallelism.
     """
     shape = facts.shape
     dense_layers = shape.num_hidden_layers - shape.num_moe_layers
@@ -294,10 +296,10 @@ class _AttentionCosts:
 def _attention(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
 ) -> _AttentionCosts:
-    """The costs of layers with full attention and of sliding ones: a decode reads a token of
-    context or computes on it, whichever is longer; a prefill computes. Attention is in 16 bit
-    whatever the weights are (an FP8 cache too is widened for it). MLA decodes in its latent
-    (absorbed) and prefills in its heads.
+    """The costs of layers with full attention and with a sliding window. For each token of context, a
+    decode takes the time of reading it or of computing on it, whichever is longer; a prefill takes
+    that of computing. Attention is computed in 16 bit whatever the weights are (an FP8 cache is
+    widened for it). MLA decodes in its latent space (absorbed) and prefills in its heads.
     """
     shape = facts.shape
     full_bytes = memory.kv_bytes_per_token(facts, settings, stages=1, sliding=False)

@@ -1,5 +1,5 @@
-"""The prefix cache of one data-parallel rank, as vLLM has it: blocks that prompts and answers leave
-behind.
+"""The prefix cache of one data-parallel rank, as in vLLM: it holds the blocks that prompts and answers
+leave behind.
 """
 
 from collections import Counter, OrderedDict
@@ -15,15 +15,15 @@ class HeldBlocks:
 
     hit_tokens: int
     blocks: list[int]  # hashes
-    root: int  # hash that stands before the first block
-    tail: Prompt  # of the prompt, after its last whole block
+    root: int  # the hash before the first block
+    tail: Prompt  # what follows the last whole block of the prompt
 
 
 class PrefixCache:
-    """Blocks by a hash of all that they hold and of all that stands before them.
+    """Blocks, each known by a hash of its content and of everything before it.
 
-    Blocks of running requests stay. The others are free: the oldest of them go when running
-    sequences need the room.
+    Blocks that running requests hold stay. The others are free; the oldest of them are dropped when
+    running sequences need the room.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
@@ -34,10 +34,10 @@ class PrefixCache:
         self.hit_tokens = 0
 
     def take(self, prompt: Prompt, salt: str, used_tokens: int) -> HeldBlocks:
-        """Blocks for a prompt that comes in, which is in the cache from now on for requests with
-        the same ``salt``.
+        """Takes the blocks of a prompt that comes in. From now on, requests with the same ``salt``
+        find them in the cache.
 
-        ``used_tokens``: KV that running sequences fill, here and in ``give_back``.
+        ``used_tokens``, here and in ``give_back``: tokens in the KV cache of running sequences.
         """
         root = hash(salt)
         width = _block_width(prompt)
@@ -53,15 +53,15 @@ class PrefixCache:
         return HeldBlocks(hit_tokens, blocks, root, prompt[len(blocks) * width :])
 
     def _leading_hits(self, blocks: list[int]) -> int:
-        """How many blocks from the first on are in the cache."""
+        """How many of these blocks, from the first on, are in the cache."""
         for index, block in enumerate(blocks):
             if block not in self._holders and block not in self._free:
                 return index
         return len(blocks)
 
     def give_back(self, held: HeldBlocks, answer: Prompt, used_tokens: int) -> None:
-        """Free the blocks of a request that is over, and those of its answer, for later requests.
-        The answer is of the prompt's type.
+        """Leaves the blocks of a request that is over, and those of its answer, to later requests. The
+        answer has the prompt's type.
         """
         self._holders.subtract(held.blocks)
         if isinstance(held.tail, bytes) and isinstance(answer, bytes):
@@ -77,24 +77,24 @@ class PrefixCache:
         self._trim(used_tokens)
 
     def _trim(self, used_tokens: int) -> None:
-        """Forget the oldest free blocks, as far as running sequences leave no room for them."""
+        """Drops the oldest free blocks for which running sequences leave no room."""
         most_blocks = max(0, self._capacity_tokens - used_tokens) // BLOCK_TOKENS
         while len(self._free) > most_blocks:
             self._free.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget every block that no running request holds; the counters go on."""
+        """Drops every block that no running request holds. The counters are kept."""
         self._free.clear()
 
 
 def _block_width(prompt: Prompt) -> int:
-    """Token ids of a block, or its bytes of text."""
+    """The length of a block: in token ids, or in bytes of text."""
     return BLOCK_TOKENS * 4 if isinstance(prompt, bytes) else BLOCK_TOKENS
 
 
 def _block_hashes(before: int, prompt: Prompt) -> list[int]:
-    """Hashes of the whole blocks of ``prompt``, each with all that stands before it. ``before``:
-    hash of what stands before the first.
+    """The hash of each whole block of ``prompt`` and of everything before that block. ``before``: the
+    hash of what precedes the first block.
     """
     width = _block_width(prompt)
     hashes: list[int] = []

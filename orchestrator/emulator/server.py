@@ -1,5 +1,5 @@
-"""The emulator's process: reads what to imitate, logs that in vLLM's words, and serves until a
-signal stops it.
+"""The emulator's process: reads what it imitates, logs the lines that vLLM would log, and serves until
+a signal stops it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def log(text: str, level: str = "INFO") -> None:
 
 
 def main(options: Options) -> int:
-    """Run until SIGTERM or SIGINT; the exit status."""
+    """Runs until SIGTERM or SIGINT. Returns the exit status."""
     faults = options.profile.faults
     log(
         f"version {__version__}; EMULATED: no model is computed here, every time is the outcome "
@@ -126,8 +126,8 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
 
 
 def token_counter(model: str) -> Callable[[str], int]:
-    """A function that counts tokens with the model's own tokenizer.json, read at the first text
-    prompt; without such a file it counts by length.
+    """A function that counts tokens with the model's own tokenizer.json, which it reads at the first
+    text prompt. Without such a file it counts by length.
     """
     path = Path(os.path.expanduser(model)) / "tokenizer.json"
     if not path.is_file():
@@ -146,17 +146,17 @@ def token_counter(model: str) -> Callable[[str], int]:
 
 
 def _hold_place() -> int:
-    """Wait for the signal to stop."""
+    """Waits for the signal to stop, and serves nothing."""
     stop = {signal.SIGTERM, signal.SIGINT}
     # sigwait takes only signals that are held back from their default
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
-    log("serves nothing, waits to be told to stop")
+    log("serves nothing, waits for a signal to stop")
     signal.sigwait(stop)
     return 0
 
 
 async def _serve(serving: Serving) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status."""
+    """Serves until SIGTERM or SIGINT. Returns the exit status."""
     options = serving.options
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -171,7 +171,7 @@ async def _serve(serving: Serving) -> int:
             "ERROR",
         )
         return 1
-    # The objects of the start are never collected, so no step pauses for them.
+    # So that the garbage collector never looks at what exists now, and no step pauses for that.
     gc.freeze()
     try:
         port = server.sockets[0].getsockname()[1]

@@ -1,5 +1,5 @@
-"""Whole objects below one folder or bucket prefix: put, get, list. An object is there whole or not
-at all.
+"""Puts, gets and lists objects below one folder or bucket prefix. An object is there whole or not at
+all.
 
 Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so
 an object is made before it is written. A lost reply looks like a failure, so after a failure the
@@ -26,15 +26,15 @@ from orchestrator.results.patience import FOLDER, OBJECT_STORE, Patience, Retry
 T = TypeVar("T")
 UNFINISHED = ".tmp"  # ends the names of files being written, before they get their final name
 UNFINISHED_KEPT_S = 86_400.0
-# the storage answers that it is too busy
+# words of answers by which a storage refuses because it is too busy
 _REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")
 COPIED_BYTES = 16 << 20  # of a file at a time
 
 
 class Blobs:
     """Objects of one location. Keys are relative paths with ``/``. ``tell`` gets sentences on calls
-    that the storage refuses; None: nobody is told. ``survives_power_loss``: files are forced to the
-    disk, which takes longer than to write them.
+    that the storage refuses; None: they are not reported. ``survives_power_loss``: files are forced
+    to the disk, which takes longer than writing them.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Blobs:
         return self.retry.run(what, call, self.patience)
 
     def put(self, key: str, data: bytes | pa.NativeFile) -> None:
-        """Write one whole object, replacing what is there. ``data``: its content, or a local file
+        """Writes one whole object, in place of what is there. ``data``: its content, or a local file
         with it. Raises ResultsError.
         """
         try:
@@ -64,15 +64,15 @@ class Blobs:
             raise ResultsError(f"writing {self.path(key)} failed: {error}") from error
 
     def get(self, key: str) -> bytes | None:
-        """The whole object, None when there is none."""
+        """The whole object; None when there is none."""
         try:
             return self._run(f"reading {self.path(key)}", lambda: self._read(key))
         except FileNotFoundError:
             return None
 
     def open(self, key: str) -> pa.NativeFile:
-        """A file to read from; from an object store the whole object, read with retries. Raises
-        FileNotFoundError.
+        """A file to read from. Of an object store it is the whole object in memory, read with
+        retries. Raises FileNotFoundError.
         """
         if self.location.is_local:
             return self.filesystem.open_input_file(self.path(key))
@@ -142,8 +142,8 @@ class Blobs:
         return path.removeprefix(self.location.path).lstrip("/")
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
-        """What is at each key. All are looked up at once; if that fails, one by one with retries:
-        among many calls one is easily refused.
+        """What is at each key. All are looked up at once. If that fails they are looked up one by one
+        with retries, because among many calls one is easily refused.
         """
         paths = [self.path(key) for key in keys]
         with suppress(OSError):
@@ -188,8 +188,7 @@ def _digest(source: pa.NativeFile) -> str:
 def drop_unfinished(folder: str, listed: str = "", unfinished: Iterable[str] = ()) -> None:
     """Remove unfinished files of dead writers below a folder, once they are a day old.
 
-    ``listed``: a folder in it that is not listed again, because these are the ``unfinished`` files
-    in it.
+    ``listed``: a folder in it that is not listed again, because its ``unfinished`` files are known.
     """
     with suppress(OSError):  # a file that stays only takes space
         others = [file for file in _files_below(folder, listed) if file.endswith(UNFINISHED)]
@@ -201,8 +200,8 @@ def drop_unfinished(folder: str, listed: str = "", unfinished: Iterable[str] = (
 
 
 def _files_below(folder: str, left_out: str = "") -> list[str]:
-    """Paths of all files below a folder, but for those in the folder ``left_out``; none if it does
-    not exist. Takes a third of the time of pyarrow's listing.
+    """Paths of all files below a folder, except those in the folder ``left_out``; none if it does
+    not exist. This takes a third of the time of pyarrow's listing.
     """
     files: list[str] = []
     folders = [folder]
@@ -230,7 +229,7 @@ def _replace_file(path: str, source: pa.NativeFile, forces_to_disk: bool) -> Non
     above, name = os.path.split(path)
     beside = f"{above}/.{name}.{os.urandom(8).hex()}{UNFINISHED}"
     try:
-        with _made(beside) as stream:
+        with _new_file(beside) as stream:
             copyfileobj(source, stream, COPIED_BYTES)
             if forces_to_disk:
                 stream.flush()
@@ -249,8 +248,8 @@ def _replace_file(path: str, source: pa.NativeFile, forces_to_disk: bool) -> Non
         os.close(folder)
 
 
-def _made(path: str) -> BinaryIO:
-    """A new file to write, in a folder that may have to be made."""
+def _new_file(path: str) -> BinaryIO:
+    """A new file to write. Makes its folder where that is missing."""
     try:
         return open(path, "wb")
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """A cache of rows that can be computed again, in few Parquet files that anyone may delete.
 
 A file is immutable and named ``<ulid>-<rows>.parquet``. Rows are added in small files, which are
-merged into larger ones. No lock is needed: a row that is in several files, because two programs
-merged the same ones, counts once; when a file disappears while it is read it was merged, and its
-rows are found in a new one; a damaged file is ignored.
+merged into larger ones. No lock is needed. A row may be in several files, because two programs merged
+the same ones; it counts once. A file that disappears while it is read was merged, and its rows are in
+a new file. A damaged file is ignored.
 """
 
 import logging
@@ -32,7 +32,8 @@ from orchestrator.results.temporary_files import (
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
-SMALL_BYTES = 1 << 20  # compressing less takes longer than it saves until it is merged
+# files of less are not compressed: until they are merged, that would take more time than it saves
+SMALL_BYTES = 1 << 20
 GROUP_BYTES = 4 << 20  # uncompressed size of a row group, which a reader holds at a time
 Key = tuple[str, ...]
 _NAME = re.compile(r"[0-9A-Z]{26}-\d+\.parquet")
@@ -64,9 +65,9 @@ class ComputedRows:
 
     @contextmanager
     def buffered(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
-        """Inside the block rows are written every so many seconds at the most, because a file of
-        one row costs as much as one of fifty; at its end the last ones, if that is possible.
-        ``now_s``: a monotonic clock.
+        """Inside the block rows are written at most every ``every_s``, because a file of one row
+        costs as much as one of fifty. The last ones are written when the block ends, if that is
+        possible. ``now_s``: a monotonic clock.
         """
         self._every_s = every_s
         self._now_s = now_s
@@ -78,8 +79,8 @@ class ComputedRows:
                 self._flush()
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Store records, or buffer them: many become columns in the time of a few. Merges small
-        files from time to time. Raises ResultsError when nothing can be written.
+        """Stores records, or buffers them, because many become columns in the time of a few. Merges
+        small files from time to time. Raises ResultsError when nothing can be written.
         """
         if not rows:
             return
@@ -109,8 +110,8 @@ class ComputedRows:
     def scan(
         self, columns: Sequence[str], keys: Container[Key] | None = None
     ) -> Iterator[pa.Table]:
-        """Every row once, in batches, with these columns and the key's; of equal keys the row in
-        the newest file.
+        """Every row once, in batches, with these columns and those of the key. Of rows with equal
+        keys it is the one in the newest file.
 
         ``columns``: ``point.validity`` is the column ``point`` with that field alone. ``keys``:
         only rows with these keys.
@@ -120,7 +121,7 @@ class ComputedRows:
         wanted += fields
         seen: set[Key] = set()
         read: set[str] = set()
-        while True:  # a merge meanwhile puts rows into new files
+        while True:  # again and again, because a merge meanwhile puts rows into new files
             names = {info.base_name for info in self._files()} - read
             if not names:
                 return
@@ -134,7 +135,7 @@ class ComputedRows:
         return list(zip(*(rows[name].to_pylist() for name in self._key), strict=True))
 
     def merge(self) -> None:
-        """Merge files of similar size where there are many small ones."""
+        """Merges files of similar size where there are many small ones."""
         if not self._merging.acquire(blocking=False):
             return
         try:

@@ -1,5 +1,5 @@
-"""Rows of Parquet files that stay there: a run of an hour has millions, and no figure needs them
-all at once.
+"""Rows of Parquet files that are read only when they are needed: a run of an hour has millions of
+rows, and no figure needs all of them at once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import schema_of
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
-# rows that take less are read at once: each column by itself would take longer than all
+# rows that take less are read with all columns at once, which is faster than each column by itself
 SMALL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class _RowGroup:
-    """A row group of a file: ``names`` of its columns, and the number of rows before it, ``start``.
-
-    ``cached``: its rows once they were read, if all groups together are ``small``.
+    """A row group of a file. ``names``: of its columns. ``start``: the number of rows before it.
+    ``small``: all groups together are so small that the rows are kept in ``cached`` once they were
+    read.
     """
 
     file: pq.ParquetFile
@@ -38,8 +38,8 @@ class _RowGroup:
     cached: pa.Table | None = None
 
     def read(self, names: Sequence[str]) -> pa.Table:
-        """Those of these columns that the group has; all of its columns if it is small. Raises
-        OSError and ValueError.
+        """The columns with these names, as far as the group has them; all of its columns if it is
+        small. Raises OSError and ValueError.
         """
         if self.cached is not None:
             return self.cached
@@ -52,11 +52,11 @@ class _RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class LazyRows:
-    """Rows of one table as they were written, read when they are asked for, like an Arrow table: a
-    column, a slice, or some rows after the others.
+    """Rows of one table as they were written, in place of an Arrow table: a column, a slice or a
+    batch of rows is read when it is asked for.
 
-    Texts of a column are dictionaries: many rows say the same. Raises DamagedError when rows cannot
-    be read.
+    Columns of text are dictionary-encoded, because many rows have the same text. Reading raises
+    DamagedError when rows cannot be read.
     """
 
     _schema: pa.Schema
@@ -74,9 +74,9 @@ class LazyRows:
 
     @classmethod
     def open(cls, table: str, sources: Sequence[pa.NativeFile], rows: int) -> LazyRows:
-        """``sources``: Parquet files, of any schema version, which hold so many ``rows``.
+        """``sources``: Parquet files of any schema version. ``rows``: how many they must hold.
 
-        Raises OSError or ValueError for what is not Parquet or holds other rows.
+        Raises OSError or ValueError for files that are not Parquet or hold another number of rows.
         """
         schema = schema_of(table)
         groups: list[_RowGroup] = []
@@ -84,7 +84,7 @@ class LazyRows:
         size_bytes = 0
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         for source in sources:
-            # of an older version it lacks columns, which must not be named
+            # only columns that the file has may be named; an older version lacks some
             metadata = pq.read_metadata(source)
             dictionaries = [name for name in texts if name in metadata.schema.names]
             file = pq.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
@@ -104,7 +104,7 @@ class LazyRows:
         return self.num_rows
 
     def slice(self, offset: int, length: int) -> LazyRows:
-        """So many of these rows, or as many as there are."""
+        """``length`` of these rows from ``offset`` on, or as many as there are."""
         end = self._start + min(self.num_rows, offset + length)
         start = min(self._start + offset, end)
         groups = [
@@ -116,20 +116,20 @@ class LazyRows:
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         columns = [self._read(group, [name])[name] for group in self._groups]
-        if len(columns) == 1 and columns[0].num_chunks <= 1:  # as mostly
+        if len(columns) == 1 and columns[0].num_chunks <= 1:  # the usual case
             return columns[0]
         chunks = [chunk for column in columns for chunk in column.chunks]
         kind = chunks[0].type if chunks else self._schema.field(name).type
         return pa.chunked_array(chunks, kind).unify_dictionaries()
 
     def to_batches(self, max_chunksize: int) -> Iterator[pa.RecordBatch]:
-        """All columns, at most so many rows at a time."""
+        """All columns, at most ``max_chunksize`` rows at a time."""
         for group in self._groups:
             rows = self._read(group, self._schema.names).select(self._schema.names)
             yield from rows.to_batches(max_chunksize=max_chunksize)
 
     def _read(self, group: _RowGroup, names: Sequence[str]) -> pa.Table:
-        """Those of these rows that a group holds, with at least these columns. A column that an
+        """The part of these rows that lies in a group, with at least these columns. A column that an
         older version did not write is null.
         """
         with _reading(names[0] if len(names) == 1 else "rows"):
@@ -149,7 +149,7 @@ def _reading(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        # its storage fails, or it was changed since it was opened
+        # the storage failed, or the file has changed since it was opened
         raise DamagedError(f"{what} cannot be read: {error}") from error
 
 
@@ -157,7 +157,7 @@ Rows: TypeAlias = pa.Table | LazyRows  # in the schema of their table
 
 
 def slices(rows: Rows) -> Iterator[Rows]:
-    """The rows, AT_ONCE at a time; one slice, of none, where there are none."""
+    """The rows, AT_ONCE at a time. Where there are no rows, one empty slice."""
     if rows.num_rows <= AT_ONCE:  # slicing a table takes ten times as long as reading a column
         yield rows
         return

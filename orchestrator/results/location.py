@@ -25,11 +25,11 @@ _HELP = {
     "gs": "point GOOGLE_APPLICATION_CREDENTIALS at a file or use the node's service account",
 }
 
-_AWS_HOST = "s3.us-east-1.amazonaws.com"  # which tells the region of every bucket
+_AWS_HOST = "s3.us-east-1.amazonaws.com"  # it knows the region of every bucket
 ANSWER_LIMIT_S = 8.0  # for a storage that a command is about to use
 FIRST_ANSWER = RetryPolicy(first_pause_s=1.0, longest_pause_s=1.0)
-LAST_TRY_S = 2.0  # before the limit no more tries begin
-# what no second try mends; checked before anything is started
+LAST_TRY_S = 2.0  # no try begins this shortly before the limit
+# Errors that no second try mends, and what to look at. They are looked for before anything starts.
 _HOPELESS = {
     "resolve host": "is its name right, and is there a network?",
     "NO_SUCH_BUCKET": "is the bucket's name right?",
@@ -64,8 +64,8 @@ class Location:
         return self.scheme == "file"
 
     def filesystem(self) -> fs.FileSystem:
-        """A fresh filesystem with short timeouts; a refused call is repeated once, blobs.py tries
-        again.
+        """A fresh filesystem with short timeouts. It repeats a refused call once; further tries are
+        those of blobs.py.
         """
         if self.is_local:
             return fs.LocalFileSystem()
@@ -77,16 +77,16 @@ class Location:
 
 
 def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
-    """Ask an object store once whether it answers, before a command uses it.
+    """Checks that an object store answers, before a command uses it.
 
-    Raises InputError in at most ``limit_s``. A storage that is only busy passes: calls that count
-    are tried again by blobs.py.
+    Takes at most ``limit_s``. Raises InputError for a storage that does not answer or cannot be
+    used. A storage that is only busy passes, because blobs.py tries real calls again.
     """
     location = parse_location(uri)
     if location.is_local:
         return
     problems: list[str] = []
-    # in a thread: Google's library tries for minutes, whatever it is told
+    # in a thread, because Google's library tries for minutes, whatever its time limit is
     asking = threading.Thread(target=_ask, args=(location, limit_s, problems), daemon=True)
     asking.start()
     asking.join(limit_s)
@@ -118,7 +118,7 @@ def _one_line(error: OSError) -> str:
 
 
 def _hint(error: OSError) -> str | None:
-    """What to look at where no second try helps; None where one may."""
+    """What to look at, for an error that no second try mends; None for other errors."""
     text = _one_line(error)
     return next((hint for words, hint in _HOPELESS.items() if words in text), None)
 
@@ -188,8 +188,8 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
 
 
 def _endpoint(options: dict[str, str]) -> dict[str, str]:
-    """Add the endpoint of an S3 that is not AWS, from the URI or AWS_ENDPOINT_URL, which pyarrow
-    does not read.
+    """Adds the endpoint of an S3 that is not AWS: from the URI, or from AWS_ENDPOINT_URL, which
+    pyarrow does not read.
     """
     named = (
         options.get("endpoint_override"),
@@ -234,7 +234,7 @@ def _region_of(bucket: str) -> str:
 
 
 def _look_up(host: str) -> None:
-    """Raises OSError where the host has no address: the AWS SDK would ask for 7 to 10 s again."""
+    """Raises OSError where the host has no address. The AWS SDK would try for 7 to 10 s."""
     try:
         socket.getaddrinfo(host, 443)
     except socket.gaierror as error:

@@ -14,17 +14,18 @@ import orjson
 from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
 
-# may be deleted: without it there is no ITL, and tokens count evenly over a request
+# Tables whose files people may delete. Without token_events there is no ITL, and the tokens of a
+# request count as if they had come evenly.
 DROPPABLE = ("token_events",)
 ManifestKind = Literal["point", "launch", "sweep", "selfcheck"]
 FOLDERS: dict[ManifestKind, str] = {
     "point": "commits",
     "launch": "commits/launches",
     "sweep": "commits/sweeps",
-    # of earlier versions: named here, so that it is no damaged point
+    # written by earlier versions; named here, so that it is not taken for a damaged point
     "selfcheck": "commits/selfchecks",
 }
-# what the columns can hold
+# the largest numbers that the columns can hold
 _MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}
 
 

@@ -1,4 +1,4 @@
-"""Calls that a storage or disk refuses are tried again, for a time that the run may extend."""
+"""Tries calls again that a storage or disk refuses, for a time that the run may extend."""
 
 import errno
 import math
@@ -20,8 +20,7 @@ _FINAL = (
     "SIGNATURE_DOES_NOT_MATCH",
     "PermissionDenied",
 )
-# a folder may be on a network file system: its errors while the server is away, and while the disk
-# is full
+# The errors of a network file system, on which a folder may be, while its server is away.
 _AWAY = {
     errno.EIO,
     errno.ESTALE,
@@ -31,14 +30,16 @@ _AWAY = {
     errno.ENOTCONN,
     errno.EHOSTDOWN,
 }
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-SILENT_S = 10.0  # after this long without an answer the user is told
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}  # errors while a disk is full
+SILENT_S = 10.0  # the user is notified after this long without an answer
 LONGEST_PAUSE_S = 15.0  # between two tries
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenCall:
-    """A call that runs. From the instant ``late_s`` on it counts as refused, and ``text`` is told."""
+    """A call without an answer yet. At the instant ``late_s`` it counts as refused, and the user is
+    shown ``text``.
+    """
 
     late_s: float
     text: str
@@ -46,15 +47,15 @@ class _OpenCall:
 
 @dataclass(slots=True)
 class Patience:
-    """How long refused calls are tried again, and who is told; shared by all threads that use a
-    location.
+    """How long refused calls are tried again, and how the user is notified. All threads that use a
+    location share it.
 
     ``of``: what refuses, in words. ``limit_s``: calls are tried again for at least this long after
     the first refusal, however few tries the policy allows. ``now_s``: a monotonic clock. ``wait``
-    sleeps; it returns true when the call is no longer wanted. ``silent_s``: after this long
-    without an answer the user is told. ``refusing``: thread -> since when its call is refused or
-    unanswered. ``given_up``: why a call was given up after ``limit_s``. ``ended_s``: when the last
-    refused call ended.
+    sleeps; it returns True when the call is no longer wanted. ``tell``: shows the user a sentence.
+    ``silent_s``: the user is notified after this long without an answer. ``refusing``: thread ->
+    since when its call is refused or unanswered. ``given_up``: why a call was given up after
+    ``limit_s``. ``ended_s``: when the last refused call ended.
     """
 
     of: str = "storage"
@@ -66,7 +67,7 @@ class Patience:
     refusing: dict[int, float] = field(default_factory=dict)
     given_up: str = ""
     ended_s: float = -math.inf
-    _has_told: bool = False  # of a refusal that is not over yet
+    _has_told: bool = False  # the user, of a refusal that is not over yet
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _open_calls: dict[int, _OpenCall] = field(default_factory=dict)  # by thread
     _is_listening: bool = False
@@ -77,7 +78,7 @@ class Patience:
         wait: Callable[[float], bool],
         tell: Callable[[str], None],
     ) -> None:
-        """Let a sweep wait for the storage: by the sweep's clock, until its user stops it."""
+        """Lets a sweep wait for the storage: by the sweep's clock, until its user stops it."""
         self.now_s = now_s
         self.wait = wait
         self.tell = tell
@@ -85,7 +86,7 @@ class Patience:
 
     @contextmanager
     def lasting(self, limit_s: float) -> Iterator[None]:
-        """Inside the block refused calls are tried again for so long."""
+        """Inside the block refused calls are tried again for ``limit_s``."""
         self.limit_s = limit_s
         try:
             yield
@@ -93,8 +94,8 @@ class Patience:
             self.limit_s = 0.0
 
     def refused(self, caller: int, text: str) -> float:
-        """Note that a thread's call was refused; returns for how many seconds it has been. Tells
-        ``text``, if this thread waits longest.
+        """Notes that a thread's call was refused. Returns for how many seconds it has been refused
+        by now. Shows the user ``text`` if no other thread has waited longer.
         """
         with self._lock:
             since_s = self.refusing.setdefault(caller, self.now_s())
@@ -103,8 +104,8 @@ class Patience:
         return self.now_s() - since_s
 
     def _sentence_to_tell(self, caller: int, text: str) -> str:
-        """``text`` if this thread, whose call is refused, waits longest; else nothing. The caller
-        has the lock.
+        """``text`` if no other thread whose call is refused has waited longer; otherwise "". The
+        caller holds the lock.
         """
         longest_waiting = min(self.refusing, key=self.refusing.__getitem__)
         if self.tell is None or not text or caller != longest_waiting:
@@ -117,9 +118,9 @@ class Patience:
             self.tell(text)
 
     def ended(self, passed: bool) -> None:
-        """Note that this thread's call succeeded (``passed``), or was given up."""
+        """Notes that this thread's call succeeded (``passed``), or was given up."""
         caller = threading.get_ident()
-        if caller not in self.refusing:  # as nearly always
+        if caller not in self.refusing:  # it was never refused, like nearly all calls
             return
         with self._lock:
             since_s = self.refusing.pop(caller)
@@ -132,8 +133,8 @@ class Patience:
 
     @contextmanager
     def listening(self, what: str) -> Iterator[None]:
-        """A call inside the block that gets no answer for ``silent_s`` counts as refused, and the
-        user is told.
+        """Makes a call inside the block count as refused, and notifies the user, when it has had no
+        answer for ``silent_s``.
         """
         if self.tell is None:
             yield
@@ -144,9 +145,8 @@ class Patience:
             self._open_calls[caller] = _OpenCall(time.monotonic() + self.silent_s, text)
             needs_listener = not self._is_listening
             self._is_listening = True
-        if (
-            needs_listener
-        ):  # one thread for all calls: one for each would cost more than a small file
+        # one thread for all calls, because one for each would cost more than a small file
+        if needs_listener:
             threading.Thread(target=self._listen, name="storage", daemon=True).start()
         try:
             yield
@@ -155,7 +155,7 @@ class Patience:
                 self._open_calls.pop(caller, None)
 
     def _listen(self) -> None:
-        """Count late calls as refused, until no call is open."""
+        """Counts late calls as refused, until no call is open."""
         while True:
             with self._lock:
                 now_s = time.monotonic()
@@ -173,7 +173,7 @@ class Patience:
                     return
 
     def _count_late_calls(self, now_s: float) -> list[str]:
-        """Count calls that are late as refused; returns what to tell of them. The caller has the
+        """Counts calls that are late as refused. Returns the sentences to show. The caller holds the
         lock.
         """
         late = {caller: call for caller, call in self._open_calls.items() if call.late_s <= now_s}
@@ -189,8 +189,9 @@ OBJECT_STORE = RetryPolicy(
     tries=5, first_pause_s=1.0, longest_pause_s=LONGEST_PAUSE_S, least_share=0.5
 )
 FOLDER = replace(OBJECT_STORE, tries=3)
-CHECK = replace(OBJECT_STORE, tries=2)  # a user waits for the verdict
-RUN_RECORD = replace(OBJECT_STORE, tries=3, first_pause_s=0.5)  # written anew every few seconds
+CHECK = replace(OBJECT_STORE, tries=2)  # few, because a user waits for the verdict
+# few, because the record is written again after some seconds anyway
+RUN_RECORD = replace(OBJECT_STORE, tries=3, first_pause_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +206,8 @@ class Retry:
     is_local: bool = False
 
     def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
-        """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how
-        often and why; FileNotFoundError as it comes.
+        """Calls ``call`` until it raises no OSError, and returns its result. Raises ResultsError with
+        what failed (``what``), how often and why. FileNotFoundError passes through.
         """
         tries = _Tries(self, what, patience)
         passed = True
@@ -244,7 +245,7 @@ class _Tries:
     text: str = ""
 
     def once(self, call: Callable[[], T]) -> T:
-        """One try; a refusal is counted, and told where it is time to."""
+        """Makes one try. Counts a refusal, and notifies the user now and then."""
         self.number += 1
         count = f"try {self.number}"
         if self.number <= self.retry.policy.tries:
@@ -260,8 +261,8 @@ class _Tries:
             raise
 
     def _refusal_sentence(self) -> str:
-        """What the user is told of the last refusal; empty for most."""
-        # a single refusal is normal; later about every two minutes
+        """The sentence that the user is shown about the last refusal; empty for most refusals."""
+        # a single refusal is normal; of many, about one every two minutes is shown
         if self.number not in (2, 4) and self.number % 8:
             return ""
         sentence = f"the {self.patience.of} refuses: {self.text}"
@@ -271,7 +272,7 @@ class _Tries:
         return sentence
 
     def is_passing(self, error: BaseException) -> bool:
-        """Whether it may pass: another try is worth it."""
+        """Whether the error may pass, so that another try is worth it."""
         if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
             return False
         if self.retry.is_local:

@@ -391,7 +391,7 @@ class EngineSide:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(AttemptKey):
     """One committed attempt at a measurement. Of a measurement the first ok attempt that nothing
-    spoilt counts for ever (``results/store.py: best_ok``).
+    spoilt counts forever (``results/store.py: best_ok``).
     """
 
     earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0

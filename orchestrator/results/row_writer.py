@@ -22,13 +22,14 @@ from orchestrator.results.temporary_files import (
     reopened,
 )
 
-SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18  # encoded: as rows about four times as much
+# of an encoded file; its rows take about four times as many bytes in memory
+SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """Rows of one table as a finished Parquet file: on this machine's disk without a name, or in
-    memory. A few rows from another process are a table in memory.
+    """Rows of one table as a finished Parquet file: a nameless file on this machine's disk, or a
+    buffer in memory. A few rows from another process are a table in memory instead.
     """
 
     table: str
@@ -45,7 +46,7 @@ class RowFile:
 
     @property
     def small(self) -> bool:
-        """Whether another process gets it as rows, which that process need not decode."""
+        """Whether it is passed on to another process as rows, which need not be decoded there."""
         return self.rows <= SMALL_ROWS and self.open().size() <= SMALL_BYTES
 
     def read(self) -> pa.Table:
@@ -95,7 +96,7 @@ class RowWriter:
         self._thread.start()
 
     def write(self, table: str, rows: pa.Table) -> None:
-        """Add rows in the table's schema.
+        """Adds rows in the table's schema.
 
         Raises ResultsError when earlier rows could not be written.
         """
@@ -104,7 +105,7 @@ class RowWriter:
         self._queue.put((table, rows))
 
     def finish(self) -> list[RowFile]:
-        """Wait until all rows are written: one file per table.
+        """Waits until all rows are written. Returns one file per table.
 
         Raises ResultsError when rows could not be written.
         """
@@ -121,8 +122,8 @@ class RowWriter:
         return finished
 
     def close(self) -> None:
-        """End writing. Rows that were not written yet are dropped; the space of a file is freed
-        once no RowFile uses it.
+        """Ends writing. Drops rows that were not written yet. The space of a file is freed once no
+        RowFile uses it.
         """
         with suppress(Empty):
             while True:

@@ -1,10 +1,9 @@
-"""Which runs of an experiment are active: each keeps a record beside the results, and updates it
-with a heartbeat.
+"""Which runs of an experiment are active. Each keeps a record beside the results, and updates it with a
+heartbeat.
 
 The records keep two drivers from measuring one experiment at the same time, and show ``status`` and
-``stop`` what a driver does; results are right without them. Clocks of two hosts are never compared:
-whether a run is alive is known on its own host from its process, and elsewhere from whether its
-record still changes.
+``stop`` what a driver does; results are right without them. Clocks of two hosts are never compared. On
+its own host a run is alive as long as its process is, and elsewhere as long as its record changes.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ class DeploymentProgress:
     why: str = ""
 
     def begin(self, doing: str) -> None:
-        """Note what it does now; empty: nothing."""
+        """Notes what it does now; empty: nothing."""
         if self.doing != doing:
             self.doing = doing
             self.since_unix_ns = time.time_ns()
 
     def count(self, event: Event) -> None:
-        """Note an event of the deployment."""
+        """Notes an event of the deployment."""
         if event.kind == "measured":
             self.measured += 1
         elif event.kind == "failed":
@@ -122,7 +121,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, run_id: str, text: bytes) -> RunRecord:
-        """Parse a record. A damaged one becomes that of an unknown run, which counts as dead after
+        """Parses a record. A damaged one becomes that of an unknown run, which counts as dead after
         SILENT_S.
         """
         with suppress(ValueError):
@@ -152,7 +151,7 @@ class RunRecord:
         return started is None or started == self.pid_started
 
     def note(self, item: Event | Phase) -> None:
-        """Include an event or phase of the sweep."""
+        """Adds an event or phase of the sweep to the record."""
         if isinstance(item, Phase) and item.deployment == SWEEP:
             self.says = f"{item.name} {item.detail}".strip()
             return
@@ -162,7 +161,7 @@ class RunRecord:
             self.events = [*self.events, note][-MOST_EVENTS:]
         if not item.deployment:
             return
-        # taken out and put back: the deployment of the newest event stands last
+        # taken out and put back, so that the deployment of the newest event is the last one
         progress = self.deployments.pop(item.deployment, DeploymentProgress())
         self.deployments[item.deployment] = progress
         if isinstance(item, Phase):
@@ -172,7 +171,7 @@ class RunRecord:
         self._drop_idle_deployments()
 
     def _drop_idle_deployments(self) -> None:
-        """Keep at most MOST_DEPLOYMENTS, and all that do something; the oldest go first."""
+        """Drops the oldest idle deployments beyond MOST_DEPLOYMENTS. Those that do something stay."""
         idle = [label for label, progress in self.deployments.items() if not progress.doing]
         surplus = max(0, len(self.deployments) - MOST_DEPLOYMENTS)
         for label in idle[:surplus]:
@@ -248,11 +247,11 @@ class Runs:
     def take(
         self, record: RunRecord, watch: Liveness, sleep: Callable[[float], None] = time.sleep
     ) -> set[str]:
-        """Make this the experiment's active run. Returns the ids of dead runs whose place it took.
+        """Makes this the experiment's active run. Returns the ids of dead runs whose place it took.
 
-        Of several runs that start at once the one with the smallest id wins: each writes its claim
-        before it looks for others, and waits until it knows of every other run whether it is alive.
-        Raises InputError when another run is active.
+        Each run writes its claim before it looks for others, and waits until it is known of every
+        other run whether it is alive. Of several that start at once, the one with the smallest id
+        wins. Raises InputError when another run is active.
         """
         self.put(record.run_id, record.to_json())
         try:
@@ -271,7 +270,7 @@ class Runs:
         return dead
 
     def _has_rival(self, record: RunRecord, watch: Liveness, dead: set[str]) -> bool:
-        """Whether another run may still be alive. Adds the ids of those that are not to ``dead``.
+        """Whether another run may still be alive. Adds the ids of dead runs to ``dead``.
 
         Raises InputError when another run is active, or claims the place with a smaller id.
         """
@@ -356,9 +355,10 @@ class ActiveRun:
     """A context in which this driver is the experiment's active run, and a listener that keeps its
     record up to date.
 
-    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``keeps``:
-    its record stays until the next run. ``shown``: the next listener. ``tell``: gets the events of this class; it is ``shown`` until there is a sweep,
-    which then takes its place.
+    ``stop`` is set when a user asks the run to stop, or another run took its place. ``keeps``: the
+    record stays after the run, until the next one. ``shown``: the listener to which everything is
+    passed on. ``tell``: gets the events of this class; at first it is ``shown``, and a sweep puts
+    its own listener there.
     """
 
     def __init__(
@@ -395,9 +395,8 @@ class ActiveRun:
     ) -> None:
         self._over.set()
         self._thread.join(EVERY_S)
-        # the storage does not answer; others will see that this process is gone
         if self._thread.is_alive():
-            return
+            return  # the storage does not answer; others will see that this process is gone
         with suppress(OrchestratorError):
             # nothing was started, or another run took over
             if isinstance(error, InputError) or self._lost or not self._keeps:
@@ -415,13 +414,13 @@ class ActiveRun:
 
     def _beat_on(self) -> None:
         while not self._over.wait(EVERY_S):
-            with suppress(Exception):  # whatever it is, the next beat may succeed
+            with suppress(Exception):  # whatever went wrong, the next beat may succeed
                 self.beat()
             if self._lost:
                 return
 
     def beat(self) -> None:
-        """One heartbeat: read what others ask of this run, then write its record."""
+        """One heartbeat: reads what others ask of this run, then writes its record."""
         ours = self._record.run_id
         names = self._runs.file_ages_s().keys()
         other = self._other_running(_run_ids(names) - self._dead - {ours})
@@ -444,7 +443,7 @@ class ActiveRun:
         self._runs.put(ours, content)
 
     def _other_running(self, run_ids: Iterable[str]) -> RunRecord | None:
-        """One of these runs that holds the place of the active run; None: none does."""
+        """The one of these runs that is running, in this run's place; None where there is none."""
         for run_id in run_ids:
             stored = self._runs.read(run_id)
             if stored is None:

@@ -28,10 +28,11 @@ from orchestrator.results import records
 
 SCHEMA_VERSION = 1
 ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
-# compression and dictionaries of less would take as long as all else, and save next to nothing
+# Files of less have neither compression nor dictionaries, which would take as long as all else and save
+# next to nothing.
 SMALL_BYTES = 16 << 10
-LARGE = 1 << 16  # values of one list: so many may be mapped from disk
-# some 400,000 gaps: what a reader decodes at once fits the CPU's caches
+LARGE = 1 << 16  # values; a longer list is not copied, because it may be mapped from disk
+# some 400,000 gaps, so that what a reader decodes at once fits the CPU's caches
 ROWS_PER_GROUP = {"token_events": 2_000}
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
@@ -56,7 +57,7 @@ def table_of(rows: Iterable[RecordT], record: type[RecordT]) -> pa.Table:
     if len(plain) == 1 and _has_large_list(plain[0]):
         columns = [_column(plain[0][field.name], field.type) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
-    # in half the time
+    # this takes half the time of one array per column
     return pa.Table.from_struct_array(pa.array(plain, _struct(cast(type, record))))
 
 
@@ -262,8 +263,8 @@ def parquet_writer(
     schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False
 ) -> pq.ParquetWriter:
     """A writer to a path or open file with the settings of all our Parquet files. ``checksums``:
-    one per page. ``small``: for few rows, without compression, which would take longer than to
-    write them, and without statistics, which would double the file.
+    one per page. ``small``: for few rows; without compression, which would take longer than writing
+    them, and without statistics, which would double the size of the file.
 
     Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary
     and delta encoding need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and
@@ -283,13 +284,13 @@ def parquet_writer(
 
 
 def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
-    """Write rows in row groups of the size that suits the table's readers."""
+    """Writes rows in row groups of the size that suits the table's readers."""
     writer.write_table(rows, ROWS_PER_GROUP.get(table, _DEFAULT_ROWS_PER_GROUP))
 
 
 def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
-    """Encode a whole file in memory, one of few rows without compression: most of such a file is
-    its footer.
+    """Encodes a whole file in memory. A file of few rows is not compressed, since it is mostly
+    footer.
     """
     sink = pa.BufferOutputStream()
     is_small = data.get_total_buffer_size() <= SMALL_BYTES
@@ -328,7 +329,7 @@ def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, 
 
 
 def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Table:
-    """Join parts of any schema version by column name; missing columns are null, those of newer
+    """Joins parts of any schema version by column name. Missing columns are null; columns of newer
     versions come last.
     """
     schema = schema_of(table)

@@ -57,8 +57,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _OpenedPart:
-    """A part of a table. ``source``: to read it from; None if it is missing. ``problem``: what is
-    wrong with it; None also for a missing part that people may delete.
+    """A part of a table. ``source``: where to read it; None if it is missing. ``problem``: what is
+    wrong with it; None if nothing is, or if people may delete such a part.
     """
 
     source: pa.NativeFile | None
@@ -76,11 +76,11 @@ class Store:
         self.uri, self.experiment = uri, experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
-        # commits/, once listed, and the unfinished files in it
+        # the folder commits/, once it was listed, and the unfinished files in it
         self._listed: tuple[str, list[str]] = ("", [])
-        # ids of attempts with a damaged file -> what is wrong
+        # attempts with a damaged file, which do not count: ids -> what is wrong
         self.damage: dict[tuple[str, str], str] = {}
-        # the same for attempts that count by what was computed of them
+        # attempts that lost files and still count, because their figures were computed before
         self.lost: dict[tuple[str, str], str] = {}
         self.torn: set[str] = set()  # keys of manifests that cannot be read
         cache = f"{experiment}/computed/v={METRICS_VERSION}"
@@ -101,8 +101,9 @@ class Store:
         """The store of ``experiment`` below ``uri`` (see ``parse_location``). Reads and writes
         nothing yet. ``survives_power_loss``: see ``Blobs``.
 
-        ``retry``: of refused calls; None: as suits the location. ``tell`` gets sentences on refused
-        calls, until a sweep attaches itself (``Patience.attach``). Raises InputError for a URI or name that cannot be used.
+        ``retry``: how refused calls are tried again; None: as suits the location. ``tell`` gets
+        sentences on refused calls, until a sweep attaches itself (``Patience.attach``). Raises
+        InputError for a URI or name that cannot be used.
         """
         location = parse_location(uri)
         blobs = Blobs(location, retry, tell, survives_power_loss)
@@ -126,7 +127,7 @@ class Store:
     # --- writing ---
 
     def check_writable(self) -> None:
-        """Write a small object and remove it again, before anything expensive starts.
+        """Writes a small object and removes it again. To be called before anything expensive starts.
 
         Raises InputError with the storage's own words.
         """
@@ -140,10 +141,10 @@ class Store:
     def write_part(
         self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str
     ) -> FilePart:
-        """Store ``data`` as one immutable file, which counts once a manifest names it.
+        """Stores ``data`` as one immutable file, which counts once a manifest names it.
 
-        ``writer``: ``driver``, ``client0003``, … Raises ResultsError when ``data`` does not fit or
-        is refused.
+        ``writer``: ``driver``, ``client0003``, … Raises ResultsError when ``data`` does not fit the
+        table or the storage refuses it.
         """
         encoded = pa.BufferReader(to_parquet(table, conform(table, data)))
         return self._put(table, data.num_rows, encoded, (measurement_id, attempt_id, writer))
@@ -155,8 +156,8 @@ class Store:
         return self._put(part.table, part.rows, part.open(), (measurement_id, attempt_id, writer))
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Write an attempt's manifest, by which its parts count. Returns it with ``earlier`` filled
-        in.
+        """Writes an attempt's manifest, which makes its parts count. Returns it with ``earlier``
+        filled in.
 
         Committing the same again changes nothing. Raises ResultsError when a part is missing or
         incomplete, or when the attempt was committed with other content before.
@@ -181,7 +182,7 @@ class Store:
         return before
 
     def write_log(self, name: str, data: bytes) -> str:
-        """Store a log as ``logs/<name>`` (``<launch>/rank0.log``). Returns its path below the
+        """Stores a log as ``logs/<name>`` (``<launch>/rank0.log``). Returns its path below the
         results root.
         """
         key = self.log_uri(name)
@@ -207,7 +208,7 @@ class Store:
             return None
 
     def write_plan(self, text: str) -> None:
-        """Store the frozen plan as plan.json, replacing the last one; also removes old files of
+        """Stores the frozen plan as plan.json, in place of an earlier one. Also removes old files of
         dead writers.
         """
         self._blobs.put(self._key("plan.json"), text.encode())
@@ -215,7 +216,7 @@ class Store:
             drop_unfinished(self._blobs.path(self.experiment), *self._listed)
 
     def write_page(self, html: bytes) -> str:
-        """Store the experiment's page beside its results, replacing the last one. Returns where."""
+        """Stores the experiment's page beside its results, in place of an earlier one. Returns where."""
         self._blobs.put(self._key("report.html"), html)
         return f"{self.uri}/{self.experiment}/report.html"
 
@@ -261,7 +262,7 @@ class Store:
         return next(iter(self._manifests([manifest_key(measurement_id, attempt_id)])), None)
 
     def launches(self, launch_ids: Iterable[str]) -> list[Manifest]:
-        """The manifests of those of these launches that are committed."""
+        """The manifests of these launches, as far as they are committed."""
         return self._manifests(
             [manifest_key(launch_id, launch_id, "launch") for launch_id in launch_ids]
         )
@@ -269,10 +270,13 @@ class Store:
     def commits(self, *, checked: bool = False) -> list[Committed]:
         """Every committed attempt; those at one measurement in the order of their commits.
 
-        Read from the computed rows where they exist, which is much faster; only other attempts'
-        manifests are opened. Attempts that lost files are left out: with ``checked`` all, else
-        those without computed rows and those at measurements with several ok attempts (named only
-        where none is whole). The others are in ``lost``.
+        Computed rows are read where they exist, which is much faster; the manifests of other
+        attempts are opened.
+
+        Attempts that lost files are left out. Unless ``checked``, there is an exception: an attempt
+        with computed rows still counts where its measurement has no other ok attempt, and is noted
+        in ``lost``. An attempt that is left out is logged only where its measurement has no whole
+        ok attempt.
         """
         computed, others = self._committed()
         attempts = [*computed, *others]
@@ -290,7 +294,7 @@ class Store:
         whole = {attempt.measurement_id for attempt in ok if attempt.ids not in torn}
         for ids in left_out:
             measurement_id, _ = ids
-            if measurement_id not in whole:  # else it was measured again since
+            if measurement_id not in whole:  # otherwise it has been measured again
                 self.leave_out(ids, torn[ids])
         remaining = [attempt for attempt in attempts if attempt.ids not in left_out]
         return sorted(remaining, key=lambda attempt: attempt.age)
@@ -309,8 +313,8 @@ class Store:
         return [computed[ids] for ids in committed - not_computed], manifests
 
     def winners(self) -> dict[str, Committed]:
-        """Measurement id -> the attempt that counts, of those with all their files: see
-        ``best_ok``.
+        """Measurement id -> the attempt that counts (``best_ok``), among those with all their
+        files.
         """
         return self.counting(self.commits(checked=True))
 
@@ -318,14 +322,15 @@ class Store:
         """Measurement id -> the attempt that counts. ``commits``: from ``commits``."""
         ok = [attempt for attempt in commits if attempt.status == "ok"]
         tries = Counter(attempt.measurement_id for attempt in ok)
-        # where there is one alone it counts, whatever its verdict
+        # a single ok attempt counts whatever its verdict
         several = [attempt for attempt in ok if tries[attempt.measurement_id] > 1]
         return best_ok(ok, self.spoilt(several) if several else {})
 
     def spoilt(self, commits: Iterable[Committed]) -> dict[tuple[str, str], str]:
-        """Those ok attempts, by ids, that something beside the engine spoilt, with their verdict.
+        """The ok attempts that something beside the engine spoilt: ids -> verdict.
 
-        Read from the computed rows where they exist; else from the attempts' own files.
+        Verdicts are read from the computed rows where they exist, else from the attempts' own
+        files.
         """
         verdicts = self._computed_verdicts()
         ok = [attempt.ids for attempt in commits if attempt.status == "ok"]
@@ -344,9 +349,7 @@ class Store:
         return verdicts
 
     def _verdict(self, ids: tuple[str, str]) -> str:
-        """The validity of an attempt of which nothing is computed; empty where its row cannot be
-        read.
-        """
+        """The validity of an attempt without computed rows; empty where its row cannot be read."""
         manifest = self.manifest(*ids)
         if manifest is None:
             return ""
@@ -358,10 +361,10 @@ class Store:
     ) -> pa.Table:
         """Committed rows of one table, in its schema but with every column nullable.
 
-        Tables keyed by measurement (requests, token_events, points): the rows of the attempts that
-        answers are from, or with ``include_failed`` of every committed attempt. Other tables: the
-        rows of every commit, each deployment once. ``columns``: only these, in this order. Damaged
-        files are left out and logged.
+        Of tables keyed by measurement (requests, token_events, points) these are the rows of the
+        attempts that count, or with ``include_failed`` of every committed attempt. Of other tables
+        they are the rows of every commit, with each deployment once. ``columns``: only these, in
+        this order. Damaged files are left out and logged.
         """
         schema = schema_of(table)
         is_keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
@@ -382,8 +385,8 @@ class Store:
         """Rows of one table that the given manifests name, without token_events that were deleted
         to save space.
 
-        Raises DamagedError for a part that cannot be read, or with ``leave_out`` skips it. That is
-        why files are read one by one: a scan of pyarrow.dataset fails as a whole, cannot try a
+        Raises DamagedError for a part that cannot be read, or with ``leave_out`` skips it. Files
+        are read one by one, because a scan of pyarrow.dataset fails as a whole, cannot try a
         refused call again, and takes a third more CPU time for many small files.
         """
         needed = None if columns is None else list(columns)
@@ -413,8 +416,8 @@ class Store:
         return rows if columns is None else rows.select(list(columns))
 
     def lazy_rows(self, table: str, manifest: Manifest) -> LazyRows:
-        """Rows of an attempt that stay in their files, without deleted token_events. Raises
-        DamagedError.
+        """Rows of an attempt that are read only when they are asked for, without deleted
+        token_events. Raises DamagedError.
         """
         parts = [part for part in manifest.files if part.table == table]
         sources: list[pa.NativeFile] = []
@@ -429,8 +432,8 @@ class Store:
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
     def verify(self) -> Iterator[tuple[str, str | None]]:
-        """Every committed file and manifest with what is wrong with it: None, also where gaps were
-        deleted.
+        """Every committed file and manifest, each with what is wrong with it; None where nothing is,
+        or where token_events were deleted.
         """
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
@@ -442,7 +445,7 @@ class Store:
                 yield part.path, opened.problem
 
     def leave_out(self, ids: tuple[str, str], why: str) -> None:
-        """Note and log that a file of this attempt is damaged: the attempt no longer counts here."""
+        """Notes and logs that a file of this attempt is damaged. The attempt no longer counts here."""
         if ids not in self.damage:
             self.damage[ids] = why
             _log.warning("measurement %s is left out: %s", ids[0], why)
@@ -452,7 +455,7 @@ class Store:
     def _put(
         self, table: str, rows: int, content: pa.NativeFile, names: tuple[str, str, str]
     ) -> FilePart:
-        """Store a whole file. ``names``: measurement id, attempt id and writer."""
+        """Stores a whole file. ``names``: measurement id, attempt id and writer."""
         safe = map(safe_name, ("measurement id", "attempt id", "writer"), names)
         path = f"data/{table}/v=1/{'-'.join(safe)}.parquet"
         self._blobs.put(self._key(path), content)
@@ -464,8 +467,8 @@ class Store:
         return f"{self.experiment}/{path}"
 
     def _map(self, call: Callable[[A], B], items: Sequence[A]) -> list[tuple[A, B]]:
-        """``call`` on every item, several in parallel, because each takes a few round trips to an
-        object store.
+        """Calls ``call`` on every item, on several in parallel, because each call takes a few round
+        trips to an object store.
         """
         if len(items) < 2:
             return [(item, call(item)) for item in items]
@@ -502,9 +505,10 @@ class Store:
             return None
 
     def _torn(self, attempts: Sequence[Committed]) -> dict[tuple[str, str], str]:
-        """Ids of attempts that lost files, and which.
+        """The attempts that lost files: ids -> which files.
 
-        One listing per table finds candidates by total size; only their manifests are opened.
+        One listing per table shows which attempts have too few bytes. Only their manifests are
+        opened.
         """
         if not attempts:
             return {}
@@ -590,9 +594,9 @@ def first_ok(attempts: Iterable[AttemptT]) -> dict[str, AttemptT]:
 def best_ok(
     attempts: Sequence[AttemptT], spoilt: Container[tuple[str, str]]
 ) -> dict[str, AttemptT]:
-    """Measurement id -> the attempt that counts: its oldest ok one that is not spoilt; where there
-    is none, its oldest ok one. Once one is not spoilt it counts for ever, whatever follows.
-    ``spoilt``: ids.
+    """Measurement id -> the attempt that counts: its oldest ok one that is not spoilt, or where all
+    are spoilt, its oldest ok one. An attempt that is not spoilt counts forever, whatever follows.
+    ``spoilt``: ids of attempts.
     """
     sound = (attempt for attempt in attempts if attempt.ids not in spoilt)
     return first_ok(attempts) | first_ok(sound)

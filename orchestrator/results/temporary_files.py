@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from orchestrator.base.errors import ResultsError
 
-# written at a time: each write takes the GIL for as long as it takes to copy so much
+# How much is written at a time: each write holds the GIL until its bytes are copied.
 SINK_BYTES = 64 << 10
 LEAST_FREE_BYTES = 1 << 20  # before a point begins
 
@@ -31,16 +31,16 @@ def nameless_file() -> pa.NativeFile:
 
 
 def reopened(file: pa.NativeFile | IO[bytes], mode: str = "rb") -> pa.NativeFile:
-    """An open file without a name, opened once more, from its start. Raises ResultsError."""
+    """Opens a nameless file once more, from its start. Raises ResultsError."""
     with disk_errors():
         again = pa.OSFile(path_of(file), mode)
-        # a program that this process starts would keep it
+        # otherwise a program that this process starts would keep it open
         os.set_inheritable(again.fileno(), False)
     return again
 
 
 def path_of(file: pa.NativeFile | IO[bytes]) -> str:
-    """Where an open file without a name can be opened once more in this process."""
+    """The path under which this process can open a nameless file once more."""
     return f"/proc/self/fd/{file.fileno()}"
 
 

@@ -1,4 +1,4 @@
-"""An engine's own /metrics while it is loaded: one normalized sample every few seconds.
+"""Reads an engine's own /metrics while load is sent: one normalized sample every few seconds.
 
 ``Engine.metrics`` maps each engine's names to one set of columns. What an engine does not report is
 null, never zero.
@@ -25,8 +25,8 @@ RATIOS = frozenset({"kv_usage"})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading. ``values``: column -> value, only those the engine reported. ``role``: of its
-    replica, if any.
+    """One reading. ``values``: column -> value, without columns that the engine does not report.
+    ``role``: that of the replica, if it has one.
     """
 
     unix_ns: int
@@ -36,8 +36,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A metric that a column needs: its name, and the labels that a series of it must have. A label
-    that a series does not have counts as empty.
+    """A metric that a column needs: its name, and the labels that its series must have. A series
+    that lacks a label counts as if the label were empty.
     """
 
     metric: str
@@ -45,7 +45,7 @@ class _Term:
 
     @classmethod
     def parse(cls, text: str) -> "_Term":
-        """Parse ``name{label="value"}``."""
+        """Parses ``name{label="value"}``."""
         metric, _, labels = text.partition("{")
         return cls(metric, dict(_LABEL.findall(labels)))
 
@@ -118,12 +118,12 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin. The first sample is taken before this returns, so that it lies before the load."""
+        """Begins. Takes the first sample before it returns, so that this sample precedes the load."""
         self._keep()
         self._thread.start()
 
     def stop(self) -> list[Sample]:
-        """Take the last sample. Returns all samples, the first one first."""
+        """Takes the last sample. Returns all samples in order of time."""
         self._done.set()
         self._thread.join()
         self._keep()

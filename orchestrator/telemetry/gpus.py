@@ -11,7 +11,8 @@ from typing import Any
 
 import pynvml
 
-# more than before the launch; a CUDA context that is being torn down holds less
+# A GPU is not free while it uses this much more memory than before the launch. A CUDA context that is
+# being torn down uses less.
 DIRTY_BYTES = 2**29
 RELEASE_LIMIT_S = 30.0
 # bits of nvmlDeviceGetCurrentClocksEventReasons
@@ -37,7 +38,9 @@ class Gpu:
 
 @contextmanager
 def _counted(nvml: Any) -> Iterator[int]:
-    """How many GPUs there are, 0 without a driver; inside the block NVML can be asked about them."""
+    """Yields how many GPUs there are; 0 without a driver. Inside the block NVML can be asked about
+    them.
+    """
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -83,11 +86,11 @@ def await_release(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Wait until no GPU uses more memory than ``before`` (UUID -> bytes). Returns the UUIDs of
-    those that still do.
+    """Waits until no GPU uses more memory than ``before`` (UUID -> bytes), at most ``limit_s``.
+    Returns the UUIDs of those that still do.
 
-    A process is gone before its memory is free, and the next engine on the GPU would fail for lack
-    of it.
+    The memory of a process is freed only after the process is gone. The next engine on the GPU would
+    fail for lack of it.
     """
     end = clock() + limit_s
     while True:

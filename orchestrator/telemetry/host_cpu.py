@@ -24,7 +24,7 @@ class ProcessKey:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """CPU seconds that a process used: by itself, and together with its ended children."""
+    """CPU seconds that a process used: alone, and together with its children that have ended."""
 
     alone_s: float
     with_children_s: float
@@ -87,8 +87,8 @@ def foreign(
 ) -> ForeignCpu:
     """CPU used by processes other than ``ours`` (pids) and their descendants.
 
-    ``some_ended``: some of our processes ended meanwhile, so their use is unknown: only other
-    processes that still live are counted.
+    ``some_ended``: some of our processes have ended meanwhile, and what they used is unknown. Then
+    only processes that are still alive are counted as foreign.
     """
     family = _with_descendants(ours, after.parents)
     ours_s = 0.0

@@ -24,7 +24,7 @@ SAFE_IDS = (1_000, 31_000)
 # For vocabularies smaller than any usual one (test models): the first range that fits.
 SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
 
-MOST_CORRECTIONS = 64  # of the length of one text
+MOST_CORRECTIONS = 64  # tries to give one text the wanted length
 MAX_WORDS = 4_096  # taken from a tokenizer's vocabulary; more would only slow down the start
 
 WORDS = (
@@ -188,7 +188,7 @@ def prompter(
 
 
 def _plain_ids(tokenizer: Any) -> TokenIds:
-    """All ids that stand for text: neither control nor added tokens."""
+    """All ids that stand for text, without control tokens and added tokens."""
     added = set(tokenizer.get_added_tokens_decoder())
     ids = [token for token in range(tokenizer.get_vocab_size()) if token not in added]
     return np.array(ids, dtype=np.int32)

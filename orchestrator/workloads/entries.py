@@ -32,7 +32,7 @@ SHAREGPT_SPEAKERS: dict[str, Speaker] = {
 # (Qwen) of 16. All rows of a file have blocks of one size.
 BLOCK_TOKENS = {512: "Mooncake", 16: "Bailian"}
 
-# The length of a request's answer, as the programs that write such files call it.
+# The names that programs which write such files give to the length of a request's answer.
 ANSWER_LENGTHS = (
     *("output_tokens", "output_length", "output_tokens_count"),
     *("max_tokens", "max_completion_tokens", "max_new_tokens"),
@@ -62,7 +62,8 @@ UNUSED = frozenset(
         *("num_tokens", "items", "weight", "redacted", "toxic", "openai_moderation"),
     }
 )
-# Keys that would change the request, and why they are not sent. The word before * begins a name.
+# Keys that would change the request, and why they are not sent. "image*" stands for every key that
+# begins with "image".
 _NO_PICTURES = "only text is sent"
 _OWN_FIELD = "this program sets it itself"
 _FORMAT = "answers are not held to a format"
@@ -101,9 +102,9 @@ REFUSED = {
     "think_time": "pauses between turns are not replayed",
     "priority": "requests have no priorities",
 }
-# Values of keys above that ask for nothing but what is done anyway.
+# Keys with values that ask only for what is done anyway.
 _AS_ALWAYS: tuple[tuple[str, object], ...] = (("n", 1), ("best_of", 1), ("stream", True))
-# Keys of other programs' files, where no key of ours is there.
+# Keys of other programs' files, and what to do with an entry that has none of our keys.
 _OTHER_FILES = {
     "body": 'it is a line of an OpenAI batch: write its "body" as the line, without "model"',
     "requests": "it is a session of an agent's trace, which is not read",
@@ -183,7 +184,7 @@ def read_entry(entry: Any, shown: object) -> PromptEntry | None:
 
 
 def _no_content(keys: Mapping[str, Any], shown: object) -> str:
-    """That an entry has none of the keys that say what is sent, and what to do about it."""
+    """The problem of an entry without any of the keys that say what is sent, and what to do about it."""
     names = " or ".join(f'"{name}"' for name in _CONTENTS)
     problem = f"{str(shown)[:60]!r} is not an object with {names}"
     for name, remedy in _OTHER_FILES.items():
@@ -352,7 +353,7 @@ _CONTENTS: dict[str, Callable[[Mapping[str, Any]], _Content | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class _MessageNames:
-    """How a format calls the parts of a message."""
+    """The names that a format gives to the parts of a message."""
 
     speaker: str
     text: str

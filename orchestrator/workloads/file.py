@@ -76,7 +76,7 @@ class Summary:
     prompts: int
     left_out: int  # entries in which the user says nothing
     lengths: frozenset[EntryLengths]
-    later_turns: int = 0  # conversations of which only the first turn is sent
+    later_turns: int = 0  # conversations that have more turns than the first, which alone is sent
     # entries without a length of their own and without a recorded answer that could be counted
     unanswered: int = 0
     recorded_answers: int = 0  # entries without a length of their own that have a recorded answer

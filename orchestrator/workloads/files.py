@@ -38,12 +38,13 @@ _SIGNATURES = {
     codecs.BOM_UTF16_BE: ("UTF-16", "save it as UTF-8"),
 }
 _BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
-# The columns that name a published trace, in lower case.
+# The columns by which a published trace is recognised, in lower case.
 _TRACES = {
     "Azure's trace of LLM requests": {"timestamp", "contexttokens", "generatedtokens"},
     "BurstGPT's trace": {"timestamp", "model", "request tokens", "response tokens"},
 }
-# A line of column names without one of these words may be a text with a comma.
+# A first line with several names is taken for a table only if one of them is among these; otherwise
+# it may be a text with a comma.
 _COLUMNS = {
     *("prompt", "text", "question", "instruction", "messages", "conversations", "query"),
     *("input_tokens", "output_tokens", "input_length", "output_length", "max_tokens"),
@@ -122,7 +123,7 @@ class EntryError(ValueError):
 def read_each(
     what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]
 ) -> list[_T]:
-    """Applies ``read`` to each entry, which comes with its place in the file.
+    """Applies ``read`` to each entry. ``entries``: place in the file, entry.
 
     Raises ProblemsError with all entries for which ``read`` raises ValueError or EntryError. A
     reason appears once, with the first place and the number of the others.

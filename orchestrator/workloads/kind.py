@@ -79,12 +79,12 @@ class WorkloadKind(ABC):
     By default a session is a single request and its answer is not needed.
     """
 
-    # mean number of requests of a session: sessions arrive at the level's rate divided by it
+    # mean number of requests per session; sessions arrive at the level's rate divided by it
     mean_turns = 1.0
     think_time_s = 0.0  # between the end of a turn and the next turn
-    sessions = False  # rows name session and turn
-    needs_reply = False  # later turns contain the engine's answers
-    warmup_differs = False  # in the warm-up the same request has another prompt
+    sessions = False  # whether rows name session and turn
+    needs_reply = False  # whether later turns contain the engine's answers
+    warmup_differs = False  # whether the same request has another prompt in the warm-up
 
     def turns(self, session: int) -> int:
         """Requests of a session, at least 1."""

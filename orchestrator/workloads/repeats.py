@@ -7,9 +7,9 @@ from orchestrator.spec.load import Workload
 
 class PromptRepeats:
     """Counts how often each prompt was sent over the levels of a run and their warm-ups. A level
-    begins with the first prompt of the file, a warm-up ends with its last.
+    begins with the first prompt of the file, and a warm-up ends with the last one.
 
-    ``salted``: no level, with its warm-up, shares a prefix cache with those before it.
+    ``salted``: a level and its warm-up share no prefix cache with earlier levels.
     """
 
     def __init__(self, workload: Workload, salted: bool = False) -> None:
@@ -41,7 +41,7 @@ class PromptRepeats:
         ]
 
     def _with_earlier(self, rounds: list[int]) -> list[int]:
-        if self._is_drawn:  # each level and warm-up draws anew
+        if self._is_drawn:  # each level and warm-up draws other prompts
             return rounds
         return [earlier + now for earlier, now in zip(self._times_sent, rounds, strict=True)]
 

@@ -339,7 +339,7 @@ def test_a_slow_start_and_a_hang_do_not_answer(tmp_path: Path) -> None:
         wait_until(lambda: ready(server))
         assert time.monotonic() - started_s > 0.5
     with emulator(tmp_path, "--fault", "start=hang") as server:
-        wait_until(lambda: "waits to be told" in server.log.read_text())
+        wait_until(lambda: "waits for a signal" in server.log.read_text())
         assert not ready(server)
         server.process.terminate()
         assert server.process.wait(10) == 0
@@ -412,7 +412,7 @@ def test_the_scripted_orphan_outlives_its_parent(tmp_path: Path) -> None:
 
 def test_a_headless_rank_holds_its_place_until_it_is_told_to_stop(tmp_path: Path) -> None:
     with emulator(tmp_path, "--headless") as server:
-        wait_until(lambda: "waits to be told" in server.log.read_text())
+        wait_until(lambda: "waits for a signal" in server.log.read_text())
         assert not ready(server)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(10) == 0
