@@ -1,4 +1,4 @@
-"""What the emulator answers: routes, requests on their way through the batch, faults."""
+"""What the emulator answers: its routes, requests on their way through the batch, and faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrator.emulator.api import (
 from orchestrator.emulator.batch import Batch, Sequence
 from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
 from orchestrator.emulator.metrics import Histograms, exposition
-from orchestrator.emulator.pacer import Pacer
+from orchestrator.emulator.pacer import Pacer, PreparedToken
 from orchestrator.emulator.prefix import HeldBlocks, PrefixCache
 from orchestrator.emulator.profile import Faults
 from orchestrator.emulator.version import VERSION
@@ -45,7 +45,7 @@ class Fault(Enum):
 
 
 class Generation:
-    """One request while it is in the batch: makes the bytes of its tokens, carries out its scripted
+    """One request while it is in the batch. Makes the bytes of its tokens, carries out its scripted
     fault, and ends its answer.
     """
 
@@ -53,8 +53,8 @@ class Generation:
         "_app",
         "_connection",
         "_fault",
-        "_is_last",
-        "_tokens",
+        "_last_is_prepared",
+        "_prepared_tokens",
         "completion",
         "held",
         "sequence",
@@ -67,25 +67,26 @@ class Generation:
         self._app = app
         self._connection = connection
         self._fault = fault
-        self._tokens = 0  # how many were prepared
-        self._is_last = False  # whether the token that was prepared last is the last one
+        self._prepared_tokens = 0
+        self._last_is_prepared = False  # the last token of the answer
         self.completion = completion
         self.held: HeldBlocks | None = None  # of its rank's prefix cache
         self.sequence: Sequence | None = None
         self.write = connection.write
         connection.on_lost = partial(app.lost, self)
 
-    def prepare(self, is_last: bool) -> tuple[bytes, bool]:
-        """Bytes of the next token, and whether ``sent`` must be called after it. That method writes
-        answers that are not streamed, ends streams, and carries out faults.
+    def prepare(self, is_last: bool) -> PreparedToken:
+        """Builds the bytes of the next token. After a last token, and where a fault is scripted,
+        ``sent`` is called: it writes answers that are not streamed, ends streams, and carries out
+        faults.
         """
-        index = self._tokens
-        self._tokens += 1
-        self._is_last = is_last
+        index = self._prepared_tokens
+        self._prepared_tokens += 1
+        self._last_is_prepared = is_last
         self._app.counters.generation_tokens += 1
-        wants_call = is_last or self._fault is not None
+        report_sent = is_last or self._fault is not None
         if not self.completion.stream:
-            return b"", wants_call
+            return PreparedToken(b"", report_sent)
         if self._fault is Fault.GARBAGE:
             event = GARBAGE
         else:
@@ -96,7 +97,7 @@ class Generation:
             payload = chunk(event)
         if index == 0:
             payload = STREAM_HEAD + payload
-        return payload, wants_call
+        return PreparedToken(payload, report_sent)
 
     def sent(self) -> None:
         """Called after the last token, and after every token of a request with a fault."""
@@ -104,11 +105,11 @@ class Generation:
             return
         if self._fault is not None and self._ends_by_fault():
             return
-        if self._is_last:
+        if self._last_is_prepared:
             self._finish()
 
     def _ends_by_fault(self) -> bool:
-        """Carry out the scripted fault. Returns whether it ended this request."""
+        """Carries out the scripted fault. Returns whether it ended this request."""
         if self._fault is Fault.DIE:
             self._app.log(
                 "EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)",
@@ -121,7 +122,7 @@ class Generation:
             self._fault = None
         if self._fault is Fault.CUT:
             middle = max(1, self.completion.output_tokens // 2)
-            if self._tokens >= middle:
+            if self._prepared_tokens >= middle:
                 self._connection.abort()
                 return True
         return False
@@ -136,8 +137,8 @@ class Generation:
             self._connection.respond(200, self.completion.document())
 
 
-# vLLM's (v1/engine/__init__.py: FinishReason). Neither vLLM nor the emulator counts a request that
-# its client gave up.
+# Those of vLLM (v1/engine/__init__.py: FinishReason). Neither vLLM nor the emulator counts a request
+# that its client gave up.
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
@@ -201,8 +202,8 @@ class App:
         self._routes["POST", path] = partial(self._generate, api, parse)
 
     def accept(self) -> ClientConnection:
-        """A new client. The loop accepts all waiting clients in one go, so the tokens that are due
-        are sent before each of them.
+        """Makes the connection of a new client. The event loop accepts all waiting clients in one
+        go, so tokens that are due are written before each of them.
         """
         self._catch_up()
         return ClientConnection(self.handle)
@@ -212,7 +213,7 @@ class App:
             pacer.catch_up()
 
     def handle(self, request: HttpRequest, connection: ClientConnection) -> None:
-        """Answer one request, now or by the batch. Tokens that are due go first."""
+        """Answers one request, now or through the batch. Tokens that are due go first."""
         self._catch_up()
         route = self._routes.get((request.method, request.path))
         if route is None:
@@ -227,8 +228,8 @@ class App:
             route(request, connection)
 
     def _authorized(self, request: HttpRequest) -> bool:
-        """Whether a request may be answered: as in vLLM, the key guards /v1, and here all other
-        endpoints that generate as well.
+        """Whether a request may be answered. As in vLLM, the key guards /v1; here it guards all
+        other endpoints that generate, too.
         """
         key = self.serving.options.api_key
         if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
@@ -288,7 +289,7 @@ class App:
     # --- ends
 
     def finished(self, generation: Generation) -> None:
-        """Count a request whose tokens have all left, and give back its blocks."""
+        """Counts a request whose tokens have all left, and gives back its blocks."""
         pacer = self.active.pop(generation)
         self._tgi_active.discard(generation)
         completion = generation.completion
@@ -319,7 +320,7 @@ class App:
         self.counters.finished[completion.finish_reason] += 1
 
     def lost(self, generation: Generation) -> None:
-        """Forget a request whose client left before its end."""
+        """Forgets a request whose client left before its end."""
         pacer = self.active.pop(generation, None)
         self._tgi_active.discard(generation)
         if pacer is None or generation.sequence is None:
@@ -330,7 +331,7 @@ class App:
             self.prefixes[pacer].give_back(generation.held, no_answer, pacer.batch.kv_used)
 
     def _stepped(self, seconds: float, computed_tokens: int, decodes: int) -> None:
-        """Count a step of a rank."""
+        """Counts a step of a rank."""
         self.histograms.observe("iteration_tokens_total", computed_tokens)
         if decodes:
             self.histograms.observe("inter_token_latency_seconds", seconds, decodes)
@@ -347,7 +348,7 @@ class App:
         connection.respond(200)
 
     def _metrics(self, _request: HttpRequest, connection: ClientConnection) -> None:
-        """In vLLM's names, so that they are read as vLLM's are."""
+        """Answers with figures under vLLM's names, so that they are read as those of vLLM are."""
         batches = [pacer.batch for pacer in self.pacers]
         prefixes = self.prefixes.values()
         lags = [pacer.lag for pacer in self.pacers]

@@ -2,14 +2,19 @@
 who is preempted.
 
 The same object serves HTTP in real time (one step at a time) and simulates (many equal steps in one
-jump). Rules, as vLLM's scheduler has them: decodes first, one token each; what is left of
-``max_num_batched_tokens`` goes to prefill chunks in arrival order; a waiting request is admitted
-when a slot is free and its whole prompt fits the KV cache; when a decode finds no room, the newest
-sequence is preempted and computed again, but for the whole blocks that were not taken meanwhile (its
-last ones go first, and all of it before what was given back later). The scheduler looks for new
-requests before every step, or as SGLang does with a ``recv_interval``: after so many steps of
-decodes alone, and after every step with a prompt. The tokens of a step leave one after the other,
-``token_interval_s`` apart, the middle one at the step's end.
+jump). It follows the rules of vLLM's scheduler:
+
+- Decodes come first, one token each. What is left of ``max_num_batched_tokens`` goes to chunks of
+  prefills, in the order of arrival.
+- A waiting request is admitted when a slot is free and its whole prompt fits the KV cache.
+- When a decode finds no room, the newest sequence is preempted. Later it is computed again, except
+  for those of its whole blocks that nobody has filled meanwhile. Of the free room, what was freed
+  first is filled first; of a preempted sequence that is its last blocks.
+- The scheduler looks for new requests before every step. With a ``recv_interval`` it looks as SGLang
+  does: after so many steps of decodes alone, and after every step with a prompt.
+
+The tokens of a step leave one after the other, ``token_interval_s`` apart, the middle one at the
+step's end.
 """
 
 import math
@@ -24,7 +29,8 @@ from orchestrator.emulator.model import Chunk, RankLimits, Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 
 _NEVER = -1
-_PROMPT_STEP = 1000  # decode steps that one with a prompt counts as (SGLang's SchedulerRecvSkipper)
+# a step with a prompt counts as so many decode steps (SGLang's SchedulerRecvSkipper)
+_PROMPT_STEP = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -34,14 +40,14 @@ class Sequence:
     ready_s: float
     prompt_tokens: int
     output_tokens: int
-    cached: int
-    owner: object
-    base: int  # tokens to prefill: the prompt, and after a preemption what was generated too
-    prefilled: int = 0
-    emitted: int = 0  # tokens given out in earlier lives, before a preemption
-    start_step: int = 0
+    cached_tokens: int  # of the prompt, in the prefix cache
+    owner: object  # what gets its tokens; the batch does not use it
+    prefill_tokens: int  # the prompt, and after a preemption also what was generated before
+    prefilled_tokens: int = 0
+    earlier_tokens: int = 0  # given out before a preemption
+    start_step: int = 0  # that gave its first token since the last prefill
     finish_step: int = _NEVER
-    windowed: float = 0.0
+    window_tokens: float = 0.0  # that a decode step reads in sliding-window layers, on average
     preemptions: int = 0
     scheduled_s: float = math.nan
     first_token_s: float = math.nan
@@ -50,17 +56,15 @@ class Sequence:
     def tokens_at(self, step: int) -> int:
         """Tokens given out by the end of ``step``."""
         if self.finish_step == _NEVER:
-            return self.emitted
-        return self.emitted + step - self.start_step + 1
+            return self.earlier_tokens
+        return self.earlier_tokens + step - self.start_step + 1
 
 
 class Batch:
     """One data-parallel rank of a replica. Not thread-safe; pure but for its own state."""
 
     def __init__(self, replica: Replica, seed: int | str = 0) -> None:
-        """``seed``: of the jitter. A batch that runs beside this one or after it needs another
-        seed, or its steps vary alike.
-        """
+        """``seed``: of the jitter. Batches of one seed vary alike, so each needs its own."""
         self.limits = replica.limits
         self.costs = replica.costs
         self.overhead_s = replica.request_overhead_s
@@ -74,17 +78,19 @@ class Batch:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: deque[Sequence] = deque()
         self.decoding: dict[Sequence, None] = {}  # oldest first
-        self.context = 0  # tokens the next decode step reads
-        self.windowed = 0.0  # the same in sliding-window layers
+        self.context_tokens = 0  # that the next decode step reads
+        self.window_tokens = 0.0  # that it reads in sliding-window layers
         self.kv_used = 0
-        self.resting = 0  # of ``decoding``, oldest first: those that the last step gave no token
+        # the oldest sequences of ``decoding`` that the last step gave no token
+        self.skipped_decodes = 0
         self.preemptions = 0
-        self.computed = 0  # tokens, in the last step
+        self.computed_tokens = 0  # in the last step
         self._jitter = replica.jitter
         self._random = np.random.default_rng(random.Random(seed).getrandbits(64))
-        self._normals: list[float] = []  # drawn ahead, one at a time they cost ten times as much
-        # (preempted sequence whose KV cache lies there, tokens) of free room, in the order of its
-        # reuse; empty if no sequence was preempted.
+        # drawn ahead, because one at a time they cost ten times as much
+        self._normals: list[float] = []
+        # free room of the KV cache in the order in which it is filled again, as (preempted sequence
+        # whose content lies there, tokens); empty while no sequence was preempted
         self._given_back: deque[tuple[Sequence | None, int]] = deque()
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
@@ -96,57 +102,64 @@ class Batch:
         arrival_s: float,
         prompt_tokens: int,
         output_tokens: int,
-        cached: int = 0,
+        cached_tokens: int = 0,
         owner: object = None,
     ) -> Sequence:
-        """Queue a request that ``refusal`` lets through; in the order of arrival.
+        """Queues a request that ``refusal`` lets through. To be called in the order of arrival.
 
-        Those of one instant come to the scheduler one after the other, so an idle engine starts
-        with the first alone.
+        Requests of one instant come to the scheduler one after the other, so an idle engine starts
+        with the first of them alone.
         """
         self._ready_s = max(arrival_s + self.overhead_s, self._ready_s + self.interval_s)
-        cached = min(cached, prompt_tokens - 1)
         sequence = Sequence(
-            self._ready_s, prompt_tokens, output_tokens, cached, owner, base=prompt_tokens
+            ready_s=self._ready_s,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=min(cached_tokens, prompt_tokens - 1),
+            owner=owner,
+            prefill_tokens=prompt_tokens,
         )
         self.waiting.append(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
-        """Forget a request whose client has gone; no effect once it is finished."""
+        """Forgets a request whose client has gone. Does nothing once it is finished."""
         if sequence in self.decoding:
             self._leave(sequence)
         elif sequence in self.prefilling:
             self.prefilling.remove(sequence)
-            self._give_back(sequence.base)
+            self._give_back(sequence.prefill_tokens)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
             self._reuse(sequence, 0)  # its blocks are of no use to others
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing waits."""
+        """Whether nothing runs and nothing waits."""
         return not (self.decoding or self.prefilling or self.waiting)
 
     # --- time
 
     def earliest_end_s(self) -> float:
-        """No sequence ends before this instant, whatever comes, unless it is cancelled."""
+        """The instant before which no sequence ends, whatever else arrives, unless it is
+        cancelled.
+        """
         if self._jitter or not self.decoding:
             return self.clock
         steps = self._finish_steps[0] - self.step
         for sequence in (*self.prefilling, *self.waiting):
-            steps = min(steps, sequence.output_tokens - sequence.emitted)
+            steps = min(steps, sequence.output_tokens - sequence.earlier_tokens)
         # steps with prompts, or with more sequences, are longer
-        step_s, _ = self.costs.decode(len(self.decoding), self.context, self.windowed)
+        step_s, _ = self.costs.decode(len(self.decoding), self.context_tokens, self.window_tokens)
         return self.clock + max(0, steps) * step_s
 
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
-        """Run up to ``max_steps`` steps; returns who finished in the last of them.
+        """Runs up to ``max_steps`` steps. Returns the sequences that finished in the last of them.
 
-        Stops at once after a step that changes who is in the batch, or that ends after ``until_s``;
-        with jitter also some steps before ``until_s`` or the next arrival. Sets ``clock`` to the
-        end of the last step. With nothing to run the clock first moves on to the next arrival.
+        Stops after a step that changes which sequences are in the batch, or that ends after
+        ``until_s``; with jitter also some steps before ``until_s`` or the next arrival. Sets
+        ``clock`` to the end of the last step. With nothing to run, the clock first moves on to the
+        next arrival.
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
@@ -164,34 +177,34 @@ class Batch:
         return self._decode_steps(max_steps, until_s)
 
     def _make_room(self) -> None:
-        """Preempt the newest until every decode has room for its next token."""
+        """Preempts the newest sequences until every decode has room for its next token."""
         while self.kv_used + len(self.decoding) > self.limits.kv_tokens:
             if self.limits.prefix_caching and not self._given_back:
                 self._given_back.append((None, self.limits.kv_tokens - self.kv_used))
             if self.prefilling:
                 victim = self.prefilling.pop()
-                self._give_back(victim.base - victim.prefilled)
-                self._give_back(victim.prefilled, victim)
+                self._give_back(victim.prefill_tokens - victim.prefilled_tokens)
+                self._give_back(victim.prefilled_tokens, victim)
             else:
                 victim = next(reversed(self.decoding))
-                victim.emitted = victim.tokens_at(self.step)
+                victim.earlier_tokens = victim.tokens_at(self.step)
                 self._leave(victim, victim)
-                victim.base = victim.prompt_tokens + victim.emitted
+                victim.prefill_tokens = victim.prompt_tokens + victim.earlier_tokens
             victim.finish_step = _NEVER
-            victim.prefilled = 0
-            victim.cached = 0
+            victim.prefilled_tokens = 0
+            victim.cached_tokens = 0
             victim.preemptions += 1
             self.preemptions += 1
             self.waiting.appendleft(victim)
 
     def _give_back(self, tokens: int, owner: Sequence | None = None) -> None:
-        """Free KV cache. ``owner``: the preempted sequence that may find its content again."""
+        """Frees KV cache. ``owner``: the preempted sequence that may find its content again."""
         self.kv_used -= tokens
         if self._given_back:
             self._given_back.append((owner, tokens))
 
     def _take(self, tokens: int) -> None:
-        """Fill free KV cache; the room that was freed first is used first."""
+        """Fills free KV cache; the room that was freed first is filled first."""
         self.kv_used += tokens
         while tokens > 0 and self._given_back:
             owner, left = self._given_back.popleft()
@@ -200,8 +213,8 @@ class Batch:
             tokens -= left
 
     def _reuse(self, sequence: Sequence, most_tokens: int) -> int:
-        """Take back what is left of a preempted sequence. Returns the tokens, which are whole blocks
-        and at most ``most_tokens``.
+        """Takes back what is left of a preempted sequence's KV cache. Returns the tokens: whole
+        blocks, and at most ``most_tokens``.
         """
         left = sum(tokens for owner, tokens in self._given_back if owner is sequence)
         hit = min(left, most_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
@@ -217,7 +230,7 @@ class Batch:
         return hit
 
     def _schedule(self) -> list[Chunk]:
-        """Hand out the step's token budget to prefills; returns their chunks."""
+        """Hands out the step's token budget to prefills. Returns their chunks."""
         budget = self.limits.max_num_batched_tokens
         if not self.limits.prefill_first:
             budget -= len(self.decoding)
@@ -229,10 +242,10 @@ class Batch:
             self.prefilling.append(sequence)
             reused = 0
             if sequence.preemptions:
-                reused = self._reuse(sequence, sequence.base - 1)
+                reused = self._reuse(sequence, sequence.prefill_tokens - 1)
             self.kv_used += reused
-            self._take(sequence.base - reused)
-            sequence.prefilled = reused or sequence.cached
+            self._take(sequence.prefill_tokens - reused)
+            sequence.prefilled_tokens = reused or sequence.cached_tokens
             if math.isnan(sequence.scheduled_s):  # it was not preempted before
                 sequence.scheduled_s = self.clock
             budget = self._give(sequence, budget, chunks)
@@ -246,41 +259,44 @@ class Batch:
         limits = self.limits
         running = len(self.decoding) + len(self.prefilling)
         has_slot = running < limits.max_num_seqs
-        has_kv = self.kv_used + sequence.base + running + 1 <= limits.kv_tokens
+        has_kv = self.kv_used + sequence.prefill_tokens + running + 1 <= limits.kv_tokens
         if not (has_slot and has_kv):
             return running == 0  # alone in an empty engine a request that was accepted always runs
-        return limits.chunked_prefill or sequence.base - sequence.cached <= budget
+        return limits.chunked_prefill or sequence.prefill_tokens - sequence.cached_tokens <= budget
 
     @staticmethod
     def _give(sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
-        """Add the next chunk of a prefill, as far as the token budget reaches. Returns what is left
+        """Adds the next chunk of a prefill, as far as the token budget reaches. Returns what is left
         of the budget.
         """
-        tokens = min(sequence.base - sequence.prefilled, budget)
+        tokens = min(sequence.prefill_tokens - sequence.prefilled_tokens, budget)
         if tokens > 0:
-            chunks.append(Chunk(sequence.prefilled, tokens))
-            sequence.prefilled += tokens
+            chunks.append(Chunk(sequence.prefilled_tokens, tokens))
+            sequence.prefilled_tokens += tokens
         return budget - tokens
 
     def _mixed_step(self, chunks: list[Chunk]) -> list[Sequence]:
-        """Run a step of decodes and prefill chunks; returns the sequences that finished."""
+        """Runs a step of decodes and prefill chunks. Returns the sequences that finished."""
         decodes_rest = self.limits.prefill_first and bool(self.decoding)
-        self.resting = len(self.decoding) if decodes_rest else 0
-        decodes = len(self.decoding) - self.resting
-        self.computed = decodes + sum(tokens for _, tokens in chunks)
+        self.skipped_decodes = len(self.decoding) if decodes_rest else 0
+        decodes = len(self.decoding) - self.skipped_decodes
+        self.computed_tokens = decodes + sum(tokens for _, tokens in chunks)
         if decodes:
-            step_s = self.costs.mixed(decodes, self.context, self.windowed, chunks)
+            step_s = self.costs.mixed(decodes, self.context_tokens, self.window_tokens, chunks)
         else:
             step_s = self.costs.mixed(0, 0, 0.0, chunks)
         self.clock += self._varied_s(step_s, 1)
         self._steps_since_look += _PROMPT_STEP
         if not decodes_rest:
             self.step += 1
-            self.context += decodes
+            self.context_tokens += decodes
             self._take(decodes)
         finished = self._finished()
         begun = []
-        while self.prefilling and self.prefilling[0].prefilled == self.prefilling[0].base:
+        while (
+            self.prefilling
+            and self.prefilling[0].prefilled_tokens == self.prefilling[0].prefill_tokens
+        ):
             sequence = self.prefilling.popleft()
             if self._first_token(sequence):
                 finished.append(sequence)
@@ -290,19 +306,21 @@ class Batch:
         return finished
 
     def _first_token(self, sequence: Sequence) -> bool:
-        """The prefill is done and gave a token; True when that was also the last one."""
-        remaining = sequence.output_tokens - sequence.emitted - 1
+        """Lets a sequence decode whose prefill is done and gave a token. Returns True when that token
+        was also its last one.
+        """
+        remaining = sequence.output_tokens - sequence.earlier_tokens - 1
         sequence.start_step = self.step
         if remaining <= 0:
-            self._give_back(sequence.base)
+            self._give_back(sequence.prefill_tokens)
             return True
         finish_step = self.step + remaining
         sequence.finish_step = finish_step
         if self.costs.window:
-            sequence.windowed = min(sequence.base + remaining / 2, self.costs.window)
-            self.windowed += sequence.windowed
+            sequence.window_tokens = min(sequence.prefill_tokens + remaining / 2, self.costs.window)
+            self.window_tokens += sequence.window_tokens
         self.decoding[sequence] = None
-        self.context += sequence.base
+        self.context_tokens += sequence.prefill_tokens
         if finish_step in self._finishing:
             self._finishing[finish_step].append(sequence)
         else:
@@ -311,12 +329,12 @@ class Batch:
         return False
 
     def _decode_steps(self, max_steps: int, until_s: float) -> list[Sequence]:
-        """Run steps of decodes alone, as ``advance`` says; returns the sequences that finished."""
+        """Runs steps of decodes alone, as ``advance`` says. Returns the sequences that finished."""
         count = len(self.decoding)
         interval = self.limits.recv_interval
-        self.computed = count
-        self.resting = 0
-        first_s, growth_s = self.costs.decode(count, self.context, self.windowed)
+        self.computed_tokens = count
+        self.skipped_decodes = 0
+        first_s, growth_s = self.costs.decode(count, self.context_tokens, self.window_tokens)
         steps_to_finish = self._finish_steps[0] - self.step
         steps_to_full_kv = (self.limits.kv_tokens - self.kv_used) // count
         steps = min(max_steps, steps_to_finish, steps_to_full_kv)
@@ -327,22 +345,22 @@ class Batch:
                 steps = min(steps, interval - self._steps_since_look)
         if steps > 1 and until_s < math.inf:
             due = _steps_in(max(0.0, until_s - self.clock), first_s, growth_s)
-            # So many steps vary by ``jitter * sqrt(due)`` of them: a jump ends three times that
-            # short of ``until_s``.
+            # With jitter, when ``due`` steps end varies by ``jitter * sqrt(due)`` steps. The jump
+            # ends three times that before ``until_s``, so that it is hardly ever too long.
             steps = min(steps, max(1, due - math.ceil(3 * self._jitter * math.sqrt(due))))
         steps_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)
         self.clock += self._varied_s(steps_s, steps)
         self.step += steps
         self._steps_since_look = (self._steps_since_look + steps - 1) % interval + 1
-        self.context += steps * count
+        self.context_tokens += steps * count
         self._take(steps * count)
         finished = self._finished()
         self._spread(finished, [])
         return finished
 
     def _varied_s(self, seconds: float, steps: int) -> float:
-        """How long so many steps last this time: log-normal around ``seconds``, each step by
-        itself.
+        """How long ``steps`` steps last this time, which take ``seconds`` on average: log-normal,
+        the jitter of each step independent of the others.
         """
         if not self._jitter:
             return seconds
@@ -352,7 +370,7 @@ class Batch:
         return seconds * math.exp(math.sqrt(variance) * self._normals.pop() - variance / 2)
 
     def _finished(self) -> list[Sequence]:
-        """Take the sequences that end with this step out of the batch."""
+        """Takes the sequences that end with this step out of the batch, and returns them."""
         step = self.step
         if not self._finish_steps or self._finish_steps[0] != step:
             return []
@@ -366,17 +384,17 @@ class Batch:
         return finished
 
     def instant_of(self, place: int, finished: list[Sequence]) -> float:
-        """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then
-        of ``finished``.
+        """When the token at ``place`` of the last step leaves. The sequences of ``decoding`` have
+        the first places, oldest first; those of ``finished`` follow.
         """
-        tokens = len(self.decoding) - self.resting + len(finished)
+        tokens = len(self.decoding) - self.skipped_decodes + len(finished)
         return self.clock + (place - (tokens - 1) / 2) * self.interval_s
 
     def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
-        """Note the instants of first and last tokens."""
+        """Notes the instants of the first tokens of ``begun`` and of the last ones of ``finished``."""
         if not finished and not begun:
             return
-        when_s = self.instant_of(len(self.decoding) - self.resting - len(begun), finished)
+        when_s = self.instant_of(len(self.decoding) - self.skipped_decodes - len(begun), finished)
         for index, sequence in enumerate(begun + finished):
             if math.isnan(sequence.first_token_s):  # it had none before a preemption either
                 sequence.first_token_s = when_s
@@ -385,23 +403,22 @@ class Batch:
             when_s += self.interval_s
 
     def _leave(self, sequence: Sequence, owner: Sequence | None = None) -> None:
-        """Take a sequence out of those that decode. ``owner``: as in ``_give_back``."""
-        context = sequence.base + self.step - sequence.start_step
+        """Takes a sequence out of those that decode. ``owner``: as in ``_give_back``."""
+        context_tokens = sequence.prefill_tokens + self.step - sequence.start_step
         del self.decoding[sequence]
         sequence.finish_step = _NEVER
-        self.context -= context
-        self._give_back(context, owner)
-        self.windowed -= sequence.windowed
+        self.context_tokens -= context_tokens
+        self._give_back(context_tokens, owner)
+        self.window_tokens -= sequence.window_tokens
 
 
 def refusal(limits: RankLimits, prompt_tokens: int, output_tokens: int) -> str | None:
-    """Why a request can never run, None when it can. ``Batch.submit`` takes only those that can."""
+    """Why a request can never run; None when it can. ``Batch.submit`` takes only those that can."""
     total = prompt_tokens + output_tokens
     if total > limits.max_model_len:
         return (
             f"This model's maximum context length is {limits.max_model_len} tokens. However, you "
-            f"requested {total} "
-            f"tokens ({prompt_tokens} in the prompt, {output_tokens} in the completion)."
+            f"requested {total} tokens ({prompt_tokens} in the prompt, {output_tokens} in the completion)."
         )
     if total > limits.kv_tokens:
         return f"The request needs {total} tokens of KV cache, the engine has {limits.kv_tokens}."

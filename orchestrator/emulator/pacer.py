@@ -1,5 +1,5 @@
-"""The batch in real time: runs the model one step ahead, then gives out its tokens, each at its
-stated instant.
+"""A batch in real time: each step of the model is computed ahead, and each of its tokens is written
+at the instant at which the model says that it leaves.
 """
 
 import asyncio
@@ -7,10 +7,17 @@ import math
 import time
 from collections.abc import Callable
 from itertools import accumulate, islice
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from orchestrator.base.timer import LoopTimer
 from orchestrator.emulator.batch import Batch, Sequence
+
+
+class PreparedToken(NamedTuple):
+    """The next token of a sequence, before it is due."""
+
+    payload: bytes  # empty: nothing is written
+    report_sent: bool  # ``Receiver.sent`` is to be called after it
 
 
 class Receiver(Protocol):
@@ -19,10 +26,8 @@ class Receiver(Protocol):
     @property
     def write(self) -> Callable[[bytes], None]: ...
 
-    def prepare(self, is_last: bool) -> tuple[bytes, bool]:
-        """The bytes of the next token, built while there is time, and whether ``sent`` must be
-        called after it.
-        """
+    def prepare(self, is_last: bool) -> PreparedToken:
+        """Builds the bytes of the next token while there is time."""
         ...
 
     def sent(self) -> None:
@@ -35,8 +40,8 @@ _BINS = 5000  # errors beyond 50 ms are counted in the last one
 
 
 class Lag:
-    """The emulator's own error, over its whole life: from a token's stated instant until the kernel
-    has its bytes.
+    """How late the emulator writes its tokens, over its whole life: from the instant at which a
+    token should leave until the kernel has its bytes.
     """
 
     def __init__(self) -> None:
@@ -54,7 +59,7 @@ class Lag:
             self._counts[min(int(late_s / _BIN_S), _BINS - 1)] += 1
 
     def quantile_s(self, share: float) -> float:
-        """Upper end of the bin (10 µs wide) that holds this share of all tokens."""
+        """The lateness, rounded up to 10 µs, that this share of all tokens did not exceed."""
         for bins, tokens in enumerate(accumulate(self._counts), start=1):
             if tokens >= share * self.tokens:
                 return bins * _BIN_S
@@ -73,8 +78,8 @@ class Lag:
         )
 
 
-# A sleeping process is woken 0.1 to 0.2 ms after its timer, so it is woken this much before and
-# looks at the clock.
+# A sleeping process wakes 0.1 to 0.2 ms after its timer. So the timer is set this much earlier, and
+# the rest of the time the process looks at the clock.
 _EARLY_S = 0.25e-3
 
 
@@ -89,22 +94,23 @@ class Pacer:
         loop: asyncio.AbstractEventLoop,
         stepped: Callable[[float, int, int], None] | None = None,
     ) -> None:
-        """``stepped`` is called for every step with its seconds, its computed tokens, and the
-        number of sequences that got a token and had one before.
+        """``stepped`` is called for every step with its duration in seconds, the number of tokens
+        that it computed, and the number of sequences that got a token but not their first one.
         """
         self.batch = batch
         self._stepped = stepped
         self.lag = Lag()
         self._timer = LoopTimer(loop, self._wake)
+        # what the next step writes: when, by which method, and the bytes
         self._due: list[tuple[float, Callable[[bytes], None], bytes]] = []
-        self._after: list[Receiver] = []
+        self._report_to: list[Receiver] = []  # whose ``sent`` is called after the next step
         self._running = False
         self._first_s = math.inf  # instant of the next step's first token; inf: none is prepared
 
     def submit(
         self, prompt_tokens: int, output_tokens: int, cached: int, owner: Receiver
     ) -> Sequence:
-        """Queue a request that arrived now."""
+        """Queues a request that arrived now."""
         sequence = self.batch.submit(time.monotonic(), prompt_tokens, output_tokens, cached, owner)
         if not self._running:
             self._running = True
@@ -112,17 +118,17 @@ class Pacer:
         return sequence
 
     def stall(self, seconds: float) -> None:
-        """Make the whole engine stand still."""
+        """Makes the whole engine stand still."""
         self.batch.clock += seconds
 
     def catch_up(self) -> None:
-        """Give out the tokens that are due; called before other work delays them."""
+        """Writes the tokens that are due. To be called before other work, which would delay them."""
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
 
     def _wake(self) -> None:
-        """Called by the timer. The timer of an event loop may be a fraction of a millisecond early:
-        then it is armed again.
+        """Called by the timer of the event loop. Where that is a fraction of a millisecond early,
+        it is set again.
         """
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
@@ -130,39 +136,40 @@ class Pacer:
             self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def close(self) -> None:
-        """Stop giving out tokens."""
+        """Stops writing tokens."""
         self._running = False
         self._first_s = math.inf
         self._timer.close()
 
     def _begin(self) -> None:
-        """Run the model through the next step, build its tokens and arm the timer."""
+        """Runs the model through the next step, builds its tokens and sets the timer."""
         batch = self.batch
         if batch.idle:
             self._running = False
             return
         decoding = len(batch.decoding)
         finished = batch.advance(max_steps=1)
-        going_on = list(islice(batch.decoding, batch.resting, None))
+        going_on = list(islice(batch.decoding, batch.skipped_decodes, None))
         self._due = []
-        self._after = []
+        self._report_to = []
         self._first_s = batch.instant_of(0, finished)
         for place, sequence in enumerate([*going_on, *finished]):
             receiver = cast(Receiver, sequence.owner)
-            payload, wants_call = receiver.prepare(is_last=place >= len(going_on))
-            if payload:
+            token = receiver.prepare(is_last=place >= len(going_on))
+            if token.payload:
                 due_s = self._first_s + place * batch.interval_s
-                self._due.append((due_s, receiver.write, payload))
-            if wants_call:
-                self._after.append(receiver)
+                self._due.append((due_s, receiver.write, token.payload))
+            if token.report_sent:
+                self._report_to.append(receiver)
         if self._stepped is not None:
             step_s = batch.clock - batch.began_s
-            self._stepped(step_s, batch.computed, decoding - batch.resting)
+            self._stepped(step_s, batch.computed_tokens, decoding - batch.skipped_decodes)
         self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def _fire(self) -> None:
-        """The step has ended: its tokens go out, the next one begins."""
-        self._first_s = math.inf  # what ends here lets other requests in: nothing is due meanwhile
+        """Ends the step: writes its tokens, and begins the next step."""
+        # a request that ends here lets others in, and ``catch_up`` then has nothing to do
+        self._first_s = math.inf
         lates_s = []
         clock = time.monotonic
         now_s = clock()
@@ -173,6 +180,6 @@ class Pacer:
             now_s = clock()
             lates_s.append(now_s - due_s)
         self.lag.add(lates_s)
-        for receiver in self._after:
+        for receiver in self._report_to:
             receiver.sent()
         self._begin()

@@ -181,7 +181,7 @@ def computed_tokens(serving: Serving, transfer: dict[str, Any] | None) -> int:
         app.handle(HttpRequest("POST", "/v1/completions", {}, fields), Recorder())
         (generation,) = app.active
         assert generation.sequence is not None
-        return 100 - generation.sequence.cached
+        return 100 - generation.sequence.cached_tokens
 
 
 def prefilled() -> OpenAICompletion:

@@ -106,7 +106,12 @@ def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
     assert [given_out[sequence] for sequence in sequences] == [
         sequence.output_tokens for sequence in sequences
     ]
-    assert (batch.kv_used, batch.context, batch.windowed, len(batch._given_back)) == (0, 0, 0, 0)
+    assert (batch.kv_used, batch.context_tokens, batch.window_tokens, len(batch._given_back)) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_a_request_alone_takes_a_prefill_and_a_step_per_further_token() -> None:
@@ -134,9 +139,11 @@ def test_an_idle_engine_starts_with_the_first_of_simultaneous_requests_alone(
         batch.advance(1)
     wave = [batch.submit(batch.clock, 100, 5) for _ in range(4)]
     batch.advance(1)
-    assert [sequence.prefilled for sequence in wave] == ([0, 0, 0, 0] if busy else [100, 0, 0, 0])
+    assert [sequence.prefilled_tokens for sequence in wave] == (
+        [0, 0, 0, 0] if busy else [100, 0, 0, 0]
+    )
     batch.advance(1)
-    assert [sequence.prefilled for sequence in wave] == [100] * 4
+    assert [sequence.prefilled_tokens for sequence in wave] == [100] * 4
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
@@ -147,7 +154,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
     for _ in range(2):
         batch.advance(1)
     # 99 a step: one token of the budget goes to the decode
-    assert (long.prefilled, batch.step) == (198, 3)
+    assert (long.prefilled_tokens, batch.step) == (198, 3)
     batch.advance(1)
     assert long.first_token_s == batch.clock
     assert short.tokens_at(batch.step) == 4
@@ -164,11 +171,17 @@ def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
         batch.submit(0, 2000, 5)
         batch.advance(1)
         assert len(batch.decoding) == 2
-    assert ([sequence.tokens_at(shared.step) for sequence in shared.decoding], shared.resting) == (
+    assert (
+        [sequence.tokens_at(shared.step) for sequence in shared.decoding],
+        shared.skipped_decodes,
+    ) == (
         [2, 1],
         0,
     )
-    assert ([sequence.tokens_at(first.step) for sequence in first.decoding], first.resting) == (
+    assert (
+        [sequence.tokens_at(first.step) for sequence in first.decoding],
+        first.skipped_decodes,
+    ) == (
         [1, 1],
         1,
     )
@@ -184,7 +197,7 @@ def test_new_requests_are_looked_for_at_intervals_and_after_every_prompt() -> No
     assert first.first_token_s == batch.clock  # it came to an idle engine
     batch.advance(3)
     late = batch.submit(batch.clock, 100, 50)
-    while not late.prefilled:
+    while not late.prefilled_tokens:
         batch.advance(1)
     assert first.tokens_at(batch.step) == 1 + 10
     batch.submit(batch.clock, 100, 50)
@@ -208,12 +221,12 @@ def test_prefills_that_go_first_lose_no_token_either(
     while not batch.idle:
         for sequence in batch.advance(max_steps=1):
             given_out[sequence] += 1
-        for sequence in list(batch.decoding)[batch.resting :]:
+        for sequence in list(batch.decoding)[batch.skipped_decodes :]:
             given_out[sequence] += 1
     assert [given_out[sequence] for sequence in sequences] == [
         sequence.output_tokens for sequence in sequences
     ]
-    assert (batch.kv_used, batch.context, batch.windowed) == (0, 0, 0)
+    assert (batch.kv_used, batch.context_tokens, batch.window_tokens) == (0, 0, 0)
 
 
 def test_without_chunks_a_prompt_waits_until_it_fits_the_budget_whole() -> None:
@@ -221,7 +234,7 @@ def test_without_chunks_a_prompt_waits_until_it_fits_the_budget_whole() -> None:
     first, second = batch.submit(0, 60, 1), batch.submit(0, 60, 1)
     batch.advance()
     assert first.first_token_s == batch.clock
-    assert second.prefilled == 0
+    assert second.prefilled_tokens == 0
 
 
 def test_no_more_than_max_num_seqs_run_at_once() -> None:
@@ -245,7 +258,7 @@ def computed(batch: Batch) -> int:
     tokens = 0
     while not batch.idle:
         batch.advance(1)
-        tokens += batch.computed
+        tokens += batch.computed_tokens
     return tokens
 
 
@@ -282,7 +295,7 @@ def test_room_that_was_given_back_first_is_taken_first() -> None:
 
 def test_cached_prompt_tokens_are_not_computed() -> None:
     cold, warm = Batch(a_replica()), Batch(a_replica())
-    slow, fast = cold.submit(0, 1000, 1), warm.submit(0, 1000, 1, cached=960)
+    slow, fast = cold.submit(0, 1000, 1), warm.submit(0, 1000, 1, cached_tokens=960)
     run(cold)
     run(warm)
     assert fast.first_token_s < slow.first_token_s / 2
@@ -302,7 +315,7 @@ def test_a_cancelled_request_frees_its_place_whatever_it_was_doing(steps: int) -
     run(batch)
     assert other.last_token_s == other.last_token_s
     assert sequence.last_token_s != sequence.last_token_s
-    assert (batch.kv_used, batch.context, batch.windowed) == (0, 0, 0)
+    assert (batch.kv_used, batch.context_tokens, batch.window_tokens) == (0, 0, 0)
     batch.cancel(other)  # finished long ago: no effect
 
 

@@ -33,8 +33,8 @@ class Client:
         self.at_s: list[float] = []
         self.ended = 0
 
-    def prepare(self, is_last: bool) -> tuple[bytes, bool]:
-        return b"token", is_last
+    def prepare(self, is_last: bool) -> module.PreparedToken:
+        return module.PreparedToken(b"token", report_sent=is_last)
 
     def write(self, data: bytes) -> None:
         self.at_s.append(self._clock.now_s)
