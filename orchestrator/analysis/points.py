@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from orchestrator.analysis.intervals import (
 )
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
-from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
+from orchestrator.analysis.slo import LimitValues, Verdicts, judge, judge_each, stored_values
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
@@ -54,10 +54,27 @@ from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
 RecordT = TypeVar("RecordT")
+ReadT = TypeVar("ReadT", covariant=True)
 # the figures in a reason; a replica's number is its name
 _FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
 # failures that say nothing of a deployment
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
+
+
+class _Readable(Protocol[ReadT]):
+    """A record that is read when it is needed."""
+
+    def read(self) -> ReadT: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordAtHand(Generic[RecordT]):
+    """A record that is in memory."""
+
+    record: RecordT
+
+    def read(self) -> RecordT:
+        return self.record
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +109,8 @@ class Repeat:
     verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
     attempts: int  # all attempts at this measurement, failed ones included
     requests: RequestTotals
-    _figures: _StoredRecord[Figures]
-    _engine_side: _StoredRecord[EngineSide | None]
+    _figures: _Readable[Figures]
+    _engine_side: _Readable[EngineSide | None]
     bounds: VerdictBounds | None = None
 
     @property
@@ -178,7 +195,7 @@ class StoredPoint:
 
     deployment: StoredDeployment
     repeats: tuple[Repeat, ...]
-    _figures: _StoredRecord[Figures]
+    _figures: _Readable[Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
 
     @property
@@ -313,6 +330,30 @@ class StoredPoint:
             return rate
         factor = self.model_error.tpot if self.model_error else math.nan
         return interval_of_model(rate.estimate, rate.estimate / factor, rate.estimate * factor)
+
+
+def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
+    """An attempt that counts, judged by one SLO. Raises InputError where a limit needs token_events
+    that are not there.
+    """
+    verdicts: tuple[Verdicts, ...] = ()
+    if attempt.status == "ok":
+        verdicts = (judge(stored_values(attempt), slo),)
+    return Repeat(
+        head=attempt.point,
+        output_tokens=Batches(np.asarray(attempt.batch_tokens), np.asarray(attempt.batch_s)),
+        verdicts=verdicts,
+        attempts=1,
+        requests=attempt.figures.requests,
+        _figures=_RecordAtHand(attempt.figures),
+        _engine_side=_RecordAtHand(attempt.engine_side),
+    )
+
+
+def point_of(deployment: StoredDeployment, repeats: Sequence[Repeat]) -> StoredPoint:
+    """The point of these repeats. Its pooled figures are those of the first repeat alone."""
+    figures = _RecordAtHand(repeats[0].figures)
+    return StoredPoint(deployment, tuple(repeats), figures)
 
 
 def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
@@ -535,9 +576,7 @@ class _AttemptColumns:
         return [next(verdicts_of_ok) if ok else () for ok in is_ok]
 
 
-def _pooled_figures(
-    store: Store, groups: Sequence[Sequence[Repeat]]
-) -> list[_StoredRecord[Figures]]:
+def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_Readable[Figures]]:
     """The pooled figures of each group; those that are not stored yet are computed."""
     ids_of_groups = [
         [(repeat.head.measurement_id, repeat.head.attempt_id) for repeat in group]
@@ -553,7 +592,7 @@ def _pooled_figures(
         rows_in_order.append(row_of_key[key])
     in_order = rows["figures"].take(pa.array(rows_in_order, pa.int64()))
     pooled_records = LazyRecords[Figures](in_order, Figures)
-    figures = []
+    figures: list[_Readable[Figures]] = []
     pooled_row = 0
     for group in groups:
         if len(group) > 1:

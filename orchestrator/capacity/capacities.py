@@ -524,7 +524,7 @@ def _levels_above(
     higher = [
         point for point in points if point.head.control == control and point.head.level > floor
     ]
-    failing = [point.head.level for point in higher if _is_shown_to_fail(point)]
+    failing = [point.head.level for point in higher if is_shown_to_fail(point)]
     ceiling = min(failing, default=math.inf)
     near: list[float] = []
     open_values: set[float] = set()
@@ -554,7 +554,7 @@ def _levels(control: str, values: Iterable[float]) -> list[Level]:
     return [_level(control, value) for value in sorted(values)]
 
 
-def _is_shown_to_fail(point: StoredPoint) -> bool:
+def is_shown_to_fail(point: StoredPoint) -> bool:
     """Whether such a level is too much: the engine broke, fell behind or answered noise, or too
     many requests missed a limit for chance.
     """

@@ -20,6 +20,7 @@ from typing import Any
 
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.dominance import leading_level
+from orchestrator.spec.load import Per
 
 # share of the level that a rival could hold, at which others are probed first: with 1, races of 24
 # took 30.2 engine starts instead of 27.7, for the same load (benchmarks/search/RESULTS.md)
@@ -31,12 +32,13 @@ FURTHEST = 2.0
 @dataclass(frozen=True, slots=True)
 class Entrant:
     """One deployment. It is compared with others of its ``group``, by levels divided by
-    ``divisor``.
+    ``divisor``, which is what it takes of ``per``.
     """
 
     group: Hashable
     divisor: float
     settings: Mapping[str, Any] = field(default_factory=dict)
+    per: Per = "gpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,6 +252,10 @@ class Capacity:
             reaches[tier.slo.name] = 0.0 if is_over else tier.state.reach
         return reaches
 
+    def over(self) -> set[str]:
+        """Names of the SLOs for which nothing more is asked, whatever rivals hold."""
+        return {tier.slo.name for tier in self._tiers if self._ended or tier.is_over(self._starts)}
+
     def asking(self) -> set[str]:
         """Names of the SLOs for which a level is wanted now. The others are over, dominated, or wait
         for rivals.

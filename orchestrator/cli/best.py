@@ -95,7 +95,7 @@ def best(
         parse_prices,
     )
     from orchestrator.report.text import echo, output_width
-    from orchestrator.report.words import experiment_notes, without_limits_text
+    from orchestrator.report.words import decided_notes, experiment_notes, without_limits_text
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 
@@ -124,6 +124,8 @@ def best(
         for judged in with_limits
         if not judged.slos
     ]
+    for stored in stored_experiments:
+        notes += decided_notes(stored)
     for judged in ranked.experiments:
         notes += experiment_notes(
             judged.experiment, judged.points, judged.unanswered, judged.ranked_apart

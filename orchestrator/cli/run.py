@@ -17,13 +17,14 @@ from orchestrator.base.errors import InputError
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.spec.load import MOST_CLIENTS, parse_duration
+from orchestrator.spec.load import MOST_CLIENTS, counted, parse_duration
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
     from orchestrator.sweep.state import MeasurementCounts, SweepReport
 
+WITHIN = 0.05  # how precisely --until decided decides
 NOTHING_RUNS = (
     "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
 )
@@ -32,6 +33,7 @@ EXAMPLES = """
 Examples:
   orchestrator run experiments/quickstart.yaml --results results/
   orchestrator run experiments/quickstart.yaml --results results/ --address local
+  orchestrator run experiments/quickstart.yaml --results results/ --until decided --within 10%
   orchestrator run plan.json --results s3://bucket/sweeps --address auto
   orchestrator run experiments/llama70b-parallelism.yaml --results s3://bucket/sweeps --shortlist 8
   ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
@@ -41,6 +43,11 @@ was measured; a second one ends the program at once.
 
 An experiment can have one active run per results URI; a second one is refused. `orchestrator status URI` shows it, and
 `orchestrator stop URI` ends it.
+
+--until decided ends the sweep as soon as nothing that is left to measure can change which deployment is best by more
+than --within, under every SLO of the file and for every workload. What decides is what was measured: no level above one
+that was shown to fail, no search above it, nothing about a deployment that was not measured. The same command without
+--until goes on.
 
 What was disturbed, or slowed down by the network or the clients, is measured again by the next run (--again).
 
@@ -57,6 +64,20 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _within(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """A share such as ``5%`` or ``0.05``."""
+    if text is None:
+        return None
+    is_percent = text.rstrip().endswith("%")
+    try:
+        share = float(text.rstrip().removesuffix("%")) / (100 if is_percent else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise click.BadParameter(f"{text!r} is not a share like 5% or 0.05")
+    return share
 
 
 @click.command(epilog=EXAMPLES)
@@ -119,6 +140,17 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
     ),
 )
 @click.option(
+    "--until",
+    type=click.Choice(["decided"]),
+    help="decided: end once nothing left to measure can change which deployment is best.",
+)
+@click.option(
+    "--within",
+    callback=_within,
+    metavar="SHARE",
+    help=f"With --until decided: by more than this share. Default: {100 * WITHIN:g}%.",
+)
+@click.option(
     "--no-report", is_flag=True, help="Write no page (report.html) beside the results at the end."
 )
 @shortlist_options
@@ -135,6 +167,8 @@ def run(
     store_s: float,
     retry_failed: bool,
     most_again: int,
+    until: str | None,
+    within: float | None,
     no_report: bool,
     shortlist_size: int | None,
     simulated: str | None,
@@ -159,6 +193,7 @@ def run(
         click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
         return 3
     check_answers(results_uri)
+    decided_within = _decided_within(plan, until, within)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.cluster.open_cluster import open_cluster
@@ -207,6 +242,7 @@ def run(
                 retry_failed=retry_failed,
                 most_nodes=max_nodes or math.inf,
                 most_again=most_again,
+                decided_within=decided_within,
                 stop=stop,
             )
             active.tell = context.tell
@@ -231,6 +267,26 @@ def refuse_simulated(store: Store) -> None:
             f"{store.uri} has simulated results of {store.experiment!r}, and measured ones do not "
             "stand beside them; give another --results URI"
         )
+
+
+def _decided_within(plan: Plan, until: str | None, within: float | None) -> float | None:
+    """The precision at which the sweep may end early; None: it measures everything. Raises
+    UsageError where nothing can be decided.
+    """
+    if until is None:
+        if within is not None:
+            raise click.UsageError("--within says how precisely --until decided decides: give both")
+        return None
+    if not plan.slos:
+        raise click.UsageError(
+            "--until decided needs limits to rank by: slos: {interactive: {ttft: 500ms}}"
+        )
+    if any(slo.agreement is not None for slo in plan.slos):
+        raise click.UsageError(
+            "--until decided cannot decide under limits on agreement, which all deployments' "
+            "answers are needed for"
+        )
+    return WITHIN if within is None else within
 
 
 def is_whole(counts: MeasurementCounts) -> bool:
@@ -331,6 +387,9 @@ def _summary(report: SweepReport, store: Store) -> str:
         parts.append(f"{counts.refused} failed before (--retry-failed tries them again)")
     if counts.kept:
         parts.append(f"{counts.kept} stay spoilt (--again N)")
+    if report.decided_early is not None:
+        deployments = counted(report.decided_early.deployments, "deployment")
+        parts.append(f"{deployments} not measured to the end, which cannot be best")
     if report.left:
         parts.append(f"interrupted with {report.left} left: run the same command again to continue")
     time_text = f"{report.wall_s:.0f} s in all"

@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.results.events import Event
+from orchestrator.results.events import Event, standing_key
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
@@ -40,6 +40,7 @@ WIDEST_BAR = 60  # of the bar over all measurements
 # without a terminal: how often a phase that goes on is logged again
 STILL_S, LOAD_STILL_S = 60.0, 10.0
 MOST_LINES = 4  # of the terminal, for one sentence
+MOST_STANDINGS = 4  # of the terminal
 MOST_DETAIL = 100  # characters of what an engine says
 
 
@@ -79,6 +80,8 @@ class LiveSweep:
         self._failed = 0
         self._end_s: float | None = None  # when the sweep is expected to end
         self._idle_since_s: float | None = None  # since when all launches only wait
+        # what is known of the answer, by what it is about
+        self._standings: dict[str, Event] = {}
         self._over = threading.Event()
         self._live = Live(
             get_renderable=self._render, console=console, refresh_per_second=2, transient=True
@@ -147,6 +150,8 @@ class LiveSweep:
             self._idle_since_s = None
 
     def _event(self, event: Event) -> Text | None:
+        if event.kind == "standing":
+            return self._standing(event)
         is_outcome = event.kind in ("measured", "failed")
         if event.kind == "sweep":
             self._total = int(event.data.get("total", 0))
@@ -163,6 +168,19 @@ class LiveSweep:
         if self._total and is_outcome:
             line.append(f"  [{self._ended}/{self._total}{self._left()}]")
         return line
+
+    def _standing(self, event: Event) -> Text | None:
+        """A terminal always shows the last one; elsewhere it is a line where another deployment
+        leads, or fewer can still beat it.
+        """
+        key = standing_key(event)
+        before = self._standings.get(key)
+        self._standings[key] = event
+        if self._console.is_terminal:
+            return None
+        if before is not None and _who_leads(before) == _who_leads(event):
+            return None
+        return Text(f"{_clock()} {event.text}")
 
     def _count_outcome(self, event: Event) -> None:
         self._ended += 1
@@ -205,6 +223,9 @@ class LiveSweep:
             if self._total:
                 share = self._ended / self._total
                 lines += [self._head(), Text(_bar(share, min(WIDEST_BAR, width)))]
+            standings = list(self._standings.values())
+        for event in standings[:MOST_STANDINGS]:
+            lines += _wrapped(event.text, 0, width)
         for shown in phases:
             if shown.is_occupied:
                 lines += _wrapped(_still(shown, now_s), len(shown.phase.deployment), width)
@@ -222,6 +243,11 @@ class LiveSweep:
 def live_load() -> LiveSweep:
     """The live display of ``load``."""
     return LiveSweep(Console(stderr=True), LOAD_STILL_S)
+
+
+def _who_leads(event: Event) -> tuple[object, object]:
+    """What an event of kind ``standing`` says, without its figures."""
+    return event.data.get("leader"), event.data.get("rivals")
 
 
 def _clock() -> str:

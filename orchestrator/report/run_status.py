@@ -28,6 +28,10 @@ def _lines(document: RunDocument) -> Iterator[str]:
             "is kept"
         )
     yield f"  {_progress(document)}"
+    for standing in record.standings.values():
+        yield f"  {standing}"
+    if record.decided:
+        yield f"  {record.decided}"
     yield from _deployments(document)
     if record.events:
         yield "  last events"

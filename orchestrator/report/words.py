@@ -36,6 +36,7 @@ from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.selection import RankedApart, UnansweredSlo
 from orchestrator.results.records import LaunchRow, PointHead
+from orchestrator.results.runs import Runs
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import UNITS, Level, Slo, counted, format_duration, load_text
 from orchestrator.spec.settings import NO_HARDWARE
@@ -558,6 +559,14 @@ def _note_text(note: Note, point: StoredPoint) -> str:
 
 
 # Notes on an experiment
+
+
+def decided_notes(experiment: StoredExperiment) -> list[str]:
+    """What its last run did not measure because the ranking was decided."""
+    records = [record for record, _ in Runs(experiment.store.uri, experiment.name).all()]
+    if not records or not records[-1].decided:
+        return []
+    return [f"{experiment.name}: {records[-1].decided}; run it without --until to measure all"]
 
 
 def experiment_notes(

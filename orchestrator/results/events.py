@@ -60,6 +60,12 @@ KINDS = {
         "what a search knows after a probe: per SLO `claim`, `low`, `high` (null: no level "
         "fails), `status`"
     ),
+    "standing": (
+        "what is known of the answer after a point, per workload and SLO: the `leader` with its "
+        "figures, and how many of the `deployments` can still beat it (`rivals`)"
+    ),
+    "set_aside": "a deployment is not measured further: it can no longer be best (`--until decided`)",
+    "decided": "the ranking is decided (`--until decided`): how much was not measured to the end",
     "gives_way": (
         "a launch ends so that others may run: others of its race, or all until it is known what "
         "they leave of the budget"
@@ -106,6 +112,12 @@ class Event:
             text=self.text,
             data_json=json.dumps(dict(self.data)) if self.data else None,
         )
+
+
+def standing_key(event: Event) -> str:
+    """What an event of kind ``standing`` is about: a later one with the same key replaces it."""
+    parts = [str(event.data.get(name, "")) for name in ("workload", "slo", "model", "hardware")]
+    return " ".join(parts)
 
 
 Listener = Callable[[Event | Phase], None]  # called from several threads

@@ -26,7 +26,7 @@ from pydantic import Field, TypeAdapter
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redact
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.events import Event, Listener
+from orchestrator.results.events import Event, Listener, standing_key
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import RUN_RECORD, Retry
@@ -105,6 +105,10 @@ class RunRecord:
     left_s: float | None = None  # last estimate of the remaining time
     deployments: dict[str, DeploymentProgress] = field(default_factory=dict)
     events: list[EventNote] = field(default_factory=list)  # the last ones, oldest first
+    # what is known of the answer, a sentence for each workload and SLO; and where the run ended
+    # because it was decided, how much was not measured
+    standings: dict[str, str] = field(default_factory=dict)
+    decided: str = ""
 
     @classmethod
     def of_this_process(cls) -> RunRecord:
@@ -155,6 +159,9 @@ class RunRecord:
         if isinstance(item, Phase) and item.deployment == SWEEP:
             self.says = f"{item.name} {item.detail}".strip()
             return
+        if isinstance(item, Event) and item.kind == "standing":
+            self.standings[standing_key(item)] = item.text
+            return
         if isinstance(item, Event):
             self._count(item)
             note = EventNote(item.unix_ns, item.kind, item.deployment, item.text)
@@ -185,6 +192,8 @@ class RunRecord:
             self.measured += 1
         elif event.kind == "failed":
             self.failed += 1
+        elif event.kind == "decided":
+            self.decided = event.text
         if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
             left = int(event.data.get("left", 0))
             self.total = max(self.total, self.measured + self.failed + left)

@@ -23,7 +23,14 @@ def race_of(plan: Plan) -> Race | None:
     searching_load = next((load for load in plan.loads if load.searches), None)
     if searching_load is None:
         return None
-    objective = searching_load.objective
+    entrants = entrants_of(plan, searching_load.objective)
+    return Race(entrants, full_grid=not searching_load.races)
+
+
+def entrants_of(plan: Plan, objective: Per | None) -> dict[str, Entrant]:
+    """The deployments that ``best`` would compare, by id; those without a divisor, as of a price
+    that is not known, are missing.
+    """
     entrants: dict[str, Entrant] = {}
     for group, deployments in plan.groups(objective or "gpu").items():
         have_devices = all(deployment.devices for deployment in deployments)
@@ -33,8 +40,8 @@ def race_of(plan: Plan) -> Race | None:
             if divisor:
                 hardware = deployment.hardware.name
                 settings = {"hardware": hardware, **deployment.settings.model_dump()}
-                entrants[deployment.id] = Entrant(group, divisor, settings)
-    return Race(entrants, full_grid=not searching_load.races)
+                entrants[deployment.id] = Entrant(group, divisor, settings, per)
+    return entrants
 
 
 def shortlist_of(plan: Plan, race: Race | None, priority: Mapping[str, float]) -> Shortlist:

@@ -23,10 +23,13 @@ from orchestrator.cluster.protocol import Cluster
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.phases import Phase, PhaseName
+from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.sweep.admission import Spending
 from orchestrator.sweep.breakers import Breakers
+from orchestrator.sweep.deployment_work import DeploymentWork
+from orchestrator.sweep.forming_answer import FormingAnswer
 from orchestrator.sweep.last_events import commit_events
 from orchestrator.sweep.node_events import ClusterWithEvents
 from orchestrator.sweep.state import SweepState, cost_of, used_up
@@ -45,7 +48,7 @@ class SweepContext:
     ``listener``: hears events and phases, from several threads. ``stop``: is set when the user ends
     the sweep. ``retry_failed``: also make the measurements that failed before with a wrong
     configuration. ``most_again``: how often a spoilt measurement is made again. ``most_nodes``: see
-    ``admission``.
+    ``admission``. ``decided_within``: see ``FormingAnswer``.
     """
 
     plan: Plan
@@ -57,6 +60,7 @@ class SweepContext:
     retry_failed: bool = False
     most_nodes: float = math.inf
     most_again: int = MOST_AGAIN
+    decided_within: float | None = None
     clock: Clock = field(default_factory=Clock)
     state: SweepState = field(default_factory=SweepState)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -71,6 +75,7 @@ class SweepContext:
         self._shown: set[str] = set()  # labels under which something is shown
         self.node_events = ClusterWithEvents(self.cluster, self.tell)
         self.cluster = self.node_events
+        self.answer = FormingAnswer(self.plan, self.decided_within)
         self.breakers = Breakers(self.clock.now_s, self.tell)
         self._storage = self.store.patience
         self._storage.attach(
@@ -113,6 +118,11 @@ class SweepContext:
         limit = f"waits up to {phase.total_s:g} s for others"
         text = f"there is no room for {phase.detail} now: {limit}"
         self.tell(Event("waiting", text, phase.deployment))
+
+    def tell_standing(self, work: DeploymentWork, committed: Committed) -> None:
+        """Tell which deployment leads after a measurement, and how many can still beat it."""
+        for lead in self.answer.note(work, committed):
+            self.tell(self.answer.event(lead))
 
     def take_events(self) -> list[Event]:
         """The events since the last call, for the launch that stores them."""

@@ -189,10 +189,23 @@ class DeploymentWork:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does
         not search for one.
         """
+        search = self.search_of(workload)
+        return search.claims() if search is not None else {}
+
+    def search_of(self, workload: str) -> Capacity | None:
+        """The search for its capacity under a workload; None: its strategy is another one, or it
+        was given up.
+        """
         for search in self._searches:
-            if search.load.workload.name == workload and search.capacity is not None:
-                return search.capacity.claims()
-        return {}
+            if search.load.workload.name == workload:
+                return search.capacity
+        return None
+
+    def open_levels(self, workload: str) -> frozenset[Level]:
+        """The levels of a workload with measurements that are left, as far as is known now."""
+        return frozenset(
+            what.point.level for what in self._open if what.point.workload.name == workload
+        )
 
     @property
     def stage(self) -> WorkStage:

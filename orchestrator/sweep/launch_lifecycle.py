@@ -231,9 +231,11 @@ class LaunchLifecycle:
             self._advance(LaunchEvent.LOAD_ENDED)
 
     def _must_leave_nodes(self, following: NextMeasurement) -> bool:
-        """Whether the launch must end for the sake of others, or because of the budget. It tells
-        the user why.
+        """Whether the launch must end: its deployment need not be measured further, others are to
+        be probed first, or the budget is used up. It tells the user why.
         """
+        if not self._context.answer.needs(self._deployment.id):
+            return True  # the sweep tells of it
         if self._outlook.should_yield(self._work):
             self._work.yield_to_others()
             self._tell(
@@ -380,6 +382,7 @@ class LaunchLifecycle:
             self._context.breakers.measured(self._nodes)
         if failure is None or not self._work.count_failure(key, failure):
             close(self._context, self._outlook, self._work, committed, failure)
+            self._context.tell_standing(self._work, committed)
         else:
             self._tell("retry", f"{failure.kind}: {failure.sentence}", key)
         if failure is not None and failure.kind is FailureKind.CLIENT_LOST:
@@ -440,6 +443,7 @@ def give_up(
             )
             committed = commit_attempt(context.store, record)
             close(context, outlook, work, committed, failure, given_up=True)
+            context.tell_standing(work, committed)
         work.drop()
     except Exception as error:
         leave_out(context, work, f"rows that say why cannot be stored ({error})", "row_lost")

@@ -37,6 +37,18 @@ class MeasurementCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class DecidedEarly:
+    """What a sweep did not measure to the end because it can no longer be best.
+
+    ``is_decided``: no deployment can be better than the best by more than the precision.
+    """
+
+    deployments: int
+    measurements: int
+    is_decided: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """How a sweep ended."""
 
@@ -45,6 +57,7 @@ class SweepReport:
     # share of wall_s in which no engine started, nothing was measured and nothing was waited for
     overhead: float
     left: int = 0  # measurements not done because the user stopped the sweep
+    decided_early: DecidedEarly | None = None  # None: nothing was
 
     @property
     def interrupted(self) -> bool:

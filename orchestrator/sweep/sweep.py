@@ -9,7 +9,7 @@ import math
 import re
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.analysis.points import complete
@@ -44,7 +44,8 @@ from orchestrator.sweep.engine_start import store_launch
 from orchestrator.sweep.launch_lifecycle import LaunchLifecycle, give_up, leave_out
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
-from orchestrator.sweep.state import SweepReport, cost_of, left_of
+from orchestrator.sweep.state import DecidedEarly, SweepReport, cost_of, left_of
+from orchestrator.sweep.words import decided_words
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
@@ -141,6 +142,7 @@ class Sweep:
         skipped = self._state.counts.skipped
         text = f"{counted(total, 'measurement')} to do, {skipped} already done"
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
+        self._tell_standings()
         context.cluster.watch(self._tell_silence, context.stop)
         self._show(SweepStep.CHECK_NODES)
         if total:
@@ -156,7 +158,7 @@ class Sweep:
             self._show(SweepStep.ENDED)
         wall_s = self._clock.now_s() - began_s
         overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
-        return SweepReport(self._state.counts, wall_s, overhead, left)
+        return SweepReport(self._state.counts, wall_s, overhead, left, self._decided_early())
 
     # --- what a launch asks about the others: see ``Outlook``
 
@@ -216,6 +218,12 @@ class Sweep:
     def _show(self, step: SweepStep) -> None:
         self._context.tell(Phase(SWEEP, step))
 
+    def _tell_standings(self) -> None:
+        """Tell what earlier sweeps showed."""
+        for lead in self._context.answer.leads():
+            if lead.leader is not None:
+                self._context.tell(self._context.answer.event(lead))
+
     def _tell_silence(self, text: str) -> None:
         self._context.tell(Event("cluster_silent", text))
 
@@ -254,6 +262,8 @@ class Sweep:
         ]
         for work in works:  # after all exist: each sees what others hold
             work.follow_race()
+        self._context.answer.enter(works, store)
+        for work in works:
             self._state.count(skipped=work.skipped, refused=work.refused)
             if work.refused:
                 self._tell_refused(work)
@@ -322,6 +332,7 @@ class Sweep:
                 self._changed.clear()
                 self._take_ended()
                 self._follow_race()
+                self._follow_answer()
                 self._keep_to_budget()
                 self._admit()
                 if self._queued or self._launched:
@@ -330,6 +341,7 @@ class Sweep:
                 self._context.tell(
                     Event("stopping", "stopping: engines are ended, what is complete is kept")
                 )
+            self._tell_decided()
             # raises where rows are missing because the storage was given up
             self._context.may_start()
         finally:
@@ -386,9 +398,50 @@ class Sweep:
         reopened: dict[str, DeploymentWork] = {}
         for name, work in self._idle.items():
             work.follow_race()
-            if work.left:
+            if work.left and self._context.answer.needs(name):
                 reopened[name] = work
         return reopened
+
+    def _follow_answer(self) -> None:
+        """Take deployments out of the queue that need not be measured further, and put those back
+        that must be after all.
+        """
+        answer = self._context.answer
+        if answer.within is None:
+            return
+        not_needed = {name: work for name, work in self._queued.items() if not answer.needs(name)}
+        needed = {
+            name: work for name, work in self._idle.items() if work.left and answer.needs(name)
+        }
+        if not (not_needed or needed):
+            return
+        self._queued = _without(self._queued, not_needed) | needed
+        self._idle = _without(self._idle, needed) | not_needed
+        for work in not_needed.values():
+            self._withdraw_launch(work)
+            if answer.is_decided:  # that is told once, at the end
+                continue
+            text = f"it is not measured further: it cannot be best by more than {100 * answer.within:g} %"
+            self._context.tell(Event("set_aside", text, work.deployment.label))
+        self._order()
+
+    def _decided_early(self) -> DecidedEarly | None:
+        """What was not measured because it can no longer be best."""
+        answer = self._context.answer
+        left = [work.left for work in self._idle.values() if work.left]
+        if answer.within is None or not left or self._context.stop.is_set():
+            return None
+        return DecidedEarly(len(left), sum(left), answer.is_decided)
+
+    def _tell_decided(self) -> None:
+        """Tell what was not measured because it can no longer be best."""
+        early = self._decided_early()
+        within = self._context.answer.within
+        if early is None or within is None:
+            return
+        data = {"within": within, **asdict(early)}
+        text = decided_words(early, within)
+        self._context.tell(Event("decided", text, data=data))
 
     def _withdraw_launch(self, work: DeploymentWork) -> None:
         """Withdraw the queued launch of a deployment, because nothing is left to measure."""
@@ -565,6 +618,7 @@ class Sweep:
         if others and not shortlist.left:
             for name in others:
                 self._refuse(name).drop()
+                self._context.answer.leave_out(name)
             number = counted(len(others), "deployment")
             text = f"not started: {number}, since max_deployments allows no more"
             self._context.tell(Event("not_started", text, data={"deployments": len(others)}))

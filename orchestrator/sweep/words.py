@@ -14,12 +14,14 @@ from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level, Slo, Workload, load_text
+from orchestrator.spec.load import Level, Per, Slo, Workload, counted, load_text
 
 if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
+    from orchestrator.capacity.standing import Lead, Standing
     from orchestrator.load.point import LoadPoint
-    from orchestrator.plan.model import Point
+    from orchestrator.plan.model import Deployment, Point
+    from orchestrator.sweep.state import DecidedEarly
 
 
 def level_words(point: LoadPoint | Point) -> str:
@@ -98,6 +100,59 @@ def _probed_words(control: str, claim: Claim) -> Iterator[str]:
         yield f"fails {load_text(control, claim.high)}"
     else:
         yield "none fails yet"
+
+
+def standing_words(lead: Lead, leader: Deployment | None, per: Per) -> str:
+    """``tp=2 leads: 402 tok/s per GPU (391 to 410) at 8 req/s; 3 of 24 can still beat it``. ``per``:
+    what throughput is divided by.
+    """
+    if leader is None:
+        return f"nothing holds yet; {lead.rivals} of {lead.deployments} deployments still may"
+    others = "no other can beat it"
+    if lead.rivals:
+        others = f"{lead.rivals} of {lead.deployments} can still beat it"
+    elif lead.deployments == 1:
+        others = "there is no other"
+    unit = _UNITS[per]
+    if per == "gpu" and leader.hardware.is_cpu:
+        unit = "tok/s per core"
+    return f"{leader.label} leads: {_lead_text(lead.standing, unit)}; {others}"
+
+
+def _lead_text(standing: Standing, unit: str) -> str:
+    """What the leader holds, and its interval."""
+    assert standing.level is not None
+    control = standing.level.control
+    parts: list[str] = []
+    if standing.claim is not None:
+        parts.append(f"holds {load_text(control, standing.claim)}")
+    if standing.estimate is not None:
+        parts.append(estimate_words(control, standing.estimate))
+    if standing.throughput is not None:
+        tokens = standing.throughput
+        interval = f"{_figure(tokens.lower)} to {_figure(tokens.upper)}"
+        figure = f"{_figure(tokens.estimate)} {unit} ({interval})"
+        where = "" if parts else f" at {load_text(control, standing.level.value)}"
+        parts.append(f"{figure}{where}")
+    return ", ".join(parts)
+
+
+def _figure(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+_UNITS: dict[Per, str] = {"gpu": "tok/s per GPU", "usd": "tokens/USD", "deployment": "tok/s"}
+
+
+def decided_words(early: DecidedEarly, within: float) -> str:
+    """``decided within 5 %: 3 deployments not measured to the end (12 measurements left)``."""
+    deployments = counted(early.deployments, "deployment")
+    left = counted(early.measurements, "measurement")
+    decided = f"decided within {100 * within:g} %"
+    if not early.is_decided:  # as where what counts must be measured again
+        decided = f"not yet {decided}"
+    return f"{decided}: {deployments} not measured to the end ({left} left)"
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:

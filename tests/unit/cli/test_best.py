@@ -10,6 +10,8 @@ import click
 import pytest
 
 from orchestrator.base.errors import InputError
+from orchestrator.results.events import Event
+from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.test_current import planned, run
@@ -107,3 +109,15 @@ def test_a_ranking_of_nothing_that_was_measured_is_status_3(tmp_path: Path) -> N
     done = invoke("best", store.uri)
     assert done.status == 3
     assert "nothing that the plan asks for here is measured yet" in done.stdout
+
+
+def test_what_a_run_left_out_because_it_was_decided_is_noted(store: Store) -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("decided", "decided within 5 %: 2 deployments not measured to the end"))
+    record.state = "ended"
+    Runs(store.uri, "exp").put(record.run_id, record.to_json())
+    said = "decided within 5 %: 2 deployments not measured to the end; run it without --until"
+    assert said in invoke("best", store.uri).stderr
+    later = RunRecord.of_this_process()
+    Runs(store.uri, "exp").put(later.run_id, later.to_json())
+    assert said not in invoke("best", store.uri).stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import click
 import pytest
 
 from orchestrator.base.errors import InputError
@@ -14,9 +15,10 @@ from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.state import MeasurementCounts, SweepReport
+from orchestrator.sweep.state import DecidedEarly, MeasurementCounts, SweepReport
 from tests.unit.cli.commands import Done, invoke
 
+DECIDED_10 = ["--until", "decided", "--within", "10%"]
 RUNS = "{engine: emulator, max_num_seqs: 8}"
 IMPOSSIBLE = "{engine: emulator, extra_args: {--no: true}}"
 FILE = """
@@ -151,6 +153,56 @@ def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
         " 4 failed before (--retry-failed tries them again), 5 stay spoilt (--again N),"
         " interrupted with 6 left: run the same command again to continue"
     )
+
+
+def test_the_summary_says_what_need_not_be_measured() -> None:
+    report = SweepReport(
+        MeasurementCounts(measured=3), 1.0, 0.0, decided_early=DecidedEarly(2, 7, True)
+    )
+    assert "2 deployments not measured to the end, which cannot be best" in summary(report)
+
+
+@pytest.mark.parametrize(
+    ("slos", "options", "reason"),
+    [
+        ("", ["--until", "decided"], "needs limits to rank by"),
+        ("slos: {fast: {ttft: 1s}}", ["--within", "5%"], "give both"),
+        ("slos: {fast: {ttft: 1s, agreement: 0.9}}", ["--until", "decided"], "agreement"),
+        ("slos: {fast: {ttft: 1s}}", ["--until", "decided", "--within", "5 percent"], "a share"),
+        ("slos: {fast: {ttft: 1s}}", ["--until", "decided", "--within", "-1%"], "a share"),
+        ("slos: {fast: {ttft: 1s}}", ["--until", "done"], "decided"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(
+    tmp_path: Path, slos: str, options: list[str], reason: str
+) -> None:
+    file = write_file(tmp_path, RUNS)
+    file.write_text(file.read_text() + slos)
+    with pytest.raises(click.UsageError, match=reason):
+        invoke("run", str(file), "--results", str(tmp_path / "to"), *options)
+    assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "within"), [([], None), (["--until", "decided"], 0.05), (DECIDED_10, 0.1)]
+)
+def test_the_precision_of_a_decision_is_five_percent_or_as_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], within: float | None
+) -> None:
+    asked: list[float | None] = []
+
+    def sweep(context: SweepContext) -> SimpleNamespace:
+        asked.append(context.decided_within)
+        report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
+        return SimpleNamespace(run=lambda: report)
+
+    cluster = SimpleNamespace(note="", close=lambda: None)
+    monkeypatch.setattr("orchestrator.cluster.open_cluster.open_cluster", lambda *_: cluster)
+    monkeypatch.setattr("orchestrator.sweep.sweep.Sweep", sweep)
+    file = write_file(tmp_path, RUNS)
+    file.write_text(file.read_text() + "slos: {fast: {ttft: 1s}}")
+    invoke("run", str(file), "--results", str(tmp_path / "to"), *options)
+    assert asked == [within]
 
 
 PREDICTED = """

@@ -225,3 +225,31 @@ def test_a_log_says_each_minute_who_is_waited_for_now(monkeypatch: pytest.Monkey
         "vllm: waiting 61 s: host vm is held by x",
         "vllm: waiting 3 min: host vm is held by y",
     ]
+
+
+def standing(leader: str, rivals: int, tokens: int, workload: str = "chat") -> Event:
+    text = f"{leader} leads: {tokens} tok/s; {rivals} of 3 can still beat it"
+    data = {"workload": workload, "slo": "fast", "leader": leader, "rivals": rivals}
+    return Event("standing", text, data=data)
+
+
+def test_a_log_says_when_another_one_leads_or_fewer_can_beat_it() -> None:
+    assert logged(
+        standing("a", 2, 400),
+        standing("a", 2, 410),
+        standing("a", 1, 410),
+        standing("b", 1, 500),
+    ) == [
+        "a leads: 400 tok/s; 2 of 3 can still beat it",
+        "a leads: 410 tok/s; 1 of 3 can still beat it",
+        "b leads: 500 tok/s; 1 of 3 can still beat it",
+    ]
+
+
+def test_a_terminal_shows_who_leads_now() -> None:
+    assert shown(
+        80, standing("a", 2, 400), standing("b", 1, 500), standing("a", 2, 9, "batch")
+    ) == [
+        "b leads: 500 tok/s; 1 of 3 can still beat it",
+        "a leads: 9 tok/s; 2 of 3 can still beat it",
+    ]

@@ -63,3 +63,20 @@ def test_secrets_and_terminal_sequences_of_events_are_not_shown() -> None:
     text = run_text(running(Event("failed", "\x1b[2Jhf_" + "a" * 30)))
     assert "\x1b" not in text
     assert "hf_a" not in text
+
+
+def test_what_is_known_of_the_answer_is_shown_once() -> None:
+    data = {"workload": "chat", "slo": "fast"}
+    document = running(
+        Event("standing", "a leads: 4 tok/s", data=data),
+        Event("standing", "b leads: 8 tok/s", data=data),
+        Event("standing", "batch: a leads: 2 tok/s", data={**data, "workload": "batch"}),
+        Event("decided", "decided within 5 %: 2 deployments not measured to the end"),
+    )
+    lines = run_text(document).splitlines()
+    assert lines[2:5] == [
+        "  b leads: 8 tok/s",
+        "  batch: a leads: 2 tok/s",
+        "  decided within 5 %: 2 deployments not measured to the end",
+    ]
+    assert not any(event.kind == "standing" for event in document.record.events)

@@ -1,0 +1,329 @@
+"""The answer as it forms: which deployment leads, and which ones may still beat it.
+
+What measurements that are still to be made can show is bounded by what was measured, never by
+predictions:
+
+- A search of request rates can show no more than the lowest rate that was shown to fail, and once
+  it asks for nothing more, no more than it claims.
+- Of a list of levels, none above a level that was shown to fail can hold, as more load meets no
+  more limits. The highest one that holds counts, so levels below it change nothing.
+- Request rates that hold are sent whole, so they are compared as they are. The throughput of
+  requests in flight is not known before it is measured: more of them may bring any.
+- A deployment that was not measured may hold anything.
+
+A ranking is *decided* within a precision where no deployment can come to more than that above what
+the leader was shown to hold.
+"""
+
+import math
+import threading
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.capacity.capacities import holds, is_shown_to_fail, level_of, reason_to_exclude
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.dominance import SETTLED, worth
+from orchestrator.capacity.estimate import Estimate
+from orchestrator.results.validity import SPOILT
+from orchestrator.spec.load import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one deployment holds under one SLO, and what it may still come to.
+
+    ``rank``: what it is ranked by, divided by what it takes; 0: nothing holds, as far as is known.
+    ``is_shown``: a level was measured to hold, or is claimed; else ``rank`` is that of an estimate.
+    ``shown``: what no measurement that is still to be made takes from it; 0: nothing. ``most``: the
+    most that such measurements could show; infinite: nothing bounds it.
+
+    ``level``: the one that ``rank`` stands for. ``throughput``: output tokens/s there, divided by
+    what it takes; ``claim``, ``estimate``: of a search, as loads of the whole deployment.
+    """
+
+    rank: float = 0.0
+    is_shown: bool = False
+    shown: float = 0.0
+    most: float = math.inf
+    level: Level | None = None
+    throughput: Interval | None = None
+    claim: float | None = None
+    estimate: Estimate | None = None
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Sort key: what was shown ranks above what is estimated."""
+        return self.is_shown, self.rank
+
+    @property
+    def ended(self) -> "Standing":
+        """The same where nothing more will be measured."""
+        if not self.is_shown:
+            return OUT
+        final = self.shown or self.rank
+        return replace(self, shown=final, most=final)
+
+
+# statuses of searches that ask for nothing more, with which another run would say the same
+FINAL = (*SETTLED, "unresolved", "nothing_holds", "outraced")
+UNKNOWN = Standing()
+OUT = Standing(most=0.0)  # it holds nothing, and nothing is left to measure
+
+
+def standing_of_rates(claim: Claim, target: float, divisor: float, is_over: bool) -> Standing:
+    """Where a search of request rates stands. ``target``: share of requests, of the first test.
+    ``is_over``: it asks for nothing more.
+    """
+    if claim.pointless:
+        return OUT
+    rank = worth(claim, target)
+    claimed = claim.claim or 0.0
+    most = claim.high
+    if is_over and claim.status in FINAL:
+        claimed = most = rank
+    level = claim.claim
+    if claim.claim is None and claim.estimate is not None:
+        rank = level = claim.estimate.level
+    return Standing(
+        rank=rank / divisor,
+        is_shown=claim.claim is not None,
+        shown=claimed / divisor,
+        most=most / divisor,
+        level=Level(control="request_rate", value=level) if level else None,
+        claim=claim.claim,
+        estimate=claim.estimate,
+    )
+
+
+def standing_of_concurrency(
+    claim: Claim, points: Sequence[StoredPoint], divisor: float, is_over: bool
+) -> Standing:
+    """Where a search of requests in flight stands. ``points``: those that it measured.
+    ``is_over``: it asks for nothing more.
+    """
+    if claim.pointless:
+        return OUT
+    at_claim = [point for point in points if point.head.level == claim.claim]
+    throughput = at_claim[0].output_token_throughput() if at_claim else None
+    ends = is_over and claim.status in FINAL
+    if throughput is None:
+        return OUT if ends else Standing(estimate=claim.estimate)
+    throughput = throughput.scaled(1 / divisor)
+    return Standing(
+        rank=throughput.estimate,
+        is_shown=True,
+        shown=throughput.estimate if ends else 0.0,
+        most=throughput.estimate if ends else math.inf,
+        level=level_of(at_claim[0]),
+        throughput=throughput,
+        claim=claim.claim,
+        estimate=claim.estimate,
+    )
+
+
+def standing_of_levels(
+    points: Sequence[StoredPoint],
+    open_levels: Collection[Level],
+    divisor: float,
+    compares_rates: bool,
+) -> Standing:
+    """Where a deployment stands whose levels are given.
+
+    ``points``: its measured levels of one workload, judged by one SLO. ``open_levels``: those with
+    measurements that are still to be made. ``compares_rates``: all levels of its comparison are
+    request rates, which are finite.
+    """
+    best = _best_point(points)
+    settled = [point for point in points if level_of(point) not in open_levels]
+    best_settled = _best_point(settled)
+    shown = most = 0.0
+    if best_settled is not None:
+        shown = most = _value(best_settled, divisor, compares_rates)
+    for level in open_levels:
+        if _may_count(level, points, settled):
+            may_hold = level.value / divisor if compares_rates else math.inf
+            most = max(most, may_hold)
+    if best is None:
+        return Standing(most=most)
+    rate = best.output_token_throughput()
+    throughput = rate.scaled(1 / divisor) if rate is not None else None
+    return Standing(
+        rank=throughput.estimate if throughput is not None else 0.0,
+        is_shown=True,
+        shown=shown,
+        most=most,
+        level=level_of(best),
+        throughput=throughput,
+    )
+
+
+def is_measured_again(point: StoredPoint) -> bool:
+    """Whether another run measures a level again: what happened to it says nothing of the engine."""
+    if point.used:
+        return point.validity in SPOILT
+    return not point.engine_failures
+
+
+def _best_point(points: Iterable[StoredPoint]) -> StoredPoint | None:
+    """The level that counts: of each control the highest that holds, of these the one with most
+    tokens/s.
+    """
+    highest: dict[str, StoredPoint] = {}
+    for point in points:
+        if not _is_held(point):
+            continue
+        control = point.head.control
+        if control not in highest or highest[control].head.level < point.head.level:
+            highest[control] = point
+    return max(highest.values(), key=_tokens_per_s, default=None)
+
+
+def _is_held(point: StoredPoint) -> bool:
+    """Whether the point may be the best of its deployment."""
+    return reason_to_exclude(point) is None and holds(point)
+
+
+def _tokens_per_s(point: StoredPoint) -> float:
+    rate = point.output_token_throughput()
+    return rate.estimate if rate is not None else 0.0
+
+
+def _value(point: StoredPoint, divisor: float, compares_rates: bool) -> float:
+    """What a level that holds is compared by."""
+    if compares_rates:
+        return point.head.level / divisor
+    return _tokens_per_s(point) / divisor
+
+
+def _may_count(level: Level, points: Iterable[StoredPoint], settled: Iterable[StoredPoint]) -> bool:
+    """Whether a level that has measurements left may become the one that counts: it lies below all
+    that were shown to fail, and above all that hold and have none left.
+    """
+    for point in points:
+        is_same_kind = point.head.control == level.control
+        if is_same_kind and point.head.level <= level.value and is_shown_to_fail(point):
+            return False
+    for point in settled:
+        is_same_kind = point.head.control == level.control
+        if is_same_kind and point.head.level > level.value and _is_held(point):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What is compared: deployments of one group, for one workload under one SLO."""
+
+    workload: str
+    slo: str
+    group: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """How one contest stands.
+
+    ``leader``: the name of the deployment that leads; None: nothing is known to hold. ``bar``: the
+    most that any was shown to hold. ``rivals``: how many others may still come above it, of
+    ``deployments``.
+    """
+
+    contest: Contest
+    leader: str | None
+    standing: Standing
+    bar: float
+    rivals: int
+    deployments: int
+
+
+class Standings:
+    """Where all deployments stand, by contest and name. Thread-safe.
+
+    ``within``: the precision at which a ranking is decided, as a share.
+    """
+
+    def __init__(self, within: float) -> None:
+        self.within = within
+        self._contests: dict[Contest, dict[str, Standing]] = {}
+        self._of_deployment: dict[str, set[Contest]] = {}
+        self._leads: dict[tuple[Contest, float], Lead] = {}  # those that are still right
+        self._lock = threading.Lock()
+
+    def put(self, contest: Contest, name: str, standing: Standing) -> None:
+        """Note where a deployment stands."""
+        with self._lock:
+            self._contests.setdefault(contest, {})[name] = standing
+            self._of_deployment.setdefault(name, set()).add(contest)
+            self._changed(contest)
+
+    def remove(self, name: str) -> None:
+        """Take a deployment out of all its contests: it will not be measured."""
+        with self._lock:
+            for contest in self._of_deployment.pop(name, ()):
+                del self._contests[contest][name]
+                self._changed(contest)
+
+    def at(self, contest: Contest, name: str) -> Standing:
+        """Where a deployment stands."""
+        with self._lock:
+            return self._contests.get(contest, {}).get(name, UNKNOWN)
+
+    def lead(self, contest: Contest) -> Lead:
+        """How a contest stands."""
+        with self._lock:
+            return self._lead(contest, 0.0)
+
+    def leads(self) -> list[Lead]:
+        """How all contests stand."""
+        with self._lock:
+            return [self._lead(contest, 0.0) for contest in self._contests]
+
+    @property
+    def are_decided(self) -> bool:
+        """Whether all contests are decided."""
+        with self._lock:
+            return all(self._is_decided(contest) for contest in self._contests)
+
+    def needs(self, name: str) -> bool:
+        """Whether measuring a deployment further may change who is best in a contest that is not
+        decided.
+        """
+        with self._lock:
+            for contest in self._of_deployment.get(name, ()):
+                if self._is_decided(contest):
+                    continue
+                lead = self._lead(contest, self.within)
+                most = self._contests[contest][name].most
+                if name == lead.leader or most > lead.bar * (1 + self.within):
+                    return True
+            return False
+
+    def _is_decided(self, contest: Contest) -> bool:
+        lead = self._lead(contest, self.within)
+        bar = lead.standing.shown * (1 + self.within)
+        return bar > 0 and not lead.rivals and lead.bar <= bar
+
+    def _changed(self, contest: Contest) -> None:
+        self._leads.pop((contest, 0.0), None)
+        self._leads.pop((contest, self.within), None)
+
+    def _lead(self, contest: Contest, within: float) -> Lead:
+        lead = self._leads.get((contest, within))
+        if lead is None:
+            lead = self._leads[contest, within] = self._compute_lead(contest, within)
+        return lead
+
+    def _compute_lead(self, contest: Contest, within: float) -> Lead:
+        standings = self._contests[contest]
+        bar = max((standing.shown for standing in standings.values()), default=0.0)
+        leader = max(standings, key=lambda name: standings[name].order, default=None)
+        if leader is not None and not standings[leader].rank:
+            leader = None
+        rivals = 0
+        for name, standing in standings.items():
+            if name != leader and standing.most > bar * (1 + within):
+                rivals += 1
+        leading = standings[leader] if leader is not None else UNKNOWN
+        return Lead(contest, leader, leading, bar, rivals, len(standings))
