@@ -5,6 +5,7 @@ off the model is.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.text import EMULATED, SIMULATED
 
@@ -40,17 +41,54 @@ def origin_texts(origins: Iterable[Origin]) -> list[str]:
 
 
 def model_error_texts(points: Iterable[StoredPoint]) -> list[str]:
-    """What the intervals of simulated points are, two lines for each source of the model's error:
-    ``intervals: 9 in 10 measurements within 1.34x (TTFT), 1.12x (all else)`` and `` model's error
-    by published points of vllm on Hopper GPUs``.
+    """What the intervals of simulated points are, and by what: two lines.
+
+    ``intervals: 9 in 10 measurements within 1.55-2.40x (TTFT), 1.41-1.99x (all else)`` and ``
+    model's error by 2 sources: published points of vllm on hopper GPUs, ...``.
     """
-    texts: dict[str, None] = {}
-    for point in points:
-        error = point.model_error
-        if error is not None:
-            factors = f"within {error.ttft:.2f}x (TTFT), {error.tpot:.2f}x (all else)"
-            texts[f"intervals: 9 in 10 measurements {factors}"] = None
-            texts[f"  model's error by {error.source}"] = None
-        elif point.simulated:
-            texts["intervals: not known, the model was never compared with such engines"] = None
-    return list(texts)
+    simulated = [point for point in points if point.simulated]
+    if not simulated:
+        return []
+    errors = _known_errors(simulated)
+    if not errors:
+        return [f"intervals: {_UNKNOWN}"]
+    ttft = _range_text([error.ttft for error in errors])
+    others = _range_text([error.tpot for error in errors])
+    sources = list(dict.fromkeys(error.source for error in errors))
+    count = f"{len(sources)} sources: " if len(sources) > 1 else ""
+    return [
+        f"intervals: 9 in 10 measurements within {ttft} (TTFT), {others} (all else)",
+        f"  model's error by {count}{sources[0]}",
+    ]
+
+
+def model_errors_text(points: Iterable[StoredPoint]) -> str:
+    """The same as one sentence with every source; empty where nothing was simulated."""
+    simulated = [point for point in points if point.simulated]
+    if not simulated:
+        return ""
+    texts = [
+        f"within {error.ttft:.2f}x (TTFT) and {error.tpot:.2f}x (all else) by {error.source}"
+        for error in _known_errors(simulated)
+    ]
+    if not texts:
+        return f"Intervals: {_UNKNOWN}."
+    return (
+        f"Intervals have 9 in 10 measurements, as the model's error is known: {'; '.join(texts)}."
+    )
+
+
+_UNKNOWN = "not known, the model was never compared with such engines"
+
+
+def _known_errors(points: Iterable[StoredPoint]) -> list[ErrorFactors]:
+    """Each once, the smallest first."""
+    errors = {point.model_error for point in points}
+    known = [error for error in errors if error is not None]
+    return sorted(known, key=lambda error: (error.ttft, error.tpot, error.source))
+
+
+def _range_text(factors: Sequence[float]) -> str:
+    """``1.55-2.40x``."""
+    lowest, highest = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    return f"{lowest}x" if lowest == highest else f"{lowest}-{highest}x"

@@ -60,12 +60,14 @@ _DROPPED_FIRST = (
     "e2e_ms.p99",
     "measured_over_predicted.output_throughput",
     "requests.ok",
+    "knee",
     "attainment.lower",
     "output_token_throughput.lower",
     "agreement",
     "tpot_ms.p99",
     "attainment",
 )
+_GOES_LAST = "ttft_ms.p99"  # where else every cell would get a line of its own
 MOST_LEVELS = 6  # named with a failure; the others are counted
 
 
@@ -226,6 +228,8 @@ def _columns(
 
 
 def _with_rank(column: Column, kept_names: Container[str]) -> Column:
+    if column.name == _GOES_LAST and column.name not in kept_names:
+        return replace(column, goes_last=True)
     if column.name not in _DROPPED_FIRST or column.name in kept_names:
         return column
     return replace(column, drop_rank=len(_DROPPED_FIRST) - _DROPPED_FIRST.index(column.name))
@@ -286,7 +290,7 @@ def _usual_columns(
     answered = [f"{requests.ok}/{requests.scheduled}" for requests in totals]
     yield FilledColumn(Column("ok/all", name="requests.ok"), answered)
     verdicts = [_verdict_cell(point, footnotes) for point in points]
-    yield FilledColumn(Column("verdict", is_left=True, name="validity"), verdicts)
+    yield FilledColumn(Column("verdict", fold=True, name="validity"), verdicts)
     yield from _throughput_columns(points)
     for title, latency in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
         yield from _latency_columns(points, title, latency)

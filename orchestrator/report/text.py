@@ -37,7 +37,7 @@ class Column:
     leave.
 
     ``name``: what ``--columns`` calls it. ``drop_rank``: where the width is too small, the column
-    of the highest rank goes first; 0: it always stays.
+    of the highest rank goes first; 0: it stays. ``goes_last``: it goes where else no layout fits.
     """
 
     title: str
@@ -46,6 +46,7 @@ class Column:
     is_left: bool = False
     drop_rank: int = 0
     name: str = ""
+    goes_last: bool = False
 
     @property
     def is_left_aligned(self) -> bool:
@@ -196,6 +197,16 @@ def _width_of(stream: TextIO) -> int | None:
 
 def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
     """None: not even one word per line fits."""
+    layout = _layout_of(columns, body, width)
+    if layout is not None:
+        return layout
+    places = [at for at, column in enumerate(columns) if not column.goes_last]
+    kept_columns = [columns[at] for at in places]
+    return _layout_of(kept_columns, [[row[at] for at in places] for row in body], width)
+
+
+def _layout_of(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
+    """Without columns that have to go by their ranks."""
     ranks = {column.drop_rank for column in columns if column.drop_rank}
     for highest in (*sorted(ranks, reverse=True), 0):
         layout = _of_ranks(columns, body, highest, width)

@@ -84,6 +84,18 @@ TEXTS = {
     "best": ("best", "store"),
     "best_nothing_holds": ("best", "store", "--slo", "ttft<=1ms"),
 }
+# of a store that is simulated anew each time
+SIMULATE = ("simulate", "simulation.yaml", "--results", "simulation", "--no-report")
+OF_SIMULATION = [
+    command("simulation_results.json", "results", "simulation", "--format", "json"),
+    command("simulation_best.json", "best", "simulation", "--format", "json"),
+    command("simulation_best.md", "best", "simulation", "--format", "md"),
+    *(
+        command(f"simulation_{name}_{columns}.txt", name, "simulation", columns=columns)
+        for name in ("results", "best")
+        for columns in WIDTHS
+    ),
+]
 ENDS_OF_RUNS = {columns: f"run_end_{columns}.txt" for columns in WIDTHS}
 OF_WIDTHS = [
     command(f"{output}_{columns}.txt", *words, columns=columns)
@@ -130,6 +142,7 @@ def write_outputs(folder: Path) -> None:
         with tarfile.open(STORE) as archive:
             archive.extractall(work / "store", filter="data")
         shutil.copytree(ROOT / "experiments", work / "experiments")
+        shutil.copy(HERE / "simulation.yaml", work)
         environment = {
             "PATH": os.defpath,
             "HOME": str(work),
@@ -156,7 +169,8 @@ def run_commands() -> None:
     outputs = Path("outputs")
     outputs.mkdir()
     statuses: list[str] = []
-    for one in [*RESULTS, *OF_WIDTHS, *PLANS]:
+    CliRunner().invoke(cli, SIMULATE, standalone_mode=False, catch_exceptions=False)
+    for one in [*RESULTS, *OF_WIDTHS, *OF_SIMULATION, *PLANS]:
         width = None if one.columns is None else str(one.columns)
         done = CliRunner(env={"COLUMNS": width}).invoke(
             cli, one.words, standalone_mode=False, catch_exceptions=False

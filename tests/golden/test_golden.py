@@ -17,6 +17,7 @@ import pytest
 from tests.golden.make import (
     ENDS_OF_RUNS,
     EXPECTED,
+    OF_SIMULATION,
     OF_WIDTHS,
     PLANS,
     RESULTS,
@@ -28,7 +29,7 @@ from tests.golden.make import (
 
 REWRITE = "If this is on purpose: python -m tests.golden.make --expected"
 MOST_LINES = 60
-PRINTED = [one.output for one in [*RESULTS, *OF_WIDTHS, *PLANS]]
+PRINTED = [one.output for one in [*RESULTS, *OF_WIDTHS, *OF_SIMULATION, *PLANS]]
 FROZEN = [path.name for path in sorted(EXPECTED.glob("frozen_*.json"))]
 
 
@@ -81,7 +82,7 @@ def test_a_changed_value_is_shown_on_a_line_of_its_own() -> None:
 FOOTNOTES = ("not certain: ", "look at ", "failed: ", "left out: ", "no valid measurement", "[")
 BELOW_FOOTNOTES = ("  run again: ", "  nearest: ", "  the engine ", "  log: ")
 WIDTH_BY_OUTPUT = {
-    **{each.output: each.columns for each in OF_WIDTHS},
+    **{each.output: each.columns for each in [*OF_WIDTHS, *OF_SIMULATION] if each.columns},
     **{output: columns for columns, output in ENDS_OF_RUNS.items()},
 }
 

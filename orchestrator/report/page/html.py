@@ -24,7 +24,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
-from orchestrator.report.origin import model_error_texts
+from orchestrator.report.origin import model_errors_text
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.sections import (
@@ -36,7 +36,7 @@ from orchestrator.report.page.sections import (
 from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, explained_columns, left_out_text
 from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import answers, limits, with_limits
-from orchestrator.report.text import SIMULATED, figure, size_text
+from orchestrator.report.text import figure, size_text
 from orchestrator.report.words import (
     agreement_note_text,
     among_text,
@@ -100,17 +100,14 @@ class PageDocument:
     experiments: tuple[ExperimentSection, ...]
 
     @property
-    def simulated_texts(self) -> list[str]:
-        """What is said at the top where points were simulated: that nothing was measured, and how
-        far off the model is.
+    def simulated_text(self) -> str:
+        """What is said at the top where points were simulated: how far off the model is. Empty where
+        none was.
         """
         points: list[StoredPoint] = []
         for experiment in self.experiments:
             points += [document.point for document in experiment.points]
-        if not any(point.simulated for point in points):
-            return []
-        texts = [SIMULATED, *model_error_texts(points)]
-        return [text.strip().removeprefix("simulated: ") for text in texts]
+        return model_errors_text(points)
 
 
 @dataclass(frozen=True, slots=True)

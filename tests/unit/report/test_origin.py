@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.report.origin import badge_of, common_badge, model_error_texts, origin_texts
+from orchestrator.analysis.deployments import ErrorFactors
+from orchestrator.report.origin import (
+    badge_of,
+    common_badge,
+    model_error_texts,
+    model_errors_text,
+    origin_texts,
+)
 from orchestrator.report.text import EMULATED, SIMULATED
 from orchestrator.results.store import Store
+from tests.unit.plan.test_current import planned, run
 from tests.unit.report.stores import SOURCE, commit_simulation, points_of
 
 
@@ -19,6 +27,7 @@ class Made:
     simulated: bool = False
 
 
+MODEL_ERROR_FACTORS = ErrorFactors(2.0, 1.25, SOURCE)
 MEASURED, EMULATOR, MODEL = Made(), Made(emulated=True), Made(simulated=True)
 BOTH = Made(emulated=True, simulated=True)
 
@@ -54,7 +63,32 @@ def test_the_error_of_the_model_is_said_once_with_its_source(store: Store) -> No
     ]
 
 
+def test_errors_of_several_sources_are_a_range_and_the_page_has_each(store: Store) -> None:
+    commit_simulation(store)
+    first, *others = points_of(store)
+    wider = replace(MODEL_ERROR_FACTORS, ttft=3.0, source="another source")
+    prediction = replace(first.deployment.prediction, error_factors=wider)
+    points = [
+        replace(first, deployment=replace(first.deployment, prediction=prediction)),
+        *others,
+    ]
+    assert model_error_texts(points) == [
+        "intervals: 9 in 10 measurements within 2.00-3.00x (TTFT), 1.25x (all else)",
+        f"  model's error by 2 sources: {SOURCE}",
+    ]
+    text = model_errors_text(points)
+    assert f"within 2.00x (TTFT) and 1.25x (all else) by {SOURCE}; within 3.00x" in text
+    assert text.endswith("by another source.")
+
+
 def test_an_error_that_is_not_known_is_said_to_be(store: Store) -> None:
     commit_simulation(store, error=None)
     (text,) = model_error_texts(points_of(store))
     assert text.startswith("intervals: not known")
+    assert model_errors_text(points_of(store)).startswith("Intervals: not known")
+
+
+def test_of_measurements_no_error_of_a_model_is_said(store: Store) -> None:
+    run(store, planned())
+    assert model_error_texts(points_of(store)) == []
+    assert model_errors_text(points_of(store)) == ""

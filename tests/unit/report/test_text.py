@@ -215,3 +215,16 @@ def test_a_title_in_several_lines_is_a_line_in_markdown_and_in_blocks() -> None:
     assert [Column(title).one_line for title in titles] == [
         *("attainment", "measured/predicted", "TTFT ms p99", "per_device.lower"),
     ]
+
+
+def test_a_column_goes_last_rather_than_each_cell_gets_a_line() -> None:
+    columns = [
+        Column("deployment", fold=True),
+        Column("tokens/s"),
+        Column("TTFT p99 ms", name="ttft_ms.p99", goes_last=True),
+    ]
+    rows = [["tensor parallel 2", "1,234,567,890", "123,456,789.0"]]
+    assert table_text(columns, rows, 60).left_out == []
+    narrow = table_text(columns, rows, 30)
+    assert [column.name for column in narrow.left_out] == ["ttft_ms.p99"]
+    assert max(map(len, map(click.unstyle, narrow.lines))) <= 30
