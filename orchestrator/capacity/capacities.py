@@ -147,7 +147,9 @@ class Excluded:
     reason: Exclusion
     level: StoredPoint | None = None
     evidence: StoredPoint | None = None
-    shortfall: Shortfall | None = None  # with NO_LEVEL_HOLDS
+    shortfall: Shortfall | None = (
+        None  # with NO_LEVEL_HOLDS, and searches under which nothing holds
+    )
     claims: tuple[SearchedClaim, ...] = ()  # with SEARCH_FOUND_NO_LEVEL
     disagreement: Disagreement | None = None  # with DISAGREES
 
@@ -386,7 +388,7 @@ def searched_answer(
     excluded: list[Excluded] = []
     incomparable = None
     if not (claimed or estimated):
-        excluded.append(_search_found_no_level(points, searched))
+        excluded.append(_search_found_no_level(points, searched, slo))
     elif divisor is None:
         incomparable = _reason_without_divisor(deployment)
         excluded.append(Excluded(deployment, incomparable))
@@ -409,9 +411,11 @@ def _is_unsettled(claim: Claim) -> bool:
 
 
 def _search_found_no_level(
-    points: Sequence[StoredPoint], searched: Sequence[SearchedClaim]
+    points: Sequence[StoredPoint], searched: Sequence[SearchedClaim], slo: Slo
 ) -> Excluded:
-    """If the probes are such that no other load would tell more, that is the reason."""
+    """If the probes are such that no other load would tell more, that is the reason. Where nothing
+    holds, the lowest level with requests shows why.
+    """
     deployment = points[0].deployment
     statuses = {search.claim.status for search in searched}
     for point in points:
@@ -420,7 +424,12 @@ def _search_found_no_level(
             if reason is not None:
                 return Excluded(deployment, reason, evidence=point)
             break
-    return Excluded(deployment, Exclusion.SEARCH_FOUND_NO_LEVEL, claims=tuple(searched))
+    excluded = Excluded(deployment, Exclusion.SEARCH_FOUND_NO_LEVEL, claims=tuple(searched))
+    judged = [point for point in points if point.tests]
+    if "nothing_holds" not in statuses or not judged:
+        return excluded
+    lowest = min(judged, key=lambda point: point.head.level)
+    return replace(excluded, evidence=lowest, shortfall=shortfall_of(lowest, slo))
 
 
 def _ranked_by_claim(

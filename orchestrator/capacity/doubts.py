@@ -5,12 +5,13 @@ A level that was asked for and not measured is as much a doubt as one that was m
 nothing is certain while a level that was never judged could still change the answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.points import Attained, StoredPoint
+from orchestrator.base.text import grouped
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
     RankedDeployment,
@@ -19,6 +20,7 @@ from orchestrator.capacity.capacities import (
     level_of,
     tests_that_may_miss,
 )
+from orchestrator.capacity.claim import ClaimStatus
 from orchestrator.capacity.dominance import SETTLED
 from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
@@ -62,6 +64,9 @@ class Remedy(Enum):
     LONGER = auto()
     MORE_STARTS = auto()
     SEARCH_LONGER = auto()
+    LONGER_PROBES = auto()
+    MORE_CLIENTS = auto()
+    OTHER_LIMITS = auto()
     SMALLER_PRECISION = auto()
     HIGHER_LEVELS = auto()
     LOWER_LEVELS = auto()
@@ -131,14 +136,7 @@ def unsettled_doubts(
                 DeploymentLevels(answer.label, answer.near_levels) for answer in with_near
             ),
         )
-    unsettled = [answer for answer in answers if answer.unsettled]
-    if unsettled:
-        yield Doubt(
-            DoubtKind.NOT_SETTLED,
-            _labels_of(unsettled),
-            Remedy.SEARCH_LONGER,
-            claims=tuple(DeploymentClaims(answer.label, answer.unsettled) for answer in unsettled),
-        )
+    yield from _not_settled(answers)
     not_reached = [
         answer.ranked
         for answer in answers
@@ -157,6 +155,31 @@ def unsettled_doubts(
     incomparable = tuple(answer.label for answer in answers if answer.incomparable)
     if incomparable:
         yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
+
+
+# what takes a search further, by why it ended; another status: nothing that is known
+_REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
+    "budget": Remedy.SEARCH_LONGER,
+    "unresolved": Remedy.LONGER_PROBES,
+    "client_bound": Remedy.MORE_CLIENTS,
+    "nothing_holds": Remedy.OTHER_LIMITS,
+}
+
+
+def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
+    """Searches that ended before they knew enough, those together that the same takes further."""
+    by_remedy = grouped(
+        (_REMEDIES_OF_SEARCHES.get(answer.unsettled[0].claim.status), answer)
+        for answer in answers
+        if answer.unsettled
+    )
+    for remedy, alike in by_remedy.items():
+        yield Doubt(
+            DoubtKind.NOT_SETTLED,
+            _labels_of(alike),
+            remedy,
+            claims=tuple(DeploymentClaims(answer.label, answer.unsettled) for answer in alike),
+        )
 
 
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:

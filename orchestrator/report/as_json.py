@@ -29,6 +29,7 @@ from orchestrator.report.documents.prediction import FIGURES, PredictionComparis
 from orchestrator.report.documents.run import ExperimentRuns, RunDocument
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.formats import JsonObject, fields_of, metrics
+from orchestrator.report.words import first_change_text
 from orchestrator.results.records import Figures
 from orchestrator.spec.load import in_json
 
@@ -403,6 +404,7 @@ def search_json(document: SearchDocument) -> JsonObject:
         "slo": format_slo(document.slo),
         **claim_document(document.claim),
         "passed": document.claim.passed,
+        "change_first": first_change_text(document.control, document.change),
         "seed": document.seed,
         "probes": [_probe_json(probe) for probe in document.probes],
         **fields_of(document, "next", "notes"),

@@ -221,6 +221,9 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
+    Remedy.LONGER_PROBES: "a longer duration",
+    Remedy.MORE_CLIENTS: "more clients",
+    Remedy.OTHER_LIMITS: "other limits",
 }
 _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,

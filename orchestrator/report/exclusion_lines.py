@@ -99,10 +99,10 @@ def nearest_text(line: ExclusionLine) -> str | None:
 
 
 def _nearest(documents: Sequence[ExcludedDocument]) -> ExcludedDocument | None:
-    first = documents[0]
-    if first.excluded.shortfall is None:
-        return first if first.excluded.claims else None
-    return max(documents, key=_margin)
+    with_figures = [document for document in documents if document.excluded.shortfall is not None]
+    if with_figures:
+        return max(with_figures, key=_margin)
+    return documents[0] if documents[0].excluded.claims else None
 
 
 def _margin(document: ExcludedDocument) -> float:

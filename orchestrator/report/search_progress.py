@@ -12,7 +12,7 @@ from orchestrator.base.text import grouped
 from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.text import EMULATED, Column, plain, say, table
-from orchestrator.report.words import NO_REASON, search_status_text
+from orchestrator.report.words import NO_REASON, first_change_text, search_status_text
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import hours, load_text
@@ -34,6 +34,9 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     yield say(_answer(document), "green" if status == "converged" else "yellow")
     goes_on = endpoint.results is not None and status == "budget"
     yield f"{search_status_text(status)}{': the same command goes on' if goes_on else ''}"
+    change = first_change_text(document.control, document.change)
+    if change is not None:
+        yield f"change first: {change}"
     yield from _run_on(document)
     for note in document.notes:
         yield say(f"note: {plain(note)}", "yellow")

@@ -33,6 +33,7 @@ from orchestrator.capacity.doubts import (
     Remedy,
 )
 from orchestrator.capacity.estimate_words import rounded_text
+from orchestrator.capacity.first_change import FirstChange, LongerProbes, WiderPrecision
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.selection import RankedApart, UnansweredSlo
 from orchestrator.results.records import LaunchRow, PointHead
@@ -139,7 +140,7 @@ _SEARCH_STATUSES: Mapping[ClaimStatus, str] = {
         "the claim is as near to the lowest level that fails as was asked for (--precision)"
     ),
     "cliff": "just above the claim hardly any request meets the limits",
-    "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
+    "unresolved": "the levels in between are too near to the target to decide them",
     "nothing_holds": "the lowest level that gives a probe enough requests does not hold either",
     "budget": "the search ended before it knew all it could",
     "non_monotonic": (
@@ -154,6 +155,28 @@ def search_status_text(status: ClaimStatus) -> str:
     if status in POINTLESS:
         return f"{status}: {Validity(status).remedy.format('the server')}"
     return f"{status}: {_SEARCH_STATUSES[status]}"
+
+
+def first_change_text(control: str, change: FirstChange | None) -> str | None:
+    """What to change first, after the words that say so: ``--duration 25m, ...``."""
+    if change is None:
+        return None
+    if isinstance(change, WiderPrecision):
+        precision = f"{change.precision:.2g}"
+        return f"--precision {precision}: then the claim is the answer, what fails lies no farther above"
+    at = load_text(control, change.level)
+    if isinstance(change, LongerProbes):
+        return f"--duration {_probe_length(change.seconds)}: probes that long would decide {at}"
+    limit = f"{change.limit.name}<={format_duration(change.limit.seconds)}"
+    if math.isinf(change.value_s):
+        return f"the limit {limit}: {change.met:.0%} of requests met it at {at}, not {change.needed:.0%}"
+    value = format_duration(float(f"{change.value_s:.3g}"))
+    return f"the limit {limit}: {change.needed:.0%} of requests took up to {value} at {at}"
+
+
+def _probe_length(seconds: float) -> str:
+    """As ``--duration`` takes it, rounded up: ``90s``, ``25m``."""
+    return f"{math.ceil(seconds)}s" if seconds < 120 else f"{math.ceil(seconds / 60)}m"
 
 
 # How certain the answer is
@@ -362,7 +385,10 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS_OR_LONGER: "measure {levels} again: more repeats, or longer",
     Remedy.MORE_REPEATS: "measure {deployments} with more repeats",
     Remedy.LONGER: "measure {levels} longer",
-    Remedy.SEARCH_LONGER: "search {deployments} on, with more budget or longer probes",
+    Remedy.SEARCH_LONGER: "search {deployments} on, with more budget",
+    Remedy.LONGER_PROBES: "search {deployments} on, with longer probes (duration)",
+    Remedy.MORE_CLIENTS: "search {deployments} on, with more clients",
+    Remedy.OTHER_LIMITS: "other limits: {deployments} hold these at no load",
     Remedy.SMALLER_PRECISION: "search {to_remedy} on, with a smaller precision",
 }
 _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
@@ -437,8 +463,7 @@ def exclusion_text(excluded: Excluded) -> str:
             assert excluded.disagreement is not None
             return disagreement_text(excluded.disagreement)
         case Exclusion.SEARCH_FOUND_NO_LEVEL:
-            claims = "; ".join(_searched_text(searched) for searched in excluded.claims)
-            return f"no load was shown to hold the limits: {claims}"
+            return _search_found_no_level(excluded)
         case Exclusion.ENDED_EARLY:
             return "a probe that was ended early, since it did not hold its limits"
         case Exclusion.NO_REQUESTS:
@@ -463,12 +488,25 @@ def _failed_text(point: StoredPoint) -> str:
 
 
 def _no_level_holds(point: StoredPoint, shortfall: Shortfall) -> str:
+    return f"no level holds the limits: {_shortfall_at_level(point, shortfall, 'at most')}"
+
+
+def _search_found_no_level(excluded: Excluded) -> str:
+    claims = "; ".join(_searched_text(searched) for searched in excluded.claims)
+    text = f"no load was shown to hold the limits: {claims}"
+    point, shortfall = excluded.evidence, excluded.shortfall
+    if point is None or shortfall is None:
+        return text
+    return f"{text}; {_shortfall_at_level(point, shortfall)}"
+
+
+def _shortfall_at_level(point: StoredPoint, shortfall: Shortfall, most: str = "only") -> str:
     test = shortfall.test
     level = load_text(point.head.control, point.head.level)
     share = (
-        f"{test_text(test)} is at most {test.share.estimate:.3f} (at {level}), not {test.target:g}"
+        f"{test_text(test)} is {most} {test.share.estimate:.3f} (at {level}), not {test.target:g}"
     )
-    return f"no level holds the limits: {share}; {shortfall_text(point, shortfall)}"
+    return f"{share}; {shortfall_text(point, shortfall)}"
 
 
 def shortfall_text(point: StoredPoint, shortfall: Shortfall) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.first_change import FirstChange, first_change
+from orchestrator.capacity.outcomes import targets
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Slo
 
@@ -59,13 +61,14 @@ class ProbeDocument:
 class SearchDocument:
     """The claim, its bounds, and every probe that shows it.
 
-    ``seed``: of the plan. ``next``: None where the search would go no further.
+    ``change``: what to change first where the search ended without an answer. ``seed``: of the plan. ``next``: None where the search would go no further.
     """
 
     endpoint: SearchedEndpoint
     control: str
     slo: Slo
     claim: Claim
+    change: FirstChange | None
     seed: int
     probes: tuple[ProbeDocument, ...]
     next: PlannedProbe | None
@@ -92,12 +95,14 @@ def search_document(
 ) -> SearchDocument:
     """``plan``: of one load and one SLO. ``probes``: all that are stored, the oldest first."""
     (slo,), (load,) = plan.slos, plan.loads
+    ((target, *_),) = targets([slo])
     assert load.control is not None  # a search has one
     return SearchDocument(
         endpoint=endpoint,
         control=load.control,
         slo=slo,
         claim=claim,
+        change=first_change(claim, probes, slo, target),
         seed=plan.seed,
         probes=tuple(_probe_document(probe, slo) for probe in probes),
         next=following,

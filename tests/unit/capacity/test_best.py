@@ -905,7 +905,7 @@ def test_an_unsettled_search_tells_its_bounds_and_is_no_answer(
     assert answer["left_out"][0]["reason"] == (
         "no load was shown to hold the limits: between 20 and 40 req/s (budget)"
     ), answer["left_out"]
-    assert "search label-d0 on, with more budget or longer probes" in answer["decide"]
+    assert "search label-d0 on, with more budget" in answer["decide"]
     for repeat in range(2, 6):
         sweep.level("d0", 20, repeat=repeat)
     (found,) = searched(sweep)["ranking"]
@@ -940,7 +940,7 @@ def test_the_value_of_an_estimate_is_what_its_load_would_give(sweep: Sweep) -> N
         sweep.level("d0", level, good)
     answer = searched(sweep)
     (found,) = answer["ranking"]
-    assert answer["decide"] == ["search label-d0 on, with more budget or longer probes"]
+    assert answer["decide"] == ["search label-d0 on, with more budget"]
     capacity = found["capacity"]
     assert capacity["claim"] is None
     assert found["level"] == 18  # the probe that its figures are of
@@ -948,6 +948,17 @@ def test_the_value_of_an_estimate_is_what_its_load_would_give(sweep: Sweep) -> N
     assert found["value"] == pytest.approx(5 * capacity["estimate"], rel=0.01)
     assert found["value.lower"] <= 5 * capacity["estimate.lower"]
     assert found["value.upper"] >= 5 * capacity["estimate.upper"]
+
+
+def test_where_a_search_holds_nothing_its_lowest_level_says_why(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, repeat in ((4, 0), (4, 1), (2, 0), (2, 1), (1, 0)):  # of 1 req/s 20 requests are due
+        sweep.level("d0", level, 0.2, repeat=repeat)
+    answer = searched(sweep)
+    (left_out,) = answer["left_out"]
+    assert "(nothing_holds); attainment is only 0.200 (at 1 req/s), not 0.9" in left_out["reason"]
+    assert "ttft p90 there: 900 ms, limit 500ms" in left_out["reason"]
+    assert "other limits: label-d0 hold these at no load" in answer["decide"]
 
 
 def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from orchestrator.analysis.intervals import Interval
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
@@ -99,11 +101,30 @@ def test_of_open_levels_only_those_without_a_lasting_verdict_are_run_again() -> 
     assert to_repair.validity is Validity.INVALID
 
 
-def test_a_search_that_ended_early_can_go_on() -> None:
-    unsettled = (SearchedClaim("request_rate", claim("budget")),)
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        ("budget", Remedy.SEARCH_LONGER),
+        ("unresolved", Remedy.LONGER_PROBES),
+        ("client_bound", Remedy.MORE_CLIENTS),
+        ("nothing_holds", Remedy.OTHER_LIMITS),
+        ("non_monotonic", None),
+    ],
+)
+def test_why_a_search_ended_says_what_takes_it_further(status: str, remedy: Remedy | None) -> None:
+    unsettled = (SearchedClaim("request_rate", claim(status)),)
     (doubt,) = unsettled_doubts([answer("a", unsettled=unsettled)], None)
     assert doubt.kind is DoubtKind.NOT_SETTLED
-    assert doubt.remedy is Remedy.SEARCH_LONGER
+    assert doubt.remedy is remedy
+
+
+def test_searches_that_the_same_takes_further_are_one_doubt() -> None:
+    answers = [
+        answer(label, unsettled=(SearchedClaim("request_rate", claim(status)),))
+        for label, status in (("a", "budget"), ("b", "unresolved"), ("c", "budget"))
+    ]
+    doubts = list(unsettled_doubts(answers, None))
+    assert [doubt.deployments for doubt in doubts] == [("a", "c"), ("b",)]
 
 
 def test_an_unreached_capacity_is_in_doubt_unless_levels_are_open() -> None:

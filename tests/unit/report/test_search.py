@@ -81,8 +81,8 @@ def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[Atte
     found: dict[str, Any] = json.loads(json_text(search_json(document)))
     assert list(found) == [
         *("url", "model", "clients", "emulated", "control", "slo", "claim", "low", "high"),
-        *("status", "estimate", "estimate.lower", "estimate.upper", "safe", "passed", "seed"),
-        *("probes", "next", "notes", "results", "name"),
+        *("status", "estimate", "estimate.lower", "estimate.upper", "safe", "passed"),
+        *("change_first", "seed", "probes", "next", "notes", "results", "name"),
     ]
     assert (found["claim"], found["high"], found["status"]) == (8, 9, "cliff")
     names = ("estimate", "estimate.lower", "estimate.upper", "safe")

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.estimate import Estimate
+from orchestrator.capacity.first_change import LongerProbes
 from orchestrator.report.documents.search import (
     LimitShare,
     PlannedProbe,
@@ -48,6 +49,7 @@ SEARCH = SearchDocument(
     control="request_rate",
     slo=parse_slo("ttft<=500ms,attainment>=0.95"),
     claim=CLAIM,
+    change=None,
     seed=1,
     probes=(probe(16.0),),
     next=None,
@@ -109,6 +111,14 @@ def test_a_stored_search_that_ran_out_of_time_goes_on_with_the_same_command(
     lines = shown(claim=replace(CLAIM, status=status), endpoint=replace(ENDPOINT, results=results))
     (reason,) = [line for line in lines if line.startswith(f"{status}: ")]
     assert reason.endswith(": the same command goes on") is goes_on
+
+
+def test_what_to_change_first_follows_the_status() -> None:
+    lines = shown(
+        claim=replace(CLAIM, status="unresolved"), change=LongerProbes(level=18.0, seconds=1500.0)
+    )
+    at = lines.index("unresolved: the levels in between are too near to the target to decide them")
+    assert lines[at + 1] == ("change first: --duration 25m: probes that long would decide 18 req/s")
 
 
 def test_what_would_be_probed_next_is_said_with_its_length() -> None:

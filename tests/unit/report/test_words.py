@@ -24,11 +24,18 @@ from orchestrator.capacity.capacities import (
 )
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.doubts import DeploymentLevels, Doubt, DoubtKind, Remedy
+from orchestrator.capacity.first_change import (
+    FirstChange,
+    LongerProbes,
+    WiderPrecision,
+    WidestMiss,
+)
 from orchestrator.report.words import (
     claim_text,
     disagreement_text,
     doubt_text,
     failure_text,
+    first_change_text,
     model_text,
     note_texts,
     on_hardware,
@@ -42,10 +49,11 @@ from orchestrator.report.words import (
     verdict_text,
 )
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Limit
 from orchestrator.spec.settings import NO_HARDWARE
 
 SLO = parse_slo("ttft<=500ms,attainment>=0.9")
+TTFT = Limit("ttft", "ttft", 0.5, None)
 AT_8 = (DeploymentLevels("a", (Level(control="request_rate", value=8),)),)
 
 
@@ -225,6 +233,32 @@ def test_each_end_of_a_search_has_a_sentence(status: ClaimStatus) -> None:
     text = search_status_text(status)
     assert text.startswith(f"{status}: ")
     assert len(text) > len(f"{status}: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (None, None),
+        (
+            WiderPrecision(0.18),
+            "--precision 0.18: then the claim is the answer, what fails lies no farther above",
+        ),
+        (LongerProbes(14.1, 61.2), "--duration 62s: probes that long would decide 14.1 req/s"),
+        (LongerProbes(14.1, 1441.0), "--duration 25m: probes that long would decide 14.1 req/s"),
+        (
+            WidestMiss(0.5, TTFT, 0.95, 0.6, 0.8123),
+            "the limit ttft<=500ms: 95% of requests took up to 812ms at 0.5 req/s",
+        ),
+        (
+            WidestMiss(0.5, TTFT, 0.95, 0.6, math.inf),
+            "the limit ttft<=500ms: 60% of requests met it at 0.5 req/s, not 95%",
+        ),
+    ],
+)
+def test_what_to_change_first_is_a_key_with_its_figure(
+    change: FirstChange | None, text: str | None
+) -> None:
+    assert first_change_text("request_rate", change) == text
 
 
 def repeat(validity: str = "valid", reason: str | None = None) -> Any:

@@ -1,0 +1,134 @@
+"""What to change first where a search ended without an answer: facts that ``report/words.py`` puts
+into sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestrator.analysis.slo import judge, stored_values
+from orchestrator.base.arrays import Bools, Floats
+from orchestrator.capacity.attainment_fit import AttainmentFit
+from orchestrator.capacity.choose_level import MOST_REPEATS, MOST_REQUESTS
+from orchestrator.capacity.claim import Claim
+from orchestrator.results.records import AttemptData
+from orchestrator.spec.load import Limit, Slo
+
+# a claim below what fails by at most this share is near enough to be taken as it is
+NEAR_ENOUGH = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class WidestMiss:
+    """The limit that the requests of a level missed by most.
+
+    ``needed``: the share of them that must meet it; ``met``: the share that did. ``value_s``: the
+    value that the needed share stayed within; infinite where fewer requests were answered.
+    """
+
+    level: float
+    limit: Limit
+    needed: float
+    met: float
+    value_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LongerProbes:
+    """The shortest probes, in seconds, that are expected to decide a level that is open."""
+
+    level: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WiderPrecision:
+    """The least precision with which the claim is the answer."""
+
+    precision: float
+
+
+FirstChange = WidestMiss | LongerProbes | WiderPrecision
+
+
+def first_change(
+    claim: Claim, probes: Sequence[AttemptData], slo: Slo, target: float
+) -> FirstChange | None:
+    """None: the status of the claim needs no change, or the probes do not tell which one."""
+    if claim.status == "nothing_holds":
+        return _widest_miss(probes, slo)
+    if claim.status != "unresolved":
+        return None
+    wider = _wider_precision(claim)
+    if wider is not None and wider.precision <= NEAR_ENOUGH:
+        return wider
+    return _longer_probes(claim, probes, target) or wider
+
+
+def _wider_precision(claim: Claim) -> WiderPrecision | None:
+    if claim.claim is None or math.isinf(claim.high):
+        return None
+    excess = claim.high / claim.claim - 1
+    return WiderPrecision(math.ceil(excess * 100) / 100) if excess <= 1 else None
+
+
+def _longer_probes(
+    claim: Claim, probes: Sequence[AttemptData], target: float
+) -> LongerProbes | None:
+    """Of the levels between the claim and what fails, the one that is decided soonest."""
+    open_levels = [
+        evidence
+        for evidence in claim.levels
+        if evidence.verdict is None
+        and evidence.requests
+        and not evidence.blocked
+        and (claim.claim or 0.0) < evidence.level < claim.high
+    ]
+    if not open_levels:
+        return None
+    fit = AttainmentFit(claim.levels, target)
+    longer: list[LongerProbes] = []
+    for evidence in open_levels:
+        requests = evidence.requests + fit.requests(evidence.level)
+        rate = _requests_per_second(probes, evidence.level)
+        if requests <= MOST_REQUESTS and rate:
+            longer.append(LongerProbes(evidence.level, requests / MOST_REPEATS / rate))
+    return min(longer, key=lambda probe: probe.seconds, default=None)
+
+
+def _requests_per_second(probes: Sequence[AttemptData], level: float) -> float:
+    """Requests that were due in each second of the probes of a level; 0: it has none."""
+    at_level = [probe for probe in probes if probe.point.level == level]
+    seconds = sum(probe.figures.window_s for probe in at_level)
+    requests = sum(len(probe.request_ok) for probe in at_level)
+    return requests / seconds if seconds else 0.0
+
+
+def _widest_miss(probes: Sequence[AttemptData], slo: Slo) -> WidestMiss | None:
+    """Of the probes at the lowest level that has requests."""
+    with_requests = [probe for probe in probes if len(probe.request_ok)]
+    if not with_requests:
+        return None
+    probe = min(with_requests, key=lambda probe: probe.point.level)
+    values = stored_values(probe)
+    verdicts = judge(values, slo)
+    misses: list[WidestMiss] = []
+    for limit in slo.limits:
+        needed = limit.share or slo.attainment
+        met = verdicts.by_limit[limit.name] / values.ok.size
+        value_s = _value_of_share(values.seconds[limit.of], values.ok, needed)
+        misses.append(WidestMiss(probe.point.level, limit, needed, met, value_s))
+    return min(misses, key=lambda miss: miss.met - miss.needed)
+
+
+def _value_of_share(seconds: Floats, ok: Bools, share: float) -> float:
+    """The least value that this share of requests stayed within. Those that were not answered, or
+    whose value is not known, stayed within none.
+    """
+    is_known = ok & ~np.isnan(seconds)
+    in_order = np.sort(np.where(is_known, seconds, np.inf))
+    return float(in_order[max(math.ceil(share * in_order.size) - 1, 0)])
