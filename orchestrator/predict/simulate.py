@@ -1,5 +1,7 @@
 """Simulates a whole schedule in virtual time: when every request would get its tokens."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +12,7 @@ from orchestrator.base.arrays import Floats, Ints
 from orchestrator.emulator.batch import Batch, Sequence, refusal
 from orchestrator.emulator.model import RankLimits, Replica, replica
 from orchestrator.emulator.profile import Profile, device_of, facts_of
+from orchestrator.predict.open_loop import is_covered, serve
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 
@@ -49,12 +52,43 @@ def run(model: Replica, schedule: Trace, ranks: int = 1, seed: int | None = None
     """Simulate with a model that is already built; rank r takes every ``ranks``-th request.
     ``seed``: of the jitter, None for that of the ranks.
     """
-    sequences: list[Sequence | None] = [None] * len(schedule.arrival_s)
+    table = np.tile(np.array(_REFUSED), (len(schedule.arrival_s), 1))
     for rank in range(ranks):
         part = slice(rank, None, ranks)
-        batch = Batch(model, rank if seed is None else f"{seed} {rank}")
-        sequences[part] = _run_rank(batch, _requests_of(schedule, part))
-    return _times_of(sequences)
+        seed_of_rank = rank if seed is None else f"{seed} {rank}"
+        rows = _served_by_loop(model, seed_of_rank, schedule, part)
+        if rows is None:
+            batch = Batch(model, seed_of_rank)
+            sequences = _run_rank(batch, _requests_of(schedule, part))
+            rows = np.array([_row(sequence) for sequence in sequences]).reshape(-1, len(_REFUSED))
+        table[part] = rows
+    return _times(table)
+
+
+def _served_by_loop(model: Replica, seed: int | str, schedule: Trace, part: slice) -> Floats | None:
+    """The rows of one rank's requests by the fast loop; None where that does not cover them."""
+    cached = schedule.cached_tokens
+    if not is_covered(model) or (cached is not None and cached[part].any()):
+        return None
+    prompts = schedule.prompt_tokens[part]
+    outputs = schedule.output_tokens[part]
+    limits = model.limits
+    is_served = prompts + outputs <= min(limits.max_model_len, limits.kv_tokens)
+    if not limits.chunked_prefill:
+        is_served &= prompts <= limits.max_num_batched_tokens
+    times = serve(
+        model,
+        seed,
+        schedule.arrival_s[part][is_served].tolist(),
+        prompts[is_served].tolist(),
+        outputs[is_served].tolist(),
+    )
+    if times is None:
+        return None
+    rows = np.tile(np.array(_REFUSED), (len(prompts), 1))
+    rows[is_served, :3] = np.transpose([times.scheduled_s, times.first_token_s, times.last_token_s])
+    rows[is_served, 3] = 0
+    return rows
 
 
 def run_closed(
@@ -164,17 +198,23 @@ def _is_refused(limits: RankLimits, running: int, request: _Request) -> bool:
     return refusal(limits, request.prompt, request.output) is not None
 
 
-_REFUSED = (math.nan, math.nan, math.nan, 0)
+_REFUSED = (math.nan, math.nan, math.nan, 0.0)
 
 
 def _times_of(sequences: list[Sequence | None]) -> RequestTimes:
-    rows = [_REFUSED if sequence is None else _row(sequence) for sequence in sequences]
-    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    rows = [_row(sequence) for sequence in sequences]
+    return _times(np.array(rows, dtype=np.float64).reshape(-1, len(_REFUSED)))
+
+
+def _times(table: Floats) -> RequestTimes:
+    """``table``: a row for each request, with the fields of ``RequestTimes``."""
     return RequestTimes(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))
 
 
-def _row(sequence: Sequence) -> tuple[float, float, float, int]:
+def _row(sequence: Sequence | None) -> tuple[float, float, float, float]:
     """The fields of ``RequestTimes``."""
+    if sequence is None:
+        return _REFUSED
     return (
         sequence.scheduled_s,
         sequence.first_token_s,

@@ -1,0 +1,80 @@
+"""How long ``orchestrator simulate`` takes for a grid, in CPU seconds of one core, and how much
+memory.
+
+    taskset -c 0 python -m benchmarks.simulate.grid [--deployments 200] [--levels 10]
+        [--requests 2000]
+
+Deployments of Llama-3.1-8B on H100 differ in tensor parallelism, sequences and tokens of a batch,
+which all change the steps. Levels are request rates from idle to far more than the smallest
+deployment can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.predictions import with_predictions
+from orchestrator.results.pandas_hook import leave_pandas_out
+from orchestrator.results.store import Store
+from orchestrator.simulation.sweep import SimulatedSweep
+from orchestrator.spec.experiment import parse_experiment
+
+EXPERIMENT = """
+version: 1
+name: grid
+model: meta-llama/Llama-3.1-8B-Instruct
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8}}}}
+deployments:
+  engine: vllm
+  hardware: h100
+  max_model_len: 8192
+  vary:
+    - grid:
+        tensor_parallel_size: [1, 2, 4, 8]
+        max_num_seqs: [{seqs}]
+        max_num_batched_tokens: [2048, 4096, 8192, 16384, 32768]
+workloads:
+  - name: chat
+    input_tokens: {{lognormal: {{mean: 600, sigma: 0.8, max: 4096}}}}
+    output_tokens: {{lognormal: {{mean: 250, sigma: 0.6, max: 1024}}}}
+load: {{levels: {{request_rate: [{rates}]}}, requests: {requests}}}
+slos: {{interactive: {{ttft: 500ms, tpot: 50ms, attainment: 0.95}}}}
+"""
+PER_SEQS = 4 * 5  # deployments for each number of sequences
+
+
+def main() -> None:
+    leave_pandas_out()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deployments", type=int, default=200)
+    parser.add_argument("--levels", type=int, default=10)
+    parser.add_argument("--requests", type=int, default=2000)
+    options = parser.parse_args()
+    seqs = ", ".join(str(16 * (step + 1)) for step in range(options.deployments // PER_SEQS))
+    rates = ", ".join(str(2 * (step + 1)) for step in range(options.levels))
+    text = EXPERIMENT.format(seqs=seqs, rates=rates, requests=options.requests)
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    plan = with_predictions(make_plan(parse_experiment(text, "grid.yaml")))
+    print(f"plan of {len(plan.runnable())} deployments: {time.process_time() - cpu_s:.1f} s CPU")
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(folder, plan.name, survives_power_loss=False)
+        report = SimulatedSweep(plan, store, lambda item: None, threading.Event()).run()
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        megabytes = sum(path.stat().st_size for path in files) / 1e6
+    counts = report.counts
+    most_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(
+        f"{counts.measured} points simulated, {counts.failed} failed, of {options.requests} requests: "
+        f"{time.process_time() - cpu_s:.1f} s CPU, {time.monotonic() - began_s:.1f} s, "
+        f"{most_mb:.0f} MB of memory, {len(files)} files of {megabytes:.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The steps of ``emulator/batch.py: Batch`` for an open loop on one rank, all in one loop: the same
+times to the last digit in less than half the time.
+
+It covers what most ranks do. Where a rank does more (a preemption, tables of kernels, a sliding
+window, a look for new requests only now and then, prompts that go before decodes), it gives up,
+and the caller takes ``Batch``. ``tests/unit/predict/test_open_loop.py`` holds both together.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from orchestrator.emulator.model import Costs, Replica
+
+NORMALS_AT_ONCE = 256  # as ``Batch`` draws them
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTimes:
+    """When each request was scheduled, and when its first and last token came, in seconds."""
+
+    scheduled_s: list[float]
+    first_token_s: list[float]
+    last_token_s: list[float]
+
+
+def is_covered(model: Replica) -> bool:
+    """Whether ``serve`` may simulate a rank of this model."""
+    limits = model.limits
+    return (
+        isinstance(model.costs, Costs)
+        and not model.costs.window
+        and not limits.prefill_first
+        and limits.recv_interval == 1
+        and limits.max_requests is None
+    )
+
+
+def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
+    model: Replica,
+    seed: int | str,
+    arrivals_s: Sequence[float],
+    prompts: Sequence[int],
+    outputs: Sequence[int],
+) -> ServedTimes | None:
+    """Serves requests that the rank does not refuse, in the order they arrive; None if the KV cache
+    overflows, which only ``Batch`` simulates. ``seed``: of the jitter.
+
+    The names are those of ``Batch``.
+    """
+    costs = model.costs
+    assert isinstance(costs, Costs)
+    kv_tokens = model.limits.kv_tokens
+    max_num_seqs = model.limits.max_num_seqs
+    max_num_batched_tokens = model.limits.max_num_batched_tokens
+    chunked_prefill = model.limits.chunked_prefill
+    interval_s = model.token_interval_s
+    without_attention = costs.without_attention
+    stages = costs.stages
+    context_s = costs.context_s
+    attend_s = costs.attend_s
+    prefill_s = costs.prefill_s
+    jitter = model.jitter
+    # names of this function are found several times faster than those of modules
+    sqrt, exp, ceil, push, pop = math.sqrt, math.exp, math.ceil, heappush, heappop
+    normals = _normals(seed)
+    variations: dict[int, tuple[float, float]] = {}  # by number of steps
+    steps_alone_s: dict[int, float] = {}  # by decodes: a step without the attention
+
+    count = len(arrivals_s)
+    scheduled_s = [math.nan] * count
+    first_token_s = [math.nan] * count
+    last_token_s = [math.nan] * count
+    start_steps = [0] * count
+    ready_s = _ready_s(model, arrivals_s)
+    clock = 0.0
+    step = 0
+    context = 0
+    kv_used = 0
+    decodes = 0
+    waiting = 0  # the first request that waits; those after it wait, too
+    prefilling: deque[list[int]] = deque()  # request, tokens of its prompt that are computed
+    finishing: dict[int, list[int]] = {}
+    finish_steps: list[int] = []
+
+    while True:
+        if not decodes and not prefilling:
+            if waiting == count:
+                break
+            if ready_s[waiting] > clock:
+                clock = ready_s[waiting]
+        if kv_used + decodes > kv_tokens:
+            return None
+        chunks: list[tuple[int, int]] = []  # tokens computed before, tokens
+        if prefilling or ready_s[waiting] <= clock:
+            budget = max_num_batched_tokens - decodes
+            for prefill in prefilling:
+                done = prefill[1]
+                tokens = min(prompts[prefill[0]] - done, budget)
+                if tokens > 0:
+                    chunks.append((done, tokens))
+                    prefill[1] = done + tokens
+                budget -= tokens
+            while budget > 0 and ready_s[waiting] <= clock:
+                prompt = prompts[waiting]
+                running = decodes + len(prefilling)
+                if running < max_num_seqs and kv_used + prompt + running + 1 <= kv_tokens:
+                    if not chunked_prefill and prompt > budget:
+                        break
+                elif running:
+                    break
+                tokens = prompt if prompt < budget else budget
+                prefilling.append([waiting, tokens])
+                kv_used += prompt
+                scheduled_s[waiting] = clock
+                chunks.append((0, tokens))
+                budget -= tokens
+                waiting += 1
+        if not chunks:
+            alone_s = steps_alone_s.get(decodes)
+            if alone_s is None:
+                alone_s = steps_alone_s[decodes] = without_attention(decodes, decodes)
+            if stages == 1:
+                first_s = alone_s + context * context_s
+                growth_s = decodes * context_s
+            else:
+                in_flight = min(stages, decodes)
+                first_s = alone_s + context * context_s / in_flight
+                growth_s = decodes * context_s / in_flight
+            steps = finish_steps[0] - step
+            steps_to_full_kv = (kv_tokens - kv_used) // decodes
+            if steps_to_full_kv < steps:
+                steps = steps_to_full_kv
+            if steps > 1 and decodes < max_num_seqs:
+                span_s = ready_s[waiting] - clock
+                if 0 < span_s < math.inf:
+                    if growth_s <= 0:
+                        due = ceil(span_s / first_s)
+                    else:
+                        half = growth_s / 2
+                        linear = first_s - half
+                        root = sqrt(linear * linear + 4 * half * span_s)
+                        due = ceil((root - linear) / (2 * half))
+                    if due < 1:
+                        due = 1
+                    if jitter:
+                        due -= ceil(3 * jitter * sqrt(due))
+                        if due < 1:
+                            due = 1
+                    if due < steps:
+                        steps = due
+            step_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)
+            if jitter:
+                variation = variations.get(steps)
+                if variation is None:
+                    variation = variations[steps] = _variation(jitter, steps)
+                step_s *= exp(variation[0] * next(normals) - variation[1])
+            clock += step_s
+            step += steps
+            context += steps * decodes
+            kv_used += steps * decodes
+            if finish_steps[0] != step:
+                continue
+            pop(finish_steps)
+            finished = finishing.pop(step)
+            for request in finished:
+                tokens = prompts[request] + step - start_steps[request]
+                context -= tokens
+                kv_used -= tokens
+            tokens = decodes
+            decodes -= len(finished)
+            when_s = clock + (decodes - (tokens - 1) / 2) * interval_s
+            for request in finished:
+                last_token_s[request] = when_s
+                when_s += interval_s
+            continue
+
+        tokens = decodes
+        attention_s = context * context_s
+        for start, chunk_tokens in chunks:
+            tokens += chunk_tokens
+            computed_s = chunk_tokens * (start + chunk_tokens / 2) * attend_s
+            read_s = start * context_s
+            attention_s += computed_s if computed_s > read_s else read_s
+        sequences = decodes + len(chunks)
+        step_s = prefill_s + without_attention(sequences, tokens)
+        step_s += attention_s if stages == 1 else attention_s / min(stages, sequences)
+        if jitter:
+            variation = variations.get(1)
+            if variation is None:
+                variation = variations[1] = _variation(jitter, 1)
+            step_s *= exp(variation[0] * next(normals) - variation[1])
+        clock += step_s
+        step += 1
+        context += decodes
+        kv_used += decodes
+        finished = []
+        begun: list[int] = []
+        if finish_steps and finish_steps[0] == step:
+            pop(finish_steps)
+            finished = finishing.pop(step)
+            for request in finished:
+                tokens = prompts[request] + step - start_steps[request]
+                context -= tokens
+                kv_used -= tokens
+            decodes -= len(finished)
+        while prefilling and prefilling[0][1] == prompts[prefilling[0][0]]:
+            request = prefilling.popleft()[0]
+            start_steps[request] = step
+            if outputs[request] <= 1:
+                kv_used -= prompts[request]
+                finished.append(request)
+                continue
+            begun.append(request)
+            decodes += 1
+            context += prompts[request]
+            finish_step = step + outputs[request] - 1
+            if finish_step in finishing:
+                finishing[finish_step].append(request)
+            else:
+                finishing[finish_step] = [request]
+                push(finish_steps, finish_step)
+        tokens = decodes + len(finished)
+        when_s = clock + (decodes - len(begun) - (tokens - 1) / 2) * interval_s
+        for request in begun:
+            first_token_s[request] = when_s
+            when_s += interval_s
+        for request in finished:
+            if outputs[request] <= 1:
+                first_token_s[request] = when_s
+            last_token_s[request] = when_s
+            when_s += interval_s
+    return ServedTimes(scheduled_s, first_token_s, last_token_s)
+
+
+def _ready_s(model: Replica, arrivals_s: Sequence[float]) -> list[float]:
+    """When each request comes to the scheduler; last an instant that never comes."""
+    ready_s: list[float] = []
+    before_s = -math.inf
+    for arrival_s in arrivals_s:
+        before_s = max(arrival_s + model.request_overhead_s, before_s + model.token_interval_s)
+        ready_s.append(before_s)
+    return [*ready_s, math.inf]
+
+
+def _normals(seed: int | str) -> Iterator[float]:
+    """Standard normal numbers without end, in the order in which ``Batch`` takes them."""
+    generator = np.random.default_rng(random.Random(seed).getrandbits(64))
+    while True:
+        yield from reversed(generator.standard_normal(NORMALS_AT_ONCE).tolist())
+
+
+def _variation(jitter: float, steps: int) -> tuple[float, float]:
+    """Standard deviation of the logarithm of so many steps' length, and half its square."""
+    variance = math.log1p(jitter**2 / steps)
+    return math.sqrt(variance), variance / 2
