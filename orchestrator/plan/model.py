@@ -79,7 +79,8 @@ class PredictedShortlist(Strict):
     ``size``: the most that were asked for. ``source``: what predicted them. ``considered``: digest
     of the ids of the ``of`` deployments that it was chosen from. ``candidates``: how many may be the
     best within the error of predictions. ``unpredicted``: labels of those on the list without a
-    prediction. ``per``: the unit of throughputs.
+    prediction. ``references``: of those whose answers the others' are compared with, where limits
+    are set on that. ``per``: the unit of throughputs.
     """
 
     size: int
@@ -89,6 +90,7 @@ class PredictedShortlist(Strict):
     listed: int
     candidates: int
     unpredicted: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
     per: Per = "gpu"
 
 

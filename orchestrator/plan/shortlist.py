@@ -5,7 +5,7 @@ in a contest (plan/order.py) the most that it may hold reaches the least that th
 predicted to hold. Where the file names no limits, it is a candidate if a load may put it on the
 frontier of tokens/s for a user against tokens/s per GPU. Of more candidates than asked for, those
 nearest to the leaders, or to the frontier, are taken. What has no prediction takes the places that
-are left.
+are left. Where limits are set on answers, the deployments that answers are compared with come first.
 
 If the true values of the best and of the leader lie within the stated errors, the best is a
 candidate: it holds at least what the leader holds, so at least the leader's lower bound.
@@ -95,9 +95,10 @@ def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
         key=lambda each: (*each.precedence, each.deployment.status == "planned"),
         reverse=True,
     )
-    on_list = [each.deployment for each in candidates[:size]]
-    unpredicted_on_list = unpredicted[: size - len(on_list)]
-    on_list += unpredicted_on_list
+    by_precedence = [each.deployment for each in candidates] + unpredicted
+    references = _references(plan)
+    in_order = {deployment.id: deployment for deployment in [*references, *by_precedence]}
+    on_list = [*in_order.values()][:size]
     ids_on_list = {deployment.id for deployment in on_list}
     reasons = {name: each.left_out() for name, each in judged.items()}
     for deployment in unpredicted:
@@ -112,7 +113,8 @@ def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
         of=len(runnable),
         listed=len(on_list),
         candidates=len(candidates),
-        unpredicted=tuple(deployment.label for deployment in unpredicted_on_list),
+        unpredicted=tuple(each.label for each in unpredicted if each.id in ids_on_list),
+        references=tuple(each.label for each in references if each.id in ids_on_list),
         per=per,
     )
     return _with_shortlist(plan, record, left_out)
@@ -156,6 +158,19 @@ def ids_left_out(plan: Plan) -> frozenset[str]:
 def reason_not_predicted(deployment: Deployment) -> str:
     """Why nothing is predicted of a deployment."""
     return str((deployment.predicted or {}).get("not_predicted", "nothing is known of it"))
+
+
+def _references(plan: Plan) -> list[Deployment]:
+    """Where limits are set on answers: the first deployment of each model, which the answers of the
+    others are compared with (analysis/output_agreement.py).
+    """
+    if all(slo.agreement is None for slo in plan.slos):
+        return []
+    first_of: dict[str, Deployment] = {}
+    for deployment in plan.deployments:
+        if deployment.runs:
+            first_of.setdefault(deployment.group("usd").model, deployment)
+    return list(first_of.values())
 
 
 def _with_shortlist(

@@ -50,6 +50,7 @@ from orchestrator.report.words import (
 from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking
+SHORTLIST_SIZE = 8  # where a command with one is shown
 FEW_ROWS = 3  # of each ranking where there are more than two
 BAR = 8  # characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -156,7 +157,9 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
         commands.append(f"orchestrator best {options}")
     elif is_measured:
         commands.append(f'orchestrator best {options} --slo "ttft<=500ms,attainment>=0.95"')
-    if has_failed:
+    if experiment.store.simulated():
+        commands += _measuring_commands(experiment)
+    elif has_failed:
         commands.append(f"orchestrator logs {options}")
     if len(commands) < 2:
         commands.append(f"orchestrator results {options}")
@@ -164,6 +167,18 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
     for command in commands:
         yield before + command
         before = " " * len(before)
+
+
+def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
+    """The command that measures those deployments of a simulation that may be the best."""
+    deployments = len(experiment.plan.runnable()) if experiment.plan is not None else 0
+    if deployments < 2:
+        return
+    uri = experiment.store.uri
+    size = min(SHORTLIST_SIZE, deployments - 1)
+    plan = f"{uri}/{experiment.name}/plan.json" if experiment.store.is_local else "EXPERIMENT"
+    options = f"--results results/ --shortlist {size} --simulated '{uri}'"
+    yield f"orchestrator run '{plan}' {options}"
 
 
 # One comparison

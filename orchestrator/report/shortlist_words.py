@@ -29,6 +29,9 @@ def shortlist_lines(plan: Plan, record: PredictedShortlist) -> Iterator[str]:
     yield f"shortlist: {among_text(record)} by {source_text(record)}{_left_out_counts(plan)}"
     if record.unpredicted:
         yield f"on the shortlist without a prediction: {listed(record.unpredicted)}"
+    if record.references:
+        names = listed(record.references)
+        yield f"on the shortlist because answers are compared with theirs: {names}"
     if record.candidates > record.size:
         yield (
             f"{record.candidates:,} may be the best within the error: --shortlist "

@@ -213,7 +213,7 @@ def verdict_text(comparison: Comparison) -> str:
             return f"what holds {limits} cannot be ranked: {reason}"
         case Certainty.NOTHING_VALID:
             counts = [f"{count} {name}" for name, count in comparison.verdict_counts.items()]
-            return f"no point{among} has a valid measurement: {', '.join(counts)}"
+            return f"no point has a valid measurement{among}: {', '.join(counts)}"
         case Certainty.NOTHING_HOLDS:
             return f"no deployment{among} holds {limits} at any level with a valid measurement"
 

@@ -101,6 +101,16 @@ def test_what_has_no_prediction_takes_the_places_that_are_left_and_is_named() ->
     assert [each.why for each in left_out if each] == ["not_predicted", "behind"]
 
 
+def test_where_answers_are_compared_their_reference_runs() -> None:
+    slos = {"fast": {"ttft": "500ms", "tpot": "20ms", "agreement": 0.9}}
+    values = [10.0, 100.0, 90.0]
+    plan = predicted(plan_of(3, slos=slos), [prediction(each, 1.2) for each in values])
+    limited = shortlisted(plan, 2)
+    assert ids_left_out(limited) == {plan.deployments[2].id}
+    assert limited.shortlist is not None
+    assert limited.shortlist.references == (plan.deployments[0].label,)
+
+
 def test_without_any_prediction_there_is_no_shortlist() -> None:
     unknown = {"not_predicted": "the model has no term for a router"}
     with pytest.raises(InputError, match="nothing is predicted .*no term for a router"):

@@ -323,3 +323,11 @@ def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
     (document,) = shortlisted.comparisons
     assert comparison_fields(document)["shortlisted"] == {"listed": 8, "of": 96}
     assert "shortlisted" not in comparison_fields(answer.comparisons[0])
+
+
+def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> None:
+    run(store, planned(), simulated=True)
+    commands = next_of(store)
+    assert len(commands) == 2
+    options = f"--results results/ --shortlist 1 --simulated '{store.uri}'"
+    assert commands[1].strip() == f"orchestrator run '{store.uri}/exp/plan.json' {options}"
