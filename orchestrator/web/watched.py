@@ -99,7 +99,8 @@ class WatchedResults:
         Raises OrchestratorError where the storage does not answer.
         """
         began_s = time.thread_time()
-        listing = self._list()
+        results = self._results()
+        listing = self._list(results)
         listed_s = time.thread_time()
         self._looking_cpu_s = listed_s - began_s
         self._reading_cpu_s = 0.0
@@ -108,14 +109,14 @@ class WatchedResults:
         edition, serial = before.edition, before.serial
         if listing.commits != self._listing.commits:
             try:
-                content = self._read()
+                content = self._read(results)
             finally:
                 self._reading_cpu_s = time.thread_time() - listed_s
             serial += 1
             if content.payload.bins.stops is not before.content.payload.bins.stops:
                 self._requests_of_stops = content.payload.requests
                 edition += 1
-        runs = tuple(self._runs())
+        runs = tuple(self._runs(results))
         states = [run.state for run in runs]
         if listing == self._listing and states == self._states:
             return False
@@ -126,8 +127,7 @@ class WatchedResults:
         self._listing = listing  # last: what could not be read is read at the next look
         return True
 
-    def _list(self) -> Listing:
-        results = self._results()
+    def _list(self, results: Results | None) -> Listing:
         if results is None:
             return Listing()
         blobs = Blobs(parse_location(results.uri))
@@ -149,8 +149,7 @@ class WatchedResults:
     def _names(self, results: Results) -> list[str]:
         return [name for name in results.experiments if self.experiment in (None, name)]
 
-    def _read(self) -> PageContent:
-        results = self._results()
+    def _read(self, results: Results | None) -> PageContent:
         if results is None or not self._names(results):
             return page_content(self.uri, ())
         stored = experiments(results, self.experiment)
@@ -159,8 +158,7 @@ class WatchedResults:
             return content
         return page_content(self.uri, stored)
 
-    def _runs(self) -> Iterator[RunDocument]:
-        results = self._results()
+    def _runs(self, results: Results | None) -> Iterator[RunDocument]:
         if results is None:
             return
         for name in self._names(results):
