@@ -17,6 +17,7 @@ from orchestrator.web.watched import Watched, WatchedResults
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.stores import points_of
 
+GRID_COLUMNS = 24
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 
 
@@ -91,13 +92,50 @@ def test_the_dashboard_asks_for_metrics_that_are_there(samples) -> None:
     assert asked == samples.keys()
 
 
-def test_the_dashboard_has_what_grafana_needs_to_load_it() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
+@pytest.fixture(scope="module")
+def dashboard() -> dict:
+    return json.loads(DASHBOARD.read_text())
+
+
+def targets_of(dashboard: dict) -> list[dict]:
+    return [target for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_each_expression_selects_by_labels_that_its_metric_has(samples, dashboard) -> None:
+    for target in targets_of(dashboard):
+        selectors = re.findall(r"(orchestrator_\w+)\{([^}]*)\}", target["expr"])
+        assert selectors, target
+        for metric, matchers in selectors:
+            labels = {name for sample in samples[metric] for name in sample.labels}
+            assert set(re.findall(r"(\w+)=", matchers)) <= labels, target
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, target
+
+
+def test_its_variables_ask_for_labels_that_are_there(samples, dashboard) -> None:
+    source, *variables = dashboard["templating"]["list"]
+    assert (source["type"], source["query"]) == ("datasource", "prometheus")
+    for variable in variables:
+        (query,) = re.findall(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
+        metric, label = query
+        assert all(label in sample.labels for sample in samples[metric])
+    names = {variable["name"] for variable in variables}
+    asked = {
+        name for each in targets_of(dashboard) for name in re.findall(r"\$(\w+)", each["expr"])
+    }
+    assert asked <= names
+
+
+def test_the_dashboard_has_what_grafana_needs_to_load_it(dashboard) -> None:
+    """By import and by provisioning: the data source is a variable, which both fill."""
     assert dashboard["schemaVersion"] >= 36
     assert dashboard["title"]
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
-    (source,) = dashboard["__inputs"]
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    _, *variables = dashboard["templating"]["list"]
+    for part in [*dashboard["panels"], *targets_of(dashboard), *variables]:
+        assert part["datasource"] == source
     for panel in dashboard["panels"]:
-        assert panel["datasource"] == {"type": "prometheus", "uid": f"${{{source['name']}}}"}
-        assert {"x", "y", "w", "h"} <= panel["gridPos"].keys()
+        assert panel["type"] in {"stat", "table", "timeseries", "bargauge"}
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= GRID_COLUMNS
+    assert "${DS_" not in DASHBOARD.read_text()
