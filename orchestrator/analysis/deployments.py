@@ -68,6 +68,7 @@ class StoredPrediction:
     levels: tuple[PredictedLevel, ...]
     error_factors: ErrorFactors | None
     capacities: Mapping[str, Mapping[str, PredictedCapacity]]
+    simulated: bool = False  # all but memory comes from `orchestrator simulate`
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ def prediction_of(predicted: Mapping[str, Any]) -> StoredPrediction:
             }
             for slo, by_workload in capacities.items()
         },
+        simulated="simulated" in predicted,
     )
 
 

@@ -85,7 +85,8 @@ def _table(deployments: Sequence[PredictedDeployment], workload: str, slo: Slo) 
         return
     rows.sort(key=lambda row: (-row.throughput_per_gpu, row.cells))
     name = "default limits (MLPerf interactive)" if slo is DEFAULT_SLO else slo.name
-    yield say(f"predicted capacity of {workload} under {name}: {format_slo(slo)}", "bold")
+    found = "simulated" if any(each.simulated for each in deployments) else "predicted"
+    yield say(f"{found} capacity of {workload} under {name}: {format_slo(slo)}", "bold")
     titles = [
         "load",
         "output tokens/s\nper GPU",

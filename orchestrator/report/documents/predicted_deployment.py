@@ -27,7 +27,7 @@ class PredictedDeployment:
     """``capacities``: by SLO, then by workload.
 
     ``missing_row``: why tables were asked for and the formula answered. ``not_predicted``: why
-    nothing is predicted. None: no such reason.
+    nothing is predicted. None: no such reason. ``simulated``: the capacities come from `simulate`.
     """
 
     label: str
@@ -35,6 +35,7 @@ class PredictedDeployment:
     error: PredictionError | None
     missing_row: str | None
     not_predicted: str | None
+    simulated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,14 @@ def predicted_deployments(plan: Plan) -> list[PredictedDeployment]:
 
 def _predicted_deployment(label: str, predicted: Mapping[str, Any]) -> PredictedDeployment:
     """``predicted``: as plan.json has it."""
+    prediction = prediction_of(predicted)
     return PredictedDeployment(
         label=label,
-        capacities=prediction_of(predicted).capacities,
+        capacities=prediction.capacities,
         error=_prediction_error(predicted.get("error")),
         missing_row=predicted.get("no_row"),
         not_predicted=predicted.get("not_predicted"),
+        simulated=prediction.simulated,
     )
 
 

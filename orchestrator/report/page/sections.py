@@ -14,6 +14,7 @@ from orchestrator.report.documents.launch import LaunchDocument, launch_document
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.page.environment import MeasuredWith, measured_with
 from orchestrator.report.selection import AnsweredExperiment, JudgedExperiment
+from orchestrator.report.shortlist_words import left_out_reasons
 from orchestrator.report.words import experiment_notes
 
 FAILED = "failed"
@@ -56,9 +57,18 @@ class DeploymentAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class UnlistedDeployment:
+    """A deployment that a shortlist left out, and why."""
+
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentSection:
     """``predicted``: points that the plan predicted something of; ``more_predicted``: how many the
-    page has no room for.
+    page has no room for. ``found``: how, ``predicted`` or ``simulated``. ``unlisted``: what a
+    shortlist left out; ``more_unlisted``: how many of these the page has no room for.
     """
 
     name: str
@@ -66,6 +76,9 @@ class ExperimentSection:
     verdicts: tuple[VerdictCount, ...]
     predicted: tuple[PointDocument, ...]
     more_predicted: int
+    found: str
+    unlisted: tuple[UnlistedDeployment, ...]
+    more_unlisted: int
     capacities: tuple[CapacityDocument, ...]
     launches: tuple[LaunchDocument, ...]
     agreements: tuple[DeploymentAgreement, ...]
@@ -95,6 +108,9 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
     knees = experiment.knees(judged.points)
     points = [point_document(point, judged.slos, knees=knees) for point in current]
     predicted = [document for document in points if document.prediction is not None]
+    is_simulated = any(each.point.deployment.prediction.simulated for each in predicted)
+    reasons = {} if experiment.plan is None else left_out_reasons(experiment.plan)
+    unlisted = [UnlistedDeployment(label, reason) for label, reason in reasons.items()]
     launches = launch_documents(load_launches(experiment.store))
     return ExperimentSection(
         name=experiment.name,
@@ -102,6 +118,9 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
         verdicts=tuple(verdict_counts(current)),
         predicted=tuple(predicted[:MOST_ROWS]),
         more_predicted=max(len(predicted) - MOST_ROWS, 0),
+        found="simulated" if is_simulated else "predicted",
+        unlisted=tuple(unlisted[:MOST_ROWS]),
+        more_unlisted=max(len(unlisted) - MOST_ROWS, 0),
         capacities=tuple(capacity_documents(experiment, current, judged.slos)),
         launches=tuple(launches),
         agreements=tuple(_agreements(current)),

@@ -51,3 +51,9 @@ def test_each_reason_names_the_deployments_it_is_about() -> None:
     by_formula = capacity(96.0) | {"no_row": "no row for TP=4"}
     text = shown(predicting(by_formula, None))
     assert "predicted by the formula, no tables: no row for TP=4: emulator seqs=8\n" in text
+
+
+def test_what_was_simulated_is_called_so() -> None:
+    assert "simulated capacity of chat" in shown(
+        predicting(capacity(96.0) | {"simulated": "s/"}, None)
+    )

@@ -19,6 +19,7 @@ from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload,
 from orchestrator.report.page.sections import (
     DeploymentAgreement,
     ExperimentSection,
+    UnlistedDeployment,
     VerdictCount,
 )
 from orchestrator.report.page.texts import DEFINITIONS, explained_columns
@@ -47,6 +48,9 @@ def section(name: str) -> ExperimentSection:
         verdicts=(VerdictCount(name, 1, name),),
         predicted=(),
         more_predicted=0,
+        found="predicted",
+        unlisted=(UnlistedDeployment(name, name),),
+        more_unlisted=0,
         capacities=(),
         launches=tuple(launch_documents([StoredLaunch(row, deployment, compared({}, {}), {})])),
         agreements=(DeploymentAgreement(name, Agreement(0.5, 8, "tokens", name)),),

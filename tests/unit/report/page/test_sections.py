@@ -6,10 +6,12 @@ import pytest
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.capacity.capacities import Excluded, Exclusion
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.model import LeftOut, PredictedShortlist
 from orchestrator.report.page import sections
 from orchestrator.report.page.sections import (
     ExperimentSection,
     LeftOutCount,
+    UnlistedDeployment,
     experiment_section,
     left_out_counts,
     verdict_counts,
@@ -111,3 +113,17 @@ def test_each_deployment_has_its_agreement(store):
     shares = {each.agreement.share for each in section.agreements}
     assert shares == {None, 0.5}  # one of them is the reference
     assert not section.are_answers_made_up
+
+
+def test_what_a_shortlist_left_out_is_listed_with_its_reason(store):
+    plan = planned()
+    first, second = plan.deployments
+    left_out = LeftOut(why="not_predicted", reason="no term for a router")
+    record = PredictedShortlist(size=1, source="s/", considered="", of=2, listed=1, candidates=1)
+    shortlisted = plan.with_deployments(
+        [first, second.model_copy(update={"left_out": left_out})]
+    ).model_copy(update={"shortlist": record})
+    run(store, shortlisted)
+    (unlisted,) = section_of(store).unlisted
+    reason = "not predicted (no term for a router), and no place is left"
+    assert unlisted == UnlistedDeployment(second.label, reason)
