@@ -71,6 +71,7 @@ def commit_repeat(
         store,
         plan.measurement(point, start).measurement_id,
         [] if is_failed else _requests(point.level.value, slowness, chance),
+        attempt_id=f"{point.point_id}-{start}",
         deployment={name: getattr(row, name) for name in row.__slots__},
         point_id=point.point_id,
         deployment_id=point.deployment_id,

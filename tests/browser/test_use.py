@@ -111,6 +111,7 @@ def test_the_whole_page_is_reached_by_tab(opened):
         names.append(stop["name"])
     wanted = {
         "tab", "summary", "limit-ttft", "limit-tpot", "limit-e2e", "limit-attainment", "per",
+        "price", "price-slider", "price-ratio",
         "curve-metric", "copy-csv", "copy-markdown", "point-deployment", "point-choice",
     }  # fmt: skip
     assert wanted <= set(names)
@@ -138,6 +139,21 @@ def test_a_slider_says_its_limit(opened):
     assert slider.get_attribute("aria-valuetext").startswith("≤ ")
 
 
+def test_a_price_is_a_slider_and_a_number(opened):
+    slider, field = opened.locator("#price-slider"), opened.locator("#price")
+    assert slider.get_attribute("aria-valuetext") == "not known"
+    slider.focus()
+    opened.keyboard.press("ArrowRight")
+    assert field.input_value() == "0.05"
+    assert slider.get_attribute("aria-valuetext") == "0.05 USD"
+    assert slider.get_attribute("aria-label") == "USD per core hour"
+    opened.get_by_label("USD per core hour").first.fill("2.13")
+    assert float(slider.input_value()) == pytest.approx(2.13, abs=0.03)
+    assert opened.evaluate("app.shown.choices.prices") == {"cpu": 2.13}
+    field.fill("")  # the price of the file
+    assert opened.evaluate("app.shown.choices.prices") == {}
+
+
 def test_details_open_by_keyboard(opened):
     opened.locator("summary").first.focus()
     opened.keyboard.press("Enter")
@@ -161,6 +177,9 @@ def test_paper_has_limits_and_no_controls(opened):
     assert opened.locator("#limits output").first.is_visible()
     assert not opened.locator("#limit-ttft").is_visible()
     assert not opened.locator("#copy-csv").is_visible()
+    assert opened.locator(".priced output").is_visible()  # in place of the number's field
+    assert opened.locator(WORKLOADS).first.is_visible()  # the chosen one names what is printed
+    assert not opened.locator(WORKLOADS).last.is_visible()
     assert opened.locator("#ranking-table").is_visible()
 
 
@@ -258,6 +277,36 @@ def test_the_answer_of_the_chosen_limits_is_shown_alone(tmp_path, opened_store):
     page.wait_for_selector("body[data-drawn]")
     (answer,) = visible_answers(page)
     assert ", tight (ttft<=" in answer
+
+
+def test_limits_of_the_file_are_tabs_that_arrows_change(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "exp")
+    run(store, planned())
+    page = opened_store(store.uri)
+    tabs = page.locator(LIMITS)
+    assert tabs.all_inner_texts() == [
+        "interactive: ttft<=150ms,attainment>=0.9",
+        "tight: ttft<=1ms,attainment>=0.9",
+    ]
+    assert page.get_by_role("tablist", name="Limits of the file").is_visible()
+    tabs.first.focus()
+    page.keyboard.press("ArrowRight")
+    assert tabs.nth(1).get_attribute("aria-selected") == "true"
+    assert page.evaluate("document.activeElement.textContent").startswith("tight: ")
+    assert page.evaluate("app.shown.choices.ttft") == 0.001
+    page.locator("#limit-ttft").focus()
+    page.keyboard.press("End")
+    tabs.nth(1).click()  # again, which takes the limits of the file back
+    assert page.evaluate("app.shown.choices.ttft") == 0.001
+
+
+def test_the_headline_breaks_around_its_interval_and_not_within(opened):
+    opened.set_viewport_size({"width": 390, "height": 844})
+    heights = opened.eval_on_selector_all(
+        "h1 .kept",
+        "spans => spans.filter((span) => span.offsetWidth).map((span) => span.getClientRects().length)",
+    )
+    assert heights and set(heights) == {1}
 
 
 def test_without_a_script_the_answer_of_every_limit_is_there(browser, tmp_path):

@@ -335,7 +335,7 @@ const app = (() => {
   function priceControls() {
     const { input, output } = slider("price-slider", (value) => choosePrice(Number(value)));
     Object.assign(input, { min: "0", step: String(PRICE_STEP) });
-    const field = element("input", undefined, { id: "price", type: "number", min: "0", step: "any", placeholder: "of the file" });
+    const field = element("input", undefined, { id: "price", type: "number", min: "0", step: "any" });
     field.addEventListener("input", () => choosePrice(field.value === "" ? null : Number(field.value)));
     const label = element("label", undefined, { htmlFor: "price" });
     const box = element("div", undefined, { className: "priced" });
@@ -386,7 +386,7 @@ const app = (() => {
     const { choices } = shown;
     for (const { name } of LATENCIES) showLimit(name);
     showAttainment();
-    setOptions(controls.per, Object.keys(UNITS).map((per) => [per, unitOf(per)]), choices.per);
+    setOptions(controls.per, [["gpu", group().device], ["usd", "USD"], ["deployment", "deployment"]], choices.per);
     showPrice();
   }
 
@@ -404,7 +404,7 @@ const app = (() => {
     input.setAttribute("aria-label", label.textContent);
     input.setAttribute("aria-valuetext", text);
     output.textContent = text;
-    field.placeholder = ofFile === null ? "not known" : `${number(ofFile)} in the file`;
+    field.placeholder = ofFile === null ? "none" : number(ofFile);
     const written = priceOf(hardware) === null ? "" : String(priceOf(hardware));
     if (document.activeElement !== field) field.value = written;
   }
