@@ -19,9 +19,9 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, event: threading.Event, limit_s: float) -> bool:
-        """Wait until the event is set, at most ``limit_s``; whether it is set."""
+        """Waits until the event is set, at most ``limit_s``. Returns whether it is set."""
         return event.wait(limit_s)
 
     def spawn(self, run: Callable[[], None], name: str) -> None:
-        """Run it in a thread of its own."""
+        """Calls ``run`` in a thread of its own."""
         threading.Thread(target=run, name=name).start()

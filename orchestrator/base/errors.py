@@ -6,7 +6,7 @@ OrchestratorError
 │   └── ProblemsError     several problems found at once, each with its place in a file
 ├── EngineFailure         an engine did not start, died or misbehaved: becomes a row, the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
-│   ├── Occupied          others hold it now: no failure, it queues again
+│   ├── Occupied          others use it now: no failure, the launch queues again
 │   └── NoClient          of some nodes: others are tried
 └── ResultsError          the results store is unreadable or refuses a write
     └── DamagedError      a committed file is not whole
@@ -22,8 +22,8 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Who or what is to blame for a failure. It decides how often what failed is tried again
-    (docs/failures.md).
+    """Who or what is to blame for a failure. The class decides how often a point or launch is tried
+    again (docs/failures.md).
     """
 
     retries: int
@@ -63,8 +63,8 @@ class FailureKind(StrEnum):
     """What went wrong, as ``failure_kind`` stores it. Each kind belongs to one class
     (docs/failures.md).
 
-    ``meaning`` is a clause: what is read from an engine's log becomes ``<meaning>: <the line of the
-    log>``.
+    ``meaning`` is a clause. A failure that is read from an engine's log becomes the sentence
+    ``<meaning>: <the line of the log>``.
     """
 
     failure_class: FailureClass
@@ -78,7 +78,7 @@ class FailureKind(StrEnum):
         member.meaning = meaning
         return member
 
-    # read from an engine's log, causes before what they lead to (node/failures.py)
+    # read from an engine's log (node/failures.py), causes before their consequences
     GPU_FAULT = (
         "gpu_fault",
         _INFRA,
@@ -116,7 +116,7 @@ class FailureKind(StrEnum):
     DIST = "dist", _INFRA, "its ranks lost or never found each other"
     BAD_CONFIG = "bad_config", _BAD, "it refused this configuration"
     ENGINE_DEAD = "engine_dead", _CRASH, "it died"
-    # an engine that left no words we know
+    # of engines whose log has no known message
     DIED_AT_START = "died_at_start", _CRASH, "it ended before it was ready"
     DIED = "died", _CRASH, "it ended while it served"
     KILLED = (
@@ -168,8 +168,8 @@ class FailureKind(StrEnum):
     INTERNAL = "internal", _INFRA, "this program failed: an internal error"
 
 
-# ``bad_config`` that is put right without a change to the experiment file (a key is set, an engine
-# installed, a model downloaded): never tried again within a sweep, but by the next one
+# Kinds of ``bad_config`` that a user mends without changing the experiment file: a key is set, an
+# engine installed, a model downloaded. They are not tried again within a sweep, but by the next run.
 FIXED_ON_THE_HOST = frozenset(
     {
         FailureKind.NO_KEY,
@@ -251,8 +251,8 @@ class PlacementError(OrchestratorError):
 
 
 class Occupied(PlacementError):
-    """Others hold it now, and the launch queues again; the text says who they are, where the host
-    knows. ``nodes``: ids of the nodes that are held, as far as Ray says which.
+    """Others use the resources now, and the launch queues again. The text says who they are, if the
+    host knows. ``nodes``: ids of the nodes in use, as far as Ray says which.
     """
 
     def __init__(self, text: str, nodes: Collection[str] = ()) -> None:

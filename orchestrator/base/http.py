@@ -71,9 +71,9 @@ def ask(
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
 ) -> HttpResponse:
-    """Send one request; a POST carries ``{}``. ``more_headers`` replace ours of the same name.
+    """Sends one request; the body of a POST is ``{}``. ``more_headers`` replace ours of the same name.
 
-    Never raises: what went wrong on the way is a response of status 0.
+    Never raises: a request that failed on the way becomes a response of status 0.
     """
     end_s = time.monotonic() + limit_s
     body_sent = "{}" if method == "POST" else None
@@ -100,7 +100,7 @@ def ask(
 
 
 def _headers(api_key: str, more_headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Names are compared without regard to case; of equal ones the last counts."""
+    """The headers of a request. Of headers whose names differ only in case, the last one counts."""
     headers = [("Content-Type", "application/json"), ("Connection", "close")]
     if api_key:
         headers.append(("Authorization", f"Bearer {api_key}"))

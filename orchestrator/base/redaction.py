@@ -1,4 +1,4 @@
-"""What others wrote, made fit to be stored and shown: without secrets, colours and control
+"""Makes text that others wrote fit to be stored and shown: removes secrets, colours and control
 characters.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
-# characters of a variable's value that is hidden wherever it stands; shorter ones are words and
-# numbers
+# A secret of at least this many characters is hidden wherever it occurs. Shorter values are words and
+# numbers.
 SHORTEST = 6
 _NAME = re.compile(
     # pad_token, image_token and the like are tokens of a vocabulary
@@ -22,7 +22,7 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
-# C0 and C1 but for tab and line feed, and what turns the direction of text around.
+# C0 and C1 without tab and line feed, and characters that reverse the direction of text.
 _CONTROL: dict[int, str | None] = dict.fromkeys(
     [*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 )
@@ -33,16 +33,16 @@ _SHAPES = re.compile(
     r"|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,})"
 )
-# A JSON web token, somewhere in a run of its letters. What follows the run is looked at once, not
-# from each "eyJ".
+# A JSON web token within a run of the letters that tokens consist of. The lookahead examines what
+# follows the run once, and not again for each "eyJ".
 _WEB_TOKEN = re.compile(
     r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+"
 )
-# Letters and digits, longer than any word. A run of them is looked at once, from its start.
+# Mixed letters and digits, longer than any word. Each run of them is examined once, from its start.
 _RANDOM = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")
 _PASSWORD = re.compile(r"://[^/\s@:]*:([^/\s@]+)@")
-# What stays, and a secret behind it. Each begins with letters or signs that a search finds fast.
-_BEHIND = (
+# Words that stay, followed by a secret. Each pattern begins with characters that are found fast.
+_SECRET_AFTER = (
     re.compile(r"([Bb]earer +)[^\s\"'<>]+"),
     re.compile(r"(://)[^/\s@]+(?=@)"),
     re.compile(r"(uthorization[\"']?: *[\"']?Basic +)[^\s\"'<>]+"),
@@ -66,7 +66,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     text = mask_secrets(strip_control(text), secrets)
     text = _WEB_TOKEN.sub(rf"\1{HIDDEN}", text) if "eyJ" in text else text
     text = _SHAPES.sub(HIDDEN, text)
-    for pattern in _BEHIND:
+    for pattern in _SECRET_AFTER:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 
@@ -81,7 +81,7 @@ def redact_all(value: Any) -> Any:
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Replace whole ``secrets`` in a text, also where they are escaped or encoded."""
+    """Replaces whole ``secrets`` in a text, even where they are escaped or encoded."""
     forms: set[str] = set()
     for secret in filter(None, secrets):
         for value in (secret, *_of_basic(secret)):
@@ -92,7 +92,7 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def _of_basic(secret: str) -> list[str]:
-    """``user:password`` and the password, if the secret is what a header holds for basic
+    """``user:password`` and the password, if the secret is the value of a header for basic
     authentication.
     """
     try:
@@ -106,8 +106,8 @@ def _of_basic(secret: str) -> list[str]:
 
 
 def _written(secret: str) -> Iterator[str]:
-    """A secret as texts hold it: as it is, escaped as in Python or JSON, percent-encoded, and in
-    base64 with or without its padding.
+    """The forms in which texts contain a secret: as it is, escaped as in Python or JSON,
+    percent-encoded, and in base64 with or without its padding.
     """
     yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, ""))
     if len(secret) >= SHORTEST:
@@ -117,7 +117,9 @@ def _written(secret: str) -> Iterator[str]:
 
 
 def strip_control(text: str) -> str:
-    """Text without terminal sequences and control characters; a carriage return ends a line."""
+    """Text without terminal sequences and control characters. A carriage return becomes a line
+    feed.
+    """
     return _TERMINAL.sub("", text).replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL)
 
 
@@ -139,5 +141,5 @@ def is_secret(name: str) -> bool:
 
 
 def is_like_secret(name: str) -> bool:
-    """Whether what should be the name of a variable is rather its value."""
+    """Whether the name of a variable looks like a secret value that was written in its place."""
     return redact(name) != name or (not name.isupper() and _RANDOM.search(name) is not None)

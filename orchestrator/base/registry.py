@@ -14,14 +14,14 @@ from typing import Any, Generic, TypeVar, cast
 
 from orchestrator.base.errors import InputError
 
-MOST_COMPARED = 1000  # names: finding the nearest of more takes long
+MOST_COMPARED = 1000  # names; among more, finding the nearest would take long
 T = TypeVar("T")
 
 
 @cache
 def data_beside(module: str, name: str) -> Any:
-    """The content of a JSON file in the folder of a module, by the module's ``__file__``. Shared:
-    not to be changed.
+    """The content of a JSON file in the folder of a module. ``module``: its ``__file__``. All callers
+    get the same object, which must not be changed.
     """
     return json.loads(Path(module).with_name(name).read_text("utf-8"))
 
@@ -38,7 +38,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _entries(self) -> dict[str, str]:
-        # takes 40 ms, which commands without third parties' parts save
+        # looked up late, because it takes 40 ms that most commands can save
         from importlib import metadata
 
         points = metadata.entry_points(group=self._group)
@@ -56,7 +56,7 @@ class Registry(Generic[T]):
         return name in self._builtin or name in self._entries
 
     def __getitem__(self, name: str) -> T:
-        # looking for entry points reads a lot of files
+        # built-in names first: looking for entry points reads many files
         place = self._builtin.get(name) or self._entries.get(name)
         if place is None:
             singular = "search" if self.kind == "searches" else self.kind.rstrip("s")

@@ -1,4 +1,4 @@
-"""Timers exact to about 0.1 ms, where epoll and event loops count whole milliseconds."""
+"""Timers that are exact to about 0.1 ms. epoll and event loops only count whole milliseconds."""
 
 import asyncio
 import ctypes
@@ -12,7 +12,7 @@ _ABSOLUTE = 1
 class Timer:
     """A Linux timerfd on the clock of ``time.monotonic_ns`` (os.timerfd_create needs Python 3.13).
 
-    ``fd`` can be read once the instant has come, and stays so until it is read or the timer is set
+    ``fd`` becomes readable at the instant, and stays readable until it is read or the timer is set
     again.
     """
 
@@ -25,8 +25,8 @@ class Timer:
         self._settime = self._libc.timerfd_settime
 
     def set(self, at_ns: int) -> None:
-        """Wake at that instant (at once when it has passed; 0: never), and no more at the one set
-        before.
+        """Sets the instant, in place of an earlier one. An instant that has passed makes ``fd``
+        readable at once; 0 never does.
         """
         self._spec[2], self._spec[3] = divmod(at_ns, 1_000_000_000)
         self._settime(self.fd, _ABSOLUTE, self._spec, None)
@@ -36,7 +36,7 @@ class Timer:
 
 
 class LoopTimer:
-    """Makes an event loop call ``callback`` once at each instant it is armed for."""
+    """Makes an event loop call ``callback`` once at each instant for which it is armed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
@@ -45,13 +45,13 @@ class LoopTimer:
         loop.add_reader(self._timer.fd, self._readable)
 
     def arm(self, at_ns: int) -> None:
-        """Fire at that instant of ``time.monotonic_ns``, at once when it has passed, and no more at
-        the one before.
+        """Calls ``callback`` at an instant of ``time.monotonic_ns``, or at once when that has
+        passed. An instant that was set before is forgotten.
         """
         self._timer.set(max(1, at_ns))
 
     def close(self) -> None:
-        """Never fire again."""
+        """Ends the timer; ``callback`` is never called again."""
         self._loop.remove_reader(self._timer.fd)
         self._timer.close()
 

@@ -1,4 +1,4 @@
-"""Bytes that speculative decoding adds to a rank: weights and KV cache of a draft model, of a draft
+"""The bytes that speculative decoding adds to a rank: weights and KV cache of a draft model, of a draft
 head, or of the model's own layers for multi-token prediction.
 
 A draft runs on the ranks of the last pipeline stage. Heads that read the model's hidden states
@@ -20,7 +20,8 @@ from orchestrator.catalog.memory import (
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.spec.settings import EngineSettings
 
-WITHOUT_MODEL = ("ngram", "suffix")  # these look tokens up; "ngram_gpu" and others begin alike
+# beginnings of methods that look tokens up instead of using a model, as "ngram_gpu"
+WITHOUT_MODEL = ("ngram", "suffix")
 HEADS = ("eagle", "dflash", "dspark")  # methods, and parts of architectures, that share embeddings
 MTP = ("mtp", "nextn")
 AUXILIARY_STATES = 3  # hidden states of the model that EAGLE-3 joins
@@ -38,11 +39,10 @@ def is_own_layers(settings: EngineSettings) -> bool:
 def draft_bytes(
     facts: ModelFacts, settings: EngineSettings, draft: ModelFacts | None
 ) -> DraftBytes | None:
-    """What the draft adds to a rank of the last stage. None: there is a draft and nothing is known
-    of its size.
+    """What the draft adds to a rank of the last stage. None: there is a draft of unknown size.
 
-    ``facts``: the model's. ``draft``: those of ``settings.speculative.model``, None if nothing is
-    known of it.
+    ``facts``: of the model. ``draft``: the facts of ``settings.speculative.model``; None if they are
+    not known.
     """
     speculative = settings.speculative
     if speculative is None or (speculative.method or "").lower().startswith(WITHOUT_MODEL):
@@ -84,8 +84,8 @@ def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | Non
 
 
 def _head_bytes(draft: ModelFacts, settings: EngineSettings, tensor: int) -> float:
-    """Bytes of a head on one rank, at least: what it shares with the model is not counted, nor what
-    only some heads have.
+    """The least bytes of a head on one rank. Parts that it shares with the model are not counted, nor
+    are parts that only some heads have.
     """
     parts = draft.parameters
     shape = draft.shape

@@ -77,8 +77,8 @@ class _HeaderReader:
         return self.number(_SCALARS[kind])  # type: ignore[no-any-return]
 
     def _array(self) -> Sequence[int | float]:
-        """The numbers of an array that has one for each layer. Of texts and of longer arrays, which
-        are of the vocabulary, only the length counts, and a range of that length stands for them.
+        """The numbers of an array with one entry for each layer. Arrays of texts and longer arrays
+        belong to the vocabulary; only their length is needed, so a range stands for them.
         """
         kind = self.number("I")
         count = self.number("Q")

@@ -27,11 +27,11 @@ GRAPH_BYTES = 0.6 * GIB  # CUDA graphs of a rank
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
 SEQUENCES = 1024  # default of vLLM on GPUs of 70 GiB and more
 BATCHED_TOKENS = 8192  # likewise
-LEAST_FACTOR = 0.6  # least plausible ratio of a checkpoint's size to an exact formula's
+LEAST_FACTOR = 0.6  # least plausible ratio of a checkpoint's size to that of an exact formula
 VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
 CPU_BLOCK = 128  # tokens of a KV cache's block where none is given
 GPU_BLOCK = 16
-LOGITS_OF_SEQUENCES = 256  # whose logits a step holds at once, twice, in float32
+LOGITS_OF_SEQUENCES = 256  # sequences whose logits a step holds at a time, twice, in float32
 
 
 def memory_text(size: float) -> str:
@@ -115,8 +115,8 @@ _PARTS = (*_SCALED_PARTS, "embedding", "replicated", "lm_head")
 
 
 def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
-    """Bytes of the layers in the checkpoint over those that the formula gives. What the checkpoint
-    has beyond the formula may be the layers of a draft: that much of it does not count.
+    """The bytes of the layers in the checkpoint, divided by those that the formula gives. Bytes beyond
+    the formula do not count as far as they may be the layers of a draft.
     """
     element = dtype_bytes(facts.dtype)
     if facts.quantization:
@@ -178,7 +178,7 @@ def _times(computed: Weights, factor: float, *names: str) -> Weights:
 
 
 def _layer_bytes(facts: ModelFacts, stored: Weights) -> float:
-    """Bytes of one layer of the checkpoint and of the projection that a draft layer adds."""
+    """Bytes of one layer of the checkpoint, with the projection that a draft layer adds."""
     shape = facts.shape
     dense = (stored.layers + stored.kv_projection + stored.replicated) / shape.num_hidden_layers
     return dense + stored.experts / max(1, shape.num_moe_layers) + _joining_bytes(facts)
@@ -229,7 +229,7 @@ def weight_bytes_per_rank(
     shared: bool = False,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """Bytes on the fullest rank, with those of a draft.
+    """Bytes on the fullest rank, a draft included.
 
     Experts are spread over all ranks of a stage. Dense MLPs, shared experts and the output layer
     are spread over these, too, if ``shared``; otherwise only over the tensor-parallel ranks, and
@@ -263,7 +263,7 @@ def weight_bytes_per_rank(
 
 
 def _expert_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes of experts on the fullest rank, if it held those of all stages."""
+    """Bytes of experts on the fullest rank, as if it held those of all stages."""
     experts = facts.shape.num_experts
     spread = expert_parallel_size(settings)
     if spread > 1 and experts:  # whole experts
@@ -323,8 +323,8 @@ def kv_bytes_per_sequence(
     block: int,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Layers with a sliding window
-    keep the window and the tokens of one step; layers with a state keep only the state.
+    """The KV bytes of a sequence of ``tokens`` on one rank, in whole blocks. Layers with a sliding
+    window keep the window and the tokens of one step; layers with a state keep only the state.
     """
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False, draft=draft)
@@ -350,8 +350,8 @@ def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
 
 
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
-    """Data type in which matrices are multiplied, which decides the peak FLOP/s. It may differ from
-    that of storage: W4A16 computes in 16 bits.
+    """The data type in which matrices are multiplied, which decides the peak FLOP/s. Weights may be
+    stored in another type: W4A16 computes in 16 bits.
     """
     scheme = kernel_scheme(facts, settings)
     if scheme in {"int8", "fp4"}:
@@ -415,8 +415,9 @@ def estimate_memory(
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend
     on its memory.
 
-    ``shared``: as in ``weight_bytes_per_rank``; ``draft``: what speculative decoding adds. Models
-    that no formula fits (``ModelFacts.has_parameter_count``) get only the weights, if their files are at hand.
+    ``shared``: as in ``weight_bytes_per_rank``. ``draft``: what speculative decoding adds. Of models
+    that no formula fits (``ModelFacts.has_parameter_count``) only the weights are estimated, if
+    their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
     batched = settings.max_num_batched_tokens or BATCHED_TOKENS

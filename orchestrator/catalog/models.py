@@ -52,7 +52,7 @@ class FormulaCoverage(IntEnum):
 
     NOTHING = 0  # no formula fits: the count means nothing
     PLAIN = 1  # counted as a plain transformer, which may be far off
-    LANGUAGE_MODEL = 2  # what stands beside it, as an image encoder, is not counted
+    LANGUAGE_MODEL = 2  # without what stands beside the language model, like an image encoder
     WHOLE = 3
 
 
@@ -66,7 +66,7 @@ class ModelFacts:
     parameters: Parameters
     coverage: FormulaCoverage
     dtype: str = "bfloat16"  # of the checkpoint
-    # positions with rope scaling, as vLLM derives them; None: unlimited
+    # positions, with rope scaling, as vLLM derives them; None: unlimited
     max_model_len: int | None = None
     short_model_len: int | None = None  # positions that LongRoPE extends
     sliding_window: int | None = None
@@ -74,7 +74,7 @@ class ModelFacts:
     quantization: Quantization | None = None
     checkpoint_bytes: int | None = None  # of the safetensors index or files; None: not at hand
     vision_size: int | None = None  # of an image encoder: layers * width squared
-    draft_layers: int = 0  # layers for multi-token prediction; loaded only if that is asked for
+    draft_layers: int = 0  # layers for multi-token prediction, which are loaded only on request
     draft_vocab_size: int = 0  # of a draft head with an output layer of its own
     architectures: tuple[str, ...] = ()  # class names by which engines choose their code
     config_type: str = ""  # ``model_type`` of the whole config, towers included
@@ -112,8 +112,8 @@ def model_facts(
     ``hf_overrides``.
 
     ``model`` is a local folder, a GGUF file or a hub id. The hub is asked for at most
-    HUB_TIMEOUT_S, and never when HF_HUB_OFFLINE is set or ``online`` is False; its answers stay in
-    its own cache. The well-known models of known_models.json have facts without it.
+    HUB_TIMEOUT_S, and never when HF_HUB_OFFLINE is set or ``online`` is False. Its answers stay in
+    the hub's own cache. For the well-known models of known_models.json the hub is not needed.
     """
     return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
 
@@ -209,7 +209,7 @@ def _short_name(name: str) -> str:
 
 
 def _fetched(model: str, revision: str | None) -> Path | None:
-    """Ask the hub for at most HUB_TIMEOUT_S; its client alone may retry much longer."""
+    """Asks the hub for at most HUB_TIMEOUT_S; its client would retry much longer."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return None
     answers: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
@@ -217,12 +217,12 @@ def _fetched(model: str, revision: str | None) -> Path | None:
     try:
         return answers.get(timeout=HUB_TIMEOUT_S)
     except queue.Empty:
-        return _from_hub(model, revision, local_only=True)  # what came in time
+        return _from_hub(model, revision, local_only=True)  # what has come in time
 
 
 def _ask_hub(model: str, revision: str | None) -> Path | None:
-    """Fetch config.json if the hub can be reached at all: without a network its client would retry
-    for 30 s.
+    """Fetches config.json, if the hub can be reached at all: without a network its client would
+    retry for 30 s.
     """
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     if not getproxies() and not _is_reached(endpoint.hostname or "", endpoint.port or 443):
@@ -378,8 +378,8 @@ def _as_one_figure(text: Config) -> Config:
 
 
 def _has_several_figures(text: Config) -> bool:
-    """Whether a figure that the formula needs is a list, with one for each layer or kind of token:
-    no one number stands for them.
+    """Whether a figure that the formula needs is a list with different numbers, one for each layer or
+    kind of token.
     """
     return any(isinstance(text.get(name), list | dict) for name in _FIGURES)
 
@@ -494,7 +494,7 @@ def _kinds_of_layers(text: Config, layers: int) -> list[str]:
 
 
 def _is_one_part_a_layer(kinds: list[str]) -> bool:
-    """Whether a layer is a mixer or an MLP (Nemotron-H), not both."""
+    """Whether each layer is either a mixer or an MLP (Nemotron-H)."""
     return "mlp" in kinds or "moe" in kinds
 
 
@@ -524,8 +524,9 @@ def _mlps(text: Config, kinds: list[str], has_experts: bool) -> tuple[str, ...]:
 
 
 def _moe_layers(text: Config, layers: int) -> set[int]:
-    """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen),
-    or as a list ``mlp_layer_types`` (transformers 5) or ``moe_layer_freq`` says for each layer.
+    """Layers with routed experts. These are all but the first k (DeepSeek), every n-th without those
+    of a list (Qwen), or those that a list names for each layer (``mlp_layer_types`` of transformers 5,
+    ``moe_layer_freq``).
     """
     kinds = items(text, "mlp_layer_types")
     if kinds:
@@ -541,7 +542,7 @@ def _moe_layers(text: Config, layers: int) -> set[int]:
     return {layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0}
 
 
-# Model types of which every n-th layer has full attention, and those in which no layer has.
+# Model types -> n, where every n-th layer has full attention; and types where no layer has it.
 _FULL_ATTENTION_STEP = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 _ALL_SLIDING = {"mistral", "mixtral", "phi3", "starcoder2"}
 

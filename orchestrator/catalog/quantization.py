@@ -1,5 +1,5 @@
-"""How a checkpoint's weights are stored, by its config: in how many bits, which parts, in which
-groups.
+"""Reads from a checkpoint's config how its weights are stored: in how many bits, which parts of the
+model, and in which groups.
 
 Sources: vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0.5.23
 ``server_args.py``; TGI 3.3.7 README; TensorRT-LLM 1.2 and LMDeploy 0.18 documentation;
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from orchestrator.catalog.parameters import Config, Shape, items, mapping, whole
 
-# Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config
-# file for awq").
+# Formats that exist only as checkpoints. Asked to apply one to a 16-bit checkpoint, the engine stops
+# ("Cannot find the config file for awq").
 CHECKPOINT_ONLY = frozenset({
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
     "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
@@ -83,10 +83,10 @@ _EXPERTS_ONLY = {
 class Quantization:
     """How a checkpoint's weights are stored. ``bits`` per weight include scales and zero points.
 
-    ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per
+    ``scheme``: what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per
     channel`` (weights and activations), ``int4 weights`` (activations stay 16 bits); empty if it is
     not known. ``shares``: how much of ``attention``, ``mlp``, ``experts`` and ``lm_head`` is
-    quantized; ``part_bits``: bits of parts that differ.
+    quantized. ``part_bits``: the bits of parts that differ.
     """
 
     method: str
@@ -95,7 +95,7 @@ class Quantization:
     block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
     scheme: str = ""
     kv_cache_dtype: str | None = None  # of the checkpoint; settings override it
-    # without an entry all of a part is quantized, and nothing of lm_head
+    # a part without an entry is quantized as a whole, except lm_head, which is not
     shares: Mapping[str, float] = field(default_factory=dict)
     part_bits: Mapping[str, float] = field(default_factory=dict)
 
@@ -462,7 +462,7 @@ def _modules(shape: Shape) -> Iterator[_Module]:
     """All modules that may be quantized; only the first expert, since all are alike."""
     hidden = shape.hidden_size
     mixers = _mixers(shape)
-    is_alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
+    is_alone = "" in shape.mlps  # Nemotron-H: every layer is one mixer, and has that name
     matrices = ["up_proj", "down_proj"] if is_alone else ["up_proj", "down_proj", "gate_proj"]
     for layer, (kind, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
         place = f"model.layers.{layer}"

@@ -1,4 +1,4 @@
-"""Building blocks of engines: settings become the command of one rank, and its log becomes figures."""
+"""Building blocks of engines: turn settings into the command of one rank, and its log into figures."""
 
 import getpass
 import json
@@ -16,11 +16,11 @@ FlagKind = Literal["value", "switch", "bare", "json", "off"]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
 SOCKET_PATH_BYTES = 107  # the longest path of a UNIX socket
-# the longest name of one in a temporary folder: vLLM's
+# the longest name of a socket in a temporary folder, which is vLLM's
 SOCKET_NAME_BYTES = len("/01234567-89ab-cdef-0123-456789abcdef")
 # pins for engines that choose by the GPU's memory
 BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-# Placeholders in the values of `env`: the fields of Node that differ from launch to launch.
+# Placeholders in the values of `env`: fields of Node that differ from launch to launch.
 PLACE = re.compile(r"\{([a-z_]+)\}")
 PLACES = ("rank", "host", "master_host", "launch_id", "workdir")
 
@@ -36,7 +36,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One rank of a replica and its node: what the agent there knows when the engine starts."""
+    """One rank of a replica and its node, as the agent there knows them when the engine starts."""
 
     rank: int = 0  # 0 serves HTTP
     host: str = "127.0.0.1"  # this node's address for other nodes
@@ -283,9 +283,10 @@ def _temporary(settings: EngineSettings, node: Node) -> dict[str, str]:
     """Variables that put temporary files into the launch's folder, with which they are removed:
     vLLM and SGLang leave sockets behind.
 
-    Empty where the user or the node chose a place for them, and in a container, which has its own.
-    torch keeps kernels that it compiled in a temporary folder, too: they stay where later launches
-    find them.
+    Empty where the user or the node chose a place for temporary files, and in a container, which has
+    its own.
+    torch keeps compiled kernels in a temporary folder, too. These stay in a place where later
+    launches find them.
     """
     is_chosen = bool({"TMPDIR", "TEMP", "TMP"} & {*settings.env, *os.environ})
     is_too_long = len(os.fsencode(node.workdir)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES

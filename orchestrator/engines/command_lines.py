@@ -19,7 +19,8 @@ from orchestrator.base.registry import did_you_mean
 from orchestrator.spec.settings import EngineSettings, installed_version
 
 FOLDER = Path(__file__).with_name("recorded")
-# Of an image; a tag of two numbers is a year and a month in NVIDIA's registry.
+# The version in an image's tag. A tag of two numbers is none: in NVIDIA's registry it is a year and a
+# month.
 _TAG = re.compile(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)")
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
 _SHORT = 2  # characters of a flag like -q
@@ -90,14 +91,14 @@ class CommandLine:
         if name in flags or not self.takes_abbreviations:
             return flags.get(name)
         if not name.startswith("--") and name[:_SHORT] in flags:
-            return flags[name[:_SHORT]]  # its value follows at once, as in -O3
+            return flags[name[:_SHORT]]  # its value follows without a space, as in -O3
         if len(name) <= _SHORT:
             return None
         candidates = {
             flag.name: flag for spelling, flag in flags.items() if spelling.startswith(name)
         }
         if len(candidates) != 1:
-            return None  # no flag, or several, begin so
+            return None  # no flag begins like this, or several do
         return next(iter(candidates.values()))
 
     def reason_to_refuse(self, name: str, value: Any) -> str | None:
@@ -119,7 +120,7 @@ class CommandLine:
 
 
 class Standing(Enum):
-    """How a deployment's release stands to the recorded ones."""
+    """How a deployment's release relates to the recorded ones."""
 
     ASSUMED = "assumed"  # it is not known, and the newest recorded one is assumed
     RECORDED = "recorded"

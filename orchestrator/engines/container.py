@@ -10,7 +10,7 @@ from orchestrator.base.folders import node_path
 from orchestrator.engines.command import Command, Node
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# the label of a container that names the folder with its launch's lock, which tells whose it is
+# The label of our containers. Its value is the folder with the launch's lock, which shows whose it is.
 LOCKS_LABEL = "orchestrator.locks"
 CACHE = "~/.cache/huggingface"
 CACHES = (
@@ -63,8 +63,8 @@ def in_container(
 
     Environment variables, secrets included, are passed by name: the runtime reads the values from
     its own environment, so no argument or file contains them. The container runs under an init and
-    is removed when it ends. If the runtime's client is killed, the container lives on: the command
-    ``after`` removes it.
+    is removed when it ends. If the runtime's client is killed, the container lives on; then the
+    command ``after`` removes it.
     """
     if settings.image is None:
         return command

@@ -95,7 +95,7 @@ class Engine:
 
     # its HTTP server
     ready_path: str = "/health"
-    # Asked in this order where a release does not have ``ready_path``.
+    # asked in this order where a release does not have ``ready_path``
     ready_fallbacks: tuple[str, ...] = ("/v1/models",)
     # Where it reports its version: path -> field of the answer, tried in this order.
     version_at: Mapping[str, str] = field(default_factory=lambda: {"/version": "version"})
@@ -107,8 +107,8 @@ class Engine:
     dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
     # The model name in requests, which /v1/models must list: proof that the server is ours.
     served_name: Callable[[EngineSettings, Node], str] = command.nonce_name
-    # Whether it refuses requests without its key. A router that does not has the key for its own
-    # requests to the replicas.
+    # Whether it refuses requests without its key. A router that answers without it still gets the key,
+    # for its requests to the replicas.
     guarded: bool = True
 
     # its settings
@@ -127,7 +127,7 @@ class Engine:
     # key of its own configuration file -> who sets it; None: it has no file
     keys: Mapping[str, str] | None = None
     reserved: tuple[str, ...] = ()  # flags that this program sets
-    # flag of a field -> values that only ``extra_args`` can say, while the field is left open
+    # flag of a field -> values that only ``extra_args`` can give, while the field is left open
     open_flags: Mapping[str, Collection[str]] = field(default_factory=dict)
     # other spelling of a flag -> who sets it
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class Engine:
         return self.start(PinnedSettings(settings), cpu, Node()).argv[0]
 
     def reason_to_refuse(self, field_name: str) -> str:
-        """Why the engine does not have a field, as a sentence; the field is not one that it has."""
+        """Why the engine does not have a field, as a sentence. To be called for such fields only."""
         reasons = dict.fromkeys(OF_NO_USE, NO_USE)
         if self.launches:
             reasons |= LACKING | NOT_LAUNCHED
@@ -240,7 +240,7 @@ class Engine:
         return fields - self.unsupported.keys()
 
     def knows(self, version: str) -> bool:
-        """Whether the flags of a release that runs are recorded, or are those of this record."""
+        """Whether the flags of this release are recorded, or are those of this record."""
         if any(is_same_release(version, line.version) for line in command_lines(self.name)):
             return True
         return not self.version or self.version in version or is_version(self.version, version)

@@ -23,7 +23,7 @@ from orchestrator.spec.stages import PinnedSettings
 
 BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative")
-# turbomind describes its cache at the start and then once in so many steps: never again.
+# Turbomind describes its cache at the start and then every N steps; this N is never reached.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 BYTES = TypeAdapter(ByteSize)
 # Sequences at once by part of a GPU's name (lmdeploy/utils.py: get_max_batch_size).

@@ -51,7 +51,7 @@ class ModelRules:
     # Whether it refuses to start where the KV cache cannot hold max_model_len. Otherwise it starts and
     # serves shorter requests.
     holds_length: Callable[[EngineSettings], bool] = lambda settings: True
-    # a max_model_len that is left open becomes the positions that LongRoPE extends
+    # whether a max_model_len that is left open becomes the positions before LongRoPE's extension
     cuts_longrope: bool = False
     keeps_block: bool = False  # one block of kv_cache_tokens is never given to a sequence
     allocates_tokens: bool = False  # it allocates kv_cache_tokens whatever memory there is

@@ -1,5 +1,5 @@
-"""The network between an engine's nodes, and the one between prefill and decode replicas: what
-engines are told of it, and what their logs say of it.
+"""The network between an engine's nodes, and the one between prefill and decode replicas: how engines are
+set to use it, and what their logs say about it.
 """
 
 import ipaddress

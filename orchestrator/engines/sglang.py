@@ -115,9 +115,9 @@ DECODE_GRAPHS = (
 ATTENTION_RANKS = (0, 5, 23)
 BACKEND = "--disaggregation-transfer-backend"
 BOOTSTRAP_PORT = "--disaggregation-bootstrap-port"
-# with these --quantization has no effect
+# methods of checkpoints for which --quantization has no effect
 FIXED_METHODS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
-# Of a checkpoint's method -> what else --quantization may say of it.
+# method of a checkpoint -> other values that --quantization may have for it
 KERNELS = {
     "awq": ("awq_marlin", "moe_wna16"),
     "gptq": ("gptq_marlin", "moe_wna16"),
@@ -129,7 +129,7 @@ ATTENTION_FLAGS = ("--attn-dp-size", "--attention-data-parallel-size")
 
 
 def _memory_class(memory: float) -> MemoryClass:
-    """SGLang's choices for a device with so many bytes."""
+    """SGLang's choices for a device with this many bytes."""
     for choices in MEMORY_CLASSES:
         if memory < choices.below_gib * GIB:
             return choices
@@ -145,8 +145,8 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 
 def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
     """Share of a GPU's memory for weights and KV cache, by SGLang's own estimate of activations and
-    graphs (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``); prefill replicas have no
-    decode graphs, decode replicas neither prefill graphs nor images.
+    graphs (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``). Prefill replicas have no
+    decode graphs; decode replicas have neither prefill graphs nor images.
     """
     choices = _memory_class(memory)
     prefills = role != "decode"
@@ -229,8 +229,9 @@ def _beside_images(facts: ModelFacts) -> float:
 
 
 def _attention_ranks(settings: EngineSettings) -> int:
-    """Data-parallel ranks of attention within the tensor-parallel group, which is vLLM's data with
-    expert parallelism. Without expert parallelism SGLang's data-parallel ranks are whole replicas.
+    """Data-parallel ranks of attention within the tensor-parallel group. They correspond to vLLM's data
+    parallelism with expert parallelism. Without expert parallelism, SGLang's data-parallel ranks are
+    whole replicas.
     """
     return settings.data_parallel_size if settings.enable_expert_parallel else 1
 
@@ -311,7 +312,7 @@ def _disabled(eager: bool, settings: EngineSettings) -> str | None:
 
 
 def _algorithm(spec: Speculative, settings: EngineSettings) -> str:
-    """SGLang's name of the method, which it takes in any case."""
+    """SGLang's name of the method, in upper case."""
     method = spec.method or ""
     return ALGORITHMS.get(method, method).upper()
 
@@ -331,8 +332,8 @@ def _branches(spec: Speculative, settings: EngineSettings) -> int | None:
 
 
 def _verified(spec: Speculative, settings: EngineSettings) -> int:
-    """Tokens that are verified at a time: of a tree what is asked for, of a chain or block the
-    drafts and the last accepted token.
+    """Tokens that are verified at a time: of a tree as many as the settings say, of a chain or block
+    the drafts and the last accepted token.
     """
     if spec.num_draft_tokens:
         return spec.num_draft_tokens
@@ -356,8 +357,8 @@ def _accepts_method(wanted: str, stored: str) -> bool:
     """Whether ``configs/model_config.py: _verify_quantization`` accepts a --quantization for a
     checkpoint that is stored with a method.
 
-    Of ModelOpt's checkpoints SGLang goes on with their own method, whatever is wanted; nvfp4_online
-    would quantize what modelopt_fp4 has quantized already.
+    ModelOpt's checkpoints keep their own method, whatever is wanted. But nvfp4_online would quantize
+    again what modelopt_fp4 has quantized.
     """
     if stored in FIXED_METHODS:
         return not (wanted == "nvfp4_online" and stored == "modelopt_fp4")

@@ -25,7 +25,7 @@ _API_PATHS = {
     "/generate": "sglang",
     "/models": None,
 }
-# names that `is_secret` does not take for secrets, because settings have such names, too
+# Names of secrets in queries that `is_secret` does not recognise, because settings have such names, too.
 _SECRET_IN_QUERIES = re.compile(r"(?i)^(.*[-_.])?(key|sig|signature|auth|code|token)$")
 
 

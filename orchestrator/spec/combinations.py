@@ -87,8 +87,8 @@ class Block(Strict):
 
     @property
     def size(self) -> int:
-        """Number of choices, counted before any is made: a small file can name more than memory
-        holds.
+        """Number of choices. It is computed before any choice is made, because a small file can ask
+        for more choices than memory holds.
         """
         if self.cases is not None:
             return len(self.cases)
@@ -174,7 +174,7 @@ class NamedEngine(NamedTuple):
 class DeploymentContext:
     """What deployments take from the rest of the file, and the engines that they name."""
 
-    model: Mapping[str, Any]  # settings for every deployment that names no model of its own
+    model: Mapping[str, Any]  # the settings of the model, for deployments that name none
     hardware: Collection[str]  # names of hardware classes
     environments: Environments
     engines: list[NamedEngine] = field(default_factory=list)
@@ -423,7 +423,7 @@ class _Deployments:
         if "model" in values:
             return values
         if not self.context.model and values.get("served_model_name") is not None:
-            # of an endpoint no more need be known
+            # the name is enough for an endpoint
             return {"model": values["served_model_name"], **values}
         if not self.context.model:
             hint = "write model: {id: <hub name or folder>} at the top of the file"

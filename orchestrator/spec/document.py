@@ -1,4 +1,4 @@
-"""A YAML file as plain values with the line of each, and everything that is found wrong with it.
+"""Reads a YAML file as plain values with the line of each, and collects everything wrong with it.
 
 Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is text.
 Keys are text. Tags never construct objects. Merge keys (``<<: *base``) and aliases work; an alias
@@ -28,8 +28,8 @@ Place = tuple[str | int, ...]  # keys and list indices from the top of the docum
 Locate = Callable[[Place], Place]
 
 MOST_BYTES = 1_000_000
-PIECE_BYTES = 2**20  # read at a time
-MOST_FILE_BYTES = 2**31  # of a file that is read or hashed as a whole: prompts, traces
+PIECE_BYTES = 2**20  # that are read at a time
+MOST_FILE_BYTES = 2**31  # of a file of prompts or a trace, which is read as a whole
 MOST_VALUES = 200_000
 MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line
 MOST_LISTED = 25  # names that a hint lists
@@ -56,7 +56,7 @@ class Document:
 
     file: str | None
     value: Any
-    # 1-based; the line of its key for a value that has one
+    # 1-based; of a value with a key it is the line of the key
     lines: Mapping[Place, int] = field(repr=False)
     # every number as it is written: 0.30 is 0.3 in ``value``
     numbers: Mapping[Place, str] = field(repr=False)
@@ -81,8 +81,8 @@ class Document:
 class Problems:
     """Everything found wrong with one document, without duplicates.
 
-    Where a line has a value that cannot be read, only that is reported of the line: other problems
-    may follow from it.
+    Of a line with a value that cannot be read, only this problem is reported: the others may follow
+    from it.
     """
 
     def __init__(self, document: Document) -> None:
@@ -99,10 +99,11 @@ class Problems:
     def unknown(
         self, place: Place, what: str, name: object, known: Iterable[str], remedy: str | None = None
     ) -> None:
-        """Adds a name that is not one of ``known``. ``remedy``: what to do if none of them is near.
+        """Adds a name that is not one of ``known``. ``remedy``: what to do if none of them is
+        similar.
 
-        It takes long to find the nearest name, so it is left out after ``enough`` problems. A
-        list of all names is shown once.
+        Does nothing after ``enough`` problems, because finding the nearest name takes long. A list
+        of all names is shown once.
         """
         if self.enough:
             return
@@ -139,18 +140,18 @@ class Problems:
 
 
 def problems_without_file() -> Problems:
-    """Collects the problems of values that no file holds, like options of a command line: they have
-    neither file nor line.
+    """An empty collection for the problems of values without a file, like options of a command
+    line. Such problems have neither file nor line.
     """
     return Problems(Document(file=None, value=None, lines={}, numbers={}))
 
 
 def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> bytes:
-    """A file's content. Raises OSError, also for a file of more than ``most_bytes``, which is not
-    read to its end: it may have none.
+    """A file's content. Raises OSError, also for a file of more than ``most_bytes``, of which only
+    the beginning is read: it may be endless.
 
-    ``pipe``: a pipe or a device is read, too. A path that another file names is never one to wait
-    for.
+    ``pipe``: a pipe or a device may be read, too. It must be False for a path that another file
+    names, because reading a pipe may wait forever.
     """
     data = bytearray()
     if not pipe and not os.path.isfile(path) and os.path.exists(path):
@@ -169,7 +170,7 @@ def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> by
 
 def from_home(path: str) -> Path:
     """A path with the home folder in place of ``~``. Raises InputError where there is no such
-    folder, as for a user that this machine does not have.
+    folder, for example because this machine has no such user.
     """
     try:
         return Path(path).expanduser()
@@ -179,7 +180,7 @@ def from_home(path: str) -> Path:
 
 
 def read_document(path: str | Path) -> Document:
-    """Parse a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is
+    """Parses a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is
     not YAML.
     """
     try:
@@ -192,12 +193,12 @@ def read_document(path: str | Path) -> Document:
 
 
 def is_unprintable(text: str) -> bool:
-    """Whether a text holds what no terminal should show or no file can store."""
+    """Whether a text has characters that no terminal should show or no file can store."""
     return not text.isprintable() and strip_control(text) != text
 
 
 def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Document:
-    """Parse YAML text; ``file`` is its name in messages.
+    """Parses YAML text. ``file``: its name in messages.
 
     Raises ProblemsError when the text is not YAML, too large, or empty. With ``may_be_empty`` the
     value of an empty text is None. Single values that cannot be read are among the document's
@@ -224,7 +225,7 @@ def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Docum
     except RecursionError:
         raise _refused(file, "is nested too deeply") from None
     except (ValueError, ArithmeticError) as error:
-        # the scanner lets some through, such as "\UFFFFFFFF"
+        # errors that the scanner does not catch, as of "\UFFFFFFFF"
         raise _refused(file, f"not valid YAML: {error}") from None
 
 
@@ -272,7 +273,7 @@ class _NodeReader:
             if key_node.tag == _MERGE:
                 values |= self._merged(value_node, place)
         first_lines: dict[str, int] = {}
-        # after the merged keys: own keys win, and their lines too
+        # after the merged keys, because own keys and their lines replace merged ones
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 continue
@@ -323,7 +324,7 @@ class _NodeReader:
 
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
-        if not text.isprintable():  # JSON may write a character as two halves
+        if not text.isprintable():  # JSON may write a character as a pair of surrogates
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         if is_unprintable(text):
             self._bad(node, UNPRINTABLE)
@@ -339,7 +340,7 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-# -- what pydantic found, in words for the author of the file
+# -- sentences for the author of the file about the problems that pydantic found
 
 
 _MAPPING = "a mapping (name: value)"
@@ -360,7 +361,7 @@ _PATTERNS = {
         "up to 100 letters and digits of ASCII, also . _ - after the first"
     )
 }
-# How pydantic says a bound, and how it is said here.
+# How pydantic states a bound, and how our sentences do.
 _BOUNDS = (
     ("greater than or equal to", "at least"),
     ("less than or equal to", "at most"),
@@ -370,8 +371,8 @@ _BOUNDS = (
 _NUMBER_WANTED = ("int_type", "float_type", "literal_error")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 
-# Keys of other programs and of habit -> what may be meant here, the first that is known at its
-# place. A similar spelling would lead elsewhere.
+# Keys of other programs, and habitual ones -> keys of ours that may be meant. The first one that is
+# known at the same place is suggested. The most similar spelling would be another key.
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("max_tokens", "max_new_tokens", "max_completion_tokens", "output_len", "output_length"),
@@ -402,7 +403,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 
 
 def wrong(key: str | int | Place, message: str, hint: str | None = None) -> PydanticCustomError:
-    """What a validator of a whole value raises for a problem at one of its keys, or deeper."""
+    """The error that a validator of a whole value raises for a problem at one of its keys, or deeper."""
     place = key if isinstance(key, tuple) else (key,)
     return PydanticCustomError("wrong", "{text}", {"text": message, "place": place, "hint": hint})
 
@@ -464,8 +465,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _about_value(
     detail: ErrorDetails, place: Place, is_in_union: bool, described: str | None = None
 ) -> tuple[str, str | None]:
-    """Message and hint about one value. ``described``: what may stand in its place, where it is
-    read as a model that says so.
+    """Message and hint about one value. ``described``: what the value may be, if the model that reads
+    it says so (``WANTED``).
     """
     is_key = detail["loc"][-1:] == ("[key]",)
     holder = place[:-1] if is_key else place  # a wrong key may be a secret
@@ -474,7 +475,7 @@ def _about_value(
     value = detail["input"]
     kind = detail["type"]
     if is_in_union and kind.endswith("_type"):
-        # one problem, not one for every type it may have
+        # pydantic reports one for each type of the union; the same text makes them one problem
         return f"{name} has a value of the wrong type", None
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}", None
@@ -541,7 +542,7 @@ def _show(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
-    text = redact(repr(value))  # before it is cut: half a secret is not recognized
+    text = redact(repr(value))  # before the text is cut, since half a secret is not recognized
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -578,7 +579,7 @@ def _annotation_at(model: Any, loc: Place, value: Any) -> Any:
 
 
 def _of_its_kind(annotation: Any, value: Any) -> Any:
-    """The model itself, or the one that the value's ``kind`` names."""
+    """The model itself, or the subclass that the value's ``kind`` names."""
     return annotation.model_for(value) if hasattr(annotation, "model_for") else annotation
 
 

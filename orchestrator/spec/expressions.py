@@ -85,15 +85,15 @@ def parse_expression(
     """Parse an expression that may read the names ``known``. Raises ValueError with the first
     problem.
 
-    ``any_dots``: any name may have dots, not only settings of roles. ``unknown``: what is said of a
-    name that resembles none of ``known``.
+    ``any_dots``: any name may have dots, not only settings of roles. ``unknown``: the words for a name
+    that resembles none of ``known``.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(
             f"an expression of {len(text)} characters is too long ({MOST_CHARACTERS} at most)"
         )
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as "1if x" gives: odd but harmless
+        with warnings.catch_warnings(action="ignore"):  # of odd but harmless text such as "1if x"
             tree = ast.parse(text.strip(), mode="eval").body
         tree = _Dotted(any_dots).visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -29,17 +29,18 @@ from orchestrator.spec.settings import Name, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
-LEAST_SECONDS = 1e-6  # no clock tells less from 0
-MOST_SECONDS = 1e9  # the nanoseconds of more do not fit into int64
-# of one point: clients hold when each is due, answers hold what became of each
+LEAST_SECONDS = 1e-6  # no clock can tell less from 0
+MOST_SECONDS = 1e9  # more would not fit into int64 as nanoseconds
+# of one point; clients and answers hold some numbers for each request in memory
 MOST_REQUESTS = 5_000_000
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
-PROBE_S = 600.0  # the same for a probe of a capacity search: most end long before
+PROBE_S = 600.0  # default length of a probe of a capacity search; most end long before
 MOST_IN_FLIGHT = 100_000
 MOST_CLIENTS = 1000
 MOST_TURNS = 1_000  # of a session
-MOST_TURNS_OF_ALL = 20_000  # of one session of each workload: a thousand sessions are drawn at once
+# of one session of each workload, added up; a thousand sessions are drawn at once
+MOST_TURNS_OF_ALL = 20_000
 _NUMBER = re.compile(r"\s*+((?:[0-9]*\.)?[0-9]++(?:[eE][+-]?[0-9]+)?)\s*+([A-Za-zµ]*)\s*")
 _SECONDS = {
     "ns": 1e-9,
@@ -229,8 +230,8 @@ class Workload(Strict, ABC):
         return []
 
     def identity(self) -> dict[str, Any]:
-        """What is asked for, without its name and the paths of its files: part of point ids and of
-        schedule seeds.
+        """What the workload asks for, without its name and the paths of its files. It is a part of
+        point ids and of schedule seeds.
         """
         return self.model_dump(mode="json", exclude={"name"})
 
@@ -317,7 +318,9 @@ class Arrivals(Strict):
         return {"process": value} if isinstance(value, str) else value
 
     def problem(self) -> str | None:
-        """Why nothing can be drawn from these arrivals, but for what a trace's file says."""
+        """Why nothing can be drawn from these arrivals; None if something can. The file of a trace is
+        not read.
+        """
         if self.process not in ARRIVALS:
             return unknown_name("arrival process", self.process, ARRIVALS)
         needed = {"ramp": "to", "steps": "steps", "trace": "trace"}.get(self.process)
@@ -446,8 +449,8 @@ class LoadRules(Strict):
 
     @property
     def default_s(self) -> float:
-        """How long a point lasts by default; near capacity it takes minutes to see whether a queue
-        grows.
+        """How long a point lasts by default. Probes are long, because near capacity it takes minutes
+        to see whether a queue grows.
         """
         return PROBE_S if self.search == "capacity" else DURATION_S
 
@@ -495,7 +498,7 @@ def percentile_limit(name: str) -> tuple[str, float] | None:
 
 
 def swapped_percentile(name: str) -> str | None:
-    """The limit that somebody means who writes ``p99_ttft``; None for other names."""
+    """The limit that is meant by a name like ``p99_ttft``; None for other names."""
     match = re.fullmatch(r"p([0-9.]+)_?(.+)", name)
     if match is None or percentile_limit(f"{match[2]}_p{match[1]}") is None:
         return None

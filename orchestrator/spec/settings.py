@@ -39,7 +39,7 @@ LONGEST_NAME = 255  # bytes of a file's name
 
 
 def _one_line(text: str) -> str:
-    """Text that may be a path: the operating system fails on longer parts."""
+    """Checks text that may be a path: the operating system fails on longer parts."""
     longest_part = max(len(part.encode()) for part in text.split("/"))
     if "\n" in text or "\t" in text or longest_part > LONGEST_NAME:
         raise ValueError(f"must be one line, with at most {LONGEST_NAME} bytes between two '/'")
@@ -47,8 +47,8 @@ def _one_line(text: str) -> str:
 
 
 def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Arguments that at least one runtime takes. Which runtime it is may follow later, from an
-    environment: then ``engines/problems.py`` checks them again.
+    """Checks that at least one runtime takes these arguments. ``engines/problems.py`` checks them again
+    for the runtime in use, which may be known only later, from an environment.
     """
     problems = [option_problem(words, runtime) for runtime in RUNTIMES]
     if all(problems):
@@ -61,8 +61,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
 @lru_cache(4096)  # combinations share theirs
 def _variable(name: str) -> str:
-    """The name of an environment variable. A refused name is not shown: it may be a key, typed in
-    place of the variable that holds it.
+    """Checks the name of an environment variable. A refused name is not shown, because it may be a key
+    that was written in place of the variable's name.
     """
     if not _VARIABLE.fullmatch(name) or is_like_secret(name):
         raise ValueError(
@@ -76,8 +76,8 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def _label(text: str) -> str:
-    """The value of a label. No node can have other ones, and where Ray looks for labels it takes
-    ``!spot`` and ``in(a,b)`` for operators.
+    """Checks the value of a label. No node can have other values, and Ray would take ``!spot`` and
+    ``in(a,b)`` for operators.
     """
     if not _LABEL.fullmatch(text):
         raise ValueError(
@@ -87,7 +87,7 @@ def _label(text: str) -> str:
 
 
 def _label_value(text: str) -> str:
-    """The value of a label, which Ray allows to be empty."""
+    """Checks the value of a label, which Ray allows to be empty."""
     return _label(text) if text else text
 
 
@@ -101,7 +101,7 @@ def _label_key(text: str) -> str:
 
 
 def as_tuple(value: Any) -> Any:
-    """A file has only lists, and strict validation wants a tuple."""
+    """Makes a tuple of a list: a file has only lists, and strict validation wants a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -124,10 +124,10 @@ ROLES: tuple[Role, ...] = get_args(Role)
 ROUTER = "router"  # the role of the router in front of all replicas
 
 
-# The sets of fields that were given, shared by all objects with the same fields: a plan of 100,000
-# deployments would hold 160 MB of equal sets. Nobody changes them, since objects are immutable.
+# The sets of fields that were given. Objects with the same fields share one: a plan of 100,000
+# deployments would otherwise hold 160 MB of equal sets. They never change, since objects are immutable.
 _FIELDS_SETS: dict[frozenset[str], set[str]] = {}
-_EMPTY: dict[Any, Any] = {}  # a default value, shared: it must stay empty
+_EMPTY: dict[Any, Any] = {}  # the default value of several fields, which must stay empty
 
 
 class Strict(BaseModel):
