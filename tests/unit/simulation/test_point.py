@@ -8,11 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from orchestrator.capacity.sequential_test import EarlierProbes
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.predict.simulate import Trace, run
 from orchestrator.simulation.point import PointSimulator, SimulatedEngines
 from orchestrator.spec.dialect import openai
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Slo
 from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from tests.unit.emulator.builders import IDEAL, a_replica
@@ -27,7 +29,11 @@ def engines(
 
 
 def attempt(
-    used: SimulatedEngines, level: float, control: str = "request_rate", **more: Any
+    used: SimulatedEngines,
+    level: float,
+    control: str = "request_rate",
+    watch: ProbeWatch | None = None,
+    **more: Any,
 ) -> Attempt:
     rules: dict[str, Any] = {"workload": WORKLOAD, "duration_s": 10.0, "warmup_s": 0.0} | more
     point = LoadPoint(
@@ -38,7 +44,7 @@ def attempt(
         attempt_id="a",
         **rules,
     )
-    return PointSimulator().attempt(used, point, None, 10**18).attempt
+    return PointSimulator().attempt(used, point, watch, 10**18).attempt
 
 
 def rows(made: Attempt) -> pa.Table:
@@ -174,3 +180,29 @@ def test_jitter_differs_between_repeats() -> None:
         seconds(made, "done_ns")[:9] - seconds(made, "first_token_ns")[:9] for made in (once, other)
     ]
     assert not np.allclose(*tpot)
+
+
+def watch(**limits: Any) -> ProbeWatch:
+    return ProbeWatch((Slo(name="slo", attainment=0.9, **limits),), ((EarlierProbes(),),), 1000.0)
+
+
+def test_a_probe_that_holds_ends_early_and_waits_for_what_is_open() -> None:
+    made = attempt(engines(), 20.0, watch=watch(e2e=5.0), duration_s=600.0)
+    assert made.loaded is not None
+    early = made.loaded.early
+    assert early is not None
+    assert early.outcome == "holds"
+    assert early.at_s < 60.0
+    assert set(rows(made)["status"].to_pylist()) == {"ok"}
+    assert seconds(made, "scheduled_ns").max() < early.at_s
+
+
+def test_a_probe_that_diverges_ends_early_and_aborts_what_is_open() -> None:
+    made = attempt(engines(max_num_seqs=1), 400.0, watch=watch(ttft=0.05), duration_s=600.0)
+    assert made.loaded is not None
+    early = made.loaded.early
+    assert early is not None
+    assert early.outcome == "fails"
+    assert "faster than they are answered" in early.sentence
+    assert rows(made)["status"].to_pylist().count("aborted") > 50
+    assert seconds(made, "done_ns").max() <= early.at_s + 1e-6

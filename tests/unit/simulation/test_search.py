@@ -1,0 +1,124 @@
+"""Capacity searches and races in virtual time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import orchestrator
+from orchestrator.plan.model import Plan
+from orchestrator.predict.simulate import Trace, run
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
+from orchestrator.results.records import PointRow
+from orchestrator.results.schemas import rows_of
+from orchestrator.results.store import Store
+from orchestrator.simulation.models import EngineModels
+from tests.unit.simulation.builders import EXPERIMENT, files_of, planned, simulated
+
+SEARCH = (
+    EXPERIMENT.replace(
+        "{tensor_parallel_size: 1}, {tensor_parallel_size: 2}",
+        "{max_num_seqs: 2}, {max_num_seqs: 6}",
+    )
+    .replace(
+        "{levels: {request_rate: [2, 8]}, duration: 20s, warmup: 5s}",
+        "{search: capacity, control: request_rate, precision: 0.3}",
+    )
+    .replace("ttft: 500ms, tpot: 50ms, attainment: 0.95", "ttft: 300ms, attainment: 0.8")
+    .replace("uniform: {min: 16, max: 64}", "uniform: {min: 8, max: 24}")
+)
+
+
+def points(store: Store) -> list[PointRow]:
+    return rows_of(store.read("points", include_failed=True), PointRow)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return planned(SEARCH)
+
+
+@pytest.fixture(scope="module")
+def whole(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    simulated(plan, folder)
+    return folder
+
+
+def claims(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the searches claim, by deployment."""
+    frame = orchestrator.capacities(str(folder))
+    return {row["deployment"]: row for row in frame.to_dict("records")}
+
+
+def attainment(plan: Plan, label: str, rate: float) -> float:
+    """The share of requests that meet the limits in an hour at this rate."""
+    deployment = next(each for each in plan.deployments if label in each.label)
+    rank = EngineModels(plan).step_model(deployment).rank
+    rng = np.random.default_rng(5)
+    count = int(3600 * rate)
+    outputs = rng.integers(8, 25, count)
+    arrivals_s = np.cumsum(rng.exponential(1 / rate, count))
+    times = run(rank, Trace(arrivals_s, np.full(count, 256), outputs))
+    return float(np.mean(times.first_token_s - arrivals_s <= 0.3))
+
+
+def test_claims_lie_below_the_truth_and_near_it(plan: Plan, whole: Path) -> None:
+    claim = claims(whole)["vllm seqs=6"]
+    assert claim["status"] in ("converged", "cliff")
+    assert attainment(plan, "seqs=6", claim["claim"]) >= 0.8
+    assert attainment(plan, "seqs=6", 1.5 * claim["claim"]) < 0.8
+
+
+def test_probes_end_early_and_the_weaker_one_is_beaten(whole: Path) -> None:
+    rows = points(Store.open(str(whole), "x"))
+    assert {row.ended_early for row in rows} >= {"holds", "fails"}
+    assert claims(whole)["vllm seqs=2"]["status"] == "outraced"
+    probes = Counter(row.deployment_id for row in rows)
+    assert min(probes.values()) < max(probes.values())
+
+
+def test_a_search_that_was_ended_comes_to_the_same(plan: Plan, whole: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+    measured = 0
+
+    def listen(item: Event | Phase) -> None:
+        nonlocal measured
+        measured += isinstance(item, Event) and item.kind == "measured"
+        if measured == 4:
+            stop.set()
+
+    _, report = simulated(plan, tmp_path, listen, stop)
+    assert report.interrupted
+    simulated(plan, tmp_path)
+    kept = {name: data for name, data in files_of(whole).items() if "/computed/" not in name}
+    again = {name: data for name, data in files_of(tmp_path).items() if "/computed/" not in name}
+    assert kept == again
+
+
+def test_a_search_over_concurrency_runs_too(tmp_path: Path) -> None:
+    text = SEARCH.replace("control: request_rate", "control: concurrency")
+    simulated(planned(text), tmp_path)
+    found = claims(tmp_path)
+    assert {row["status"] for row in found.values()} <= {"converged", "cliff", "capped"}
+    assert 2 <= found["vllm seqs=6"]["claim"] <= 30
+
+
+def test_no_more_deployments_are_started_than_allowed(tmp_path: Path) -> None:
+    text = SEARCH.replace("search: capacity", "search: capacity, max_deployments: 1")
+    told: list[str] = []
+
+    def listen(item: Event | Phase) -> None:
+        if isinstance(item, Event):
+            told.append(item.kind)
+
+    store, report = simulated(planned(text), tmp_path, listen)
+    assert len({row.deployment_id for row in points(store)}) == 1
+    assert "not_started" in told
+    assert report.left == 0
