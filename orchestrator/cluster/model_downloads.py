@@ -19,7 +19,8 @@ from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.spec.settings import EngineSettings
 
 HUB_LIMIT_S = 8.0
-# questions to the hub: a sweep may need many models, and doctor waits a minute for a node
+# The hub is asked about this many models at a time: a sweep may need many, and doctor waits only a
+# minute for a node.
 AT_ONCE = 16
 # any of these files shows that a repository was downloaded, apart from its weights
 DESCRIBING = {
@@ -52,7 +53,7 @@ class Wanted:
 
     @property
     def repository(self) -> str:
-        """Its name without the quantization that llama.cpp takes behind it."""
+        """Its name, without the quantization that llama.cpp allows after it."""
         return self.name.partition(":")[0]
 
     def blobs(self, cache: Path) -> Path:
@@ -62,8 +63,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """What a node lacks of something that an engine loads. ``problem``: why the node cannot have
-    it, empty if it can. ``download_bytes``: of weights, which have to be downloaded for that.
+    """What a node lacks of something that an engine loads. ``problem``: why the node cannot have it;
+    empty if it can. ``download_bytes``: how many bytes of weights have to be downloaded first.
     """
 
     problem: str = ""
@@ -71,11 +72,10 @@ class Absence:
 
 
 def wanted_by(settings: EngineSettings) -> list[Wanted]:
-    """What an engine needs on its node: its model, a draft model, and a tokenizer that it is given
-    beside them.
+    """What an engine needs on its node: its model, a draft model, and a tokenizer of its own.
 
-    An emulator needs nothing from the hub, an engine that makes up its weights needs no weights,
-    and a router has no model.
+    An emulator needs nothing from the hub, an engine with dummy weights needs no weights, and a
+    router has no model.
     """
     if settings.engine in ROUTERS:
         return []
@@ -106,8 +106,8 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 
 
 def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
-    """Bytes of the model and its draft in this node's hub cache, those of files that are being
-    written included.
+    """Bytes of the model and its draft in this node's hub cache, including files that are still being
+    written.
     """
     names = [settings.model, settings.speculative.model if settings.speculative else None]
     wanted = [Wanted(name, "weights") for name in names if name and not os.path.isabs(name)]
@@ -119,14 +119,14 @@ def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
     for model in wanted:
         with suppress(OSError), os.scandir(model.blobs(cache)) as files:
             for file in files:
-                with suppress(OSError):  # it has its final name by now
+                with suppress(OSError):  # it was renamed to its final name meanwhile
                     total_bytes += file.stat().st_blocks * 512
     return total_bytes
 
 
 def all_absent(launched: Sequence[EngineSettings]) -> dict[tuple[Wanted, Path], Absence]:
-    """What this node lacks of all that these settings want: by model and hub cache. Each is looked
-    up once, and all at the same time.
+    """What this node lacks of everything that these settings want, by model and hub cache. Each is
+    looked up once, and several at the same time.
     """
     keys: dict[tuple[Wanted, Path], None] = {}
     for settings in launched:
@@ -154,7 +154,7 @@ def absent(wanted: Wanted, cache: Path) -> Absence:
         info = HfApi().model_info(
             name, revision=wanted.revision, timeout=HUB_LIMIT_S, files_metadata=True
         )
-        if info.gated:  # everybody may read its description, but not its files
+        if info.gated:  # the description is public, the files are not
             HfApi().auth_check(name)
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
@@ -166,13 +166,13 @@ def absent(wanted: Wanted, cache: Path) -> Absence:
 
 
 def _is_cached(wanted: Wanted, cache: Path) -> bool:
-    """Whether nothing has to be downloaded. The cache may have a part of a repository: a plan takes
-    only the files that describe a model.
+    """Whether nothing has to be downloaded. The cache may have only a part of a repository, since a
+    plan downloads only the files that describe a model.
     """
     from huggingface_hub import snapshot_download
 
     try:
-        # the folder of this revision; what it holds is looked at below
+        # only finds the folder of this revision; its content is examined below
         snapshot = snapshot_download(
             wanted.repository,
             revision=wanted.revision,
@@ -195,9 +195,9 @@ def _is_cached(wanted: Wanted, cache: Path) -> bool:
 
 
 def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
-    """Whether these files of one kind hold a whole model: all that an index names, or beside those
-    all shards of a model, or a model in a single file. An index may name other files than its
-    engine takes.
+    """Whether these files of one kind hold a whole model: all files that an index names; or, without
+    counting those, all shards of a model or a model in a single file. An engine may load other files
+    than those of the index.
     """
     if indexed and indexed <= set(files):
         return True
@@ -213,11 +213,11 @@ def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:
-    """Bytes of the weights in a repository that the cache does not have. Files that a download left
-    half-way count as missing.
+    """Bytes of the weights in a repository that the cache does not have. Files whose download was cut
+    off count as missing.
     """
     files = {file.rfilename: file for file in siblings}
-    # GGUFs do not count: of several in a repository one is taken
+    # GGUF files do not count: a repository has several, and the engine takes one
     names = _matching(files, WEIGHTS[:1]) or _matching(files, WEIGHTS[1:2])
 
     def is_there(file: Any) -> bool:

@@ -1,5 +1,5 @@
-"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a
-catalogue name.
+"""What the emulator imitates: a device, a model, a few constants and a fault script. They come from a
+file, or from a name in the catalogue.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Constants(Strict):
     step_overhead_s: float = Field(default=1e-3, ge=0)
     # the same, for each sequence in the step
     sequence_overhead_s: float = Field(default=1e-5, ge=0)
-    # a layer's kernels, however little there is to do
+    # the kernels of a layer, however small the batch is
     layer_overhead_s: float = Field(default=35e-6, ge=0)
     # added by routing, in layers with experts
     expert_layer_overhead_s: float = Field(default=12e-6, ge=0)
@@ -63,11 +63,11 @@ class Constants(Strict):
     request_overhead_s: float = Field(default=20e-3, ge=0)
     # between the tokens of one step, written one after the other
     token_interval_s: float = Field(default=15e-6, ge=0)
-    # decodes rest while there is a prompt to prefill; else both share a step
+    # whether decodes wait while there is a prompt to prefill; else both share a step
     prefill_first: bool = False
     # standard deviation of one step's length, as a share of it
     jitter: float = Field(default=0.0, ge=0, le=1)
-    # kernels as the tables have them (tables.py), not by formula; what a host adds stays
+    # whether kernels are timed by the tables (tables.py), not by formula; the host's part stays the same
     tables: bool = False
 
 
@@ -170,9 +170,9 @@ class Profile(Strict):
     model: str | dict[str, Any] | None = None  # a name, a folder, or the fields of a config.json
     constants: Constants = Field(default_factory=Constants)
     faults: Faults = Field(default_factory=Faults)
-    # chat requests that give no limit end after so many
+    # after which chat requests without a limit end
     default_output_tokens: int = Field(default=256, ge=1)
-    # where the constants come from and the error they leave; written by fit
+    # where the constants come from, and how large their error is; written by fit
     fitted: dict[str, Any] | None = None
 
 
@@ -219,7 +219,7 @@ def _keys_of_file(location: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def problems_of(error: ValidationError) -> ProblemsError:
-    """What pydantic found, each with its place."""
+    """The problems that pydantic found, each with its place."""
     problems = []
     for detail in error.errors():
         place = ".".join(map(str, detail["loc"]))
@@ -228,8 +228,8 @@ def problems_of(error: ValidationError) -> ProblemsError:
 
 
 def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
-    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or
-    unknown. Raises InputError for an accelerator that the catalogue does not have.
+    """The device to imitate: that of the profile, else that of the hardware, or an H100 where the
+    hardware is a CPU or unknown. Raises InputError for an accelerator that the catalogue lacks.
     """
     if isinstance(profile.accelerator, Device):
         return profile.accelerator.accelerator()
@@ -247,8 +247,8 @@ def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
 
 
 def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
-    """The model to imitate: the profile's, else the deployment's; Llama-3.1-8B where nothing is
-    known of that. Raises InputError for a model whose size is not known.
+    """The model to imitate: that of the profile, else that of the deployment, or Llama-3.1-8B where
+    nothing is known of the deployment's. Raises InputError for a model whose size is not known.
     """
     facts = _facts_of(profile, settings)
     if not facts.has_parameter_count:

@@ -1,9 +1,9 @@
-"""Step times from tables of measured kernels, in place of the formula's (model.py: ``Costs``). Only
-this file knows the package that brings them: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
+"""Step times from tables of measured kernels, in place of those by formula (model.py: ``Costs``). Only
+this file uses the package with the tables: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
 
-The tables hold kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision. What
-a host adds to a step is no kernel: it stays a constant. Kernels were timed with CUDA graphs, one
-pipeline stage, on one node.
+The tables have the kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision. The
+time that a host adds to a step is not in them, and stays a constant. Kernels were timed with CUDA
+graphs, with one pipeline stage, on one node.
 """
 
 import json
@@ -40,8 +40,8 @@ _SYSTEMS = {
 # KV caches in 16 bit; the names of those in FP8 begin with fp8
 _KV_TYPES = dict.fromkeys(("auto", "bfloat16", "bf16", "float16"), "bfloat16")
 _ONLINE = {"fp8 per tensor": "fp8", "fp8 per channel": "fp8", "fp8 per block": "fp8_block"}
-_AHEAD = 512  # tokens over which the growth of a decode step with its context is taken
-_PROBE = 1024  # tokens of the prompt and of the context that a deployment is tried with
+_AHEAD = 512  # more tokens of context, with which the growth of a decode step is measured
+_PROBE = 1024  # tokens of the prompt and of the context with which a deployment is tried
 
 
 class NoRow(InputError):

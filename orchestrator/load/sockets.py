@@ -1,5 +1,5 @@
-"""Sockets: making room for them, connecting, TLS, sending; and one place to wait for them, a time
-and other threads.
+"""Sockets: makes room for them, connects, does TLS and sends. One poller waits for sockets, an instant
+and other threads at the same time.
 
 Reading is in transport.py, where every nanosecond counts.
 """
@@ -31,18 +31,19 @@ LOCAL_LIMITS = frozenset(
 DESCRIPTORS = 16_384  # that fit into the kernel's table before it must grow again
 
 TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-# While nothing else comes, the other host's kernel is asked every second whether it is there. It
-# answers whatever its programs do, so silence means the network. Without an answer for two minutes
+# While nothing else comes, the other host's kernel is asked every second whether it is there. A kernel
+# answers whatever its programs do, so silence is the network's. After two minutes without an answer
 # the connection is over.
 KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 127}
-# of struct tcp_info (linux/tcp.h): tcpi_total_retrans; tcpi_last_data_recv and tcpi_last_ack_recv
+# fields of struct tcp_info (linux/tcp.h): tcpi_total_retrans; tcpi_last_data_recv, tcpi_last_ack_recv
 SENT_AGAIN = struct.Struct("@100x I")
 HEARD = struct.Struct("@52x II")
 
 # the same bits as EPOLLIN and EPOLLOUT
 READ = select.POLLIN
 WRITE = select.POLLOUT
-MAX_EVENTS = 32  # one batch; bounds how long a timer, a send or a first token waits behind reads
+# of one batch; it limits how long a timer, a send or a first token waits for reads before it
+MAX_EVENTS = 32
 
 
 def raise_open_files_limit() -> None:
@@ -102,7 +103,8 @@ class Connection:
     request: InFlight | None = None
     out: memoryview | None = None  # what the socket has not taken yet
     uses: int = 0  # whole responses received; below 0: not to be used again
-    sent_again: int = 0  # segments sent again while connecting (a busy server may not answer those)
+    # segments sent again while connecting; they do not count, since a busy server may not answer
+    sent_again: int = 0
     connecting: bool = True
     handshaking: bool = False
     sock: socket.socket = field(init=False)

@@ -426,7 +426,7 @@ def _notes_on_the_window(
         )
     quarters = counts.open.by_quarter()
     mean = quarters.mean()
-    by_chance = 2 * np.sqrt(max(mean, 1.0))  # a Poisson count of that mean differs by as much
+    by_chance = 2 * np.sqrt(max(mean, 1.0))  # two standard deviations of a Poisson count
     if len(counts) >= FEW_REQUESTS and np.ptp(quarters[1:]) > max(0.25 * mean, by_chance):
         notes.append(
             "requests in flight were not steady: "
@@ -440,7 +440,7 @@ def _notes_on_the_window(
 
 @dataclass(frozen=True, slots=True)
 class OpenAtTheEnd:
-    """How many requests were due, and how many of these were over, when the last one was due.
+    """How many requests were due, and how many of them were over, when the last one was due.
     ``kept_up``: how many would be open if the engine kept up. ``first_s``, ``last_s``: mean
     end-to-end times of the first and the last tenth of all requests.
     """
@@ -473,8 +473,8 @@ class OpenAtTheEnd:
 
 
 def _open_at_the_end(counts: RequestCounts, point: LoadPoint) -> OpenAtTheEnd | None:
-    """How the requests of an open loop stood at its end. None for other points, and where there are
-    too few requests to tell.
+    """The requests of an open loop when the last one was due. None for other points, and where there
+    are too few requests to judge.
 
     An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first
     requests, which met an empty engine, give that time.
@@ -490,11 +490,11 @@ def _open_at_the_end(counts: RequestCounts, point: LoadPoint) -> OpenAtTheEnd | 
 
 
 def _backlog(end: OpenAtTheEnd | None, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """Open loop: do requests come in faster than they are answered, all through the run, warm-up
-    included?
+    """Why an open loop's requests came in faster than they were answered, over the whole run with its
+    warm-up; empty where they did not.
 
-    A batch that fills up is no backlog below about 85 % of the engine's capacity. How often this
-    errs: docs/metrics.md.
+    Below about 85 % of the engine's capacity a batch that fills up is no backlog. docs/metrics.md
+    says how often this errs.
     """
     if end is None:
         return []

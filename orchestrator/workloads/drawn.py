@@ -31,7 +31,8 @@ from orchestrator.workloads.kind import (
 
 BLOCK = 1024  # sessions whose lengths are drawn together
 SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths
-PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
+# Phases have different prefixes, because the warm-up must not fill the cache that is measured.
+PREFIX_NUMBER = {"warmup": 0, "measure": 1}
 PREFIXES_KEPT = 1024  # in memory; others are drawn again
 BLOCKS_KEPT = 16  # of lengths, in memory
 

@@ -3,8 +3,8 @@ one array.
 
 An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
 one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
-(of a trace, perhaps with ``hash_ids``: so many tokens are made). It may also give the length of the
-answer and the sampling of its request (entries.py).
+(of a trace, perhaps with ``hash_ids``: a prompt of this many tokens is made). It may also give the
+length of the answer and the sampling of its request (entries.py).
 
 Request i sends entry i; after the last entry comes the first again. The tokens of a text are not
 counted beforehand: its intended length is 0, and the rows hold what the engine counted.
@@ -60,8 +60,8 @@ NO_TOKENIZER = (
 
 
 class EntryLengths(NamedTuple):
-    """Tokens of one request: 0 where the prompt is a text, None where the file gives no length of
-    the answer.
+    """Tokens of one request. ``prompt``: 0 where it is a text. ``answer``: None where the file gives no
+    length for it.
     """
 
     prompt: int

@@ -29,16 +29,16 @@ from orchestrator.telemetry.engine_metrics import Sample
 
 Host = TypeVar("Host")
 
-STOP_LIMIT_S = 120.0  # an engine's grace and the release of its memory take longer than other calls
+STOP_LIMIT_S = 120.0  # longer than other calls: an engine's grace, and the release of its memory
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
-# a raylet waits as long for its head, and then needs two more minutes to end its workers
+# A raylet waits this long for its head, too, but then needs two more minutes to end its workers.
 SILENT_LIMIT_S = 60.0
 LOOK_EVERY_S, LOOK_LIMIT_S = 10.0, 5.0
-ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died, before we do
+ORPHAN_S = 3.0  # how long Ray has to end a worker whose raylet died, before we end it
 
 
 def _settle_in() -> str:
-    """Make this actor end with its raylet or when it is cut off from the head, and drain its node
+    """Makes this actor end with its raylet, or when it is cut off from the head, and drain its node
     when a cloud takes that back. Returns the node's id.
     """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -49,8 +49,8 @@ def _settle_in() -> str:
 
 
 def _end_with(raylet: int) -> None:
-    """End this process after its raylet has ended. Ray usually ends the workers of a dead raylet,
-    but one that it missed would keep its host's lease for ever.
+    """Ends this process after its raylet has ended. Ray usually ends the workers of a dead raylet, but
+    one that it missed would keep its host's lease forever.
     """
     wait_for_orphanage(raylet)
     os._exit(1)
@@ -61,14 +61,14 @@ def wait_for_orphanage(
     parent_now: Callable[[], int] = os.getppid,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return ORPHAN_S after this process has lost its parent."""
+    """Returns ORPHAN_S after this process has lost its parent."""
     while parent_now() == parent:
         sleep(1.0)
     sleep(ORPHAN_S)
 
 
 class RayClientHost(ClientHost):
-    """A load client; its node, too, may be taken back."""
+    """A load client. Its node, too, may be taken back."""
 
     def __init__(self) -> None:
         _settle_in()
@@ -91,11 +91,10 @@ class RayEngineHost(EngineHost):
 
 
 def _end_when_cut_off() -> None:
-    """End this actor, and through its guard an engine, when its node has been cut off from the head
+    """Ends this actor, and through its guard an engine, when its node has been cut off from the head
     for a minute.
 
-    A head that was restarted counts as cut off: it knows nothing of this actor, and would never end
-    it.
+    A head that was restarted counts as lost: it knows nothing of this actor, and would never end it.
     """
     address = ray.get_runtime_context().gcs_address
     wait_for_silence(SameHead(lambda: cluster_id(address, LOOK_LIMIT_S)))
@@ -109,7 +108,7 @@ class SameHead:
 
     def __init__(self, ask: Callable[[], bytes | None]) -> None:
         self._ask = ask
-        self._first_id = b""  # empty as long as no head has told its id
+        self._first_id = b""  # empty until a head has answered with its id
 
     def __call__(self) -> bool:
         cluster = self._ask()
@@ -125,7 +124,7 @@ def wait_for_silence(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once nothing has answered for SILENT_LIMIT_S."""
+    """Returns once nothing has answered for SILENT_LIMIT_S."""
     last_answer_s = clock()
     while clock() - last_answer_s < SILENT_LIMIT_S:
         sleep(LOOK_EVERY_S)
@@ -144,7 +143,7 @@ class RayHandle(Generic[Host]):
         self._actor = actor
 
     def begin(self, method: Callable[[Host, *Arguments], T], *arguments: *Arguments) -> Future[T]:
-        """Call one of its methods without waiting. The future raises HostLost when the actor is
+        """Calls one of its methods without waiting. The future raises HostLost when the actor is
         gone.
         """
         future: Future[T] = Future()
@@ -170,7 +169,9 @@ class RayHandle(Generic[Host]):
 
 
 def _own_error(error: BaseException, method: str) -> Exception:
-    """Our exception for one that Ray raised: the actor's own, or that the actor is gone."""
+    """Our exception for one that Ray raised: the actor's own exception, or one that says that the actor
+    is gone.
+    """
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         return crossing(error.cause, method)
     return HostLost(f"its actor is gone: {first_line(error)}")
@@ -189,9 +190,9 @@ def first_line(error: BaseException) -> str:
 
 
 class RayAgent:
-    """The driver's view of an EngineHost on another node (``Agent``): each method calls the
-    actor's, waits for its answer and raises HostLost when there is none. Making one waits until the
-    actor has started.
+    """The driver's view of an EngineHost on another node (``Agent``). Each method calls that of the
+    actor, waits for its answer, and raises HostLost when there is none. The constructor waits until
+    the actor has started.
     """
 
     def __init__(self, handle: RayHandle[RayEngineHost]) -> None:

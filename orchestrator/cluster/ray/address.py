@@ -10,11 +10,12 @@ from orchestrator.base.errors import InputError
 from orchestrator.cluster.ray.private import bootstrap_address, head_answers
 
 ANSWER_LIMIT_S = 5.0
-LOOK_S, SILENT_S = 2.0, 10.0  # how often to look, and when to tell the user that there is no answer
-# after this time Ray ends the driver without a message
+LOOK_S = 2.0  # how often the head is asked
+SILENT_S = 10.0  # the user is notified after this long without an answer
+# the variable with the time after which Ray ends the driver without a message
 RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
-# we end it this much earlier, and give launches time to commit their rows
-BEFORE_RAY_S, COMMIT_S = 15.0, 5.0
+BEFORE_RAY_S = 15.0  # we end the driver this much earlier
+COMMIT_S = 5.0  # how long launches then have to commit their rows
 AGAIN = "What was measured is kept: once a cluster runs again, the same command continues"
 
 
@@ -23,8 +24,8 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
 
     ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
     the file that the last ``ray start`` left on this machine. Raises InputError for a named cluster
-    that does not answer; a cluster that only such a file names is ignored, and a new one is started
-    here.
+    that does not answer. A cluster that only that file names is ignored if it does not answer, and a
+    new one is started here.
     """
     if address is not None and address.startswith(("http://", "https://")):
         host = urlsplit(address).hostname or "HEAD"

@@ -55,7 +55,7 @@ from orchestrator.cluster.ray.private import (
 )
 from orchestrator.results.store import Store
 
-# admission counts only the engines' CPUs; what a client really used is in its stats
+# Admission counts only the CPUs of engines. What a client really used is in its stats.
 CLIENT_CPUS = 0
 INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
 
@@ -70,7 +70,7 @@ class RayCluster:
         if not ray.is_initialized():
             try:
                 address, self.note = live_address(address)
-                # workers at Ray's own niceness, 15, wait for whatever else runs here
+                # at Ray's own niceness, 15, workers would wait for whatever else runs here
                 if address == "local":
                     os.environ.setdefault("RAY_worker_niceness", "0")
                 with own_signals(), on_loopback() if address == "local" else nullcontext():
@@ -128,7 +128,7 @@ class RayCluster:
         now_s = time.monotonic()
         for node, deadline_ms in draining().items():
             left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
-            # the earliest counts: a second drain may name a later time, or none
+            # the earliest time counts, because a second drain may name a later one, or none
             self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
         gone_s = dict(self._gone_s)  # a copy: other threads add to it
         return {node: max(0.0, at_s - now_s) for node, at_s in gone_s.items()}
@@ -220,7 +220,7 @@ def _alive() -> list[Machine]:
 def _await(
     group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], deadline: PlacementDeadline
 ) -> None:
-    """Wait until the group is placed. Raises Occupied, PlacementError: see ``Cluster.place``."""
+    """Waits until the group is placed. Raises Occupied and PlacementError as ``Cluster.place`` does."""
     began_s = time.monotonic()
     while not group.wait(1):
         waited_s = time.monotonic() - began_s
@@ -230,7 +230,7 @@ def _await(
 
 
 def _held(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
-    """The nodes that have too little free for their bundles, because others hold it."""
+    """The nodes that have too little free for their bundles, because others use their resources."""
     free = free_resources()
     needed: dict[str, Bundle] = {}  # of each node, all its bundles together
     for node, bundle in zip(nodes, footprint.bundles, strict=True):

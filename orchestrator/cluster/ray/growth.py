@@ -2,8 +2,8 @@
 about them.
 
 Nothing runs in these groups: our own admission pins launches to nodes that exist. The groups must
-never take a node from a launch, so they exclude the nodes that launches hold and are made anew when
-those change.
+never take a node from a launch. So they exclude the nodes that launches hold, and are made anew when
+these change.
 """
 
 import threading
@@ -30,7 +30,7 @@ from orchestrator.cluster.ray.private import AutoscalerReport
 NODE_ID = "ray.io/node-id"
 LOOK_S = 3.0  # how often the autoscaler's report is read
 SILENT_S = 60.0  # normally it reports every 5 s
-REPORTS = 2  # reports in a row that must call a footprint infeasible
+REPORTS = 2  # a footprint is infeasible if this many reports in a row say so
 NONE_REFUSED = RefusedNodes(0, "")
 
 
@@ -61,28 +61,28 @@ def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> Place
 
 
 def remove(group: PlacementGroup) -> None:
-    """Remove a group and free its resources at once: Ray would place a group that lost its node
-    again before everything else.
+    """Removes a group and frees its resources at once. Otherwise Ray would place a group that lost its
+    node again, before everything else.
     """
     with suppress(RayError):
         remove_placement_group(group)
 
 
 class DesiredNodes:
-    """The pending groups for nodes wanted beside those that launches hold. Thread-safe."""
+    """The pending groups that ask for nodes, in addition to those that launches hold. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: Counter[str] = Counter()  # node id -> launches' bundles on it
+        self._held: Counter[str] = Counter()  # node id -> number of launches' bundles on it
         self._taken: frozenset[str] = frozenset()  # nodes given to launches at the last ``desire``
         self._avoided: tuple[str, ...] = ()  # the nodes that the pending groups exclude
         self._pending: list[PendingGroup] = []
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """See ``Cluster.desire``; multi-node footprints first, at most MOST_GROUPS.
+        """See ``Cluster.desire``. Footprints of several nodes come first, at most MOST_GROUPS.
 
-        ``taken`` matters at once: a group that was made on a launch's node and removed within the
-        same millisecond left the launch waiting for that node for ever (Ray 2.60).
+        ``taken`` takes effect before any group is made: a group that was made on a launch's node and
+        removed within the same millisecond left the launch waiting for that node forever (Ray 2.60).
         """
         wanted = sorted(footprints, key=lambda footprint: -len(footprint.bundles))[:MOST_GROUPS]
         with self._lock:
@@ -90,13 +90,15 @@ class DesiredNodes:
             self._replace(wanted)
 
     def hold(self, nodes: Iterable[str]) -> None:
-        """A launch is about to take these nodes: move pending groups off them first."""
+        """Moves pending groups off these nodes, which a launch is about to take."""
         with self._lock:
             self._held.update(nodes)
             self._replace([pending.footprint for pending in self._pending])
 
     def give_back(self, nodes: Iterable[str]) -> None:
-        """A launch has left these nodes; from the next ``desire`` on, pending groups may use them."""
+        """Lets pending groups use these nodes again from the next ``desire`` on, because a launch has
+        left them.
+        """
         with self._lock:
             self._held -= Counter(nodes)
 
@@ -106,8 +108,8 @@ class DesiredNodes:
             return {pending.group.id.hex(): pending.footprint for pending in self._pending}
 
     def _replace(self, wanted: Sequence[Footprint]) -> None:
-        """Keep a pending group for each wanted footprint, remove the others and make those that are
-        missing. All are made anew when the nodes to avoid have changed.
+        """Keeps a pending group for each wanted footprint, removes the others and makes those that are
+        missing. Makes all of them anew when the nodes to avoid have changed.
         """
         avoided = tuple(sorted(self._taken.union(self._held)))
         if avoided != self._avoided:
@@ -133,8 +135,8 @@ class DesiredNodes:
 
 
 class Autoscaler:
-    """The cluster's autoscaler. Its report is read every LOOK_S s, less often if that is expensive.
-    Thread-safe.
+    """The cluster's autoscaler. Its report is read every LOOK_S seconds, or less often if reading is
+    expensive. Thread-safe.
     """
 
     def __init__(
@@ -152,8 +154,8 @@ class Autoscaler:
         self._cached_growth = CachedFor(self._read, LOOK_S, now_s, used_s)
         self._last_stamp: object = None  # of its last new report
         self._last_stamp_s = now_s()  # when that report was read
-        self._reports = 0  # how many were new
-        self._first: AutoscalerReport | None = None  # launches that failed before it do not count
+        self._reports = 0  # new ones so far
+        self._first: AutoscalerReport | None = None  # launches that failed before this do not count
         # footprint -> consecutive reports that call it infeasible
         self._infeasible: Counter[Footprint] = Counter()
 
@@ -163,7 +165,7 @@ class Autoscaler:
             return self._cached_growth(groups)
 
     def _read(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
-        """Read its report anew."""
+        """Reads its report anew."""
         report = self._report()
         read_s = self._now_s()
         if report is None or report.configured is None:
@@ -189,7 +191,7 @@ class Autoscaler:
     def _count_infeasible(
         self, group_ids: Iterable[str], footprints: Mapping[str, Footprint]
     ) -> None:
-        """Count the footprints whose groups a new report calls infeasible; others start at 0 again.
+        """Counts the footprints whose groups a new report calls infeasible. Others start at 0 again.
         ``footprints``: by group id.
         """
         infeasible = {footprints[name] for name in group_ids if name in footprints}
@@ -210,7 +212,7 @@ class Autoscaler:
     def _impossible(self, report: AutoscalerReport) -> frozenset[Footprint]:
         """Desired footprints for which there is no node type.
 
-        Ray also calls a group infeasible that is only too large for now. So the reports are
+        Ray also calls a group infeasible that is too large only for the moment. So the reports are
         believed only while no node of the autoscaler's types is up.
         """
         only_head_is_up = len(set(report.types)) <= 1 and not report.coming
@@ -220,8 +222,8 @@ class Autoscaler:
         return frozenset(footprint for footprint, reports in counts if reports >= REPORTS)
 
     def _refused(self, report: AutoscalerReport) -> dict[str, RefusedNodes]:
-        """Node type -> launches that failed since the first look. Of version 1 only the last one of
-        each type is known.
+        """Node type -> launches that failed since the first look. With version 1, only the last
+        launch of each type is known.
         """
         if self._first is None:
             self._first = report

@@ -32,13 +32,13 @@ class _ProbeActor:
 
 
 _PROBE_ACTOR: Any = ray.remote(num_cpus=0, max_restarts=0)(_ProbeActor)
-# a task: on a node that lacks the program it fails, and its error says so
+# A task and no actor: on a node that lacks the program it fails, with an error that says so.
 _REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
 
 
 def _has_configuration_here() -> bool:
     """Whether this node's monitor has an autoscaling configuration. Runs on the head's node, because
-    only there the cluster's address is the one that the monitor was started with.
+    only there the cluster has the address with which the monitor was started.
     """
     return monitor_has_configuration(ray.get_runtime_context().gcs_address)
 
@@ -63,8 +63,8 @@ class HeadMonitor:
         self._answer: bool | None = None
 
     def has_configuration(self) -> bool | None:
-        """Whether the monitor has an autoscaling configuration. None: the head has not answered
-        yet. False also when the time for its answer is over. Does not wait.
+        """Whether the monitor has an autoscaling configuration. None while the head may still answer,
+        False when it has not answered in time. Does not wait.
         """
         if self._answer is None and self._question is None:
             self._ask()
@@ -169,9 +169,9 @@ def _in_working_dir() -> bool:
 def check_nodes(
     machines: Sequence[Machine], store: Store, environment: dict[str, Any] | None
 ) -> list[str]:
-    """Check in parallel that each node can run this program and write to the results.
+    """Checks in parallel that each node can run this program and write to the results.
 
-    Returns a sentence for each node that gave no answer. Raises ProblemsError with every node that
+    Returns a sentence for each node that gave no answer. Raises ProblemsError with all nodes that
     cannot.
     """
     refs = {

@@ -1,5 +1,5 @@
-"""Everything this program uses of Ray's private API, with a fallback for each part a future Ray may
-drop.
+"""Everything that this program uses of Ray's private API, with a fallback for each part that a future
+Ray may drop.
 """
 
 import json
@@ -23,21 +23,21 @@ import yaml
 
 from orchestrator.cluster.base import NodeType, RefusedNodes
 
-# keys that mark draining nodes where Ray cannot, will not or must not drain them
+# prefix of the keys with which we mark nodes as draining, where Ray itself cannot or must not drain them
 LEAVING = b"orchestrator/leaving/"
 HEAD = "node:__internal_head__"  # a resource that only the head has
 STATUS_KEY = "__autoscaling_status"
 ERROR_KEY = "__autoscaling_error"
 UNNAMED = "node_"  # prefix of the type names that Ray makes up for nodes without one
-FAILED = "failed"  # stands for the node types when the autoscaler ended and reports none
+FAILED = "failed"  # in place of a node type, when the autoscaler has ended and reports none
 
 
 def bootstrap_address(address: str | None) -> str | None:
     """The cluster that Ray would join: the given one, RAY_ADDRESS, or the last one started on this
-    machine; or None.
+    machine; None without any.
 
-    Raises ConnectionError or ValueError for a named address that cannot be used. Fallback: only
-    names are looked up, not the file that the last started cluster left.
+    Raises ConnectionError or ValueError for a named address that cannot be used. Fallback: the file
+    that the last started cluster left is not read.
     """
     try:
         from ray._private.services import canonicalize_bootstrap_address
@@ -51,8 +51,8 @@ def bootstrap_address(address: str | None) -> str | None:
 
 
 def head_answers(address: str, limit_s: float) -> bool:
-    """Whether a Ray head answers there, not just anything that listens (a proxy accepts every
-    connection).
+    """Whether a Ray head answers at the address. That something listens is not enough: a proxy accepts
+    every connection.
 
     Fallback: whether anything listens.
     """
@@ -60,8 +60,8 @@ def head_answers(address: str, limit_s: float) -> bool:
 
 
 def cluster_id(address: str, limit_s: float) -> bytes | None:
-    """The id of the cluster whose head answers there; it is another one after each start of the
-    head. None if no head answers, empty if the head does not say.
+    """The id of the cluster whose head answers at the address; each start of a head has another id.
+    None if no head answers, empty if the head does not say.
 
     Fallback: empty where anything listens.
     """
@@ -98,11 +98,11 @@ def _listens(address: str, limit_s: float) -> bool:
 
 
 def uploaded(folder: str) -> dict[str, Any] | None:
-    """Upload a package's folder. Returns the runtime_env that gives the package to an actor.
+    """Uploads a package's folder. Returns the runtime_env that gives the package to an actor.
 
-    Ray itself uploads packages only in ``ray.init``. This is called again and again, because Ray
-    forgets an upload that nothing used for ten minutes; an upload that is still there is not
-    repeated. Fallback: None, and the nodes must have the package (``check_nodes`` finds out).
+    Ray itself uploads packages only in ``ray.init``, and forgets an upload that was not used for ten
+    minutes. So this is called before each use; an upload that is still there is not repeated.
+    Fallback: None, and the nodes must have the package (``check_nodes`` finds out).
     """
     try:
         from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
@@ -118,9 +118,9 @@ def uploaded(folder: str) -> dict[str, Any] | None:
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Undo the SIGTERM handler that ``ray.init`` installs, which exits with a status of its own.
+    """Undoes the SIGTERM handler that ``ray.init`` installs, which exits with a status of its own.
 
-    Inside the block that exit becomes a KeyboardInterrupt; afterwards the old handler is back.
+    Inside the block that exit becomes a KeyboardInterrupt. After it the old handler is back.
     """
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -134,8 +134,8 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Make what ``ray.init`` starts inside the block listen on loopback only, as Ray does where it
-    supports no clusters (macOS). Fallback: it listens on all addresses.
+    """Makes everything that ``ray.init`` starts inside the block listen on loopback only, as Ray does
+    where it supports no clusters (macOS). Fallback: it listens on all addresses.
     """
     try:
         from ray._private import ray_constants as switches
@@ -153,12 +153,11 @@ def on_loopback() -> Iterator[None]:
 
 
 def drain(node_id: str, left_s: float, why: str) -> None:
-    """Let Ray drain this node: nothing new starts there, and ``draining`` says when it will be
-    gone.
+    """Makes Ray drain a node: nothing new starts there, and ``draining`` says when it will be gone.
 
-    May be called on any node. Fallback, also when Ray refuses: a mark in Ray's key-value store that
-    only we read. The head gets that mark, too: Ray ends a raylet that drains once it is idle, and
-    the cluster would end with its head's.
+    May be called on any node. Fallback, also where Ray refuses: a mark in Ray's key-value store that
+    only we read. The head's node gets only that mark: Ray ends the raylet of a draining node once it
+    is idle, and the whole cluster would end with the head's.
     """
     import ray
     from ray.exceptions import RayError
@@ -183,7 +182,7 @@ def drain(node_id: str, left_s: float, why: str) -> None:
 
 
 def draining() -> dict[str, int]:
-    """Draining nodes: node id -> when it will be gone, in Unix milliseconds, 0 if unknown.
+    """The draining nodes: node id -> when the node will be gone, in Unix milliseconds; 0 if unknown.
     Fallback: our own marks.
     """
     gone_ms: dict[str, int] = {}
@@ -228,30 +227,31 @@ class LastRefusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerReport:
-    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``:
-    differs in each report.
+    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``: another
+    one in each report; None if there was no report.
 
-    ``refused``: node type -> failed launches. ``last_refused``: node type -> its last failed
-    launch, which version 1 does not count. ``infeasible``: ids of placement groups for which it can
-    add no nodes.
+    ``refused``: node type -> failed launches. ``last_refused``: node type -> the last failed launch;
+    only version 1 reports it, in place of a count. ``infeasible``: ids of placement groups for which
+    the autoscaler can add no nodes.
     """
 
     types: tuple[str, ...] = ()
-    stamp: object = None  # None: it never reported
+    stamp: object = None
     error: str = ""
     coming: Counter[str] = field(default_factory=Counter)
     refused: Mapping[str, RefusedNodes] = field(default_factory=dict)
     last_refused: Mapping[str, LastRefusal] = field(default_factory=dict)
     infeasible: frozenset[str] = frozenset()
-    # Whether the head's monitor was started with a configuration; False also where that did not
-    # have to be asked. None: the head has not answered yet.
+    # Whether the head's monitor was started with a configuration. It is False, too, where the node types
+    # decide without it; None while the head has not answered.
     monitor_configured: bool | None = False
 
     @property
     def configured(self) -> bool | None:
-        """Whether there is an autoscaler with node types: it names the type of every node, even of
-        the head (unless that was started by hand), while the monitor that ``ray start`` always runs
-        names none. None: not known yet.
+        """Whether there is an autoscaler with node types. None: not known yet.
+
+        Such an autoscaler names the type of every node, even of the head unless that was started by
+        hand. The monitor that ``ray start`` always runs names none.
         """
         if any(not name.startswith(UNNAMED) for name in self.types):
             return True
@@ -263,8 +263,8 @@ def autoscaler_report(
 ) -> AutoscalerReport | None:
     """The last report of this cluster's autoscaler; None where it cannot be read.
 
-    ``monitor_configured``: whether the head's monitor was started with a configuration; None while
-    that is not known. It is called where the cluster's status does not tell.
+    ``monitor_configured``: tells whether the head's monitor was started with a configuration; None
+    while that is not known. It is called only where the cluster's status does not show it.
     """
     try:
         from ray.autoscaler.v2.utils import is_autoscaler_v2
@@ -313,8 +313,7 @@ def _refused_v2(failed_requests: Iterable[Any]) -> dict[str, RefusedNodes]:
     for failed in failed_requests:
         node_type = failed.ray_node_type_name
         before = refused[node_type].number if node_type in refused else 0
-        # Ray names each request by another id, and leaves out what the provider raised (all but
-        # KubeRay's)
+        # the reason begins with the request's id; what the provider raised follows only with KubeRay
         why = re.sub(r"^.* with request id [^:]*: ?", "", failed.reason)
         refused[node_type] = RefusedNodes(
             before + failed.count, why or "the autoscaler's log says why"
@@ -324,8 +323,10 @@ def _refused_v2(failed_requests: Iterable[Any]) -> dict[str, RefusedNodes]:
 
 def monitor_has_configuration(gcs_address: str) -> bool:
     """Whether the head of this cluster runs on this machine and was started with
-    ``--autoscaling-config``. Version 2 publishes no configuration, and a head that was started by
-    hand has no type. Only the head's machine shows it (``HeadMonitor`` asks there).
+    ``--autoscaling-config``.
+
+    Version 2 publishes no configuration, and a head that was started by hand has no node type. So
+    the command line on the head's machine is examined (``HeadMonitor`` asks there).
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -369,8 +370,8 @@ def _report_v1() -> AutoscalerReport:
 
 
 def _last_refused_v1(report: Mapping[str, Any]) -> dict[str, LastRefusal]:
-    """Node type -> its last launch, if that failed. Version 1 keeps the last launch of each type
-    for half an hour.
+    """Node type -> its last launch, for types whose last launch failed. Version 1 keeps the last
+    launch of each type for half an hour.
     """
     summary = report.get("node_availability_summary") or {}
     last_refused: dict[str, LastRefusal] = {}
@@ -383,10 +384,10 @@ def _last_refused_v1(report: Mapping[str, Any]) -> dict[str, LastRefusal]:
 
 
 def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[NodeType]:
-    """The node types that the autoscaler may add nodes of; empty where unknown.
+    """The node types of which the autoscaler may add nodes; empty where they are not known.
 
-    ``file``: the configuration that ``ray up`` leaves on the head, whose autoscaler does not
-    publish its types. Only it tells their labels.
+    ``file``: the configuration that ``ray up`` leaves on the head. It is read where the autoscaler
+    does not publish its types, and only it has their labels.
     """
     with suppress(Exception):
         from ray._private.state import state

@@ -1,4 +1,4 @@
-"""What several wires share: fields of a request body, error objects, usage, odd events."""
+"""Functions that several wires share, for request bodies, error objects, usage and odd events."""
 
 import json
 import re
@@ -76,7 +76,7 @@ def error_text(event: Any) -> str | None:
 
 
 def _error_words(error: dict[str, Any]) -> str:
-    """What an error object says in the fields that all servers use, else all of it."""
+    """The text of an error object: the fields that all servers use, or else the whole object."""
     words = []
     for name in ("code", "type", "message"):
         if error.get(name) not in (None, ""):
@@ -88,9 +88,9 @@ def error_class(event: Any, message: str, http_status: int = 0) -> ErrorClass:
     """The class of an error object. ``message``: its text; ``http_status``: of the response, where
     its status tells of an error.
 
-    A server that answered 200 before it examined the request refuses it in the stream: the status
-    in the error object then counts like an HTTP status. TGI says 422 also when it is overloaded;
-    only the words tell.
+    A server that answered 200 before it examined the request refuses it in the stream. The status in
+    its error object then counts like an HTTP status. TGI uses status 422 for overload, too; only its
+    words show the difference.
     """
     status = _status_of(event) or http_status
     words = message.lower()
@@ -131,7 +131,7 @@ def decode(payloads: list[bytes]) -> list[Any]:
         values = []
     if len(values) == len(payloads):
         return values
-    # one is no JSON, or a payload such as `1,2` shifted all that follow
+    # one of them is not JSON, or one like `1,2` became two values
     return [_decode_payload(payload) for payload in payloads]
 
 

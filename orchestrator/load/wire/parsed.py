@@ -9,7 +9,7 @@ from orchestrator.results.outcomes import ErrorClass
 
 MOST_COUNTED = 2**31 - 1  # tokens of a request that a column can hold
 UNKNOWN = -1  # tokens of an event with content where the stream does not say how many
-# a character of several tokens shows its text with the last of them
+# A character of several tokens appears with the last of them: this many tokens may come before it.
 MOST_HELD_BACK = 3
 
 
@@ -25,11 +25,11 @@ def count(value: Any) -> int | None:
 
 @dataclass(slots=True)
 class RunningCount:
-    """The total that each event of a stream carries, while it behaves like a running count.
+    """The token total that each event of a stream carries, as long as it behaves like a running count.
 
-    Every event with text must make the total grow, and the total must never fall. A total that is
-    repeated, that comes only at the end or that is one event late is void: it tells nothing about
-    single events, and its last value may still be the answer's length.
+    Every event with text must make the total grow, and the total must never fall. Otherwise it is
+    void (it was repeated, or came one event late): then it says nothing about single events, but its
+    last value may still be the answer's length.
 
     ``growth``: by how much the total grew, by the index of the event. ``text_events``: how many
     events with text had a total. ``early``: growth before the first text.
