@@ -35,8 +35,12 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     from orchestrator.report.run_status import run_text
     from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
+    from orchestrator.results.store import Store
 
-    documents = [experiment_runs(runs) for runs in runs_at(uri, experiment)]
+    documents = []
+    for runs in runs_at(uri, experiment):
+        is_simulated = Store.open(runs.uri, runs.experiment).simulated() is True
+        documents.append(experiment_runs(runs, is_simulated))
     if form == "json":
         objects = [runs_json(document) for document in documents]
         click.echo(json_text(redact_all(objects)))
@@ -45,6 +49,11 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         for run in document.runs:
             echo(run_text(run))
     # each run of `load --results` is an experiment without one
-    idle = [document.experiment for document in documents if not document.runs]
+    simulated = [document.experiment for document in documents if document.simulated]
+    if simulated:
+        echo(f"simulated, nothing was measured: {listed(simulated)}")
+    idle = [
+        document.experiment for document in documents if not (document.runs or document.simulated)
+    ]
     if idle:
         echo(f"no run on record: {listed(idle)}")

@@ -24,16 +24,22 @@ Exit status: 0 all files are whole, 3 some are damaged.
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:
     """Check the files at URI for damage."""
+    from orchestrator.base.text import listed
     from orchestrator.report.selection import experiments
     from orchestrator.results.root import open_results
 
     files = 0
     damaged = 0
+    simulated: list[str] = []
     for stored in experiments(open_results(uri), experiment):
+        if stored.store.simulated():
+            simulated.append(stored.name)
         for part, problem in stored.store.verify():
             files += 1
             if problem:
                 damaged += 1
                 click.echo(f"{stored.name}/{part}: {problem}")
     click.echo(f"{files} files, {damaged} damaged")
+    if simulated:
+        click.echo(f"simulated, nothing was measured: {listed(simulated)}")
     return 3 if damaged else 0

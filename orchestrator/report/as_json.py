@@ -424,7 +424,10 @@ def _probe_json(document: ProbeDocument) -> JsonObject:
 
 def runs_json(document: ExperimentRuns) -> JsonObject:
     """The runs of one experiment, each as its record has it, with its state."""
-    return {"experiment": document.experiment, "runs": [_run_json(run) for run in document.runs]}
+    return {
+        **fields_of(document, "experiment", "simulated"),
+        "runs": [_run_json(run) for run in document.runs],
+    }
 
 
 def _run_json(document: RunDocument) -> JsonObject:

@@ -28,17 +28,22 @@ class RunDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRuns:
-    """The runs of one experiment that are on record, the oldest first."""
+    """The runs of one experiment that are on record, the oldest first. ``simulated``: its results
+    are; a simulation leaves no record behind.
+    """
 
     experiment: str
     runs: tuple[RunDocument, ...]
+    simulated: bool = False
 
 
-def experiment_runs(runs: Runs) -> ExperimentRuns:
-    """The runs of one experiment, as their records say now."""
+def experiment_runs(runs: Runs, simulated: bool = False) -> ExperimentRuns:
+    """The runs of one experiment, as their records say now. ``simulated``: whether its results
+    are.
+    """
     ages_s = runs.file_ages_s()
     documents = []
     for record, _ in runs.all():
         age_s = ages_s.get(f"{record.run_id}.json", 0.0)
         documents.append(RunDocument(runs.experiment, record, age_s))
-    return ExperimentRuns(runs.experiment, tuple(documents))
+    return ExperimentRuns(runs.experiment, tuple(documents), simulated)

@@ -63,3 +63,10 @@ def test_a_place_without_results_is_refused(runs: Runs) -> None:
 def test_a_damaged_record_is_shown_as_that_of_an_unknown_run(runs: Runs) -> None:
     runs.put("01X", b'{"pid": "x"}')
     assert "pid 0 of ? on ?" in invoke("status", runs.uri).stdout
+
+
+def test_what_was_simulated_says_so(runs: Runs) -> None:
+    commit_measurement(Store.open(runs.uri, "made"), "m0", [request(0)], simulated=True)
+    assert invoke("status", runs.uri).stdout == "simulated, nothing was measured: made\n"
+    (experiment,) = json.loads(invoke("status", runs.uri, "--format", "json").stdout)
+    assert experiment["simulated"] is True

@@ -43,3 +43,8 @@ def test_a_damaged_file_is_named_and_is_status_3(store: Store) -> None:
     assert line.startswith(f"first/{damaged.relative_to(Path(store.uri, 'first'))}: ")
     assert counts.endswith(" files, 1 damaged")
     assert done.status == 3
+
+
+def test_what_was_simulated_says_so(store: Store) -> None:
+    commit_measurement(Store.open(store.uri, "made"), "m0", [request(0)], simulated=True)
+    assert invoke("verify", store.uri).stdout.endswith("\nsimulated, nothing was measured: made\n")
