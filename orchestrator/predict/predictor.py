@@ -181,8 +181,9 @@ class Predictor:
     def predict(
         self, configuration: Configuration, levels: Mapping[str, tuple[Level, ...]]
     ) -> dict[str, Any]:
-        """``levels``, ``capacity`` and ``error``, or ``not_predicted``; ``no_row`` if tables were
-        asked for and have none, so that the formula answered.
+        """``levels``, ``capacity`` and ``error``, or ``not_predicted``, with ``error`` where it is
+        known of a simulation; ``no_row`` if tables were asked for and have none, so that the formula
+        answered.
 
         ``levels``: those of the file by name of the workload, for all workloads that are served.
         """
@@ -196,7 +197,16 @@ class Predictor:
                 by_formula = self._predict(configuration, levels, tables=False)
                 return by_formula | {"no_row": str(reason)}
         except (NotPredictable, NoRow) as reason:
-            return {"not_predicted": str(reason)}
+            return {"not_predicted": str(reason), **self._known_error(configuration)}
+
+    def _known_error(self, configuration: Configuration) -> dict[str, Any]:
+        """``error`` of the step model where it is known: a load without a steady state can be
+        simulated all the same.
+        """
+        try:
+            return {"error": self.step_model(configuration).error.document()}
+        except NotPredictable:
+            return {}
 
     def _predict(
         self,

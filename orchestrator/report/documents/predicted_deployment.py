@@ -75,10 +75,11 @@ def predicted_deployments(plan: Plan) -> list[PredictedDeployment]:
 def _predicted_deployment(label: str, predicted: Mapping[str, Any]) -> PredictedDeployment:
     """``predicted``: as plan.json has it."""
     prediction = prediction_of(predicted)
+    error = None if "not_predicted" in predicted else predicted.get("error")
     return PredictedDeployment(
         label=label,
         capacities=prediction.capacities,
-        error=_prediction_error(predicted.get("error")),
+        error=_prediction_error(error),
         missing_row=predicted.get("no_row"),
         not_predicted=predicted.get("not_predicted"),
         simulated=prediction.simulated,

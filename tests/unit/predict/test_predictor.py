@@ -155,6 +155,15 @@ def test_unpredictable_deployments_have_a_reason(changes: dict[str, Any], reason
     assert f"not predicted: {found}" in "\n".join(predictions_text(plan))
 
 
+def test_the_error_of_a_model_is_known_where_only_a_load_is_not_predicted() -> None:
+    ramp = {"levels": {"request_rate": [1]}, "arrivals": {"process": "ramp", "to": 5}}
+    steady = predicted_plan(load={"levels": {"request_rate": [1]}})
+    plan = predicted_plan(load=ramp)
+    errors = [(deployment.predicted or {})["error"] for deployment in plan.deployments]
+    assert errors == [(deployment.predicted or {})["error"] for deployment in steady.deployments]
+    assert "median error of predictions" not in "\n".join(predictions_text(plan))
+
+
 @pytest.mark.parametrize(
     ("model", "lacking"),
     [
