@@ -5,6 +5,7 @@ on another start.
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -50,19 +51,28 @@ def test_levels_outside_the_fit_are_predicted_within_the_stated_error(
     )
     assert fitted.returncode == 0, fitted.stderr
     run([1, 3, 8, 16], f"predictions: {{profile: {profile}}}")
-    planned = orchestrator("plan", str(tmp_path / "experiment.yaml"), "--predict").stdout
+    experiment, simulated = str(tmp_path / "experiment.yaml"), str(tmp_path / "simulated")
+    planned = orchestrator("plan", experiment, "--predict").stdout
     error = yaml.safe_load(profile.read_text())["fitted"]["error"]
     said = (
         f"median error of predictions: {error['ttft_p50']:.0%} (TTFT), {error['tpot_p50']:.0%} "
         "(TPOT)"
     )
     assert f"{said}, on the profile's own fit" in planned
-    assert "measured/" in orchestrator("results", str(results)).stdout
+    assert "measured/" in orchestrator("results", str(results), COLUMNS="200").stdout
 
     points = json.loads(orchestrator("results", str(results), "--format", "json").stdout)
     assert [one["level"] for one in points] == [1, 3, 8, 16]
     assert all(one["predicted"]["tpot_ms"] > 0 and one["measured_over_predicted"] for one in points)
     assert_nothing_left()
+    done = orchestrator("simulate", experiment, "--results", simulated)
+    assert done.returncode == 0, done.stderr
+    by_simulation = json.loads(orchestrator("results", simulated, "--format", "json").stdout)
+    ratios = [
+        of_simulation["tpot_ms"]["p50"] / point["tpot_ms"]["p50"]
+        for of_simulation, point in zip(by_simulation, points, strict=True)
+    ]
+    print("simulated over measured TPOT at each level:", ratios)
     low, high = (points[at]["measured_over_predicted"] for at in (1, 3))
     print(
         "measured over predicted, levels 3 and 16:",
@@ -76,6 +86,7 @@ def test_levels_outside_the_fit_are_predicted_within_the_stated_error(
         pytest.skip(
             "other work held the cores, so neither fit nor measurement says anything of the engine"
         )
+    assert statistics.median(abs(ratio - 1) for ratio in ratios) < 0.1
     # whatever else the machine does: it may have become slower since
     for figure in ("tpot_ms", "output_throughput"):
         assert 0.25 < low[figure] < 4
