@@ -127,3 +127,31 @@ def test_the_heat_map_shows_what_python_ranks(page, levels):
     for cell, (label, value) in expected.items():
         assert shown[cell] == (label, pytest.approx(value, rel=1e-9))
     assert len(expected) > 1
+
+
+def test_a_chart_whose_figures_stay_is_not_drawn_again(page):
+    page.wait_for_selector("#curves canvas")
+    drawn = page.evaluate(
+        """async () => {
+          const chart = echarts.getInstanceByDom(document.getElementById("curves"));
+          let drawn = 0;
+          const { setOption } = chart;
+          chart.setOption = (...given) => { drawn++; return setOption.apply(chart, given); };
+          const counts = [];
+          const counted = async (change) => {
+            const before = document.body.dataset.drawn;
+            change();
+            while (document.body.dataset.drawn === before) await new Promise(requestAnimationFrame);
+            counts.push(drawn);
+          };
+          const slider = document.getElementById("limit-attainment");
+          const moved = (value) => () => { slider.value = value; slider.dispatchEvent(new Event("input")); };
+          await counted(moved("0.9"));
+          drawn = 0;
+          await counted(moved("0.899"));  // the order of the best stays, and so do their throughputs
+          const metric = document.getElementById("curve-metric");
+          await counted(() => { metric.value = "attainment"; metric.dispatchEvent(new Event("change")); });
+          return counts.slice(1);
+        }"""
+    )
+    assert drawn == [0, 1]

@@ -10,6 +10,7 @@ const charts = (() => {
   const CAP = 3;  // pixels that the end of a bar is wide to each side
   const wholeNumber = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
+  const figuresOf = new WeakMap();  // as text, by chart
   let colours = null;
 
   /* The colours of style.css as they are now: light or dark. */
@@ -67,6 +68,15 @@ const charts = (() => {
   /* Shows an option in place of what the chart showed. */
   function draw(chart, option) {
     chart.setOption(option, { notMerge: true, silent: true });
+  }
+
+  /* Whether a chart shows these figures already, in the colours of now: a slider often moves without
+     changing the best deployments. */
+  function isShown(chart, figures) {
+    const text = JSON.stringify([theme(), figures]);
+    if (figuresOf.get(chart) === text) return true;
+    figuresOf.set(chart, text);
+    return false;
   }
 
   /* The coordinates of points, one after the other: ECharts reads these without a copy. */
@@ -142,6 +152,7 @@ const charts = (() => {
 
   /* lines: {name, points: [{x, y, lower, upper, hollow, load}]}; lower and upper may be null. */
   function curves(chart, lines, yName, xName, limit) {
+    if (isShown(chart, [lines, yName, xName, limit])) return;
     const option = base(`${yName} over ${xName} for ${lines.length} deployments`);
     option.tooltip.trigger = "item";
     option.tooltip.formatter = (item) => `${item.seriesName} at ${item.data.load}\n${number(item.value[1])} ${yName}${item.data.interval}`;
@@ -196,6 +207,7 @@ const charts = (() => {
 
   /* cells: {x, y, value, label}: the best of the deployments that share two settings. */
   function heat(chart, columns, rows, cells, names) {
+    if (isShown(chart, [columns, rows, cells, names])) return;
     const { soft, paper } = theme();
     const values = cells.map((cell) => cell.value);
     const least = Math.min(...values);
