@@ -12,7 +12,7 @@ from orchestrator.base.arrays import Floats, Ints
 from orchestrator.emulator.batch import Batch, Sequence, refusal
 from orchestrator.emulator.model import RankLimits, Replica, replica
 from orchestrator.emulator.profile import Profile, device_of, facts_of
-from orchestrator.predict.open_loop import is_covered, serve
+from orchestrator.predict.rank_loop import is_covered, serve
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 

@@ -67,7 +67,7 @@ class VirtualClient:
         while True:
             next_s = min(self._next_s(), self._abort_s)
             ended = self._fleet.advance(next_s)
-            if ended is not None:
+            if ended:
                 for request in ended:
                     heapq.heappush(self._ended, (request.done_s, next(self._numbers), request))
             elif next_s == math.inf:

@@ -115,10 +115,20 @@ class Fleet:
         rank.submit(request, segments)
         return True
 
-    def advance(self, until_s: float) -> list[VirtualRequest] | None:
-        """Run the rank that is furthest behind, up to ``until_s`` or until a request ends. Returns
-        the requests that ended; None if all ranks have come so far.
+    def advance(self, until_s: float) -> list[VirtualRequest]:
+        """Run all ranks up to ``until_s``, or until requests end, the rank that is furthest behind
+        first. Returns the requests that ended; none if all ranks have come so far.
         """
+        while True:
+            rank = self._furthest_behind(until_s)
+            if rank is None:
+                return []
+            ended = rank.advance(self._limit_s(rank, until_s))
+            if ended:
+                return ended
+
+    def _furthest_behind(self, until_s: float) -> Rank | None:
+        """The rank that has come least far; None if all have come to ``until_s``."""
         behind: Rank | None = None
         behind_s = until_s
         for rank in self._ranks:
@@ -126,13 +136,17 @@ class Fleet:
             if batch.clock < behind_s and not batch.idle and not _begins_after(batch, until_s):
                 behind = rank
                 behind_s = batch.clock
-        if behind is None:
-            return None
+        return behind
+
+    def _limit_s(self, rank: Rank, until_s: float) -> float:
+        """How far a rank may run: not beyond the next end on another one, where requests depend on
+        one another.
+        """
         if self._coupled:
-            for rank in self._ranks:
-                if rank is not behind and not rank.batch.idle:
-                    until_s = min(until_s, rank.batch.earliest_end_s())
-        return behind.advance(until_s)
+            for other in self._ranks:
+                if other is not rank and not other.batch.idle:
+                    until_s = min(until_s, other.batch.earliest_end_s())
+        return until_s
 
 
 def _begins_after(batch: Batch, instant_s: float) -> bool:

@@ -4,6 +4,7 @@ verdict that a sweep would reach.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from orchestrator.emulator.batch import refusal
 from orchestrator.emulator.model import Replica
 from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.schedule import Schedule
+from orchestrator.predict.rank_loop import Arrival, is_covered, serve
 from orchestrator.predict.simulate import RequestTimes, Trace, run
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.row_writer import RowFile
@@ -59,13 +61,30 @@ class SimulatedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenLoop:
-    """When the requests of an open loop are due, and how long they are."""
+class _KnownLoad:
+    """When the requests of a point are due, and how long they are."""
 
     due_ns: Ints
     due_s: Floats
     input_tokens: Ints
     output_tokens: Ints
+
+
+class _Lengths:
+    """Tokens of the requests of a workload, made as they are needed."""
+
+    def __init__(self, kind: WorkloadKind) -> None:
+        self._kind = kind
+        self.prompts: list[int] = []
+        self.outputs: list[int] = []
+
+    def of(self, session: int) -> tuple[int, int]:
+        """Tokens of a session's prompt and of its answer."""
+        while len(self.prompts) <= session:
+            following = len(self.prompts)
+            self.prompts.append(self._kind.input_tokens(following, 0))
+            self.outputs.append(self._kind.output_tokens(following, 0))
+        return self.prompts[session], self.outputs[session]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +101,8 @@ class PointSimulator:
 
     def __init__(self) -> None:
         self._kind = lru_cache(LOADS_KEPT)(_kind)
-        self._open_loops: dict[tuple[str, Level, int], _OpenLoop] = {}
+        self._lengths = lru_cache(LOADS_KEPT)(_lengths)
+        self._open_loops: dict[tuple[str, Level, int], _KnownLoad] = {}
 
     def attempt(
         self,
@@ -121,8 +141,12 @@ class PointSimulator:
         shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
         is_simple = not (shares_tokens or kind.sessions or early_end)
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
-        if is_simple and has_one_rank and point.level.control == "request_rate":
-            result = self._all_at_once(engines, point, kind)
+        if is_simple and has_one_rank:
+            result: _Result | None = None
+            if point.level.control == "request_rate":
+                result = self._all_at_once(engines, point, kind)
+            elif engines.replicas == 1 and is_covered(engines.rank):
+                result = self._closed_loop(engines, point, kind)
             if result is not None:
                 return result
         schedule = Schedule(point, kind)
@@ -151,21 +175,61 @@ class PointSimulator:
         load = self._open_loop(point, kind)
         trace = Trace(load.due_s, load.input_tokens, load.output_tokens)
         times = run(engines.rank, trace, engines.replicas, point.seed)
-        is_refused = np.isnan(times.last_token_s)
-        done_s = np.where(is_refused, load.due_s, times.last_token_s)
-        in_flight_max = _most_in_flight(load.due_s, done_s)
-        if point.max_in_flight is not None and in_flight_max > point.max_in_flight:
-            return None
-        over_s = float(done_s.max(initial=0.0))
-        last_due_s = point.ends_s
-        if last_due_s is None:
-            last_due_s = float(load.due_s.max(initial=0.0))
-        takes_too_long = (done_s - load.due_s).max(initial=0.0) >= point.request_timeout_s
-        if takes_too_long or over_s >= last_due_s + point.drain_s:
-            return None
-        return _Result(_outcomes(engines, load, times, is_refused, done_s), in_flight_max, over_s)
+        return _whole_result(engines, point, load, times)
 
-    def _open_loop(self, point: LoadPoint, kind: WorkloadKind) -> _OpenLoop:
+    def _closed_loop(
+        self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
+    ) -> _Result | None:
+        """The same for a closed loop on one rank; None also if a request is refused."""
+        schedule = Schedule(point, kind)
+        if schedule.cap is not None and schedule.cap < schedule.slots:
+            return None
+        lengths = self._lengths(point.workload, point.seed)
+        end_s = math.inf if schedule.end_ns is None else schedule.end_ns / 1e9
+        most = math.inf if schedule.sessions is None else schedule.sessions
+        limits = engines.rank.limits
+        sessions = 0
+        is_refused = False
+
+        def next_session(due_s: float) -> Arrival | None:
+            nonlocal sessions, is_refused
+            if sessions >= most or due_s >= end_s:
+                return None
+            prompt, output = lengths.of(sessions)
+            sessions += 1
+            if refusal(limits, prompt, output) is not None:
+                is_refused = True
+                return None
+            return Arrival(round(due_s * 1e9) / 1e9, prompt, output)
+
+        starts = [next_session(start_ns / 1e9) for start_ns in schedule.slot_starts]
+        first = [arrival for arrival in starts if arrival is not None]
+        times = serve(
+            engines.rank,
+            f"{point.seed} 0",
+            [arrival.arrival_s for arrival in first],
+            [arrival.prompt for arrival in first],
+            [arrival.output for arrival in first],
+            next_session,
+        )
+        if times is None or is_refused:
+            return None
+        due_s = np.array(times.arrival_s)
+        load = _KnownLoad(
+            np.round(due_s * 1e9).astype(np.int64),
+            due_s,
+            np.array(lengths.prompts[:sessions], np.int64),
+            np.array(lengths.outputs[:sessions], np.int64),
+        )
+        of_requests = RequestTimes(
+            np.array(times.scheduled_s),
+            np.array(times.first_token_s),
+            np.array(times.last_token_s),
+            np.zeros(sessions, np.int64),
+        )
+        return _whole_result(engines, point, load, of_requests)
+
+    def _open_loop(self, point: LoadPoint, kind: WorkloadKind) -> _KnownLoad:
         key = (point.workload.name, point.level, point.seed)
         if key not in self._open_loops:
             if len(self._open_loops) >= LOADS_KEPT:
@@ -174,15 +238,40 @@ class PointSimulator:
         return self._open_loops[key]
 
 
+def _whole_result(
+    engines: SimulatedEngines, point: LoadPoint, load: _KnownLoad, times: RequestTimes
+) -> _Result | None:
+    """The result of a point; None if some requests would not be sent when they are due, or not be
+    waited for.
+    """
+    is_refused = np.isnan(times.last_token_s)
+    done_s = np.where(is_refused, load.due_s, times.last_token_s)
+    in_flight_max = _most_in_flight(load.due_s, done_s)
+    if point.max_in_flight is not None and in_flight_max > point.max_in_flight:
+        return None
+    over_s = float(done_s.max(initial=0.0))
+    last_due_s = point.ends_s
+    if last_due_s is None:
+        last_due_s = float(load.due_s.max(initial=0.0))
+    takes_too_long = (done_s - load.due_s).max(initial=0.0) >= point.request_timeout_s
+    if takes_too_long or over_s >= last_due_s + point.drain_s:
+        return None
+    return _Result(_outcomes(engines, load, times, is_refused, done_s), in_flight_max, over_s)
+
+
 def _kind(workload: Workload, seed: int) -> WorkloadKind:
     kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
     return kind
 
 
-def _drawn(point: LoadPoint, kind: WorkloadKind) -> _OpenLoop:
+def _lengths(workload: Workload, seed: int) -> _Lengths:
+    return _Lengths(_kind(workload, seed))
+
+
+def _drawn(point: LoadPoint, kind: WorkloadKind) -> _KnownLoad:
     schedule = Schedule(point, kind)
     sessions = range(len(schedule.due_ns))
-    return _OpenLoop(
+    return _KnownLoad(
         schedule.due_ns,
         schedule.due_ns / 1e9,
         np.array([kind.input_tokens(session, 0) for session in sessions], np.int64),
@@ -192,7 +281,7 @@ def _drawn(point: LoadPoint, kind: WorkloadKind) -> _OpenLoop:
 
 def _outcomes(
     engines: SimulatedEngines,
-    load: _OpenLoop,
+    load: _KnownLoad,
     times: RequestTimes,
     is_refused: np.ndarray,
     done_s: Floats,

@@ -206,3 +206,14 @@ def test_a_probe_that_diverges_ends_early_and_aborts_what_is_open() -> None:
     assert "faster than they are answered" in early.sentence
     assert rows(made)["status"].to_pylist().count("aborted") > 50
     assert seconds(made, "done_ns").max() <= early.at_s + 1e-6
+
+
+@pytest.mark.parametrize("rules", [{"requests": 300, "duration_s": None}, {"duration_s": 5.0}])
+def test_a_closed_loop_is_the_same_with_a_client_that_looks_at_each_request(
+    rules: dict[str, Any],
+) -> None:
+    fast = attempt(engines(), 7, "concurrency", **rules)
+    slow = attempt(engines(max_num_queued_reqs=1000), 7, "concurrency", **rules)
+    assert len(rows(fast)) == len(rows(slow)) > 100
+    for name in ("scheduled_ns", "first_token_ns", "done_ns"):
+        assert np.allclose(column(fast, name), column(slow, name), atol=1e3)

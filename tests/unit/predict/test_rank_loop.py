@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.emulator.batch import Batch
 from orchestrator.emulator.model import Costs, Replica
-from orchestrator.predict.open_loop import is_covered, serve
+from orchestrator.predict.rank_loop import is_covered, serve
 from tests.unit.emulator.builders import IDEAL, a_replica
 
 REAL = IDEAL.model_copy(
