@@ -10,7 +10,7 @@ from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
 from orchestrator.report.form import Form
-from orchestrator.report.origin import badge_of
+from orchestrator.report.origin import CLAIMS_OF_MODEL, badge_of
 from orchestrator.report.text import Cell, Column, FilledColumn, figure, rows_of
 from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.spec.load import UNITS, load_text
@@ -50,6 +50,8 @@ def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterat
         yield from form.heading(title)
         columns = list(_columns(alike))
         yield from form.table([each.column for each in columns], rows_of(columns))
+        if any(document.probe.simulated for document in alike):
+            yield from form.short_note(CLAIMS_OF_MODEL, "dim")
         yield from form.gap()
 
 

@@ -9,6 +9,8 @@ from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.text import EMULATED, SIMULATED
 
+CLAIMS_OF_MODEL = "bounds and estimates are those of the search; the model's error comes on top"
+
 
 class Origin(Protocol):
     """A point, a launch or a comparison. An emulator that was simulated is both."""

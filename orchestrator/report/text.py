@@ -4,6 +4,7 @@ is no terminal.
 
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -27,6 +28,7 @@ LEAST_FOLDED = 12
 FOLDING_SHARE = 0.4
 FEW_MARK = "*"  # beside a percentile of too few values
 FEW_TEXT = f"{FEW_MARK} fewer requests than this percentile needs"
+_BETWEEN_WORDS = re.compile(r"(?<!\d) ")  # a number keeps its unit
 _RULE = "─"
 _CUT = "…"
 
@@ -266,7 +268,7 @@ def _narrower(layout: _Layout, width: int, least_folded: int) -> Iterator[_Layou
     yield _measured(columns, layout.rows, "  ", width, least_folded)
     yield _measured(columns, layout.rows, " ", width, least_folded)
     titles, *rows = layout.rows
-    stacked = [replace(title, text=title.text.replace(" ", "\n")) for title in titles]
+    stacked = [replace(title, text=_BETWEEN_WORDS.sub("\n", title.text)) for title in titles]
     yield _measured(columns, [stacked, *rows], " ", width, least_folded)
 
 
@@ -416,8 +418,8 @@ def plain(text: str) -> str:
 
 
 def figure(value: float | None) -> str:
-    """About three significant digits, thousands separated; ``-`` for None."""
-    if value is None:
+    """About three significant digits, thousands separated; ``-`` for None and NaN."""
+    if value is None or math.isnan(value):
         return "-"
     if value >= 100:
         return f"{value:,.0f}"

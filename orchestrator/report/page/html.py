@@ -24,7 +24,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
-from orchestrator.report.origin import model_errors_text
+from orchestrator.report.origin import CLAIMS_OF_MODEL, model_errors_text
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.sections import (
@@ -205,6 +205,7 @@ def page_html(
         model_text=short_model_text,
         load_text=load_text,
         claim_text=claim_text,
+        claims_of_model=CLAIMS_OF_MODEL,
         failure_text=failure_text,
         point_doubt_texts=point_doubt_texts,
         size_text=size_text,

@@ -96,6 +96,10 @@ class ExperimentSection:
         return shown
 
     @property
+    def is_simulated(self) -> bool:
+        return any(document.point.simulated for document in self.points)
+
+    @property
     def are_answers_made_up(self) -> bool:
         """Whether emulators gave all outputs, or a simulation none: there is nothing to compare."""
         points = [document.point for document in self.points]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orchestrator.report.as_json import capacity_json
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import capacity_documents
 from orchestrator.report.form import TextForm
+from orchestrator.report.origin import CLAIMS_OF_MODEL
 from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -149,3 +151,20 @@ def test_only_a_prediction_for_the_same_limits_and_control_is_compared(
     assert cells(line)[-2:] == ["none holds", "-"]
     searched(store, "concurrency", PREDICTED, ((8, 100, 24), (9, 300, 3)))
     assert [shown(store)[0][name] for name in names] == [None, None, None]
+
+
+def test_claims_of_a_simulation_are_without_the_error_of_its_model(store: Store) -> None:
+    searched(store)
+    experiment = StoredExperiment(store)
+    points = experiment.points(*experiment.slos).current
+    document = next(capacity_documents(experiment, points, experiment.slos))
+    form = TextForm("--format json", 110)
+    assert CLAIMS_OF_MODEL not in list(capacities_text([document], form))
+    repeats = [
+        replace(repeat, head=replace(repeat.head, simulated=True))
+        for repeat in document.probe.repeats
+    ]
+    simulated = replace(document, probe=replace(document.probe, repeats=tuple(repeats)))
+    lines = [click.unstyle(line) for line in capacities_text([simulated], form)]
+    assert lines[0].startswith("capacity for chat of exp (simulated)")
+    assert CLAIMS_OF_MODEL in lines
