@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.results.store import Store
+from orchestrator.spec.load import Slo
 from tests.browser.conftest import quiet_page, written
 from tests.unit.report.stores import SOURCE, commit_simulation, points_of
 
@@ -65,9 +66,27 @@ def test_intervals_of_moved_limits_are_those_of_the_models_error(browser, report
         assert each["throughput"]["lower"] == pytest.approx(rate.lower, rel=1e-9)
         assert each["throughput"]["upper"] == pytest.approx(rate.upper, rel=1e-9)
         assert each["attainment"]["estimate"] == share.estimate
-        # limits lie on stops: the page may take wider ones
-        assert each["attainment"]["lower"] <= share.lower
-        assert each["attainment"]["upper"] >= share.upper
+        assert (each["attainment"]["lower"], each["attainment"]["upper"]) == pytest.approx(
+            (share.lower, share.upper), rel=1e-9
+        )
+
+
+def test_intervals_of_other_limits_are_at_least_as_wide(browser, report, store) -> None:
+    """Limits lie on stops, and between two of them the page takes the wider one."""
+    with quiet_page(browser, report) as page:
+        stops = page.evaluate("app.shown.payload.stops.ttft")
+        for place in range(0, len(stops), 20):
+            judged = page.evaluate(
+                """(ttft) => (app.shown.judges.get(0).judge({
+                limits: { ttft, tpot: 254, e2e: 254 }, target: 0.9, per: "gpu", price: null,
+                }).judged.map(({ point, attainment }) => [point.point_id, attainment]))""",
+                place,
+            )
+            for point in load_points(store, Slo(name="x", ttft=stops[place], attainment=0.9)):
+                share, shown = point.attainment, dict(judged)[point.head.point_id]
+                assert share is not None
+                assert shown["estimate"] == share.estimate
+                assert shown["lower"] <= share.lower and shown["upper"] >= share.upper
 
 
 def test_a_moved_limit_names_the_error_and_no_starts(browser, report) -> None:

@@ -302,8 +302,8 @@ def payload_of(
     a limit is none of its stops: then all are binned anew. Raises InputError for more than
     MOST_REQUESTS.
     """
-    slos = [slo for judged in experiments for slo in judged.slos]
-    if earlier is not None and not _has_stops(earlier.stops, slos):
+    wanted = {name: _wanted_stops(name, experiments) for name in LATENCIES}
+    if earlier is not None and not _has_stops(earlier.stops, wanted):
         earlier = None
     requests = sum(
         repeat.requests.scheduled
@@ -324,7 +324,7 @@ def payload_of(
     if earlier is not None:
         bins = earlier.copy()
     else:
-        bins = RequestBins(_stops(list(latencies.values()), slos))
+        bins = RequestBins(_stops(list(latencies.values()), wanted))
     for ids, values in latencies.items():
         bins.add(ids, values)
     groups = [group for judged in experiments for group in _groups(judged, comparisons, bins)]
@@ -338,18 +338,35 @@ def payload_of(
     )
 
 
-def _stops(latencies: Sequence[LimitValues], slos: Sequence[Slo]) -> Mapping[str, Floats]:
+def _stops(
+    latencies: Sequence[LimitValues], wanted: Mapping[str, set[float]]
+) -> Mapping[str, Floats]:
     stops = {}
     for name in LATENCIES:
         values = [each.seconds[name][each.ok] for each in latencies]
         all_values = np.concatenate(values) if values else np.zeros(0)
-        stops[name] = stops_for(all_values, _limits_s(name, slos))
+        stops[name] = stops_for(all_values, wanted[name])
     return stops
 
 
-def _has_stops(stops: Mapping[str, Floats], slos: Sequence[Slo]) -> bool:
-    """Whether every limit that the page can move is a stop."""
-    return all(set(_limits_s(name, slos)) <= set(stops[name].tolist()) for name in LATENCIES)
+def _has_stops(stops: Mapping[str, Floats], wanted: Mapping[str, set[float]]) -> bool:
+    return all(wanted[name] <= set(stops[name].tolist()) for name in LATENCIES)
+
+
+def _wanted_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[float]:
+    """The limits of the files on one latency, in seconds; of simulated points also those that stand
+    for the limit where the model is wrong by its known error.
+    """
+    wanted: set[float] = set()
+    for judged in experiments:
+        limits_s = _limits_s(latency, judged.slos)
+        wanted.update(limits_s)
+        for error in {point.model_error for point in judged.points.current}:
+            if error is not None:
+                factor = error.ttft if latency == "ttft" else error.tpot
+                wanted.update(limit_s / factor for limit_s in limits_s)
+                wanted.update(limit_s * factor for limit_s in limits_s)
+    return wanted
 
 
 def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:

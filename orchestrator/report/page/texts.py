@@ -64,6 +64,11 @@ DEFINITIONS = (
         " of one start it does not say how much another start could differ",
     ),
     Definition(
+        "9 in 10 interval",
+        "of what was simulated: what nine in ten measurements lie between, by the known error of the"
+        " model",
+    ),
+    Definition(
         "claim",
         "the highest load that a capacity search showed to hold, by a test planned before it was"
         " measured; its bounds hold with 95 %",
