@@ -169,14 +169,22 @@ def closing_text(
     for text in model_error_texts(points):
         yield from form.short_note(text, "dim")
     yield from form.closing()
-    measured = sum(1 for document in documents if document.point.used)
-    failed = len(documents) - measured
-    verb = "simulated" if any(point.simulated for point in points) else "measured"
-    counts = f"{counted(measured, 'point')} {verb}, {failed} failed"
+    yield from form.note(_counts_text(points, left_out), "dim")
+
+
+def _counts_text(points: Sequence[StoredPoint], left_out: int) -> str:
+    """``15 points measured, 3 failed``; of a selection ``8 of 120 points: 8 simulated, 0 failed``."""
+    used = [point for point in points if point.used]
+    simulated = sum(1 for point in used if point.simulated)
+    numbers = {"measured": len(used) - simulated, "simulated": simulated}
+    kinds = [kind for kind, number in numbers.items() if number] or ["measured"]
+    parts = [f"{numbers[kind]} {kind}" for kind in kinds]
+    failed = f"{len(points) - len(used)} failed"
     if left_out:
-        every = len(documents) + left_out
-        counts = f"{len(documents)} of {every} points: {measured} {verb}, {failed} failed"
-    yield from form.note(counts, "dim")
+        every = len(points) + left_out
+        return f"{len(points)} of {every} points: {', '.join([*parts, failed])}"
+    first = f"{counted(numbers[kinds[0]], 'point')} {kinds[0]}"
+    return ", ".join([first, *parts[1:], failed])
 
 
 def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:

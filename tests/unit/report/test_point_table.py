@@ -227,6 +227,14 @@ def test_simulated_is_said_in_the_heading_and_below_and_intervals_are_the_models
     assert lines[-1] == "4 points simulated, 0 failed"
 
 
+def test_points_are_counted_by_what_they_are(store: Store) -> None:
+    commit(store, simulated=True, experiment="other", point_id="p9")
+    commit(store, "m1", point_id="p1", level=2.0)
+    failure = {"reason": "It died.", "failure_class": "engine_crash", "failure_kind": "oom"}
+    commit(store, "m2", status="failed", point_id="p2", level=3.0, **failure)
+    assert shown(store)[-1] == "1 point measured, 1 simulated, 1 failed"
+
+
 @pytest.mark.parametrize("width", [80, 110, 160])
 def test_no_line_is_longer_than_the_width(store: Store, width: int) -> None:
     commit(store, validity="disturbed", validity_reasons=["others took the CPU " * 20])

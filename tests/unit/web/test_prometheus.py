@@ -15,7 +15,7 @@ from orchestrator.results.store import Store
 from orchestrator.web.prometheus import exposition
 from orchestrator.web.watched import Watched, WatchedResults
 from tests.unit.plan.test_current import planned, run
-from tests.unit.report.stores import points_of
+from tests.unit.report.stores import commit_simulation, points_of
 
 GRID_COLUMNS = 24
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
@@ -76,6 +76,21 @@ def test_the_best_deployment_is_that_of_the_answer(samples, store) -> None:
     for name, winner in winners.items():
         found = value(samples, "orchestrator_best_throughput", slo=name, deployment=winner.label)
         assert found == winner.throughput.estimate
+
+
+def test_what_was_simulated_is_labelled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    store = Store.open(str(tmp_path_factory.mktemp("simulation")), "exp")
+    commit_simulation(store)
+    watched = WatchedResults(store.uri)
+    watched.look()
+    families = text_string_to_metric_families(exposition(watched.now).decode())
+    labelled = {
+        family.name: {sample.labels["simulated"] for sample in family.samples}
+        for family in families
+        if any("simulated" in sample.labels for sample in family.samples)
+    }
+    assert labelled["orchestrator_best_throughput"] == {"true"}
+    assert labelled["orchestrator_point_output_tokens_per_second"] == {"true"}
 
 
 def test_points_are_counted_by_validity(samples, store) -> None:

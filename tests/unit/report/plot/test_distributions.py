@@ -12,6 +12,7 @@ from orchestrator import plot
 from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
+from tests.unit.report.stores import commit_simulation
 from tests.unit.results.builders import commit_measurement, failed_request, request
 
 
@@ -43,6 +44,21 @@ def test_each_vertex_is_the_attainment_of_that_limit(store: Store) -> None:
         assert share == row["slo.attainment.estimate"]
         assert (latency_ms, row["slo.attainment.lower"]) in band
         assert (latency_ms, row["slo.attainment.upper"]) in band
+    pyplot.close("all")
+
+
+def test_the_band_of_a_simulation_has_shares_of_longer_and_shorter_latencies(
+    tmp_path: Path,
+) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    commit_simulation(store)  # TTFTs of 100 and 140 ms, right to a factor of 2
+    points = orchestrator.points(store.uri)
+    axes = plot.ecdf(store.uri, points=points[points["level"] == 2].head(1))
+    (line,) = axes.lines
+    assert line.get_xydata().tolist() == [[100.0, 1.0]]
+    band = set(map(tuple, axes.collections[0].get_paths()[0].vertices.tolist()))
+    assert {(100.0, 0.0), (100.0, 1.0)} <= band
+    assert axes.get_title().endswith(" (simulated)")
     pyplot.close("all")
 
 
