@@ -98,10 +98,14 @@ def _claim_text(document: CapacityDocument) -> str:
 
 
 def _bounds_text(document: CapacityDocument) -> str:
-    """``5-7``; NOT_THE_LIMIT where nothing was shown to fail."""
+    """``5-7``; where nothing was shown to fail NOT_THE_LIMIT, or ``5-?`` beside an estimate, which
+    has an upper end.
+    """
     low, high = document.claim.low, document.claim.high
     if math.isfinite(high):
         return f"{low:g}-{high:g}"
+    if document.claim.estimate is not None:
+        return f"{low:g}-?"
     return NOT_THE_LIMIT if low else "unknown"
 
 

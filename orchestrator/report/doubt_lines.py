@@ -133,7 +133,6 @@ _CAUSES: Mapping[DoubtKind, str] = {
     DoubtKind.NOT_MEASURED: "not measured yet",
     DoubtKind.OPEN_LEVELS: "no valid measurement",
     DoubtKind.NEAR_THE_LIMIT: "too near the limit to tell",
-    DoubtKind.NOT_SETTLED: "search not settled",
     DoubtKind.CAPACITY_NOT_REACHED: "limit not reached",
     DoubtKind.INCOMPARABLE: "cannot be compared",
     DoubtKind.NOT_STEADY: "never steady",
@@ -166,7 +165,12 @@ def _simulated(doubt: Doubt) -> str:
     return "within model error" if doubt.deployments else "nothing was measured"
 
 
+def _not_settled(doubt: Doubt) -> str:
+    return "no load holds" if doubt.remedy is Remedy.OTHER_LIMITS else "search not settled"
+
+
 _CAUSES_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
+    DoubtKind.NOT_SETTLED: _not_settled,
     DoubtKind.MAY_MISS_TARGET: _may_miss_target,
     DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
     DoubtKind.SIMULATED: _simulated,

@@ -279,6 +279,8 @@ def _not_settled(doubt: Doubt) -> str:
     for deployment in doubt.claims:
         claims = ", ".join(_searched_text(searched) for searched in deployment.claims)
         texts.append(f"{deployment.label} {claims}")
+    if doubt.remedy is Remedy.OTHER_LIMITS:
+        return f"no load was shown to hold: {listed(texts)}"
     return f"capacities are not settled: {listed(texts)}"
 
 

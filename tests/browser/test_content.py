@@ -68,7 +68,7 @@ def test_tables_are_of_the_experiment_in_sight(opened):
 
 
 def test_a_claim_is_marked_apart(opened):
-    marks = opened.get_by_text("claim, computed by the search; sliders do not change it")
+    marks = opened.get_by_text("computed by the search; sliders do not change")
     assert marks.count() == 2  # beside the answer, and above the claims
     levels_probed = opened.locator(".of-experiment details").first
     levels_probed.locator("summary").click()

@@ -5,6 +5,7 @@ predicts.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 import pytest
 
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.report.as_json import capacity_json
@@ -96,6 +98,19 @@ def test_an_estimate_stands_with_its_interval_and_the_safe_load(store: Store) ->
     assert document["estimate.lower"] <= document["estimate"] <= document["estimate.upper"]
     lower, upper = (f"{document[f'estimate.{end}']:.2f}" for end in ("lower", "upper"))
     assert cells(line)[3:6] == [f"{document['estimate']:.2f}", f"{lower}-{upper}", "8.00"]
+
+
+def test_an_estimate_has_an_upper_end_so_the_bounds_do_not_say_that_it_is_not_the_limit(
+    store: Store,
+) -> None:
+    searched(store)
+    experiment = StoredExperiment(store)
+    document = next(
+        capacity_documents(experiment, experiment.points(*experiment.slos).current, experiment.slos)
+    )
+    claim = replace(document.claim, high=math.inf, estimate=Estimate(8.2, 8.0, 8.4, 8.0))
+    *_, line, _ = capacities_text([replace(document, claim=claim)], TextForm("--format md", 200))
+    assert cells(line)[2] == "8-?"
 
 
 def test_estimates_have_no_columns_where_no_search_has_one(store: Store) -> None:

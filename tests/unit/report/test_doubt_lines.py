@@ -56,6 +56,10 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
             "search not settled (a budget); to decide: search longer",
         ),
         (
+            Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.OTHER_LIMITS, claims=SEARCHED),
+            "no load holds (a budget); to decide: other limits",
+        ),
+        (
             Doubt(DoubtKind.CAPACITY_NOT_REACHED, ("a",), Remedy.HIGHER_LEVELS, levels=AT_LEVEL),
             "limit not reached (a); to decide: measure above 8 req/s",
         ),
