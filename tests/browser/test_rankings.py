@@ -78,6 +78,12 @@ def test_a_deployment_that_was_never_measured_is_named(tmp_path, opened_store):
     assert f"not measured yet: {plan.deployments[-1].label}" in page.inner_text("#caution")
 
 
+TIMELINE_END = """() => {
+  const { series } = echarts.getInstanceByDom(document.getElementById("timeline")).getOption();
+  return series[0].data.at(-1)[0];
+}"""
+
+
 def ranked_labels(page: Any) -> list[str]:
     return page.evaluate("app.shown.result.ranking.map((ranked) => ranked.deployment.label)")
 
@@ -135,3 +141,31 @@ def test_a_probe_that_ended_early_fails_stricter_limits_too(opened):
         }"""
     )
     assert marks == ["", "not the limit"]
+
+
+def test_runs_of_load_are_ranked_together_as_best_ranks_them(tmp_path, opened_store):
+    uri = str(tmp_path / "results")
+    for name, ttft_ms in (("after", 100), ("before", 140)):
+        plan = planned(name=name, levels=[1, 2])
+        one = plan.model_copy(
+            update={"deployments": plan.deployments[:1], "load_options": "asked alike"}
+        )
+        run(
+            Store.open(uri, name),
+            one,
+            tokens=8 if name == "before" else 16,
+            ttft_ms=ttft_ms,
+            attempt_id=name,
+        )
+    page = opened_store(uri)
+    comparisons = answers(limits(None, experiments(open_results(uri), None))).comparisons
+    (comparison,) = [each for each in comparisons if each.slo.name == "interactive"]
+    expected = [ranked.label for ranked in comparison.ranking]
+    assert expected == ["after", "before"]
+    ends = []
+    for place in range(2):
+        page.locator("#tabs [role=tab]").nth(place).click()
+        assert ranked_labels(page) == expected
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # which draws every chart
+        ends.append(page.evaluate(TIMELINE_END))
+    assert ends == [pytest.approx(10.04, abs=0.01), pytest.approx(10.08, abs=0.01)]  # each its own

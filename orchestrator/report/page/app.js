@@ -796,7 +796,7 @@ const app = (() => {
   }
 
   function drawTimeline(chart) {
-    if (timelines.draw(chart, chosenPoint().point_id, () => drawn.redraw(["timeline"]))) return;
+    if (timelines.draw(chart, group().experiment, chosenPoint().point_id, () => drawn.redraw(["timeline"]))) return;
     const lines = chosenPoint().repeats.map((repeat, index) => {
       let end = 0;
       const data = repeat.tokens.map((tokens, batch) => {

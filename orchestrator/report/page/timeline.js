@@ -19,20 +19,22 @@ const timelines = (() => {
   }
 
   function take(lines, counts) {
-    byPoint = new Map(lines.map((line) => [line.point_id, line]));
+    byPoint = new Map(lines.map((line) => [keyOf(line.experiment, line.point_id), line]));
     document.getElementById("timelines-kept").textContent = counts.left_out > 0
       ? `The page has room for the time lines of ${counts.kept} points, first of the deployments that the curves show; ${counts.left_out} are left out.` : "";
     if (drawAgain !== null) drawAgain();
   }
 
+  const keyOf = (experiment, pointId) => JSON.stringify([experiment, pointId]);
+
   /* Draws the time line of a point. Returns false where there is none, or not yet: `again` is called
      once they are read. */
-  function draw(chart, pointId, again) {
+  function draw(chart, experiment, pointId, again) {
     if (byPoint === null) {
       drawAgain = again;
       return false;
     }
-    const line = byPoint.get(pointId);
+    const line = byPoint.get(keyOf(experiment, pointId));
     const facts = document.getElementById("timeline-facts");
     facts.textContent = line === undefined ? "No finer time line of this point is in the page: tenths of its window." : factsOf(line);
     if (line === undefined) return false;

@@ -54,6 +54,7 @@ class Timeline:
     answer count as evenly spread.
     """
 
+    experiment: str  # runs of ``load`` that asked the same have points of the same ids
     point_id: str
     repeat: int
     repeats: int
@@ -183,6 +184,7 @@ def _timeline(
     step_s = float(edges[1]) / 1e9
     start_ns, window_end_ns = repeat.head.window_ns
     return Timeline(
+        experiment=point.head.experiment,
         point_id=point.head.point_id,
         repeat=repeat.head.repeat,
         repeats=len(point.repeats),
