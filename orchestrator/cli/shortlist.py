@@ -108,9 +108,8 @@ def _first_continued(
 def _predicted(plan: Plan, request: ShortlistRequest) -> Plan:
     from orchestrator.plan.predictions import with_predictions
 
-    plan = with_predictions(plan)
     if request.simulated is None:
-        return plan
+        return with_predictions(plan)
     from orchestrator.plan.simulated import with_simulation
 
     return with_simulation(plan, request.simulated)

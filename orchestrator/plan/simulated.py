@@ -3,7 +3,9 @@
 A simulation is stored like a sweep (``orchestrator simulate``). Its figures take the place of the
 predictions in closed form: the sweep is ordered by them, its shortlist is chosen by them, and they
 stand beside what is measured. The interval of a throughput is what holds if every latency is longer,
-or shorter, by the factor that nine in ten predictions are right to.
+or shorter, by the factor that nine in ten predictions are right to. A search probes no loads that
+would show this, so its claims have the interval of the closed form, as shares of the value; where
+it claims nothing, because others hold more, the closed form stands.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped, listed
+from orchestrator.capacity.capacities import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.predictions import SIMULATED, limits_of
+from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
 
 # what plan/predictions.py adds to the predictions of memory
-_PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row")
+_PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED)
 _NOT_SIMULATED = "the simulation has no valid point of it"
 _ERROR_UNKNOWN = "nobody knows how far off a simulation of it is"
 
@@ -39,7 +42,9 @@ class _Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The highest load that holds limits in the simulation, and its output tokens/s."""
+    """The highest load that holds limits in the simulation, and its output tokens/s; both are 0
+    where the simulation shows that none holds.
+    """
 
     control: str
     level: float
@@ -48,11 +53,11 @@ class _Held:
 
 def with_simulation(plan: Plan, uri: str) -> Plan:
     """The plan with what the simulation at ``uri`` found of each deployment that runs, in place of
-    what is predicted in closed form. ``plan`` has predictions: their error is taken for those of
-    the simulation's deployments that name none.
+    what is predicted in closed form.
 
     Raises InputError where there is no simulation of this experiment.
     """
+    plan = with_predictions(_without_simulation(plan))
     simulation = _Simulation(plan, _experiment(uri, plan.name))
     return plan.with_deployments(
         deployment.model_copy(update={"predicted": simulation.predicted(deployment, uri)})
@@ -60,6 +65,22 @@ def with_simulation(plan: Plan, uri: str) -> Plan:
         else deployment
         for deployment in plan.deployments
     )
+
+
+def _without_simulation(plan: Plan) -> Plan:
+    """The plan without what an earlier simulation said."""
+    return plan.with_deployments(
+        deployment.model_copy(update={"predicted": _memory_of(deployment)})
+        if SIMULATED in (deployment.predicted or {})
+        else deployment
+        for deployment in plan.deployments
+    )
+
+
+def _memory_of(deployment: Deployment) -> dict[str, Any]:
+    """What plan/feasibility.py predicts of it."""
+    predicted = deployment.predicted or {}
+    return {name: value for name, value in predicted.items() if name not in _PREDICTED}
 
 
 def _experiment(uri: str, name: str) -> StoredExperiment:
@@ -86,6 +107,7 @@ class _Simulation:
         self._ids = _matching_ids(plan.deployments, stored_deployments)
         self._stored = {deployment.id: deployment for deployment in stored_deployments}
         self._workloads = _matching_workloads(plan, stored)
+        self._searches = {load.workload.name: load.searches for load in plan.loads}
         points = experiment.points().current
         if not any(point.head.simulated for point in points):
             raise InputError(
@@ -99,9 +121,7 @@ class _Simulation:
 
     def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
         """What the plan says of a deployment: memory as before, all else from the simulation."""
-        before = deployment.predicted or {}
-        predicted = {name: value for name, value in before.items() if name not in _PREDICTED}
-        predicted[SIMULATED] = uri
+        predicted = _memory_of(deployment) | {SIMULATED: uri}
         points = {
             served.workload: of_workload
             for served, of_workload in self._points.items()
@@ -148,12 +168,22 @@ class _Simulation:
         """As a plan has it (predict/predictor.py)."""
         served = _Served(deployment.id, workload)
         exact = self._held_under(slo, 1.0, 1.0).get(served)
-        slow = self._held_under(slo, factors.ttft, factors.tpot).get(served)
-        fast = self._held_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
-        lowest = 0.0 if slow is None else slow.throughput
-        highest = self._at_most(served, fast)
+        closed_form = _closed_form(deployment, workload, slo)
+        is_searched = self._searches[workload]
+        if is_searched and exact is None and closed_form is not None:
+            return dict(closed_form)
         devices = max(1, deployment.devices)
         throughput = 0.0 if exact is None else exact.throughput
+        per_gpu = throughput / devices
+        interval: list[float] | None = None
+        if is_searched and closed_form is not None:
+            interval = _interval_like(closed_form, per_gpu)
+        if interval is None:
+            slow = self._held_under(slo, factors.ttft, factors.tpot).get(served)
+            fast = self._held_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
+            lowest = 0.0 if slow is None else slow.throughput
+            highest = max(throughput, self._at_most(served, fast))
+            interval = [lowest / factors.tpot / devices, highest * factors.tpot / devices]
         usd_per_million_tokens = None
         price = deployment.hardware.usd_per_gpu_hour
         if price is not None and throughput:
@@ -163,11 +193,8 @@ class _Simulation:
             "control": control,
             "level": 0.0 if exact is None else exact.level,
             "output_throughput": throughput,
-            "output_throughput_per_gpu": throughput / devices,
-            "interval_per_gpu": [
-                lowest / factors.tpot / devices,
-                max(highest, throughput) * factors.tpot / devices,
-            ],
+            "output_throughput_per_gpu": per_gpu,
+            "interval_per_gpu": interval,
             "usd_per_million_tokens": usd_per_million_tokens,
         }
 
@@ -175,15 +202,14 @@ class _Simulation:
         """Output tokens/s that a deployment may hold. A search does not probe all loads between the
         highest that holds and the next, so what it yields at the next one counts.
         """
-        if fast is None:
-            return 0.0
-        loads = {load.workload.name: load for load in self._plan.loads}
-        if not loads[served.workload].searches:
-            return fast.throughput
-        above = [point for point in self._points[served] if point.head.level > fast.level]
+        level = 0.0 if fast is None else fast.level
+        throughput = 0.0 if fast is None else fast.throughput
+        if not self._searches[served.workload]:
+            return throughput
+        above = [point for point in self._points[served] if point.head.level > level]
         if not above:
-            return fast.throughput
-        return max(fast.throughput, _throughput(min(above, key=lambda point: point.head.level)))
+            return throughput
+        return max(throughput, _throughput(min(above, key=lambda point: point.head.level)))
 
     def _held_under(
         self, slo: Slo, ttft_factor: float, other_factor: float
@@ -198,11 +224,41 @@ class _Simulation:
     def _holding(self, slo: Slo) -> Iterator[tuple[_Served, _Held]]:
         points = self._experiment.points(slo)
         for comparison in self._experiment.comparisons(points, slo, "deployment"):
+            for excluded in comparison.excluded:
+                served = self._shown_to_hold_nothing(excluded, comparison.workload)
+                if served is not None:
+                    yield served, _Held(excluded.claims[0].control, 0.0, 0.0)
             for ranked in comparison.ranking:
                 served = self._served(ranked.point)
-                if served is not None:
+                if served is not None and not ranked.is_estimate:
                     level = ranked.level
                     yield served, _Held(level.control, level.value, _throughput(ranked.point))
+
+    def _shown_to_hold_nothing(self, excluded: Excluded, workload: str) -> _Served | None:
+        """None unless a search has shown it of the deployment."""
+        if [searched.claim.status for searched in excluded.claims] != ["nothing_holds"]:
+            return None
+        deployment_id = self._ids.get(excluded.deployment.deployment_id)
+        name = self._workloads.get(workload)
+        return _Served(deployment_id, name) if deployment_id and name else None
+
+
+def _closed_form(deployment: Deployment, workload: str, slo: Slo) -> Mapping[str, Any] | None:
+    """The capacity that is predicted without a simulation."""
+    by_slo = (deployment.predicted or {}).get("capacity", {})
+    capacity: Mapping[str, Any] | None = by_slo.get(slo.name, {}).get(workload)
+    return capacity
+
+
+def _interval_like(closed_form: Mapping[str, Any], per_gpu: float) -> list[float] | None:
+    """The interval of the closed form, moved to another value; None if it cannot be moved."""
+    value = closed_form["output_throughput_per_gpu"]
+    lowest, highest = closed_form["interval_per_gpu"]
+    if not per_gpu:
+        return [0.0, highest]
+    if not value:
+        return None
+    return [lowest / value * per_gpu, highest / value * per_gpu]
 
 
 def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:

@@ -9,13 +9,16 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.plan.predictions import SIMULATED, with_predictions
 from orchestrator.plan.shortlist import shortlisted
 from orchestrator.plan.simulated import with_simulation
 from orchestrator.report.documents.prediction import compare_with_prediction
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import commit, planned, run
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
+from tests.unit.plan.test_current import FILE, SEARCH, VALUES, commit, planned, run
 
 LEVELS = [2, 4]
 
@@ -27,6 +30,10 @@ def simulated_store(folder: Path, plan: Plan, **given: Any) -> str:
     return str(folder)
 
 
+def at_level(requests: float) -> Level:
+    return Level(control="concurrency", value=requests)
+
+
 def prediction(plan: Plan, number: int = 0) -> dict[str, Any]:
     return plan.deployments[number].predicted or {}
 
@@ -34,7 +41,7 @@ def prediction(plan: Plan, number: int = 0) -> dict[str, Any]:
 def test_figures_of_a_simulation_take_the_place_of_predictions(tmp_path: Path) -> None:
     plan = planned(levels=LEVELS)
     uri = simulated_store(tmp_path, plan)
-    predicted = prediction(with_simulation(with_predictions(plan), uri))
+    predicted = prediction(with_simulation(plan, uri))
     assert [level["level"] for level in predicted["levels"]] == LEVELS
     for level in predicted["levels"]:
         assert level["ttft_ms"] == pytest.approx(100)
@@ -50,7 +57,7 @@ def test_an_interval_is_what_holds_if_latencies_are_off_by_the_known_factor(
     """100 ms hold 150 ms, and still do 1.4 times as long; 1 ms they would hold by no factor."""
     plan = planned(levels=LEVELS)
     uri = simulated_store(tmp_path, plan)
-    predicted = prediction(with_simulation(with_predictions(plan), uri))
+    predicted = prediction(with_simulation(plan, uri))
     factor = predicted["error"]["within"]["tpot"]
     capacity = predicted["capacity"]["interactive"]["chat"]
     throughput = capacity["output_throughput"]
@@ -64,7 +71,7 @@ def test_an_interval_is_what_holds_if_latencies_are_off_by_the_known_factor(
 
 def test_a_plan_keeps_what_was_simulated_when_it_is_predicted_again(tmp_path: Path) -> None:
     plan = planned(levels=LEVELS)
-    simulated = with_simulation(with_predictions(plan), simulated_store(tmp_path, plan))
+    simulated = with_simulation(plan, simulated_store(tmp_path, plan))
     assert with_predictions(Plan.from_json(simulated.to_json())) == simulated
 
 
@@ -75,7 +82,7 @@ def test_what_was_not_simulated_is_not_predicted(tmp_path: Path) -> None:
     store.write_plan(plan.to_json())
     for point in plan.points_of(first.id):
         commit(store, plan, point, simulated=True)
-    limited = shortlisted(with_simulation(with_predictions(plan), str(tmp_path)), 1, "x")
+    limited = shortlisted(with_simulation(plan, str(tmp_path)), 1, "x")
     left_out = limited.deployment(second.id).left_out
     assert left_out is not None
     assert (left_out.why, left_out.reason) == (
@@ -87,7 +94,7 @@ def test_what_was_not_simulated_is_not_predicted(tmp_path: Path) -> None:
 def test_workloads_match_by_content_and_deployments_by_settings(tmp_path: Path) -> None:
     uri = simulated_store(tmp_path, planned(levels=LEVELS, workload="other", duration="20s"))
     plan = planned(levels=LEVELS)
-    assert prediction(with_simulation(with_predictions(plan), uri))["capacity"]["interactive"]
+    assert prediction(with_simulation(plan, uri))["capacity"]["interactive"]
 
 
 def test_what_was_measured_is_no_simulation(tmp_path: Path) -> None:
@@ -100,7 +107,7 @@ def test_what_was_measured_is_no_simulation(tmp_path: Path) -> None:
 def test_measured_stands_beside_simulated(tmp_path: Path) -> None:
     plan = planned(levels=LEVELS)
     uri = simulated_store(tmp_path / "simulated", plan)
-    simulated = with_simulation(with_predictions(plan), uri)
+    simulated = with_simulation(plan, uri)
     store = Store.open(str(tmp_path / "measured"), plan.name)
     run(store, simulated, ttft_ms=200)
     for point in StoredExperiment(store).points().current:
@@ -108,3 +115,60 @@ def test_measured_stands_beside_simulated(tmp_path: Path) -> None:
         assert comparison is not None
         assert comparison.ratio["ttft_ms"] == pytest.approx(2.0)
         assert comparison.ratio["tpot_ms"] == pytest.approx(1.0)
+
+
+class TestSearch:
+    @pytest.fixture(autouse=True)
+    def simulated_search(self, tmp_path: Path) -> None:
+        """The first deployment holds 8 in flight and fails at 9; of the second a level is known to
+        fail.
+        """
+        text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)
+        self.plan = make_plan(parse_experiment(text))
+        self.uri = str(tmp_path)
+        store = Store.open(self.uri, self.plan.name)
+        store.write_plan(self.plan.to_json())
+        first, second = self.plan.deployments
+        (load,) = self.plan.loads
+        for deployment, level, ttft_ms, times in (
+            (first, 8, 100, 24),
+            (first, 9, 300, 3),
+            (second, 9, 300, 3),
+        ):
+            point = self.plan.point(deployment.id, load, at_level(level))
+            for repeat in range(times):
+                commit(store, self.plan, point, repeat, ttft_ms, simulated=True)
+
+    def capacities(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of a deployment, in closed form and with the simulation."""
+        by_form = prediction(with_predictions(self.plan), number)
+        simulated = prediction(with_simulation(self.plan, self.uri), number)
+        capacities = [each["capacity"]["interactive"]["chat"] for each in (by_form, simulated)]
+        return capacities[0], capacities[1]
+
+    def test_a_claim_has_the_interval_of_the_closed_form_in_shares(self) -> None:
+        by_form, simulated = self.capacities(0)
+        assert simulated["level"] == 8
+        value = simulated["output_throughput_per_gpu"]
+        ratio = value / by_form["output_throughput_per_gpu"]
+        assert ratio != pytest.approx(1.0, rel=0.01)
+        lowest, highest = by_form["interval_per_gpu"]
+        assert simulated["interval_per_gpu"] == pytest.approx([lowest * ratio, highest * ratio])
+
+    def test_where_nothing_is_claimed_the_closed_form_stands(self) -> None:
+        by_form, simulated = self.capacities(1)
+        assert simulated == by_form
+
+    def test_what_is_shown_to_hold_nothing_has_no_value(self) -> None:
+        store = Store.open(self.uri, self.plan.name)
+        (load,) = self.plan.loads
+        point = self.plan.point(self.plan.deployments[1].id, load, at_level(1))
+        for repeat in range(3):
+            commit(store, self.plan, point, repeat, ttft_ms=300, simulated=True)
+        by_form, simulated = self.capacities(1)
+        assert simulated["output_throughput"] == 0
+        assert simulated["interval_per_gpu"] == [0, by_form["interval_per_gpu"][1]]
+
+    def test_a_simulation_replaces_an_earlier_one(self) -> None:
+        once = with_simulation(self.plan, self.uri)
+        assert with_simulation(once, self.uri) == once
