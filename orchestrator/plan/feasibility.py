@@ -513,9 +513,11 @@ def _has_kernels_everywhere(rules: ModelRules, keys: tuple[str, str], capability
 
 
 def _sparse_attention(case: FeasibilityCase) -> Findings:
-    needs, shape, device = case.rules.sparse_capability, case.facts.shape, case.device
+    needs = case.rules.sparse_capability
+    shape = case.facts.shape
     if not needs or not (shape.mla and shape.index_n_heads):
         return
+    device = case.device
     if device is None or device.capability is None:
         return
     major, minor = device.capability
@@ -531,7 +533,9 @@ def _lengths(case: FeasibilityCase) -> Findings:
     """max_model_len against the model's positions, and against everything that must hold as many
     tokens.
     """
-    settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
+    settings = case.settings
+    rules = case.rules
+    positions = case.facts.max_model_len
     length = case.estimate.max_model_len
     batch = case.estimate.max_num_batched_tokens
     if settings.max_model_len and positions is not None and settings.max_model_len > positions:

@@ -33,30 +33,31 @@ from orchestrator.workloads.files import MOST_PROBLEMS
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 
 KINDS = sorted(WORKLOADS)
-MADE = [kind for kind in KINDS if kind != "file"]  # those that write their prompts themselves
+WRITTEN_KINDS = [kind for kind in KINDS if kind != "file"]  # kinds that write their prompts
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 IDS = RandomIds((1000, 2000))
 
 
 def workload(kind: str, **fields: Any) -> Workload:
-    """A workload of any registered kind; one of a kind that this suite does not know needs no key
-    of its own.
-    """
+    """A workload of any registered kind, with the keys that the kinds of this repository require."""
     lengths = {
         "input_tokens": {"uniform": {"min": 5, "max": 50}},
         "output_tokens": {"uniform": {"min": 1, "max": 9}},
     }
-    own = {"random": lengths, "conversations": {**lengths, "turns": 3}}
-    own["file"] = {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]}
-    return Workload.model_validate({"name": "w", "kind": kind, **own.get(kind, {}), **fields})
+    required = {
+        "random": lengths,
+        "conversations": {**lengths, "turns": 3},
+        "file": {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]},
+    }
+    return Workload.model_validate({"name": "w", "kind": kind, **required.get(kind, {}), **fields})
 
 
-def line(*texts: str, answer: int | None = None) -> PromptEntry:
-    """Of a user, or of those that a mark names: ``system:…``."""
+def entry(*texts: str, answer: int | None = None) -> PromptEntry:
+    """An entry of messages: of the user, or of the role written before the text (``system:…``)."""
     messages = []
     for text in texts:
-        role, _, said = text.rpartition(":")
-        messages.append(Message(role or "user", (said,), 0))  # type: ignore[arg-type]
+        role, _, content = text.rpartition(":")
+        messages.append(Message(role or "user", (content,), 0))  # type: ignore[arg-type]
     return PromptEntry(tuple(messages), answer)
 
 
@@ -66,132 +67,129 @@ def file_of(path: Path | str, **fields: Any) -> FileWorkload:
     )
 
 
-def problems(one: Workload) -> list[str]:
+def problems(workload: Workload) -> list[str]:
     """What keeps a workload from being sent."""
     try:
-        one.resolved(str)
+        workload.resolved(str)
     except ProblemsError as error:
         return [str(problem) for problem in error.problems]
     return []
 
 
 def is_prompt(text: str) -> bool:
-    """Not blank, and nothing that is told apart by how a file begins."""
+    """Whether a file of this text alone is read as text: it is not blank and begins like no JSON."""
     return bool(text.encode().strip()) and not text.lstrip().startswith(("[{", "{", "\ufeff"))
 
 
-def make(kind: str, seed: int = 3, **fields: Any) -> WorkloadKind:
-    made: WorkloadKind = workload(kind, **fields).requests(IDS, seed)
-    return made
+def requests_of(kind: str, seed: int = 3, **fields: Any) -> WorkloadKind:
+    requests: WorkloadKind = workload(kind, **fields).requests(IDS, seed)
+    return requests
 
 
 def ids(prompt: Prompt) -> list[Any]:
-    """Its token ids, or the text itself where it is one."""
+    """A prompt's token ids, or a list of its text where it was written as text."""
     content = prompt.flat()
     return [content] if isinstance(content, str) else content.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_request_can_be_written_alone_and_is_always_the_same(kind: str) -> None:
-    first, again = make(kind), make(kind)
-    wanted = [(session, turn) for session in (5000, 0, 17) for turn in range(first.turns(session))]
-    prompts = {key: first.prompt(*key, "measure", ()) for key in wanted}
-    for key in reversed(wanted):
+    first, again = requests_of(kind), requests_of(kind)
+    turns = [(session, turn) for session in (5000, 0, 17) for turn in range(first.turns(session))]
+    prompts = {key: first.prompt(*key, "measure", ()) for key in turns}
+    for key in reversed(turns):
         assert ids(again.prompt(*key, "measure", ())) == ids(prompts[key])
         assert again.output_tokens(*key) == first.output_tokens(*key)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", WRITTEN_KINDS)
 def test_the_mean_of_turns_is_that_of_its_sessions(kind: str) -> None:
-    made = make(kind)
-    turns = [made.turns(session) for session in range(2000)]
-    # else the rate would be another
-    assert made.mean_turns == pytest.approx(sum(turns) / len(turns), rel=0.1)
+    requests = requests_of(kind)
+    turns = [requests.turns(session) for session in range(2000)]
+    # requests a second are planned from this mean
+    assert requests.mean_turns == pytest.approx(sum(turns) / len(turns), rel=0.1)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", WRITTEN_KINDS)
 def test_prompts_differ_between_requests_and_seeds(kind: str) -> None:
-    fixed = {"input_tokens": 16}
-    one, other = make(kind, 1, **fixed), make(kind, 2, **fixed)
-    texts = {
-        tuple(ids(made.prompt(s, t, "measure", ())))
-        for made in (one, other)
-        for s in range(40)
-        for t in range(made.turns(s))
+    of_seed_1, of_seed_2 = (requests_of(kind, seed, input_tokens=16) for seed in (1, 2))
+    prompts = {
+        tuple(ids(requests.prompt(session, turn, "measure", ())))
+        for requests in (of_seed_1, of_seed_2)
+        for session in range(40)
+        for turn in range(requests.turns(session))
     }
-    assert len(texts) == 40 * (one.turns(0) + other.turns(0))
+    assert len(prompts) == 40 * (of_seed_1.turns(0) + of_seed_2.turns(0))
 
 
-@pytest.mark.parametrize("kind", MADE)
-def test_the_length_meant_is_the_length_made(kind: str) -> None:
-    made = make(kind, shared_prefix_tokens=7)
+@pytest.mark.parametrize("kind", WRITTEN_KINDS)
+def test_a_prompt_has_as_many_tokens_as_were_drawn(kind: str) -> None:
+    requests = requests_of(kind, shared_prefix_tokens=7)
     for session in range(50):
-        prompt = made.prompt(session, 0, "measure", ())
-        assert len(ids(prompt)) == prompt.tokens == made.input_tokens(session, 0)
-        assert 1 <= made.output_tokens(session, 0) <= 9
+        prompt = requests.prompt(session, 0, "measure", ())
+        assert len(ids(prompt)) == prompt.tokens == requests.input_tokens(session, 0)
+        assert 1 <= requests.output_tokens(session, 0) <= 9
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", WRITTEN_KINDS)
 def test_the_warm_up_has_a_prefix_of_its_own(kind: str) -> None:
-    made = make(kind, shared_prefix_tokens=20)
+    requests = requests_of(kind, shared_prefix_tokens=20)
     prefixes = {
-        phase: {tuple(ids(made.prompt(s, 0, phase, ()))[:20]) for s in range(5)}
+        phase: {tuple(ids(requests.prompt(s, 0, phase, ()))[:20]) for s in range(5)}
         for phase in ("warmup", "measure")
     }
-    assert all(len(found) == 1 for found in prefixes.values())
+    assert all(len(distinct) == 1 for distinct in prefixes.values())
     assert prefixes["warmup"].isdisjoint(prefixes["measure"])
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", WRITTEN_KINDS)
 def test_sessions_share_as_many_prefixes_as_are_asked_for(kind: str) -> None:
-    made = make(kind, shared_prefix_tokens=20, shared_prefix_count=3)
-    of_turn = [
+    requests = requests_of(kind, shared_prefix_tokens=20, shared_prefix_count=3)
+    prefixes_by_session = [
         [
-            tuple(ids(made.prompt(session, turn, "measure", ()))[:20])
-            for turn in range(made.turns(session))
+            tuple(ids(requests.prompt(session, turn, "measure", ()))[:20])
+            for turn in range(requests.turns(session))
         ]
         for session in range(120)
     ]
-    assert all(len(set(prefixes)) == 1 for prefixes in of_turn), (
+    assert all(len(set(prefixes)) == 1 for prefixes in prefixes_by_session), (
         "all turns of a session have the same"
     )
-    sessions = [prefixes[0] for prefixes in of_turn]
-    assert sorted(map(sessions.count, set(sessions)))[0] > 20, "three of them, each about as often"
-    assert len(set(sessions)) == 3
-    assert len(set(sessions[::2])) == len(set(sessions[1::2])) == 3, "two replicas see all of them"
-    assert (
-        len({tuple(ids(made.prompt(s, 0, "warmup", ()))[:20]) for s in range(60)} - set(sessions))
-        == 3
-    )
+    prefixes = [of_turns[0] for of_turns in prefixes_by_session]
+    assert len(set(prefixes)) == 3
+    assert min(map(prefixes.count, set(prefixes))) > 20, "each of the three about as often"
+    assert len(set(prefixes[::2])) == len(set(prefixes[1::2])) == 3, "two replicas see all of them"
+    warmup = {tuple(ids(requests.prompt(session, 0, "warmup", ()))[:20]) for session in range(60)}
+    assert len(warmup - set(prefixes)) == 3
 
 
 def test_random_requests_are_single_turns_without_sessions() -> None:
-    made = make("random")
-    assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)
+    requests = requests_of("random")
+    assert (requests.mean_turns, requests.sessions, requests.needs_reply) == (1, False, False)
 
 
 def test_a_conversation_holds_what_was_said_before() -> None:
-    made = make("conversations")
-    first = made.prompt(4, 0, "measure", ())
+    requests = requests_of("conversations")
+    first = requests.prompt(4, 0, "measure", ())
     answer = np.array([9, 9, 9], np.int32)
-    second = made.prompt(4, 1, "measure", [*first.messages, Message("assistant", (answer,), 3)])
-    new = Prompt(second.messages[-1:], 0)
-    assert ids(second) == ids(first) + [9, 9, 9] + ids(new)
-    assert second.tokens == first.tokens + 3 + len(ids(new))
-    assert made.sessions and made.needs_reply and made.turns(4) == 3
+    second = requests.prompt(4, 1, "measure", [*first.messages, Message("assistant", (answer,), 3)])
+    new_ids = ids(Prompt(second.messages[-1:], 0))
+    assert ids(second) == ids(first) + [9, 9, 9] + new_ids
+    assert second.tokens == first.tokens + 3 + len(new_ids)
+    assert requests.sessions and requests.needs_reply and requests.turns(4) == 3
 
 
 def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None:
-    made = make("file")
-    lines = [one for one in parse_prompts(PROMPTS.read_bytes(), "prompts.jsonl") if one]
-    sent = [made.prompt(session, 0, "measure", ()) for session in range(5)]
-    assert [prompt.messages for prompt in sent] == [lines[at].messages for at in (0, 1, 2, 0, 1)]
-    assert {prompt.tokens for prompt in sent} == {made.input_tokens(0, 0)} == {0}, (
+    requests = requests_of("file")
+    entries = [entry for entry in parse_prompts(PROMPTS.read_bytes(), "prompts.jsonl") if entry]
+    sent = [requests.prompt(session, 0, "measure", ()) for session in range(5)]
+    assert [prompt.messages for prompt in sent] == [entries[at].messages for at in (0, 1, 2, 0, 1)]
+    assert {prompt.tokens for prompt in sent} == {requests.input_tokens(0, 0)} == {0}, (
         "nobody counted them"
     )
-    assert [made.output_tokens(session, 0) for session in (0, 2, 3)] == [7, 9, 7]
-    assert 1 <= made.output_tokens(1, 0) <= 9, "a line that names none has the workload's"
-    assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)
+    assert [requests.output_tokens(session, 0) for session in (0, 2, 3)] == [7, 9, 7]
+    assert 1 <= requests.output_tokens(1, 0) <= 9, "a line that names none has the workload's"
+    assert (requests.mean_turns, requests.sessions, requests.needs_reply) == (1, False, False)
 
 
 CHAT = (
@@ -211,36 +209,48 @@ SHARE_GPT = [
     [{"from": "gpt", "value": "nobody asked"}],
     [],
 ]
-SHARED = [json.dumps({"id": "a", "conversations": one}) for one in SHARE_GPT]
-SENT = [line("Hi"), line("system:Be kind", "Ho"), None, None]
+SHARE_GPT_LINES = [json.dumps({"id": "a", "conversations": turns}) for turns in SHARE_GPT]
+SHARE_GPT_ENTRIES = [entry("Hi"), entry("system:Be kind", "Ho"), None, None]
 TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 9]}'
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "lines"),
+    ("name", "text", "entries"),
     [
-        ("a.txt", "one\r\n\n  two {\u2028\n", [line("one"), line("  two {\u2028")]),
-        ("a.txt", '{"prompt": "x"}\n', [line("x")]),
-        ("a.txt", '["x"] and more\n', [line('["x"] and more')]),
-        ("a.jsonl", '{"prompt": "x\\ny", "output_tokens": 3, "id": 7}\n', [line("x\ny", answer=3)]),
-        ("a.JSONL", '\ufeff{"prompt": "x"}\r\n', [line("x")]),
-        ("a.json", '{"prompt": "x", "output_tokens": 2147483647}', [line("x", answer=MOST_TOKENS)]),
-        ("a.txt", "\ufeffone\rstill one\r\r\n[1] two", [line("one\rstill one\r"), line("[1] two")]),
-        ("a.txt", '[{"prompt": "x"}]', [line("x")]),
+        ("a.txt", "one\r\n\n  two {\u2028\n", [entry("one"), entry("  two {\u2028")]),
+        ("a.txt", '{"prompt": "x"}\n', [entry("x")]),
+        ("a.txt", '["x"] and more\n', [entry('["x"] and more')]),
+        (
+            "a.jsonl",
+            '{"prompt": "x\\ny", "output_tokens": 3, "id": 7}\n',
+            [entry("x\ny", answer=3)],
+        ),
+        ("a.JSONL", '\ufeff{"prompt": "x"}\r\n', [entry("x")]),
+        (
+            "a.json",
+            '{"prompt": "x", "output_tokens": 2147483647}',
+            [entry("x", answer=MOST_TOKENS)],
+        ),
+        (
+            "a.txt",
+            "\ufeffone\rstill one\r\r\n[1] two",
+            [entry("one\rstill one\r"), entry("[1] two")],
+        ),
+        ("a.txt", '[{"prompt": "x"}]', [entry("x")]),
         (
             "a.json",
             '\ufeff[\n {"prompt": "x"},\n {"prompt": "y", "output_length": 2}\n]',
-            [line("x"), line("y", answer=2)],
+            [entry("x"), entry("y", answer=2)],
         ),
-        ("a.txt", CHAT, [line("system:Be brief", "Hi", "assistant:Yes?", "Why", answer=9)]),
-        ("a.json", f"[{','.join(SHARED)}]", SENT),
-        ("a.jsonl", "\n".join(SHARED), SENT),
+        ("a.txt", CHAT, [entry("system:Be brief", "Hi", "assistant:Yes?", "Why", answer=9)]),
+        ("a.json", f"[{','.join(SHARE_GPT_LINES)}]", SHARE_GPT_ENTRIES),
+        ("a.jsonl", "\n".join(SHARE_GPT_LINES), SHARE_GPT_ENTRIES),
         ("a.txt", TRACE, [PromptEntry((), 5, 600, (7, 9))]),
         ("a.jsonl", '{"input_length": 3}', [PromptEntry((), None, 3)]),
     ],
 )
-def test_lines_are_text_or_json(name: str, text: str, lines: list[PromptEntry | None]) -> None:
-    assert parse_prompts(text.encode(), name) == lines
+def test_lines_are_text_or_json(name: str, text: str, entries: list[PromptEntry | None]) -> None:
+    assert parse_prompts(text.encode(), name) == entries
 
 
 @given(
@@ -253,7 +263,8 @@ def test_lines_are_text_or_json(name: str, text: str, lines: list[PromptEntry | 
 )
 def test_any_text_is_sent_as_it_is(texts: list[str]) -> None:
     data = "".join(f"{text}\r\n" for text in texts).encode()
-    assert [one and one.messages[0].text for one in parse_prompts(data, "a.txt")] == texts
+    entries = parse_prompts(data, "a.txt")
+    assert [entry and entry.messages[0].text for entry in entries] == texts
 
 
 KEYS = [
@@ -279,21 +290,21 @@ JSON = st.recursive(
 @given(st.lists(JSON, min_size=1), st.booleans())
 def test_any_json_is_read_or_refused_with_its_place(values: list[Any], array: bool) -> None:
     text = json.dumps(values) if array else "\n".join(map(json.dumps, values))
-    lines: list[PromptEntry | None] = []
-    said: list[str] = []
+    entries: list[PromptEntry | None] = []
+    messages: list[str] = []
     try:
-        lines = parse_prompts(text.encode(), "a.json")
+        entries = parse_prompts(text.encode(), "a.json")
     except ProblemsError as error:
-        said = [str(one) for one in error.problems]
-    assert bool(lines) != bool(said)
-    assert all(one.startswith("prompts 'a.json'") for one in said)
-    assert len(lines) <= len(values)
-    assert all(one.input_tokens or one.messages[-1].text for one in lines if one), (
+        messages = [str(problem) for problem in error.problems]
+    assert bool(entries) != bool(messages)
+    assert all(message.startswith("prompts 'a.json'") for message in messages)
+    assert len(entries) <= len(values)
+    assert all(entry.input_tokens or entry.messages[-1].text for entry in entries if entry), (
         "each has something to send"
     )
 
 
-def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike(
+def test_prompts_of_a_trace_have_its_lengths_and_equal_blocks_have_equal_tokens(
     tmp_path: Path,
 ) -> None:
     trace = [
@@ -303,42 +314,43 @@ def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike
         {"timestamp": 3, "input_length": 40, "output_length": 8},
     ]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, trace)))
-    one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "t.jsonl")).resolved(str)
-    assert one.token_bounds() == (47, 1205)
-    made = one.requests(IDS, 3)
-    prompts = [ids(made.prompt(session, 0, "measure", ())) for session in range(5)]
+    trace_workload = FileWorkload(
+        name="w", kind="file", prompts=str(tmp_path / "t.jsonl")
+    ).resolved(str)
+    assert trace_workload.token_bounds() == (47, 1205)
+    requests = trace_workload.requests(IDS, 3)
+    prompts = [ids(requests.prompt(session, 0, "measure", ())) for session in range(5)]
     assert [len(prompt) for prompt in prompts] == [1200, 1030, 40, 40, 1200]
-    assert [made.input_tokens(session, 0) for session in range(4)] == [1200, 1030, 40, 40]
-    assert [made.output_tokens(session, 0) for session in range(4)] == [5, 6, 7, 8]
+    assert [requests.input_tokens(session, 0) for session in range(4)] == [1200, 1030, 40, 40]
+    assert [requests.output_tokens(session, 0) for session in range(4)] == [5, 6, 7, 8]
     assert prompts[0][: 2 * 512] == prompts[1][: 2 * 512]
     assert prompts[0][2 * 512 :][:6] != prompts[1][2 * 512 :]
     assert prompts[2] != prompts[3]
     assert prompts[4] == prompts[0], "after the last the first again"
-    assert prompts != [
-        ids(one.requests(IDS, 4).prompt(session, 0, "measure", ())) for session in range(5)
-    ]
-    text = one.requests(Words(), 3).prompt(0, 0, "measure", ()).flat()
+    other_seed = trace_workload.requests(IDS, 4)
+    assert prompts != [ids(other_seed.prompt(session, 0, "measure", ())) for session in range(5)]
+    text = trace_workload.requests(Words(), 3).prompt(0, 0, "measure", ()).flat()
     assert isinstance(text, str) and len(text.split()) == 1200
 
 
-def test_a_file_whose_lines_do_not_say_how_long_answers_are_needs_a_length(tmp_path: Path) -> None:
+def test_a_workload_needs_output_tokens_where_a_line_of_its_file_has_none(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "output_tokens": 3}\n{"prompt": "y"}\n')
-    one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
-    assert problems(one) == [
+    file_workload = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
+    assert problems(file_workload) == [
         (
-            f"prompts {one.prompts!r} does not say for each prompt how long the answer shall be: give "
+            f"prompts {file_workload.prompts!r} does not say for each prompt how long the answer shall be: give "
             "'output_tokens' (a number)"
         )
     ]
     with pytest.raises(InputError, match="give 'output_tokens'"):
-        one.requests(IDS, 0)
+        file_workload.requests(IDS, 0)
 
 
 TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.txt", b" \n\n", "is empty"),
         ("a.txt", b"fine\n\xff\xfe", "line 2: not UTF-8"),
@@ -404,57 +416,63 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
     ],
 )
 def test_a_file_that_cannot_be_sent_says_where(
-    name: str, text: bytes | None, said: str, tmp_path: Path
+    name: str, text: bytes | None, message: str, tmp_path: Path
 ) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
-    one = file_of(tmp_path / name)
-    (problem,) = problems(one)
-    assert said in problem
+    file_workload = file_of(tmp_path / name)
+    (problem,) = problems(file_workload)
+    assert message in problem
     with pytest.raises(InputError, match="prompts"):
-        one.requests(IDS, 0)
+        file_workload.requests(IDS, 0)
 
 
-def test_a_file_tells_all_its_problems_at_once_and_counts_those_beyond(tmp_path: Path) -> None:
+def test_all_problems_of_a_file_are_shown_at_once_and_those_beyond_a_limit_are_counted(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "a.jsonl"
-    one = file_of(file)
+    file_workload = file_of(file)
     file.write_bytes(b'no\n{"prompt": "x"}\n\xff\n{"prompt": "x", "output_tokens": -1}\n')
-    assert [problem.split("line ")[1][:2] for problem in problems(one)] == ["1:", "3:", "4:"]
+    assert [problem.split("line ")[1][:2] for problem in problems(file_workload)] == [
+        "1:",
+        "3:",
+        "4:",
+    ]
     file.write_bytes(b"no\n" * 7)
-    (repeated,) = problems(one)
+    (repeated,) = problems(file_workload)
     assert "a.jsonl', line 1 and 6 more: 'no' is not an object with" in repeated
     file.write_text("".join(f"{number}\n" for number in range(MOST_PROBLEMS + 5)))
-    found = problems(one)
-    assert len(found) == MOST_PROBLEMS + 1
-    assert found[-1].endswith("and 5 more problems")
+    shown = problems(file_workload)
+    assert len(shown) == MOST_PROBLEMS + 1
+    assert shown[-1].endswith("and 5 more problems")
     with pytest.raises(InputError) as error:
-        one.requests(IDS, 0)
-    assert str(pickle.loads(pickle.dumps(error.value))) == "\n".join(found), (
-        "a client tells it to its driver"
+        file_workload.requests(IDS, 0)
+    assert str(pickle.loads(pickle.dumps(error.value))) == "\n".join(shown), (
+        "a client sends the error to the driver"
     )
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    one = file_of(tmp_path / "pipe")
-    assert "is not a regular file" in problems(one)[0]
+    file_workload = file_of(tmp_path / "pipe")
+    assert "is not a regular file" in problems(file_workload)[0]
 
 
-def test_a_client_sends_the_prompts_that_were_planned_or_none(tmp_path: Path) -> None:
+def test_a_client_refuses_a_file_that_has_changed_since_it_was_planned(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\n")
-    one = file_of(file).resolved(str)
-    assert one.prompts_digest == hashlib.sha256(b"one\n").hexdigest()[:16]
-    assert one.requests(IDS, 0).prompt(0, 0, "measure", ()).flat() == "one"
-    assert problems(one) == []
+    planned = file_of(file).resolved(str)
+    assert planned.prompts_digest == hashlib.sha256(b"one\n").hexdigest()[:16]
+    assert planned.requests(IDS, 0).prompt(0, 0, "measure", ()).flat() == "one"
+    assert problems(planned) == []
     file.write_text("three\n")
     with pytest.raises(InputError, match=r"a\.txt.*has changed since, or differs on this node"):
-        one.requests(IDS, 0)
-    assert "has changed since" in problems(one)[0]
+        planned.requests(IDS, 0)
+    assert "has changed since" in problems(planned)[0]
     assert workload("random").resolved(str) == workload("random")
 
 
-def test_a_warm_up_sends_the_last_texts_of_a_file_and_other_drawn_prompts_by_its_seed(
+def test_a_warm_up_sends_the_last_texts_of_a_file(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "a.txt"
@@ -470,9 +488,9 @@ def test_a_warm_up_sends_the_last_texts_of_a_file_and_other_drawn_prompts_by_its
     assert workload("random").others(4) == workload("random")
 
 
-def test_entries_that_say_nothing_are_counted(tmp_path: Path) -> None:
+def test_conversations_without_a_text_of_their_user_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    file.write_text("\n".join(SHARED))
+    file.write_text("\n".join(SHARE_GPT_LINES))
     assert file_of(file).left_out() == 2
 
 
@@ -493,65 +511,65 @@ def test_a_file_is_read_again_only_when_it_changed(
 
 
 @pytest.mark.parametrize("count", [0, MOST_TOKENS + 1, 3_000_000_000])
-def test_lengths_are_what_rows_can_hold(count: int) -> None:
-    parts = [
+def test_no_length_is_larger_than_the_column_of_a_row_holds(count: int) -> None:
+    distributions = [
         {"fixed": count},
         {"uniform": {"min": 1, "max": count}},
         {"lognormal": {"mean": 9, "sigma": 1, "max": count}},
     ]
-    for part in parts:
+    for distribution in distributions:
         with pytest.raises(ValidationError):
-            Lengths.model_validate(part)
+            Lengths.model_validate(distribution)
     assert Lengths(fixed=MOST_TOKENS).fixed == MOST_TOKENS
 
 
 def test_a_length_without_a_limit_still_fits_its_column() -> None:
-    made = make("random", output_tokens=Lengths(lognormal=LogNormal(mean=MOST_TOKENS, sigma=3)))
-    assert max(made.output_tokens(session, 0) for session in range(2000)) == MOST_TOKENS
+    requests = requests_of(
+        "random", output_tokens=Lengths(lognormal=LogNormal(mean=MOST_TOKENS, sigma=3))
+    )
+    assert max(requests.output_tokens(session, 0) for session in range(2000)) == MOST_TOKENS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_plan_knows_of_every_kind_what_it_asks(kind: str) -> None:
-    one = workload(kind).resolved(str)
-    made: WorkloadKind = one.requests(IDS, 3)
-    least, most = one.token_bounds()
-    sums = {
-        made.input_tokens(s, made.turns(s) - 1) + made.output_tokens(s, made.turns(s) - 1)
-        for s in range(50)
-    }
+def test_a_plan_knows_the_bounds_of_every_kinds_requests(kind: str) -> None:
+    planned = workload(kind).resolved(str)
+    requests: WorkloadKind = planned.requests(IDS, 3)
+    least, most = planned.token_bounds()
+    last_turns = [(session, requests.turns(session) - 1) for session in range(50)]
+    sums = {requests.input_tokens(*turn) + requests.output_tokens(*turn) for turn in last_turns}
     assert 1 <= least <= (most or MOST_TOKENS)
-    assert min(sums) >= (0 if one.distinct_requests() else made.turns(0)), (
+    assert min(sums) >= (0 if planned.distinct_requests() else requests.turns(0)), (
         "a prompt has a length, or nobody counted it"
     )
     if most is not None:
         assert least <= min(sums) and max(sums) <= most, "no request is outside its bounds"
-    assert one.resolved(str) == one, "resolved once is resolved"
+    assert planned.resolved(str) == planned, "resolved once is resolved"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_workload_goes_through_a_plan_and_to_a_client_unchanged(kind: str) -> None:
-    one = workload(kind).resolved(str)
-    text = one.model_dump_json(exclude_defaults=True)
-    assert Workload.model_validate_json(text) == one
-    assert Workload.model_validate(json.loads(text)) == one
-    assert pickle.loads(pickle.dumps(one)) == one
-    assert type(one) is WORKLOADS[kind]
+    planned = workload(kind).resolved(str)
+    text = planned.model_dump_json(exclude_defaults=True)
+    assert Workload.model_validate_json(text) == planned
+    assert Workload.model_validate(json.loads(text)) == planned
+    assert pickle.loads(pickle.dumps(planned)) == planned
+    assert type(planned) is WORKLOADS[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_workload_asks_is_its_identity_and_where_its_files_lie_is_not(
+def test_the_identity_of_a_workload_holds_its_prompts_and_not_where_its_file_lies(
     kind: str, tmp_path: Path
 ) -> None:
-    one = workload(kind).resolved(str)
-    json.dumps(one.identity())
-    assert workload(kind, api="chat").identity() != one.identity()
-    assert workload(kind, name="other").resolved(str).identity() == one.identity(), (
-        "a name is not what is asked"
+    planned = workload(kind).resolved(str)
+    json.dumps(planned.identity())
+    assert workload(kind, api="chat").identity() != planned.identity()
+    assert workload(kind, name="other").resolved(str).identity() == planned.identity(), (
+        "a name is no part of the identity"
     )
     moved = tmp_path / PROMPTS.name
     moved.write_bytes(PROMPTS.read_bytes())
-    elsewhere = one.resolved(lambda place: str(moved))
-    assert elsewhere.identity() == one.identity()
+    elsewhere = planned.resolved(lambda place: str(moved))
+    assert elsewhere.identity() == planned.identity()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -585,7 +603,7 @@ def test_the_longest_request_is_known_within_bounds(
 
 
 @pytest.mark.parametrize(
-    ("lines", "least"),
+    ("lines", "smallest"),
     [
         (['{"prompt": "x", "output_tokens": 7}', '{"prompt": "x", "output_tokens": 3}'], 4),
         (['{"prompt": "x", "output_tokens": 900}', '{"prompt": "x"}'], 501),
@@ -593,16 +611,16 @@ def test_the_longest_request_is_known_within_bounds(
         (["text"], 501),
     ],
 )
-def test_the_least_of_a_file_is_what_its_lines_ask_for(
-    lines: list[str], least: int, tmp_path: Path
+def test_the_smallest_request_of_a_file_is_known_from_its_lines(
+    lines: list[str], smallest: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "p.txt"
     file.write_text("\n".join(lines))
-    assert workload("file", prompts=str(file), output_tokens=500).token_bounds() == (least, None)
+    assert workload("file", prompts=str(file), output_tokens=500).token_bounds() == (smallest, None)
 
 
 class Echo(Workload):
-    """A kind of somebody else: the same words over and over."""
+    """A kind from outside this repository: every prompt is as long as a list of words."""
 
     kind: Literal["echo"]
     words: list[str] = Field(min_length=1)
@@ -620,7 +638,7 @@ class Echo(Workload):
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its one line in the registry, or its entry point, would register it."""
+    """Registers the kind as its line in the registry or its entry point would."""
     monkeypatch.setitem(WORKLOADS._builtin, "echo", f"{__name__}:Echo")
 
 
@@ -630,9 +648,9 @@ def test_a_new_kind_is_one_class_and_one_registry_line(tmp_path: Path) -> None:
     file.write_text(ECHO.format("words: [a, b]"))
     plan = load_plan(file)
     again = Plan.from_json(plan.to_json())
-    one = again.points[0].workload
-    assert one == plan.points[0].workload == Echo(name="w", kind="echo", words=["a", "b"])
-    assert len(ids(one.requests(IDS, 0).prompt(0, 0, "measure", ()))) == 2
+    planned = again.points[0].workload
+    assert planned == plan.points[0].workload == Echo(name="w", kind="echo", words=["a", "b"])
+    assert len(ids(planned.requests(IDS, 0).prompt(0, 0, "measure", ()))) == 2
     file.write_text(ECHO.format("words: [a, b]\n    api: chat"))
     assert load_plan(file).points[0].point_id != plan.points[0].point_id
     file.write_text(ECHO.format("words: [a, b]").replace("max_model_len: 9", "max_model_len: 2"))
@@ -640,12 +658,12 @@ def test_a_new_kind_is_one_class_and_one_registry_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("echo")
-def test_all_mistakes_in_a_new_kinds_keys_are_told_with_their_lines(tmp_path: Path) -> None:
+def test_all_mistakes_in_the_keys_of_a_new_kind_are_shown_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(ECHO.format("word: 1\n    words: 7") + "wrong: 1\n")
     with pytest.raises(ProblemsError) as error:
         load_plan(file)
-    assert [(one.line, one.message) for one in error.value.problems] == [
+    assert [(problem.line, problem.message) for problem in error.value.problems] == [
         (9, "unknown key 'word'"),
         (10, "'words' must be a list, not 7"),
         (11, "unknown key 'wrong'"),
@@ -673,10 +691,10 @@ def test_text_parts_are_joined_as_text() -> None:
 
 
 def test_lognormal_lengths_have_their_own_mean_and_their_limits() -> None:
-    made = make(
+    requests = requests_of(
         "random", input_tokens=Lengths(lognormal=LogNormal(mean=150, sigma=0.6, min=20, max=2000))
     )
-    lengths = np.array([made.input_tokens(session, 0) for session in range(20_000)])
+    lengths = np.array([requests.input_tokens(session, 0) for session in range(20_000)])
     assert lengths.mean() == pytest.approx(150, rel=0.03)
     assert lengths.min() >= 20
     assert lengths.max() <= 2000
