@@ -68,6 +68,7 @@ NETWORK_BYTES_S = 50e9  # to other nodes, one direction, a typical figure
 
 
 def _key(name: str) -> str:
+    """A name by which spellings of one accelerator are equal: without its maker, case, punctuation."""
     maker_left_out = name.lower().removeprefix("nvidia").removeprefix("amd")
     return "".join(filter(str.isalnum, maker_left_out))
 
@@ -142,8 +143,8 @@ def is_named(entry: Accelerator, driver_name: str) -> bool:
 
 @cache
 def may_be(name: str, label: str) -> bool:
-    """Whether a node with this label (Ray's, which is coarse: ``A100``) may have an accelerator.
-    True where nothing is known of one of them.
+    """Whether a node with this label may have an accelerator. The label is Ray's, which is coarse
+    (``A100``). True if the catalogue has no such accelerator or does not know the label.
 
     >>> [may_be("A100-80GB", label) for label in ("A100", "A10G", "H100", "somebody's")]
     [True, False, False, True]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 Config = dict[str, Any]  # the content of a config.json
-LARGEST = 10**9  # of the figures of a config.json
+LARGEST = 10**9  # a larger figure of a config.json counts as missing
 MOST_LAYERS = 10_000
 
 
@@ -37,7 +37,7 @@ def items(config: Config, name: str) -> list[Any]:
 
 
 def whole(value: object, otherwise: int = 0) -> int:
-    """A whole number from 1 to LARGEST."""
+    """A value of a config as a whole number; ``otherwise`` if it is no number from 1 to LARGEST."""
     return int(value) if isinstance(value, int | float) and 1 <= value <= LARGEST else otherwise
 
 
@@ -88,7 +88,7 @@ class Family:
     expert_bias: bool = False
     sinks: bool = False  # one learned logit per attention head
     gated_attention: bool = False  # the query projection is twice as wide
-    wide_qk_norm: bool = False  # over all heads at once
+    wide_qk_norm: bool = False  # norms of queries and keys over all heads at once
     mamba_norm: bool = True  # a norm inside Mamba-2
 
 
@@ -184,26 +184,27 @@ def in_our_words(text: Config, model_type: str) -> Config:
             "sliding_window": text.get("attention_chunk_size"), "sliding_window_pattern": 4,
         }  # fmt: skip
     if model_type == "nemotron_h":
-        shared = text.get("moe_shared_expert_intermediate_size")
-        # as transformers 5 writes them
+        # transformers 5 writes the kinds of layers in other words
         words = {"linear_attention": "mamba", "full_attention": "attention"}
         kinds = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
-        mine: Config = {
+        renamed: Config = {
             "head_dim": text.get("attention_head_dim"),
-            "shared_expert_intermediate_size": shared,
+            "shared_expert_intermediate_size": text.get("moe_shared_expert_intermediate_size"),
+            "layers_block_type": kinds,
         }
-        mine["layers_block_type"] = kinds
-        return text | {name: value for name, value in mine.items() if value}
+        return text | {name: value for name, value in renamed.items() if value}
     if model_type == "gemma3_text":
         return {"max_position_embeddings": 131072} | text
-    # beside the experts of a layer there is a dense MLP
     if model_type in ("gemma4_text", "gemma4_unified_text"):
+        # beside the experts of a layer there is a dense MLP
         shared = text.get("num_experts") and text.get("intermediate_size")
         layers = mapping(text, "per_layer_config")  # as transformers 5.19 writes it
-        full = mapping(layers, next(iter(layers), ""))
-        heads, width = full.get("num_key_value_heads"), full.get("head_dim", 512)
-        own = {"global_head_dim": width, "num_global_key_value_heads": heads}
-        return own | text | {"shared_expert_intermediate_size": shared}
+        full_attention = mapping(layers, next(iter(layers), ""))
+        defaults = {
+            "global_head_dim": full_attention.get("head_dim", 512),
+            "num_global_key_value_heads": full_attention.get("num_key_value_heads"),
+        }
+        return defaults | text | {"shared_expert_intermediate_size": shared}
     if model_type in _HYBRIDS:
         return _HYBRIDS[model_type](text)
     if model_type == "hunyuan_v1_moe":
@@ -273,15 +274,16 @@ _DELTA_KEYS = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short
 def _kimi_linear(text: Config) -> Config:
     """Kimi Linear: delta attention in most layers, latent attention in those that it lists."""
     layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
-    own = mapping(text, "linear_attn_config")
-    if own.keys() - _DELTA_KEYS:  # Kimi K3 has gates and experts of another kind
+    delta = mapping(text, "linear_attn_config")
+    if delta.keys() - _DELTA_KEYS:  # Kimi K3 has gates and experts of another kind
         return text
-    heads, width = own.get("num_heads"), own.get("head_dim")
+    heads = delta.get("num_heads")
+    width = delta.get("head_dim")
     kinds = ["kda"] * layers
-    for layer in items(own, "full_attn_layers"):  # counted from 1
+    for layer in items(delta, "full_attn_layers"):  # counted from 1
         if 1 <= whole(layer) <= layers:
             kinds[whole(layer) - 1] = "attention"
-    if not own:  # as transformers 5 writes it
+    if not delta:  # transformers 5 writes the same under other names
         words = {"full_attention": "attention", "linear_attention": "kda"}
         kinds = [words.get(str(kind), str(kind)) for kind in items(text, "layer_types")]
         heads = text.get("linear_num_heads", 32)
@@ -290,7 +292,7 @@ def _kimi_linear(text: Config) -> Config:
         "layers_block_type": kinds,
         "linear_num_value_heads": heads,
         "linear_value_head_dim": width,
-        "linear_conv_kernel_dim": own.get("short_conv_kernel_size", 4),
+        "linear_conv_kernel_dim": delta.get("short_conv_kernel_size", 4),
     }
 
 
@@ -381,7 +383,7 @@ class Shape:
 
     @property
     def of_global(self) -> Shape:
-        """The shape as layers with ``global`` attention have it."""
+        """The shape with the heads of layers of ``global`` attention."""
         heads = self.num_key_value_heads
         if self.attention_k_eq_v and self.num_global_key_value_heads:
             heads = self.num_global_key_value_heads
@@ -393,8 +395,8 @@ class Shape:
 
     @property
     def mla(self) -> bool:
-        """Whether it has multi-head latent attention: one latent per token in the KV cache, no keys
-        and values.
+        """Whether attention is multi-head latent attention: the KV cache has one latent per token,
+        and no keys and values.
         """
         return self.kv_lora_rank > 0
 
@@ -526,7 +528,8 @@ def _delta_network(shape: Shape) -> int:
 
 def _delta_attention(shape: Shape) -> int:
     """Kimi Delta Attention (transformers 5.24 ``modeling_kimi_linear.py``)."""
-    hidden, heads = shape.hidden_size, shape.linear_num_value_heads
+    hidden = shape.hidden_size
+    heads = shape.linear_num_value_heads
     head_dim = shape.linear_value_head_dim
     width = heads * head_dim
     projections = 4 * hidden * width + hidden * heads  # queries, keys, values, output; beta
@@ -536,7 +539,9 @@ def _delta_attention(shape: Shape) -> int:
 
 def _mamba_1(shape: Shape) -> int:
     """Mamba-1 with the norms that Jamba adds (transformers 5.24 ``modeling_jamba.py``)."""
-    inner, states, rank = shape.mamba_inner_size, shape.ssm_state_size, shape.mamba_dt_rank
+    inner = shape.mamba_inner_size
+    states = shape.ssm_state_size
+    rank = shape.mamba_dt_rank
     projections = 3 * shape.hidden_size * inner + inner * (rank + 2 * states) + rank * inner
     norms = rank + 2 * states
     # the convolution and its bias, the bias of the time step, A and D

@@ -1,5 +1,5 @@
-"""LightLLM (``python -m lightllm.server.api_server``) 1.2, from its source, on GPUs, with local
-model folders.
+"""LightLLM (``python -m lightllm.server.api_server``) 1.2, as its source shows it, on GPUs, with
+models in local folders.
 
 It is installed from its repository, since no package index has it; versions of 2025 refuse many of
 these flags. It takes no API key. Its HTTP server opens once the model is loaded.
@@ -46,15 +46,15 @@ QUANTIZATION = (
 KV_TYPES = ("None", "int8kv", "int4kv", "fp8kv_sph", "fp8kv_spt", "fp8kv_dsa")
 CALIBRATION = "--kv_quant_calibration_config_path"
 MTP = {"mtp": "eagle_with_att"}
-BATCH = 16384  # its default for all data-parallel ranks together; a chunk is half of it
+BATCH = 16384  # its default, of all data-parallel ranks together; a chunk is half of it
 PROFILED = re.compile(
     r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S
 )
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """Its own defaults, made explicit. Where prompts are not split, LightLLM itself makes its batch
-    large enough for the longest one.
+    """LightLLM's own defaults. Where prompts are not split, it makes its batch large enough for the
+    longest one itself.
     """
     sequences = {"max_num_seqs": 256}
     if settings.enable_chunked_prefill is False:
@@ -159,7 +159,7 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
         "enforce_eager": Flag("--disable_cudagraph", "bare"),
         "speculative": (
-            # `mtp` means the mode for DeepSeek's own checkpoints; LightLLM's own names stay
+            # `mtp` becomes the mode for DeepSeek's checkpoints; LightLLM's own names are kept
             Flag("--mtp_mode", of=lambda spec, _: MTP.get(spec.method, spec.method)),
             Flag("--mtp_draft_model_dir", of=lambda spec, _: spec.model),
             Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
@@ -189,7 +189,8 @@ ENGINE = Engine(
     pins=_pins,
     more_problems=_problems,
     start=_start,
-    # kv_cache_mem_manager/mem_manager.py: of all memory, for weights and KV cache
+    # The fraction is of all memory, and holds weights and KV cache
+    # (kv_cache_mem_manager/mem_manager.py).
     rules=ModelRules(memory_fraction=0.8, share_of="static", allocates_tokens=True),
     reported=_reported,
     log=LogWords(

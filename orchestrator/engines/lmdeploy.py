@@ -1,4 +1,4 @@
-"""LMDeploy (``lmdeploy serve api_server``) 0.18, from its source; GPUs.
+"""LMDeploy (``lmdeploy serve api_server``) 0.18, as its source shows it, on GPUs.
 
 It has two backends and silently falls back from one to the other, so the backend is always given:
 turbomind, or pytorch with ``extra_args: {--backend: pytorch}``. Only turbomind spans nodes. Its
@@ -26,7 +26,7 @@ PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backen
 # Turbomind describes its cache at the start and then every N steps; this N is never reached.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 BYTES = TypeAdapter(ByteSize)
-# Sequences at once by part of a GPU's name (lmdeploy/utils.py: get_max_batch_size).
+# Part of a GPU's name -> most sequences at once (lmdeploy/utils.py: get_max_batch_size).
 SEQUENCES = {"a100": 384, "a800": 384, "h100": 1024, "h800": 1024, "l20y": 1024, "h200": 1024}
 DEFAULT_SEQUENCES = 128
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}

@@ -1,10 +1,10 @@
-"""TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, from its source.
+"""TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, as its source shows it.
 
 Everything but the address goes into one YAML file, since releases differ in whether the file or the
 command line wins. tensorrt_llm_keys.json lists the file's keys. The server takes no API key. Its
-HTTP port opens once the model is loaded. Its ``/metrics`` is JSON that each read empties; the
-Prometheus metrics have another path. Metrics of 1.3 are requested too, and stay null in older
-releases.
+HTTP port opens once the model is loaded. Its ``/metrics`` is JSON that is emptied by each read, so
+the Prometheus metrics are read, which have another path. Metrics of 1.3 are asked for too; in older
+releases they stay null.
 """
 
 import json
@@ -56,11 +56,11 @@ SPECULATIVE = (
     "speculative_model_dir",
     "max_matching_ngram_size",
 )
-# Eagle means EAGLE 3: later releases accept it for their Eagle3, which 1.2 does not know.
+# Eagle means EAGLE 3: later releases name it Eagle3, which 1.2 does not know, and still take Eagle.
 DECODING = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
 OWN_DECODING = {name: method for method, name in DECODING.items()}
 DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
-# tensorrt_llm_keys.json has the keys of releases from the first to before the second
+# tensorrt_llm_keys.json has the keys of the releases from the first of these on, below the second
 RECORDED = ((1, 2), (1, 4))
 # It refuses unknown fields of a request.
 FIELDS = (
@@ -75,7 +75,7 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
         *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
-    files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # is YAML
+    files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # JSON is YAML
     notes = _unknown_keys(settings, recorded=False)
     spec = settings.speculative
     if spec is not None and spec.method == "draft_model" and not _release(settings):
@@ -151,8 +151,10 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
-    """Sentences about unknown keys, of a deployment whose release has recorded keys (``recorded``)
-    or has none; [] for the other kind. A release that is not known counts as recorded.
+    """Sentences about the keys of ``extra_args`` that no recorded release has.
+
+    With ``recorded`` they are of deployments whose release has recorded keys, else of those whose
+    release has none; [] for all others. A release that is not known counts as recorded.
     """
     sentences = []
     for key in settings.extra_args:
@@ -241,7 +243,7 @@ ENGINE = Engine(
     | dict.fromkeys((f"speculative_config.{key}" for key in SPECULATIVE), "the field speculative"),
     allowed_values={
         "dtype": ("auto", "float16", "bfloat16", "float32"),
-        # for another word it would take TRTLLM (_torch/attention_backend/utils.py)
+        # TensorRT-LLM takes TRTLLM for any other word (_torch/attention_backend/utils.py)
         "attention_backend": ("TRTLLM", "FLASHINFER", "FLASHINFER_STAR_ATTENTION", "VANILLA"),
         "scheduling_policy": ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH"),
         "load_format": ("auto", "dummy"),
@@ -272,8 +274,8 @@ ENGINE = Engine(
         holds_length=lambda settings: False,
         moves_memory=("context_parallel_size", "--context_parallel_size", "--cp_size"),
         whole_attention=("enable_attention_dp",),
-        # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads;
-        # GPTQ since late 2026.
+        # llmapi/llm_utils.py: _update_from_hf_quant_config. It reads AWQ checkpoints that ModelOpt
+        # made, and GPTQ since late 2026.
         unreadable_methods=frozenset({"awq", "auto-round", "bitsandbytes", "fbgemm_fp8", "quark"}),
         unknown_methods=frozenset({"gptq", "compressed-tensors"}),
         min_capability={
@@ -281,7 +283,7 @@ ENGINE = Engine(
             "mxfp4": 90,
             "gptq": 80,
         },
-        # later: some models
+        # on later GPUs for some models only
         kernels_on=dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), range(100, 999)),
     ),
     # It first makes a small cache to measure what a step needs, then the final one.

@@ -1,11 +1,11 @@
-"""Text Generation Inference (``text-generation-launcher``) 3.3.7, its last release, from its source
-and runs on a CPU.
+"""Text Generation Inference (``text-generation-launcher``): its last release, 3.3.7, as its source
+and runs on a CPU show it.
 
-Archived by its authors, but many results are still compared with it. One node, tensor parallelism
-only. Its HTTP API cannot force the length of an answer; rows have the requested and the actual
-length. The HTTP port opens after the warm-up. Errors of a stream are events within a 200. The
-launcher passes the key to its router as an argument, which every user of the node can read while it
-runs.
+Its authors have archived it, but many results are still compared with it. It runs on one node, with
+tensor parallelism only. Its HTTP API cannot force the length of an answer; rows have the requested
+and the actual length. The HTTP port opens after the warm-up. An error within a stream is an event
+of an answer with status 200. The launcher passes the key to its router as an argument, which every
+user of the node can read while it runs.
 """
 
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ SLOTS = command.reading(
 # bytes of a Unix socket's path, to which each shard appends its rank
 LONGEST_SOCKET = 107 - len("-100")
 QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue
-# Tokens of a prefill below 60 GiB and from there; by default derived from the GPU
-# (launcher/src/main.rs).
+# Tokens of a prefill on GPUs below 60 GiB, and on larger ones. TGI's own default depends on the GPU
+# as well (launcher/src/main.rs).
 SMALL_PREFILL, LARGE_PREFILL = 4096, 8192
 
 
@@ -92,7 +92,11 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     length = settings.max_model_len
     if prompt and length and prompt >= length:
         yield f"max_input_len: {prompt} must be below max_model_len ({length})"
-    longest_prompt = prompt or (length or 1) - 1
+    longest_prompt = 0
+    if prompt:
+        longest_prompt = prompt
+    elif length:
+        longest_prompt = length - 1  # an answer has a token at least
     tokens = settings.max_num_batched_tokens
     if settings.enable_chunked_prefill is False and tokens and tokens < longest_prompt:
         yield (
@@ -114,8 +118,9 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _reported(log: str) -> Reported:
-    """Slots of its KV cache, logged after the warm-up (backends/v3/src/lib.rs). Models without such
-    slots get a constant that reserves nothing.
+    """The slots of its KV cache, logged after the warm-up (backends/v3/src/lib.rs).
+
+    For models without such slots the logged number is a constant, and no memory is reserved for it.
     """
     if "does not support automatic max batch total tokens" in log:
         return {}
@@ -157,7 +162,7 @@ ENGINE = Engine(
         "enforce_eager": Flag("--cuda-graphs", of=lambda on, _: 0 if on else None),
         "speculative": Flag("--speculate", of=lambda spec, _: spec.num_speculative_tokens),
     },
-    # by environment only
+    # set by environment variables only
     handled_fields=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),
     unsupported={
         "served_model_name": "TGI answers to any name",
@@ -180,7 +185,7 @@ ENGINE = Engine(
         "--usage-stats",
     ),
     aliases={"--max-input-length": "the field max_input_len"},
-    # the checkpoint decides between them
+    # whether it is ngram or medusa, the checkpoint decides
     drafts=Drafts({"ngram": "ngram", "medusa": "medusa"}, tokens_flags=("--speculate",)),
     on_cpus=True,
     on_amd=True,
