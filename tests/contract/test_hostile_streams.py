@@ -1,7 +1,8 @@
-"""Streams of servers that are not as the standard says: figures are right, or the point says so.
+"""Streams that are not as the standard has them: a point's figures are right, or it says that they
+are not.
 
-Every optional field, in each of its forms, is crossed with every place of a stream, and every way
-to send usage with every API. Both decoders must find the same.
+Every optional field, in each of its forms, is tried at every place of a stream, and every way to
+send usage with every API. Both decoders must find the same.
 """
 
 from __future__ import annotations
@@ -66,72 +67,76 @@ STREAMS: dict[str, tuple[str, Callable[[], Stream]]] = {
 
 
 def in_flight(steps: list[Step]) -> InFlight:
-    made = sent_request(output_tokens=TOKENS)
-    made.parts, made.times = [HEAD], [0]
-    made.read_head()
+    """A request whose answer arrived in these steps."""
+    request = sent_request(output_tokens=TOKENS)
+    request.parts, request.times = [HEAD], [0]
+    request.read_head()
     for step in steps:
-        made.parts.append(chunk(step.data))
-        made.times.append(round(step.at_ms * 1e6))
-    made.parts.append(END)
-    made.times.append(made.times[-1])
-    made.end_marker = END_MARK
-    made.sent_ns = made.started_ns = 0
-    made.ended_ns = made.times[-1]
-    return made
+        request.parts.append(chunk(step.data))
+        request.times.append(round(step.at_ms * 1e6))
+    request.parts.append(END)
+    request.times.append(request.times[-1])
+    request.end_marker = END_MARK
+    request.sent_ns = request.started_ns = 0
+    request.ended_ns = request.times[-1]
+    return request
 
 
 def read(steps: list[Step], wire: str, dialect: Dialect = NATURAL) -> InFlight:
-    """What the general decoder finds; the one that counts ahead must find the same."""
-    whole, short = in_flight(steps), in_flight(steps)
-    whole.parsed.texts = []
+    """The request as the general decoder reads it; the fast path must find the same."""
+    general = in_flight(steps)
+    general.parsed.texts = []
+    fast = in_flight(steps)
     fast_path = fast_path_of(wire)
-    while fast_path is not None and fast_path.can_count(short, 1):
-        fast_path.count(short)
-    finish(short, wire, dialect)
-    finish(whole, wire, dialect, with_fast_path=False)
-    assert short.record == whole.record, steps
-    assert short.gaps == whole.gaps, steps
-    assert short.done_marker_ns == whole.done_marker_ns
-    return whole
+    while fast_path is not None and fast_path.can_count(fast, 1):
+        fast_path.count(fast)
+    finish(fast, wire, dialect)
+    finish(general, wire, dialect, with_fast_path=False)
+    assert fast.record == general.record, steps
+    assert fast.gaps == general.gaps, steps
+    assert fast.done_marker_ns == general.done_marker_ns
+    return general
 
 
-def measured(flight: InFlight, of: LoadPoint = POINT) -> tuple[Figures, str, list[str]]:
-    """The figures of a point of this one answer, its verdict and its reasons."""
-    rows = RowCollector(Assignment.of(of, 0, 1))
+def measured(flight: InFlight, load_point: LoadPoint = POINT) -> tuple[Figures, str, list[str]]:
+    """Figures, verdict and reasons of a point with this request only."""
+    rows = RowCollector(Assignment.of(load_point, 0, 1))
     rows.add(flight)
-    requests, gaps = tables(of, rows.unreported())
+    requests, gaps = tables(load_point, rows.unreported())
     rows.close()
-    said = judge(requests, (CALM,), of, 0)
-    return figures(observe(requests, gaps, WINDOW_NS)), said.validity, said.reasons
+    verdict = judge(requests, (CALM,), load_point, 0)
+    return figures(observe(requests, gaps, WINDOW_NS)), verdict.validity, verdict.reasons
 
 
-def are_right(found: Figures) -> bool:
-    """Whether the figures are those of 16 tokens, one each 10 ms, the first after 12 ms."""
-    wanted = {
+def are_right(point_figures: Figures) -> bool:
+    """Whether the figures are those of 16 tokens, one every 10 ms, the first after 12 ms."""
+    expected = {
         "ttft_ms": FIRST_MS,
         "tpot_ms": GAP_MS,
         "e2e_ms": LAST_MS,
         "itl_ms": GAP_MS,
         "output_tokens": TOKENS,
     }
-    for name, value in wanted.items():
-        shown = getattr(found, name)
-        if shown is None or abs(shown.p50 - value) > 0.01 * value or shown.mean > 1.01 * value:
+    for name, value in expected.items():
+        summary = getattr(point_figures, name)
+        if summary is None:
+            return False
+        if abs(summary.p50 - value) > 0.01 * value or summary.mean > 1.01 * value:
             return False
     return True
 
 
 def assert_right_or_marked(steps: list[Step], wire: str) -> None:
-    found, validity, reasons = measured(read(steps, wire))
-    assert are_right(found) or validity != "valid" or reasons, (found, steps)
+    point_figures, validity, reasons = measured(read(steps, wire))
+    assert are_right(point_figures) or validity != "valid" or reasons, (point_figures, steps)
 
 
 def assert_right(steps: list[Step], wire: str) -> None:
     for dialect in (NATURAL, FIXED):
         flight = read(steps, wire, dialect)
         assert flight.record.error is None, steps
-        found, validity, reasons = measured(flight)
-        assert are_right(found), (found, steps)
+        point_figures, validity, reasons = measured(flight)
+        assert are_right(point_figures), (point_figures, steps)
         assert validity == "valid", reasons
 
 
@@ -139,7 +144,8 @@ def assert_right(steps: list[Step], wire: str) -> None:
 
 
 NATIVE_USAGE = ["at the end"]
-# without a role event, a first event without text that counts a token is one with half a character
+# Completions have no role event: there a first event without text that counts a token is one that
+# has half a character, so their usage is not sent ahead.
 CASES = [
     (api, usage)
     for api, (wire, _) in STREAMS.items()
@@ -149,18 +155,18 @@ CASES = [
 
 
 @pytest.mark.parametrize(("api", "usage"), CASES)
-def test_whatever_usage_says_an_event_with_text_is_content(api: str, usage: str) -> None:
+def test_an_event_with_text_is_content_however_usage_is_sent(api: str, usage: str) -> None:
     wire, stream = STREAMS[api]
     steps = USAGES[usage](stream()).steps()
-    if usage != "leading":  # its total is one too large
+    if usage != "leading":  # whose total is one too large
         assert_right(steps, wire)
     flight = read(steps, wire)
     assert (flight.record.first_token_ns, flight.record.last_token_ns) == (
         round(FIRST_MS * 1e6),
         round(LAST_MS * 1e6),
     )
-    found, validity, reasons = measured(flight)
-    assert are_right(found) or reasons or validity != "valid"
+    point_figures, validity, reasons = measured(flight)
+    assert are_right(point_figures) or reasons or validity != "valid"
 
 
 @pytest.mark.parametrize(
@@ -179,42 +185,60 @@ def test_whatever_usage_says_an_event_with_text_is_content(api: str, usage: str)
         ("one each", "chunks"),
     ],
 )
-def test_only_a_running_count_tells_of_single_events(usage: str, source: str) -> None:
+def test_tokens_are_taken_from_usage_of_each_event_only_where_it_is_a_running_count(
+    usage: str, source: str
+) -> None:
     assert read(USAGES[usage](chat()).steps(), CHAT).record.token_count_source == source
 
 
 def test_tokens_counted_before_the_first_text_are_hidden() -> None:
-    """As of a server that thinks unseen, and counts it in events without text."""
-    made = USAGES["running"](chat())
-    for one in made.tokens:
-        one["usage"]["completion_tokens"] += 100
-    made.role = copy.deepcopy(made.tokens[0])
-    made.role["choices"][0]["delta"] = {"content": ""}
-    made.role["usage"]["completion_tokens"] = 100
-    assert made.usage is not None
-    made.usage["usage"]["completion_tokens"] = 100 + TOKENS
-    found, validity, reasons = measured(read(made.steps(), CHAT))
-    assert found.ttft_ms and found.tpot_ms and found.output_tokens
-    assert (found.ttft_ms.p50, found.tpot_ms.p50) == pytest.approx((FIRST_MS, GAP_MS))
-    assert found.output_tokens.p50 == 100 + TOKENS
+    """So does a server that hides its reasoning and counts it in events without text."""
+    altered = USAGES["running"](chat())
+    for event in altered.tokens:
+        event["usage"]["completion_tokens"] += 100
+    altered.role = copy.deepcopy(altered.tokens[0])
+    altered.role["choices"][0]["delta"] = {"content": ""}
+    altered.role["usage"]["completion_tokens"] = 100
+    assert altered.usage is not None
+    altered.usage["usage"]["completion_tokens"] = 100 + TOKENS
+    point_figures, validity, reasons = measured(read(altered.steps(), CHAT))
+    assert point_figures.ttft_ms and point_figures.tpot_ms and point_figures.output_tokens
+    assert (point_figures.ttft_ms.p50, point_figures.tpot_ms.p50) == pytest.approx(
+        (FIRST_MS, GAP_MS)
+    )
+    assert point_figures.output_tokens.p50 == 100 + TOKENS
     assert validity == "valid" and any("never streamed" in reason for reason in reasons)
 
 
 def test_a_token_whose_text_comes_later_is_still_a_token() -> None:
-    """The first bytes of a character show nothing; a running count tells of their token."""
-    made = USAGES["running"](chat())
-    for at in (0, 5, 15):
-        made.tokens[at]["choices"][0]["delta"] = {"content": ""}
-    assert_right(made.steps(), CHAT)
+    """The first bytes of a character are no text yet, but a running count counts their token."""
+    altered = USAGES["running"](chat())
+    for number in (0, 5, 15):
+        altered.tokens[number]["choices"][0]["delta"] = {"content": ""}
+    assert_right(altered.steps(), CHAT)
 
 
 # -- optional fields
 
 PLACES = ("role", "first", "middle", "last", "finish", "usage", "after")
 ABSENT = object()
-NOTHING: list[Any] = [ABSENT, None]
-SOME: list[Any] = [ABSENT, None, {}, "x"]
-OTHERS: list[Any] = [{}, [], "", 0, False, "x", 7, 1.5, True, [None], ["x"], {"x": "y"}, [[1]]]
+ABSENT_OR_NULL: list[Any] = [ABSENT, None]
+FEW_VALUES: list[Any] = [ABSENT, None, {}, "x"]
+OTHER_VALUES: list[Any] = [
+    {},
+    [],
+    "",
+    0,
+    False,
+    "x",
+    7,
+    1.5,
+    True,
+    [None],
+    ["x"],
+    {"x": "y"},
+    [[1]],
+]
 FIELDS = {
     CHAT: (
         "choices", "usage", "id", "object", "error", "choices.0", "choices.0.delta", "choices.0.index",
@@ -239,26 +263,26 @@ FIELDS = {
         "details.generated_tokens", "details.finish_reason", "details.input_length",
     ),
 }  # fmt: skip
-# what an event can do without where it is null or absent: what it holds is told elsewhere, or is
-# no text
+# Last parts of the fields without which figures may differ: they hold text, or counts that no other
+# event has.
 NEEDED = ("0", "text", "content", "delta", "choices", "choices.0", "token", "finish_reason", "usage",
           "meta_info", "completion_tokens", "details", "tool_calls", "reasoning_content", "id",
           "generated_text", "generated_tokens")  # fmt: skip
 
 
-def at_place(made: Stream, place: str) -> Event | None:
-    """The event at a place; after the [DONE], one more with text."""
+def at_place(altered: Stream, place: str) -> Event | None:
+    """The event at a place. ``after`` adds an event with text after the [DONE]."""
     if place == "after":
-        made.after.append(copy.deepcopy(made.tokens[0]))
-        return made.after[0]
+        altered.after.append(copy.deepcopy(altered.tokens[0]))
+        return altered.after[0]
     if place in ("role", "finish", "usage"):
-        found: Event | None = getattr(made, place)
-        return found
-    return made.tokens[{"first": 0, "middle": TOKENS // 2, "last": -1}[place]]
+        event: Event | None = getattr(altered, place)
+        return event
+    return altered.tokens[{"first": 0, "middle": TOKENS // 2, "last": -1}[place]]
 
 
 def change(event: Event, path: str, value: Any) -> bool:
-    """Sets a field. False: the event does not hold what it would be in."""
+    """Sets a field of an event. False if the event has no such place."""
     *parents, name = path.split(".")
     holder: Any = event
     for parent in parents:
@@ -280,18 +304,19 @@ def change(event: Event, path: str, value: Any) -> bool:
 
 
 def changed(api: str, usage: str, places: tuple[str, ...], path: str, value: Any) -> Stream | None:
-    """A stream of an API with a field of some of its events changed."""
+    """A stream of an API with a field changed in the events at some places. None if none has it."""
     _, stream = STREAMS[api]
-    made = stream()
+    altered = stream()
     if api in ("sglang generate", "tgi"):
         assert usage == "at the end"
     else:
-        made = USAGES[usage](made)
-    done = False
+        altered = USAGES[usage](altered)
+    changes = 0
     for place in places:
-        event = at_place(made, place)
-        done = (event is not None and change(event, path, value)) or done
-    return made if done else None
+        event = at_place(altered, place)
+        if event is not None and change(event, path, value):
+            changes += 1
+    return altered if changes else None
 
 
 # fields without which an event of a token has no text
@@ -303,6 +328,7 @@ TEXT_FIELDS = {
 
 
 def crossed(api: str, values: list[Any]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Places, field and value of every change of an API's stream."""
     for path in FIELDS[STREAMS[api][0]]:
         for places in [*((place,) for place in PLACES), ("role", "finish", "usage")]:
             for value in values:
@@ -310,27 +336,32 @@ def crossed(api: str, values: list[Any]) -> Iterator[tuple[tuple[str, ...], str,
 
 
 def is_right(flight: InFlight) -> bool:
-    """Whether its figures must be right, without working them out."""
+    """Whether a request's record shows that its figures are right, so they need not be computed."""
     record = flight.record
     instants = (record.first_token_ns, record.last_token_ns)
-    one_each = record.chunks == TOKENS and tokens_per_chunk(flight) is None
+    has_token_per_chunk = record.chunks == TOKENS and tokens_per_chunk(flight) is None
     return (
         record.status == "ok"
         and instants == (round(FIRST_MS * 1e6), round(LAST_MS * 1e6))
-        and one_each
+        and has_token_per_chunk
         and (record.output_tokens, record.hidden_tokens or 0) == (TOKENS, 0)
     )
 
 
-def are_near(found: Figures) -> bool:
-    """Whether they are those of an answer of which an event has lost its text."""
-    if not (found.ttft_ms and found.tpot_ms and found.e2e_ms and found.output_tokens):
+def are_near(point_figures: Figures) -> bool:
+    """Whether the figures are those of an answer of which one event has lost its text."""
+    if not (
+        point_figures.ttft_ms
+        and point_figures.tpot_ms
+        and point_figures.e2e_ms
+        and point_figures.output_tokens
+    ):
         return False
     return (
-        found.ttft_ms.p50 in (FIRST_MS, FIRST_MS + GAP_MS)
-        and found.e2e_ms.p50 in (LAST_MS, LAST_MS - GAP_MS)
-        and TOKENS - 1 <= found.output_tokens.p50 <= TOKENS
-        and abs(found.tpot_ms.p50 - GAP_MS) <= GAP_MS / (TOKENS - 1) * 1.01
+        point_figures.ttft_ms.p50 in (FIRST_MS, FIRST_MS + GAP_MS)
+        and point_figures.e2e_ms.p50 in (LAST_MS, LAST_MS - GAP_MS)
+        and TOKENS - 1 <= point_figures.output_tokens.p50 <= TOKENS
+        and abs(point_figures.tpot_ms.p50 - GAP_MS) <= GAP_MS / (TOKENS - 1) * 1.01
     )
 
 
@@ -342,18 +373,18 @@ def test_a_field_of_any_form_at_any_place_gives_right_figures_or_a_mark(
     api: str, usage: str
 ) -> None:
     wrong = []
-    values = [*NOTHING, *OTHERS] if usage in ("at the end", "running") else SOME
+    values = [*ABSENT_OR_NULL, *OTHER_VALUES] if usage in ("at the end", "running") else FEW_VALUES
     for places, path, value in crossed(api, values):
-        made = changed(api, usage, places, path, value)
-        if made is None:
+        altered = changed(api, usage, places, path, value)
+        if altered is None:
             continue
-        flight = read(made.steps(), STREAMS[api][0])
+        flight = read(altered.steps(), STREAMS[api][0])
         if is_right(flight):
             continue
-        found, validity, reasons = measured(flight)
-        if validity != "valid" or reasons or are_right(found):
+        point_figures, validity, reasons = measured(flight)
+        if validity != "valid" or reasons or are_right(point_figures):
             continue
-        if not (path in TEXT_FIELDS and len(places) == 1 and are_near(found)):
+        if not (path in TEXT_FIELDS and len(places) == 1 and are_near(point_figures)):
             wrong.append((path, value, places))
     assert not wrong
 
@@ -367,16 +398,16 @@ def test_what_is_absent_or_null_and_not_needed_changes_nothing(api: str, place: 
         paths = [path for path in FIELDS[wire] if not path.startswith("usage")]
         paths = [path for path in paths if place == "role" or path != "usage"]
     for path in paths:
-        for value in NOTHING:
-            made = changed(api, "at the end", (place,), path, value)
-            if made is not None:
-                assert_right(made.steps(), wire)
+        for value in ABSENT_OR_NULL:
+            altered = changed(api, "at the end", (place,), path, value)
+            if altered is not None:
+                assert_right(altered.steps(), wire)
 
 
 # -- whole answers
 
 ONE_EVENT = ("in one event", "in one event, usage at the end", "two halves, usage at the end")
-FAILS = {
+MESSAGES = {
     "error beside choices": "502 the backend went away",
     "error first": "502 the backend went away",
     "error as text": "went away",
@@ -387,11 +418,11 @@ FAILS = {
 @pytest.mark.parametrize(
     "name", [name for name in ANSWERS if not name.startswith(("usage ", "in one", "two", "four"))]
 )
-def test_heartbeats_hold_nothing_and_errors_fail_with_their_words(name: str) -> None:
-    if name in FAILS:
+def test_heartbeats_change_nothing_and_errors_fail_with_their_message(name: str) -> None:
+    if name in MESSAGES:
         flight = read(ANSWERS[name](), CHAT, FIXED)
         assert flight.record.status != "ok"
-        assert FAILS[name] in (flight.record.error or "")
+        assert MESSAGES[name] in (flight.record.error or "")
         return
     assert_right(ANSWERS[name](), CHAT)
 
@@ -405,8 +436,12 @@ def test_an_answer_in_one_event_has_no_time_between_tokens_and_meets_no_limit_on
     rows.add(flight)
     requests, gaps = tables(POINT, rows.unreported())
     rows.close()
-    found, validity, reasons = measured(read(ANSWERS[name](), CHAT))
-    assert (found.tpot_ms, found.itl_ms, found.decode_throughput) == (None, None, None)
+    point_figures, validity, reasons = measured(read(ANSWERS[name](), CHAT))
+    assert (point_figures.tpot_ms, point_figures.itl_ms, point_figures.decode_throughput) == (
+        None,
+        None,
+        None,
+    )
     assert validity == "stream_buffered" and "in one event or a few" in reasons[0]
     values = limit_values(requests, gaps, WINDOW_NS)
     assert not judge_limits(values, Slo(tpot=10.0)).met.any()
@@ -416,9 +451,11 @@ def test_an_answer_in_one_event_has_no_time_between_tokens_and_meets_no_limit_on
 
 def test_a_first_event_of_several_tokens_does_not_make_the_others_faster() -> None:
     for name in ("four, then single", "two halves"):
-        found, _, _ = measured(read(ANSWERS[name](), CHAT))
-        assert found.tpot_ms and found.itl_ms
-        assert (found.tpot_ms.p50, found.itl_ms.p50) == pytest.approx((GAP_MS, GAP_MS))
+        point_figures, _, _ = measured(read(ANSWERS[name](), CHAT))
+        assert point_figures.tpot_ms and point_figures.itl_ms
+        assert (point_figures.tpot_ms.p50, point_figures.itl_ms.p50) == pytest.approx(
+            (GAP_MS, GAP_MS)
+        )
 
 
 @pytest.mark.parametrize(
@@ -431,33 +468,33 @@ def test_a_first_event_of_several_tokens_does_not_make_the_others_faster() -> No
         ({"type": "stop"}, "ok"),
     ],
 )
-def test_a_reason_that_means_failure_fails_and_an_unknown_one_is_shown(
+def test_a_finish_reason_that_means_failure_fails_and_an_unknown_one_is_shown(
     reason: object, status: str
 ) -> None:
-    made = chat()
-    assert made.finish is not None
-    made.finish["choices"][0]["finish_reason"] = reason
-    flight = read(made.steps(), CHAT)
+    altered = chat()
+    assert altered.finish is not None
+    altered.finish["choices"][0]["finish_reason"] = reason
+    flight = read(altered.steps(), CHAT)
     assert flight.record.status == status
     _, _, reasons = measured(flight)
-    assert any("content_filter" in said for said in reasons) == (reason == "content_filter")
+    assert any("content_filter" in text for text in reasons) == (reason == "content_filter")
 
 
 @pytest.mark.parametrize(("events", "status"), [(TOKENS, "ok"), (TOKENS - 3, "invalid")])
 def test_a_fixed_length_is_judged_where_only_the_trial_request_was_counted(
     events: int, status: str
 ) -> None:
-    made = USAGES["none"](chat())
-    made.tokens = made.tokens[:events]
+    altered = USAGES["none"](chat())
+    altered.tokens = altered.tokens[:events]
     dialect = replace(FIXED, reports_counts=True)
-    assert read(made.steps(), CHAT, dialect).record.status == status
+    assert read(altered.steps(), CHAT, dialect).record.status == status
 
 
 def test_content_in_parts_is_text_and_reasoning_is_no_part_of_the_answer() -> None:
-    made = reasoning()
-    for one in made.tokens[6:]:
-        one["choices"][0]["delta"]["content"] = [{"type": "text", "text": " b"}]
-    parsed = read(made.steps(), CHAT).parsed
+    altered = reasoning()
+    for event in altered.tokens[6:]:
+        event["choices"][0]["delta"]["content"] = [{"type": "text", "text": " b"}]
+    parsed = read(altered.steps(), CHAT).parsed
     assert "".join(parsed.answer_texts) == " b" * 10
     assert "".join(parsed.texts or ()) == " hm" * 6 + " b" * 10
     assert parsed.thought_tokens == 6
