@@ -55,12 +55,12 @@ def load(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 def refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """What ``load`` says on stderr when it ends with status 2; in this process, since nothing of it
-    is started.
+    """Runs ``load`` with bad input, and returns what it says on stderr. It runs in this process,
+    because nothing is started.
     """
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def said(*args: str) -> str:
+    def refusal(*args: str) -> str:
         monkeypatch.setattr(sys, "argv", ["orchestrator", "load", *args])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -68,7 +68,7 @@ def refused(
         assert (ended.value.code, out) == (2, ""), err
         return err
 
-    return said
+    return refusal
 
 
 def url(port: int) -> str:
@@ -89,9 +89,9 @@ def refusing(status: str, when: Any, body: bytes = b"no") -> Behaviour:
 
 async def answer_chat(request: Request, reader: Reader, writer: Writer) -> None:
     """A good answer of a server that counts 300 tokens in every prompt."""
-    asked = request.json["max_tokens"]
+    tokens = request.json["max_tokens"]
     delta = event({"choices": [{"index": 0, "delta": {"content": " a"}, "finish_reason": None}]})
-    for part in (HEAD, *[chunk(delta)] * asked, chunk(usage(300, asked)), chunk(DONE), END):
+    for part in (HEAD, *[chunk(delta)] * tokens, chunk(usage(300, tokens)), chunk(DONE), END):
         writer.write(part)
         await writer.drain()
         await asyncio.sleep(EVENT_S)
@@ -113,16 +113,16 @@ def test_json_is_one_document_with_the_promised_keys() -> None:
         )
         first = json.loads(server.requests[1].body)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     for name in LATENCIES:
-        assert set(found[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
-    assert found["requests"]["scheduled"] == found["requests"]["ok"] > 20
+        assert set(document[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
+    assert document["requests"]["scheduled"] == document["requests"]["ok"] > 20
     # a busy test machine may well be too slow
-    assert found["validity"] in ("valid", "client_bound")
-    assert found["output_token_throughput"] == pytest.approx(
-        4 * found["request_throughput"], rel=0.1
+    assert document["validity"] in ("valid", "client_bound")
+    assert document["output_token_throughput"] == pytest.approx(
+        4 * document["request_throughput"], rel=0.1
     )
-    assert (found["control"], found["level"], found["arrivals"], found["model"]) == (
+    assert (document["control"], document["level"], document["arrivals"], document["model"]) == (
         "request_rate",
         50.0,
         "poisson",
@@ -153,23 +153,26 @@ def test_a_list_of_levels_is_one_table_one_experiment_and_a_list_in_json(tmp_pat
     ) == 1
     assert "limits: ttft<=10s,attainment>=0.95" in shown.stdout
     assert max(map(len, shown.stdout.partition("\n\n")[0].splitlines())) <= 120
-    found = json.loads(done.stdout)
-    assert [(one["level"], one["requests"]["ok"]) for one in found] == [(1, 6), (2, 6)]
-    assert all(one["slo"]["attainment"]["estimate"] == 1 for one in found)
+    documents = json.loads(done.stdout)
+    assert [(document["level"], document["requests"]["ok"]) for document in documents] == [
+        (1, 6),
+        (2, 6),
+    ]
+    assert all(document["slo"]["attainment"]["estimate"] == 1 for document in documents)
     assert len(list(tmp_path.iterdir())) == 2, "each command is an experiment of its own"
     stored = CliRunner().invoke(
         cli, ["best", str(tmp_path), "--per", "deployment", "--format", "json"]
     )
     comparisons = json.loads(stored.stdout)["comparisons"]
-    (ranking,) = [one["ranking"] for one in comparisons]
+    (ranking,) = [comparison["ranking"] for comparison in comparisons]
     assert len(ranking) == 2, "runs that asked the same at the same levels are ranked together"
 
 
 def stored(*argv: str) -> str:
     """What a command shows of stored runs."""
-    found = CliRunner().invoke(cli, [*argv])
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    ended = CliRunner().invoke(cli, [*argv])
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
 
 
 def test_named_runs_of_a_folder_share_one_table_and_one_ranking(tmp_path: Path) -> None:
@@ -194,8 +197,8 @@ def test_named_runs_of_a_folder_share_one_table_and_one_ranking(tmp_path: Path) 
     assert "longer was asked otherwise than before: input tokens" in table
 
     documents = json.loads(stored("results", folder, "--format", "json"))
-    found = {one["label"]: one["merged"]["used"] for one in documents}
-    assert found == {"before": 2, "after": 1, "longer": 1}
+    repeats = {document["label"]: document["merged"]["used"] for document in documents}
+    assert repeats == {"before": 2, "after": 1, "longer": 1}
     program = f"import orchestrator; print({{*orchestrator.metrics({folder!r}).label}})"
     # in a process of its own: commands leave pandas out
     frame = subprocess.run(
@@ -204,7 +207,7 @@ def test_named_runs_of_a_folder_share_one_table_and_one_ranking(tmp_path: Path) 
     assert all(name in frame.stdout for name in ("before", "after", "longer"))
 
     ranked = CliRunner().invoke(cli, ["best", folder, "--format", "json"])
-    rankings = [one["ranking"] for one in json.loads(ranked.stdout)["comparisons"]]
+    rankings = [comparison["ranking"] for comparison in json.loads(ranked.stdout)["comparisons"]]
     labels = [{candidate["deployment"] for candidate in ranking} for ranking in rankings]
     assert labels == [{"before", "after"}, {"longer"}]
     assert "longer: not ranked with after, before, which asked otherwise (input tokens)" in (
@@ -264,7 +267,7 @@ def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_show
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "words"),
     [
         ("no colon here", "is not a header name"),
         ("bad", "give NAME: VALUE"),
@@ -273,9 +276,9 @@ def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_show
     ],
 )
 def test_a_header_that_cannot_be_sent_is_status_2(
-    header: str, said: str, refused: Callable[..., str]
+    header: str, words: str, refused: Callable[..., str]
 ) -> None:
-    assert said in refused(
+    assert words in refused(
         "http://127.0.0.1:9", "--rate", "1", "--requests", "1", *QUICK, "--header", header
     )
 
@@ -366,10 +369,10 @@ def test_what_the_endpoint_cannot_do_stands_in_the_table_of_one_level_and_of_sev
 
     args = ("--api", "chat", "--requests", "6", "--input-tokens", "100", "--output-tokens", "4")
     with serving(behave) as server:
-        one = load(url(server.port), *args, "--concurrency", "1")
+        one_level = load(url(server.port), *args, "--concurrency", "1")
         several = load(url(server.port), *args, "--concurrency", "1,2")
-    assert one.returncode == several.returncode == 0, one.stderr
-    for done in (one, several):
+    assert one_level.returncode == several.returncode == 0, one_level.stderr
+    for done in (one_level, several):
         assert "they were sent as text" in done.stdout
     assert several.stdout.count("they were sent as text") == 2
 
@@ -392,14 +395,14 @@ def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
         shown = load(url(server.port), "--rate", "50,inf", *args)
         refused = load(url(server.port), "--rate", "inf", "--duration", "1s", *QUICK)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["requests"]["ok"] == 12
-    assert (found["control"], found["level"], found["arrivals"]) == (
+    document = json.loads(done.stdout)
+    assert document["requests"]["ok"] == 12
+    assert (document["control"], document["level"], document["arrivals"]) == (
         "request_rate",
         "inf",
         "at_once",
     )
-    assert found["ttft_ms"]["max"] >= found["ttft_from_sent_ms"]["max"], (
+    assert document["ttft_ms"]["max"] >= document["ttft_from_sent_ms"]["max"], (
         "due at the beginning, all of them"
     )
     assert "all requests were due at once" in done.stdout
@@ -419,8 +422,10 @@ def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
             ("best", ["--slo", "ttft<=60s", "--per", "deployment"]),
         )
     ]
-    assert sorted(str(one["level"]) for one in stored[0]) == ["50.0", "inf", "inf"]
-    assert any(one["ranking"][0]["level"] == "inf" for one in stored[1]["comparisons"])
+    assert sorted(str(document["level"]) for document in stored[0]) == ["50.0", "inf", "inf"]
+    assert any(
+        comparison["ranking"][0]["level"] == "inf" for comparison in stored[1]["comparisons"]
+    )
     assert refused.returncode == 2
     assert "say how many with --requests" in refused.stderr
 
@@ -432,7 +437,7 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
     with serving(behave) as server:
         done = load(url(server.port), "--concurrency", "1", "--requests", "10", *QUICK)
     assert done.returncode == 3, done.stderr
-    for said in (
+    for words in (
         "window: from 0.0 s",
         "tokens a request: 8 in, 4 out (counted by: ",
         "prefix cache at the start: unknown",
@@ -440,7 +445,7 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
         "95 % interval",
         "(n=",
     ):
-        assert said in done.stdout
+        assert words in done.stdout
     assert re.search(r"http_4xx: \d, mostly: HTTP 400", done.stdout)
     assert "max_tokens is  too large" in done.stdout
     assert "\x1b" not in done.stdout
@@ -467,7 +472,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         assert server.requests == []
     assert done.returncode == 2
     assert done.stdout == ""
-    for said in (
+    for words in (
         "--duration",
         "--requests or --duration",
         "'poisson'",
@@ -476,11 +481,11 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         "/nowhere",
         "6 problems",
     ):
-        assert said in done.stderr
+        assert words in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "words"),
     [
         ((), "one of --rate"),
         (("--rate", "1", "--prompt-file", "/nowhere"), "either --input-tokens"),
@@ -498,17 +503,17 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
     ],
 )
 def test_bad_input_is_status_2(
-    args: tuple[str, ...], said: str, refused: Callable[..., str]
+    args: tuple[str, ...], words: str, refused: Callable[..., str]
 ) -> None:
     with serving(answer_openai) as server:
-        assert said in refused(url(server.port), "--requests", "2", *QUICK, *args)
+        assert words in refused(url(server.port), "--requests", "2", *QUICK, *args)
 
 
 def test_more_requests_than_memory_holds_are_refused_before_anything_is_sent(
     refused: Callable[..., str],
 ) -> None:
-    said = refused("http://127.0.0.1:9", "--rate", "1e9", "--duration", "10s", *QUICK)
-    assert "1e+09 requests/s for 10 s are 1e+10 requests; a point may have 5,000,000" in said
+    message = refused("http://127.0.0.1:9", "--rate", "1e9", "--duration", "10s", *QUICK)
+    assert "1e+09 requests/s for 10 s are 1e+10 requests; a point may have 5,000,000" in message
 
 
 def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path: Path) -> None:
@@ -528,14 +533,14 @@ def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path
         done = load(url(server.port), *args, "--format", "json")
         sent = [request.json for request in server.requests if request.body][-3:]
     assert done.returncode == 0, done.stderr
-    assert [(one["prompt"], one["max_tokens"]) for one in sent] == [
+    assert [(body["prompt"], body["max_tokens"]) for body in sent] == [
         ("Is it?", 3), ("Why?\nBecause.", 5), ("Is it?", 3)
     ]  # fmt: skip
-    found = json.loads(done.stdout)
-    assert (found["prompt_file"], found["cache_state"]) == (str(file), "unknown")
+    document = json.loads(done.stdout)
+    assert (document["prompt_file"], document["cache_state"]) == (str(file), "unknown")
     # a busy test machine may well be too slow
-    assert found["validity"] in ("valid", "client_bound")
-    assert any("3 requests of 2 prompts" in note for note in found["notes"])
+    assert document["validity"] in ("valid", "client_bound")
+    assert any("3 requests of 2 prompts" in note for note in document["notes"])
     assert "3 requests of 2 prompts" in done.stderr
 
 
@@ -551,19 +556,21 @@ def test_a_trace_is_sent_at_its_times_in_its_lengths(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "4 requests of the trace, due within 1.0 s" in done.stdout
     assert "3 requests/s, trace" in done.stdout
-    assert sorted((len(one["prompt"]), one["max_tokens"]) for one in sent) == sorted(
+    assert sorted((len(body["prompt"]), body["max_tokens"]) for body in sent) == sorted(
         line[1:] for line in lines
     )
-    first, second = sorted((one["prompt"] for one in sent if len(one["prompt"]) > 512), key=len)
+    first, second = sorted((body["prompt"] for body in sent if len(body["prompt"]) > 512), key=len)
     assert first[:512] == second[:512]
-    found = rows(tmp_path / "out", "requests")
-    assert sorted(row["scheduled_ns"] for row in found) == [
+    request_rows = rows(tmp_path / "out", "requests")
+    assert sorted(row["scheduled_ns"] for row in request_rows) == [
         0,
         400_000_000,
         400_000_000,
         1_000_000_000,
     ]
-    assert {row["scheduled_ns"]: row["input_tokens_asked"] for row in found}[1_000_000_000] == 5
+    assert {row["scheduled_ns"]: row["input_tokens_asked"] for row in request_rows}[
+        1_000_000_000
+    ] == 5
 
 
 def test_conversations_of_a_file_are_sent_as_messages_and_bad_lines_stop_everything(
@@ -635,18 +642,18 @@ def test_too_many_errors_end_it_and_keep_what_was_measured(
         done = load(url(server.port), *args)
     assert done.returncode == 3, done.stderr
     assert time.monotonic() - began < 40
-    found = json.loads(done.stdout)
-    assert 5 <= found["requests"]["failed"] <= 5 + 4, (
+    document = json.loads(done.stdout)
+    assert 5 <= document["requests"]["failed"] <= 5 + 4, (
         "it stops at the count; what was open may fail, too"
     )
-    assert found["requests"]["ok"] > 20
-    assert found["errors"].keys() == {"http_5xx"}
-    assert found["validity"] == "interrupted"
+    assert document["requests"]["ok"] > 20
+    assert document["errors"].keys() == {"http_5xx"}
+    assert document["validity"] == "interrupted"
     (stored,), sent = rows(tmp_path, "points"), rows(tmp_path, "requests")
     failed = sum(row["status"] != "ok" for row in sent)  # of all, those before the window too
-    said = f"{failed} requests failed: the rest was not sent (--max-errors 5)"
+    reason = f"{failed} requests failed: the rest was not sent (--max-errors 5)"
     assert "run again" not in done.stderr
-    assert stored["validity_reasons"][0] == found["validity_reasons"][0] == said
+    assert stored["validity_reasons"][0] == document["validity_reasons"][0] == reason
     assert stored["requests_scheduled"] == len(sent)
 
 
@@ -676,8 +683,8 @@ def test_a_server_that_is_elsewhere_is_bad_input_with_its_place(
         )
 
     with serving(behave) as server:
-        said = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK, *model)
-    assert "it is at https://elsewhere.example/ (give that URL)" in said
+        message = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK, *model)
+    assert "it is at https://elsewhere.example/ (give that URL)" in message
 
 
 def test_a_model_that_a_server_names_with_control_characters_is_bad_input(
@@ -689,8 +696,8 @@ def test_a_model_that_a_server_names_with_control_characters_is_bad_input(
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
 
     with serving(behave) as server:
-        said = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK)
-    assert "control character" in said and "\x1b" not in said
+        message = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK)
+    assert "control character" in message and "\x1b" not in message
 
 
 @pytest.mark.parametrize(("timeout", "status"), [("1s", 2), ("600s", 0)])
@@ -728,8 +735,10 @@ def test_an_engine_that_dies_within_the_trial_request_has_not_refused_it(
         )
 
     with serving(behave) as server:
-        said = refused(url(server.port), "--model", "m", "--rate", "1", "--requests", "2", *QUICK)
-    assert "failed a trial request: stream_error: 500 engine died" in said
+        message = refused(
+            url(server.port), "--model", "m", "--rate", "1", "--requests", "2", *QUICK
+        )
+    assert "failed a trial request: stream_error: 500 engine died" in message
 
 
 def test_failed_requests_are_status_3_and_counted() -> None:
@@ -738,9 +747,9 @@ def test_failed_requests_are_status_3_and_counted() -> None:
             url(server.port), "--concurrency", "1", "--requests", "8", *QUICK, "--format", "json"
         )
     assert done.returncode == 3, done.stderr
-    found = json.loads(done.stdout)
-    assert found["requests"] == {"scheduled": 8, "ok": 7, "failed": 1}
-    assert found["errors"] == {"http_5xx": 1}
+    document = json.loads(done.stdout)
+    assert document["requests"] == {"scheduled": 8, "ok": 7, "failed": 1}
+    assert document["errors"] == {"http_5xx": 1}
 
 
 def test_a_key_reaches_the_server_and_nothing_else(tmp_path: Path) -> None:
@@ -776,10 +785,10 @@ def test_a_key_reaches_the_server_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
-    """As transformers serve does: unknown fields and token ids are refused, there is a
+    """The server behaves like transformers serve: it refuses unknown fields and token ids, and has a
     generation_config.
     """
-    known = {
+    plain_fields = {
         "model",
         "prompt",
         "max_tokens",
@@ -791,7 +800,7 @@ def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
 
     def unknown(request: Request) -> bool:
         return bool(request.body) and (
-            not set(request.json) <= known or not isinstance(request.json["prompt"], str)
+            not set(request.json) <= plain_fields or not isinstance(request.json["prompt"], str)
         )
 
     with serving(refusing("422 No", unknown, b'{"detail":"Unexpected fields"}')) as server:
@@ -823,12 +832,14 @@ def test_each_level_has_its_own_cache_salt_where_the_server_takes_one(
         done = load(
             url(server.port), "--concurrency", "1,2", "--requests", "2", *QUICK, "--format", "json"
         )
-        first, again, second, last = [one.json.get("cache_salt") for one in server.requests[-4:]]
+        first, again, second, last = [
+            request.json.get("cache_salt") for request in server.requests[-4:]
+        ]
     assert done.returncode == 0, done.stderr
     assert first == again and second == last
     assert (first is None) == (second is None) == bool(refuses)
     assert refuses or first != second
-    assert [one["cache_state"] for one in json.loads(done.stdout)] == [
+    assert [document["cache_state"] for document in json.loads(done.stdout)] == [
         "unknown" if refuses else "salted"
     ] * 2
 
@@ -874,12 +885,12 @@ def test_what_was_measured_is_stored_and_read_back(tmp_path: Path) -> None:
     shown = json.loads(
         subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     )
-    found = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     assert len(shown) == 1
     assert shown[0]["status"] == "ok"
     figures = [field.name for field in fields(Figures)]
     # to the last digit
-    assert {name: shown[0][name] for name in figures} == {name: found[name] for name in figures}
+    assert {name: shown[0][name] for name in figures} == {name: document[name] for name in figures}
     assert (
         json.loads((tmp_path / shown[0]["experiment"] / "plan.json").read_text())["name"]
         == shown[0]["experiment"]
@@ -893,7 +904,11 @@ def test_stored_figures_are_the_printed_ones_to_the_last_digit(
     tmp_path: Path, length: tuple[str, ...]
 ) -> None:
     """Counted or timed, by several clients or one, drained or not: one window, one computation."""
-    figures = [field.name for field in fields(Figures)]
+    names = [field.name for field in fields(Figures)]
+
+    def figures_of(document: dict[str, Any]) -> str:
+        return json.dumps([document[name] for name in names])
+
     with serving(answer_openai) as server:
         args = (
             url(server.port),
@@ -912,10 +927,8 @@ def test_stored_figures_are_the_printed_ones_to_the_last_digit(
         subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     )
     # every command is an experiment of its own
-    assert len({one["experiment"] for one in stored}) == 2
-    assert sorted(json.dumps([one[name] for name in figures]) for one in stored) == sorted(
-        json.dumps([one[name] for name in figures]) for one in printed
-    )
+    assert len({document["experiment"] for document in stored}) == 2
+    assert sorted(map(figures_of, stored)) == sorted(map(figures_of, printed))
 
 
 def test_an_unusable_place_for_results_is_found_before_anything_is_measured(tmp_path: Path) -> None:
@@ -999,19 +1012,22 @@ def test_an_interrupted_run_gives_the_figures_until_then_and_stores_them(
             out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert err.count("interrupted") == 1
-    found = json.loads(out)
+    document = json.loads(out)
     assert re.search(
         r"interrupted after .*; left out: \d+ requests? in flight then",
-        found["validity_reasons"][0],
+        document["validity_reasons"][0],
     )
-    assert 0 < found["duration_s"] < 20
-    assert found["requests"]["ok"] > 5
+    assert 0 < document["duration_s"] < 20
+    assert document["requests"]["ok"] > 5
     # the server has nothing to do with what was left
-    assert (found["requests"]["failed"], found["errors"]) == (0, {})
-    assert found["requests_all_phases"]["scheduled"] < 400  # not those that were never due
-    assert found["output_token_throughput"] > 4 * found["requests"]["ok"] / found["duration_s"] / 2
+    assert (document["requests"]["failed"], document["errors"]) == (0, {})
+    assert document["requests_all_phases"]["scheduled"] < 400  # not those that were never due
+    assert (
+        document["output_token_throughput"]
+        > 4 * document["requests"]["ok"] / document["duration_s"] / 2
+    )
     (stored,) = rows(tmp_path, "points")
-    assert stored["window_end_ns"] == pytest.approx(found["duration_s"] * 1e9, abs=2)
+    assert stored["window_end_ns"] == pytest.approx(document["duration_s"] * 1e9, abs=2)
     assert stored["requests_scheduled"] == len(rows(tmp_path, "requests"))
 
 
@@ -1092,8 +1108,8 @@ def test_a_million_requests_are_no_longer_to_stop_than_ten() -> None:
             out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert time.monotonic() - began < 8
-    found = json.loads(out)
-    assert (found["requests"]["failed"], found["errors"]) == (0, {})
+    document = json.loads(out)
+    assert (document["requests"]["failed"], document["errors"]) == (0, {})
 
 
 def test_a_warm_up_by_requests_is_interrupted_at_once() -> None:
@@ -1150,12 +1166,12 @@ endpoint.measure_here = second_fails
 
 
 @pytest.mark.parametrize(
-    ("program", "status", "said"),
+    ("program", "status", "words"),
     [(STORING, 130, "interrupted before level 2 of 3"), (FAILING, 1, "no client is left")],
     ids=["interrupted while storing", "failing"],
 )
 def test_what_ends_a_list_of_levels_leaves_the_table_of_those_before(
-    program: str, status: int, said: str, tmp_path: Path
+    program: str, status: int, words: str, tmp_path: Path
 ) -> None:
     args = (
         "--model",
@@ -1171,8 +1187,8 @@ def test_what_ends_a_list_of_levels_leaves_the_table_of_those_before(
     with serving(answer_openai) as server:
         done = changed(program, url(server.port), *args, "--format", "json")
     assert done.returncode == status, done.stderr
-    assert said in done.stderr
-    assert [one["level"] for one in json.loads(done.stdout)] == [1]
+    assert words in done.stderr
+    assert [document["level"] for document in json.loads(done.stdout)] == [1]
     assert len(rows(tmp_path, "points")) == 1
 
 

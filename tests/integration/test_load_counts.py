@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.integration.load_server import DONE, END, HEAD, Behaviour, chunk, serving, token, usage
 from tests.integration.test_load_cli import load, url
-from tests.integration.test_load_hostile import point, run, saying
+from tests.integration.test_load_hostile import answering, point, run
 
 PIECES = ("one two", " three", " four five six")  # six tokens in three events
 
@@ -32,7 +32,7 @@ def tokenizer(tmp_path: Path) -> str:
 def replying(*more: bytes) -> Behaviour:
     last = len(PIECES) - 1
     events = [token(text, "length" if at == last else None) for at, text in enumerate(PIECES)]
-    return saying(HEAD, *[chunk(one) for one in (*events, *more, DONE)], END)
+    return answering(HEAD, *[chunk(one) for one in (*events, *more, DONE)], END)
 
 
 def test_without_counts_the_tokenizer_counts_and_the_row_says_so(tokenizer: str) -> None:
@@ -79,7 +79,9 @@ def test_load_finds_out_by_itself(tmp_path: Path) -> None:
             {"index": 0, "delta": {"content": "one two three four"}, "finish_reason": "stop"}
         ]
     }
-    body = saying(HEAD, chunk(b"data: " + json.dumps(delta).encode() + b"\n\n"), chunk(DONE), END)
+    body = answering(
+        HEAD, chunk(b"data: " + json.dumps(delta).encode() + b"\n\n"), chunk(DONE), END
+    )
     with serving(body) as server:
         done = load(
             url(server.port),

@@ -45,7 +45,7 @@ TOKENS = 4
 
 
 def point(port: int, requests: int | None = 6, concurrency: int = 2, **fields: Any) -> LoadPoint:
-    given = {
+    usual = {
         "targets": (Target(f"http://127.0.0.1:{port}", "m"),),
         "dialect": DIALECT,
         "workload": RandomWorkload(
@@ -59,7 +59,7 @@ def point(port: int, requests: int | None = 6, concurrency: int = 2, **fields: A
         "request_timeout_s": 5.0,
         "drain_timeout_s": 5.0,
     }
-    return LoadPoint(**(given | fields))
+    return LoadPoint(**(usual | fields))
 
 
 def run(load_point: LoadPoint) -> ClientResult:
@@ -71,18 +71,19 @@ def run(load_point: LoadPoint) -> ClientResult:
 def rows(behaviour: Behaviour, requests: int = 6, **fields: Any) -> list[dict[str, Any]]:
     with serving(behaviour) as server:
         result = run(point(server.port, requests, **fields))
-    found: list[dict[str, Any]] = result.requests.to_pylist()
-    assert [row["request_index"] for row in found] == list(range(requests))
-    return found
+    request_rows: list[dict[str, Any]] = result.requests.to_pylist()
+    assert [row["request_index"] for row in request_rows] == list(range(requests))
+    return request_rows
 
 
-def only(found: list[dict[str, Any]]) -> tuple[str, str | None]:
-    kinds = {(row["status"], row["error_class"]) for row in found}
-    assert len(kinds) == 1, found
-    return kinds.pop()
+def only_outcome(request_rows: list[dict[str, Any]]) -> tuple[str, str | None]:
+    """Status and error class, which all rows have in common."""
+    outcomes = {(row["status"], row["error_class"]) for row in request_rows}
+    assert len(outcomes) == 1, request_rows
+    return outcomes.pop()
 
 
-def saying(*parts: bytes, close: bool = False) -> Behaviour:
+def answering(*parts: bytes, close: bool = False) -> Behaviour:
     """Every request is answered with these bytes."""
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -105,21 +106,24 @@ GOOD = [token() for _ in range(TOKENS - 1)] + [token(finish="length"), usage(8, 
 CHUNKS = b"".join(map(chunk, GOOD))
 
 ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
-    "good": (saying(HEAD, CHUNKS, END), ("ok", None)),
-    "429": (saying(plain("429 Too Many Requests", b'{"error":"busy"}')), ("error", "http_429")),
-    "503": (saying(plain("503 Service Unavailable", b"overloaded")), ("error", "http_429")),
+    "good": (answering(HEAD, CHUNKS, END), ("ok", None)),
+    "429": (answering(plain("429 Too Many Requests", b'{"error":"busy"}')), ("error", "http_429")),
+    "503": (answering(plain("503 Service Unavailable", b"overloaded")), ("error", "http_429")),
     "503 of a proxy": (
-        saying(plain("503 Service Unavailable", b"no upstream")),
+        answering(plain("503 Service Unavailable", b"no upstream")),
         ("error", "http_5xx"),
     ),
-    "500 without a body": (saying(plain("500 Internal Server Error", b"")), ("error", "http_5xx")),
-    "404": (saying(plain("404 Not Found", b'{"detail":"Not Found"}')), ("error", "http_4xx")),
+    "500 without a body": (
+        answering(plain("500 Internal Server Error", b"")),
+        ("error", "http_5xx"),
+    ),
+    "404": (answering(plain("404 Not Found", b'{"detail":"Not Found"}')), ("error", "http_4xx")),
     "a redirect": (
-        saying(plain("307 Temporary Redirect", b"", "Location: /elsewhere")),
+        answering(plain("307 Temporary Redirect", b"", "Location: /elsewhere")),
         ("invalid", "garbage"),
     ),
     "overloaded within a stream": (
-        saying(
+        answering(
             HEAD,
             chunk(event({"error": {"message": "Model is overloaded", "http_status_code": 422}})),
             chunk(DONE),
@@ -128,7 +132,7 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
         ("error", "http_429"),
     ),
     "compressed": (
-        saying(
+        answering(
             HEAD.replace(b"chunked\r\n", b"chunked\r\nContent-Encoding: gzip\r\n"),
             chunk(b"\x1f\x8b\x08"),
             END,
@@ -136,46 +140,46 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
         ("invalid", "garbage"),
     ),
     "given up": (
-        saying(HEAD, *map(chunk, [*GOOD[:-3], token(finish="abort"), *GOOD[-2:]]), END),
+        answering(HEAD, *map(chunk, [*GOOD[:-3], token(finish="abort"), *GOOD[-2:]]), END),
         ("invalid", "stream_error"),
     ),
-    "a 100 first": (saying(b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, CHUNKS, END), ("ok", None)),
-    "not HTTP": (saying(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ("invalid", "garbage")),
-    "random bytes": (saying(bytes(range(256)) * 20), ("invalid", "garbage")),
+    "a 100 first": (answering(b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, CHUNKS, END), ("ok", None)),
+    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ("invalid", "garbage")),
+    "random bytes": (answering(bytes(range(256)) * 20), ("invalid", "garbage")),
     "a chunk size that is no number": (
-        saying(HEAD, b"zz\r\nhello\r\n", END),
+        answering(HEAD, b"zz\r\nhello\r\n", END),
         ("invalid", "garbage"),
     ),
     "a chunk longer than it says": (
-        saying(HEAD, b"3\r\ndata: much more\r\n", END),
+        answering(HEAD, b"3\r\ndata: much more\r\n", END),
         ("invalid", "garbage"),
     ),
-    "huge headers": (saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 400_000), ("invalid", "garbage")),
-    "closed within the headers": (saying(HEAD[:40], close=True), ("invalid", "truncated")),
-    "closed at once": (saying(close=True), ("error", "reset")),
-    "cut within the stream": (saying(HEAD, CHUNKS[:200], close=True), ("invalid", "truncated")),
-    "cut after the last event": (saying(HEAD, CHUNKS, close=True), ("invalid", "truncated")),
+    "huge headers": (answering(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 400_000), ("invalid", "garbage")),
+    "closed within the headers": (answering(HEAD[:40], close=True), ("invalid", "truncated")),
+    "closed at once": (answering(close=True), ("error", "reset")),
+    "cut within the stream": (answering(HEAD, CHUNKS[:200], close=True), ("invalid", "truncated")),
+    "cut after the last event": (answering(HEAD, CHUNKS, close=True), ("invalid", "truncated")),
     "a body that ends early": (
-        saying(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"".join(GOOD), close=True),
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"".join(GOOD), close=True),
         ("invalid", "truncated"),
     ),
     "until the connection closes": (
-        saying(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD, close=True),
+        answering(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD, close=True),
         ("ok", None),
     ),
-    "HTTP/1.0": (saying(b"HTTP/1.0 200 OK\r\n\r\n", *GOOD, close=True), ("ok", None)),
-    "with its length": (saying(plain("200 OK", b"".join(GOOD))), ("ok", None)),
-    "without its end marker": (saying(HEAD, b"".join(map(chunk, GOOD[:-1])), END), ("ok", None)),
+    "HTTP/1.0": (answering(b"HTTP/1.0 200 OK\r\n\r\n", *GOOD, close=True), ("ok", None)),
+    "with its length": (answering(plain("200 OK", b"".join(GOOD))), ("ok", None)),
+    "without its end marker": (answering(HEAD, b"".join(map(chunk, GOOD[:-1])), END), ("ok", None)),
     "without a reason to end": (
-        saying(HEAD, *[chunk(token())] * TOKENS, END),
+        answering(HEAD, *[chunk(token())] * TOKENS, END),
         ("invalid", "no_end"),
     ),
     "without its end marker, until the connection closes": (
-        saying(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD[:-1], close=True),
+        answering(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD[:-1], close=True),
         ("invalid", "no_end"),
     ),
     "an error within the stream": (
-        saying(
+        answering(
             HEAD,
             chunk(token()),
             chunk(event({"error": {"message": "dead", "code": 500}})),
@@ -185,29 +189,29 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
         ("invalid", "stream_error"),
     ),
     "too few tokens": (
-        saying(HEAD, chunk(token(finish="stop")), chunk(usage(8, 1)), chunk(DONE), END),
+        answering(HEAD, chunk(token(finish="stop")), chunk(usage(8, 1)), chunk(DONE), END),
         ("invalid", "wrong_length"),
     ),
-    "an empty stream": (saying(HEAD, chunk(DONE), END), ("invalid", "wrong_length")),
+    "an empty stream": (answering(HEAD, chunk(DONE), END), ("invalid", "wrong_length")),
     "no stream but JSON": (
-        saying(plain("200 OK", b'{"choices":[{"text":"whole answer"}]}')),
+        answering(plain("200 OK", b'{"choices":[{"text":"whole answer"}]}')),
         ("invalid", "garbage"),
     ),
     "an error object with status 200": (
-        saying(plain("200 OK", b'{"error":"no"}')),
+        answering(plain("200 OK", b'{"error":"no"}')),
         ("invalid", "stream_error"),
     ),
     "events that are no JSON": (
-        saying(HEAD, chunk(b"data: {oops\n\n"), chunk(DONE), END),
+        answering(HEAD, chunk(b"data: {oops\n\n"), chunk(DONE), END),
         ("invalid", "garbage"),
     ),
-    "trailers": (saying(HEAD, CHUNKS, b"0\r\nServer-Timing: a\r\nX: b\r\n\r\n"), ("ok", None)),
+    "trailers": (answering(HEAD, CHUNKS, b"0\r\nServer-Timing: a\r\nX: b\r\n\r\n"), ("ok", None)),
     "garbage after the end": (
-        saying(HEAD, CHUNKS, END + b"more that nobody asked for"),
+        answering(HEAD, CHUNKS, END + b"more that nobody asked for"),
         ("ok", None),
     ),
-    "everything in one write": (saying(HEAD + CHUNKS + END), ("ok", None)),
-    "byte by byte": (saying(*[bytes([byte]) for byte in HEAD + CHUNKS + END]), ("ok", None)),
+    "everything in one write": (answering(HEAD + CHUNKS + END), ("ok", None)),
+    "byte by byte": (answering(*[bytes([byte]) for byte in HEAD + CHUNKS + END]), ("ok", None)),
 }
 
 
@@ -215,37 +219,37 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
 def test_every_answer_is_one_row_of_its_class(name: str) -> None:
     behaviour, expected = ANSWERS[name]
     began = time.monotonic()
-    found = rows(behaviour)
-    assert only(found) == expected
+    request_rows = rows(behaviour)
+    assert only_outcome(request_rows) == expected
     assert time.monotonic() - began < 5.0
-    for row in found:
+    for row in request_rows:
         assert row["done_ns"] >= row["sent_ns"] >= row["scheduled_ns"]
         assert (row["error"] is None) == (row["status"] == "ok")
 
 
 def test_what_a_server_says_instead_of_an_answer_is_in_the_row() -> None:
-    for name, said in {
+    for name, words in {
         "a redirect": "it is at /elsewhere",
         "compressed": "Content-Encoding gzip",
         "given up": "abort",
     }.items():
-        assert said in rows(ANSWERS[name][0], 1)[0]["error"]
+        assert words in rows(ANSWERS[name][0], 1)[0]["error"]
 
 
-@pytest.mark.parametrize("asked", [{"requests": None, "duration_s": 0.3}, {"requests": 80}])
-def test_a_stuck_answer_does_not_make_a_busy_client_look_idle(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("length", [{"requests": None, "duration_s": 0.3}, {"requests": 80}])
+def test_a_stuck_answer_does_not_make_a_busy_client_look_idle(length: dict[str, Any]) -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         await asyncio.sleep(1.5 if request.number == 3 else 0)
         await answer_well(request, reader, writer)
 
     with serving(behave) as server:
-        stats = run(point(server.port, concurrency=4, tokens=64, **asked)).stats
+        stats = run(point(server.port, concurrency=4, tokens=64, **length)).stats
     assert stats.wall_s > 1.4
     assert stats.cpu_share > 2 * stats.cpu_s / stats.wall_s
 
 
 def lumps(events: int, wait_s: float = 0.02) -> Behaviour:
-    """A good answer of which so many events come in one write."""
+    """A good answer that is written in lumps of this many events."""
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         writer.write(HEAD)
@@ -261,19 +265,19 @@ def lumps(events: int, wait_s: float = 0.02) -> Behaviour:
 
 @pytest.mark.parametrize("events", [8, 1000])
 def test_events_that_come_in_lumps_are_no_token_times(events: int) -> None:
-    """A proxy that gathers eight events, or the whole answer: no TPOT and no ITL of zero wins
-    anything.
+    """A proxy gathers eight events, or the whole answer. There is then no TPOT and no ITL, and not
+    one of zero that would meet every limit.
     """
     with serving(lumps(events)) as server:
-        given = point(server.port, 8, tokens=32)
-        found = run(given)
-    said = judge(found.requests, [found.stats], given, 0)
-    assert said.validity == "stream_buffered"
-    window = steady_window_ns(0.0, None, found.requests)
-    shown = figures(observe(found.requests, found.token_events, window))
-    assert (shown.tpot_ms, shown.itl_ms, shown.decode_throughput) == (None, None, None)
-    assert shown.ttft_ms is not None and shown.output_token_throughput
-    values = limit_values(found.requests, found.token_events, window)
+        load_point = point(server.port, 8, tokens=32)
+        result = run(load_point)
+    verdict = judge(result.requests, [result.stats], load_point, 0)
+    assert verdict.validity == "stream_buffered"
+    window = steady_window_ns(0.0, None, result.requests)
+    measured = figures(observe(result.requests, result.token_events, window))
+    assert (measured.tpot_ms, measured.itl_ms, measured.decode_throughput) == (None, None, None)
+    assert measured.ttft_ms is not None and measured.output_token_throughput
+    values = limit_values(result.requests, result.token_events, window)
     for limit in ({"tpot": 10.0}, {"itl_p99": 10.0}):
         assert not judge_slo(values, Slo(**limit)).met.any()
     assert judge_slo(values, Slo(ttft=10.0)).met.all()
@@ -281,19 +285,18 @@ def test_events_that_come_in_lumps_are_no_token_times(events: int) -> None:
 
 def test_a_stream_of_single_events_is_not_buffered() -> None:
     with serving(lumps(1, 0.002)) as server:
-        given = point(server.port, 4, tokens=16)
-        found = run(given)
-    assert judge(found.requests, [found.stats], given, 0).validity == "valid"
-    shown = figures(
-        observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests))
-    )
-    assert shown.tpot_ms is not None and shown.tpot_ms.p50 > 1.5
+        load_point = point(server.port, 4, tokens=16)
+        result = run(load_point)
+    assert judge(result.requests, [result.stats], load_point, 0).validity == "valid"
+    window = steady_window_ns(0.0, None, result.requests)
+    measured = figures(observe(result.requests, result.token_events, window))
+    assert measured.tpot_ms is not None and measured.tpot_ms.p50 > 1.5
 
 
 @pytest.mark.parametrize("asked", [176, 16])
 def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(asked: int) -> None:
-    """16 tokens shown, 10 ms apart, of 176: the time per token is no tenth of that, whichever of
-    both was asked for.
+    """16 of 176 tokens are shown, 10 ms apart. The time per token is 10 ms, whichever of both
+    lengths was asked for.
     """
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -302,27 +305,27 @@ def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(
             await asyncio.sleep(0.01)
             writer.write(chunk(token(finish="length" if at == 15 else None)))
             await writer.drain()
-        counted = {
+        usage_with_reasoning = {
             "prompt_tokens": 8,
             "completion_tokens": 176,
             "completion_tokens_details": {"reasoning_tokens": 160},
         }
-        writer.write(chunk(event({"choices": [], "usage": counted})) + chunk(DONE) + END)
+        writer.write(
+            chunk(event({"choices": [], "usage": usage_with_reasoning})) + chunk(DONE) + END
+        )
 
     with serving(behave) as server:
-        given = point(server.port, 4, tokens=asked)
-        found = run(given)
-    assert only(found.requests.to_pylist()) == ("ok", None)
-    assert found.requests["hidden_tokens"].to_pylist() == [160] * 4
-    shown = figures(
-        observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests))
-    )
-    assert shown.tpot_ms is not None and shown.tpot_ms.p50 >= 10.0
-    assert shown.itl_ms is not None and shown.itl_ms.p50 >= 9.0
-    assert shown.output_tokens is not None and shown.output_tokens.mean == 176
-    assert any(
-        "never streamed" in said for said in judge(found.requests, [found.stats], given, 0).reasons
-    )
+        load_point = point(server.port, 4, tokens=asked)
+        result = run(load_point)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
+    assert result.requests["hidden_tokens"].to_pylist() == [160] * 4
+    window = steady_window_ns(0.0, None, result.requests)
+    measured = figures(observe(result.requests, result.token_events, window))
+    assert measured.tpot_ms is not None and measured.tpot_ms.p50 >= 10.0
+    assert measured.itl_ms is not None and measured.itl_ms.p50 >= 9.0
+    assert measured.output_tokens is not None and measured.output_tokens.mean == 176
+    verdict = judge(result.requests, [result.stats], load_point, 0)
+    assert any("never streamed" in reason for reason in verdict.reasons)
 
 
 def test_trailers_end_an_answer_at_once() -> None:
@@ -330,7 +333,7 @@ def test_trailers_end_an_answer_at_once() -> None:
     second later.
     """
     began = time.monotonic()
-    assert only(rows(ANSWERS["trailers"][0], 6, concurrency=1)) == ("ok", None)
+    assert only_outcome(rows(ANSWERS["trailers"][0], 6, concurrency=1)) == ("ok", None)
     assert time.monotonic() - began < 0.5
 
 
@@ -339,8 +342,11 @@ def test_a_long_answer_is_no_failure_of_the_time_to_drain() -> None:
         await asyncio.sleep(0.6)
         await answer_well(request, reader, writer)
 
-    assert only(rows(behave, 2, request_timeout_s=5.0, drain_timeout_s=None)) == ("ok", None)
-    assert only(rows(behave, 2, request_timeout_s=0.3, drain_timeout_s=None)) == (
+    assert only_outcome(rows(behave, 2, request_timeout_s=5.0, drain_timeout_s=None)) == (
+        "ok",
+        None,
+    )
+    assert only_outcome(rows(behave, 2, request_timeout_s=0.3, drain_timeout_s=None)) == (
         "timeout",
         "timeout",
     )
@@ -350,10 +356,10 @@ def test_a_refused_connection_is_a_row_and_backs_off() -> None:
     with socket.socket() as bound:  # bound and not listening: nobody else takes the port
         bound.bind(("127.0.0.1", 0))
         result = run(point(bound.getsockname()[1], None, duration_s=1.0, drain_timeout_s=1.0))
-    found = result.requests.to_pylist()
-    assert only(found) == ("error", "connect")
+    request_rows = result.requests.to_pylist()
+    assert only_outcome(request_rows) == ("error", "connect")
     # two slots, 0.1 s doubling: not the thousands a second that are refused
-    assert 2 <= len(found) <= 20
+    assert 2 <= len(request_rows) <= 20
 
 
 def test_a_reset_in_the_stream_is_a_reset() -> None:
@@ -363,9 +369,11 @@ def test_a_reset_in_the_stream_is_a_reset() -> None:
         await asyncio.sleep(0.02)
         reset(writer)
 
-    found = rows(behave)
-    assert only(found) == ("error", "reset")
-    assert all(row["chunks"] == 1 and row["first_token_ns"] for row in found)  # what came is kept
+    request_rows = rows(behave)
+    assert only_outcome(request_rows) == ("error", "reset")
+    assert all(
+        row["chunks"] == 1 and row["first_token_ns"] for row in request_rows
+    )  # what came is kept
 
 
 def test_a_silent_server_is_a_timeout() -> None:
@@ -373,7 +381,7 @@ def test_a_silent_server_is_a_timeout() -> None:
         await asyncio.sleep(60)
 
     began = time.monotonic()
-    assert only(rows(behave, 2, request_timeout_s=0.3)) == ("timeout", "timeout")
+    assert only_outcome(rows(behave, 2, request_timeout_s=0.3)) == ("timeout", "timeout")
     assert time.monotonic() - began < 2.0
 
 
@@ -385,18 +393,18 @@ def test_an_endless_stream_is_a_timeout_and_its_tokens_are_counted() -> None:
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    found = rows(behave, 2, request_timeout_s=0.4)
-    assert only(found) == ("timeout", "timeout")
-    assert all(row["chunks"] > 5 for row in found)
+    request_rows = rows(behave, 2, request_timeout_s=0.4)
+    assert only_outcome(request_rows) == ("timeout", "timeout")
+    assert all(row["chunks"] > 5 for row in request_rows)
 
 
 def test_what_is_open_after_the_drain_time_is_a_timeout() -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         await asyncio.sleep(60)
 
-    found = rows(behave, 2, drain_timeout_s=0.3, request_timeout_s=60.0)
-    assert only(found) == ("timeout", "timeout")
-    assert "drain" in found[0]["error"]
+    request_rows = rows(behave, 2, drain_timeout_s=0.3, request_timeout_s=60.0)
+    assert only_outcome(request_rows) == ("timeout", "timeout")
+    assert "drain" in request_rows[0]["error"]
 
 
 def test_slow_bytes_are_slow_not_failed() -> None:
@@ -408,9 +416,9 @@ def test_slow_bytes_are_slow_not_failed() -> None:
             await writer.drain()
             await asyncio.sleep(0.005)
 
-    found = rows(behave, 4)
-    assert only(found) == ("ok", None)
-    assert all(row["last_token_ns"] - row["first_token_ns"] > 15e6 for row in found)
+    request_rows = rows(behave, 4)
+    assert only_outcome(request_rows) == ("ok", None)
+    assert all(row["last_token_ns"] - row["first_token_ns"] > 15e6 for row in request_rows)
 
 
 def test_a_connection_closed_while_idle_costs_nothing() -> None:
@@ -421,8 +429,8 @@ def test_a_connection_closed_while_idle_costs_nothing() -> None:
         await asyncio.sleep(0.01)  # the client has sent the next request by now
         reset(writer)
 
-    found = rows(behave, 10)
-    assert only(found) == ("ok", None)
+    request_rows = rows(behave, 10)
+    assert only_outcome(request_rows) == ("ok", None)
 
 
 def test_a_stale_connection_is_retried_only_once() -> None:
@@ -432,8 +440,8 @@ def test_a_stale_connection_is_retried_only_once() -> None:
             return
         writer.close()
 
-    found = rows(behave, 2, concurrency=1)
-    assert [(row["status"], row["error_class"]) for row in found] == [
+    request_rows = rows(behave, 2, concurrency=1)
+    assert [(row["status"], row["error_class"]) for row in request_rows] == [
         ("ok", None),
         ("error", "reset"),
     ]
@@ -468,7 +476,7 @@ def test_a_large_request_goes_out_whole_to_a_slow_reader() -> None:
         )
         result = run(point(server.port, 2, workload=big))
         assert [len(request.json["prompt"]) for request in server.requests] == [500_000] * 2
-    assert only(result.requests.to_pylist()) == ("ok", None)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
 
 
 def test_connections_are_kept_and_none_is_left_open() -> None:
@@ -500,8 +508,8 @@ def test_exactly_the_tenth_and_the_seventh_fail() -> None:
     with serving(behave) as server:
         result = run(point(server.port, 210, concurrency=8))
         served = [tuple(request.json["prompt"]) for request in server.requests]
-    found = result.requests.to_pylist()
-    kinds = [row["error_class"] for row in found]
+    request_rows = result.requests.to_pylist()
+    kinds = [row["error_class"] for row in request_rows]
     assert len(set(served)) == 210  # nothing was sent twice
     assert kinds.count("http_5xx") == 21
     assert kinds.count("truncated") == 27  # 30 sevenths less 3 that are tenths too

@@ -28,7 +28,7 @@ from tests.integration.load_server import (
     stream,
 )
 from tests.integration.test_load_cli import QUICK, load
-from tests.integration.test_load_hostile import only, point, run
+from tests.integration.test_load_hostile import only_outcome, point, run
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_handshake_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -
         found = run(
             point(server.port, 1, targets=(target,), request_timeout_s=20.0)
         ).requests.to_pylist()
-    assert only(found) == ("error", "connect")
+    assert only_outcome(found) == ("error", "connect")
     assert "the TLS handshake was not over" in found[0]["error"]
 
 
@@ -111,7 +111,7 @@ def test_streams_over_tls(
             )
         )
         assert server.connections == 3
-    assert only(result.requests.to_pylist()) == ("ok", None)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
 
 
 def test_a_large_request_over_tls(
@@ -124,7 +124,7 @@ def test_a_large_request_over_tls(
     with serving(answer_well, tls=context) as server:
         target = (Target(f"https://127.0.0.1:{server.port}", "m"),)
         result = run(point(server.port, 2, targets=target, workload=big))
-    assert only(result.requests.to_pylist()) == ("ok", None)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
 
 
 def test_a_certificate_nobody_trusts_is_a_connect_error_that_says_why(
@@ -133,7 +133,7 @@ def test_a_certificate_nobody_trusts_is_a_connect_error_that_says_why(
     with serving(answer_well, tls=context) as server:
         target = (Target(f"https://127.0.0.1:{server.port}", "m"),)
         rows = run(point(server.port, 2, targets=target)).requests.to_pylist()
-    assert only(rows) == ("error", "connect")
+    assert only_outcome(rows) == ("error", "connect")
     assert "certificate" in rows[0]["error"].lower()
 
 
@@ -147,7 +147,7 @@ def test_ipv6() -> None:
     with serving(answer_well, host="::1") as server:
         result = run(point(server.port, 4, targets=(Target(f"http://[::1]:{server.port}", "m"),)))
         assert f"Host: [::1]:{server.port}\r\n".encode() in server.requests[0].head
-    assert only(result.requests.to_pylist()) == ("ok", None)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
 
 
 def test_a_name_with_several_addresses_is_tried_until_one_answers() -> None:
@@ -156,7 +156,7 @@ def test_a_name_with_several_addresses_is_tried_until_one_answers() -> None:
         result = run(
             point(server.port, 4, targets=(Target(f"http://localhost:{server.port}", "m"),))
         )
-    assert only(result.requests.to_pylist()) == ("ok", None)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
     with serving(answer_well) as server:
         result = run(point(server.port, 4))
         assert len(server.requests) == 4
-    assert only(result.requests.to_pylist()) == ("ok", None)
+    assert only_outcome(result.requests.to_pylist()) == ("ok", None)
 
 
 def test_load_believes_a_certificate_that_nobody_signed_only_where_it_is_told_to(
