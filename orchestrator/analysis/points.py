@@ -177,16 +177,20 @@ def attained_by(repeats: Sequence[Repeat], slo_index: int) -> tuple[Attained, ..
     if not any(repeat.head.simulated for repeat in repeats):
         return results
     all_bounds = [repeat.bounds for repeat in repeats if repeat.bounds is not None]
-    lowest = attained([bounds.if_slower[slo_index] for bounds in all_bounds])
-    highest = attained([bounds.if_faster[slo_index] for bounds in all_bounds])
+    lowest = _share_by_test([bounds.if_slower[slo_index] for bounds in all_bounds])
+    highest = _share_by_test([bounds.if_faster[slo_index] for bounds in all_bounds])
     simulated = []
-    for index, result in enumerate(results):
-        lower = upper = math.nan
-        if all_bounds:
-            lower, upper = lowest[index].share.estimate, highest[index].share.estimate
+    for result in results:
+        lower = lowest.get(result.name, math.nan)
+        upper = highest.get(result.name, math.nan)
         share = interval_of_model(result.share.estimate, lower, upper)
         simulated.append(replace(result, share=share))
     return tuple(simulated)
+
+
+def _share_by_test(verdicts: Sequence[Verdicts]) -> dict[str, float]:
+    """Empty without requests: a slower or faster engine may have had none that was due."""
+    return {result.name: result.share.estimate for result in attained(verdicts)}
 
 
 @dataclass(frozen=True)

@@ -425,8 +425,10 @@ def _search_found_no_level(
                 return Excluded(deployment, reason, evidence=point)
             break
     excluded = Excluded(deployment, Exclusion.SEARCH_FOUND_NO_LEVEL, claims=tuple(searched))
+    if "nothing_holds" not in statuses:
+        return excluded
     judged = [point for point in points if point.tests]
-    if "nothing_holds" not in statuses or not judged:
+    if not judged:
         return excluded
     lowest = min(judged, key=lambda point: point.head.level)
     return replace(excluded, evidence=lowest, shortfall=shortfall_of(lowest, slo))

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.analysis.deployments import ErrorFactors
-from orchestrator.analysis.points import StoredPoint, attained, complete, load_points
-from orchestrator.analysis.slo import parse_slo
+from orchestrator.analysis.points import (
+    StoredPoint,
+    VerdictBounds,
+    attained,
+    attained_by,
+    complete,
+    load_points,
+)
+from orchestrator.analysis.slo import Test, Verdicts, parse_slo
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.report.stores import SOURCE, commit_simulation
@@ -228,3 +237,19 @@ def test_a_model_that_was_never_compared_gives_no_interval(store: Store) -> None
     rate = point.output_token_throughput()
     assert rate is not None and math.isnan(rate.lower) and math.isnan(rate.upper)
     assert point.attainment is not None and math.isnan(point.attainment.lower)
+
+
+def test_a_simulated_share_has_no_bounds_where_the_model_s_error_leaves_no_request() -> None:
+    def verdicts(met: list[bool]) -> Verdicts:
+        return Verdicts((Test("attainment", np.array(met, bool), 0.9),), {})
+
+    none = (verdicts([]),)
+    simulated: Any = SimpleNamespace(
+        head=SimpleNamespace(start=0, simulated=True),
+        verdicts=(verdicts([True, False]),),
+        bounds=VerdictBounds(none, none),
+    )
+    (test,) = attained_by([simulated], 0)
+    assert test.share.estimate == 0.5
+    assert math.isnan(test.share.lower)
+    assert math.isnan(test.share.upper)
