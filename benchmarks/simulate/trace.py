@@ -50,12 +50,12 @@ def made_trace(requests: int, path: Path) -> None:
     sessions: list[list[int]] = []
     lines: list[bytes] = []
     for time_ms in times.tolist():
-        if sessions and rng.random() < 0.6:
+        if sessions and rng.random() < 0.85:
             session = sessions.pop(int(rng.integers(max(0, len(sessions) - 200), len(sessions))))
         else:
             system = int(rng.integers(SYSTEMS)) * SYSTEM_BLOCKS
             session = list(range(system, system + SYSTEM_BLOCKS))
-        new_blocks = int(rng.geometric(1 / 7))
+        new_blocks = int(rng.geometric(1 / 4))
         session = session + list(range(next_block, next_block + new_blocks))
         next_block += new_blocks
         if len(session) < 60:

@@ -42,6 +42,7 @@ def show_capacity(
         uri = results or at_end.enter_context(tempfile.TemporaryDirectory(prefix="capacity-"))
         store = Store.open(uri, plan.name)
         store.check_writable()
+        store.check_not_simulated()
         store.write_plan(plan.to_json())
         for note in notes:
             echo(f"note: {note}", err=True)

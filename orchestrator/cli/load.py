@@ -376,6 +376,7 @@ def _measure_levels(
 
     if output.store is not None:
         output.store.check_writable()
+        output.store.check_not_simulated()
     # now: a file may be gone afterwards
     repeats = PromptRepeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[LevelDocument] = []

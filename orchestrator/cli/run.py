@@ -214,7 +214,7 @@ def run(
         plan = limited_plan.plan
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
-        refuse_simulated(store)
+        store.check_not_simulated()
         live.say(Estimate(plan).summary())
         settings = [deployment.settings for deployment in plan.deployments]
         for sentence in models_left_behind(settings):
@@ -258,15 +258,6 @@ def run(
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and is_whole(report.counts) else 3
-
-
-def refuse_simulated(store: Store) -> None:
-    """Raises InputError if the experiment's results there are simulated."""
-    if store.simulated():
-        raise InputError(
-            f"{store.uri} has simulated results of {store.experiment!r}, and measured ones do not "
-            "stand beside them; give another --results URI"
-        )
 
 
 def _decided_within(plan: Plan, until: str | None, within: float | None) -> float | None:

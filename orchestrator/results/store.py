@@ -257,6 +257,14 @@ class Store:
                     return manifest.simulated
         return None
 
+    def check_not_simulated(self) -> None:
+        """Raises InputError if its results were simulated, so that nothing may be measured here."""
+        if self.simulated():
+            raise InputError(
+                f"{self.uri} has simulated results of {self.experiment!r}, and measured ones do "
+                "not stand beside them; give another --results URI"
+            )
+
     def manifest(self, measurement_id: str, attempt_id: str) -> Manifest | None:
         """The manifest of an attempt at a measurement; None when it is missing or damaged."""
         return next(iter(self._manifests([manifest_key(measurement_id, attempt_id)])), None)

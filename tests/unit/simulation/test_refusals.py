@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import InputError, ProblemsError
-from orchestrator.cli.run import refuse_simulated
 from orchestrator.results.store import Store
 from orchestrator.simulation.refusals import check
 from tests.unit.results.builders import commit_measurement
@@ -48,9 +47,9 @@ def test_simulated_and_measured_results_are_kept_apart(tmp_path: Path) -> None:
     assert measured.simulated() is False
     with pytest.raises(ProblemsError, match="has measurements of 'x'.*another --results URI"):
         check(planned(), measured)
-    refuse_simulated(measured)
+    measured.check_not_simulated()
     store, _ = simulated(planned(), tmp_path / "simulated")
     check(planned(), store)
     with pytest.raises(InputError, match="has simulated results of 'x'.*another --results URI"):
-        refuse_simulated(store)
-    refuse_simulated(Store.open(str(tmp_path / "new"), "x"))
+        store.check_not_simulated()
+    Store.open(str(tmp_path / "new"), "x").check_not_simulated()

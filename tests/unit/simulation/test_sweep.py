@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -139,3 +140,39 @@ def test_more_load_is_slower(tmp_path: Path) -> None:
         e2e_s[of_attempt[row["attempt_id"]]].append(seconds)
     slow, fast = (sum(e2e_s[level]) / len(e2e_s[level]) for level in (40.0, 1.0))
     assert slow > 1.05 * fast
+
+
+def test_a_trace_is_sent_at_its_times_and_finds_its_blocks_again(tmp_path: Path) -> None:
+    lines = [
+        {"timestamp": 500 * index, "input_length": 1024, "output_length": 9}
+        | {"hash_ids": [index % 2, 10 + index]}
+        for index in range(12)
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    arrivals = f"arrivals: {{process: trace, trace: {trace}, speed_up: 1000}}"
+    plan = planned(
+        workloads=f"workloads: [{{kind: file, name: w, prompts: {trace}}}]",
+        load=f"load: {{{arrivals}, requests: 12}}",
+    )
+    store, report = simulated(plan, tmp_path / "results")
+    assert report.counts.measured == 2
+    rows = store.read("requests").to_pylist()
+    assert [row["scheduled_ns"] for row in rows[:12]] == [
+        index * 500_000_000 for index in range(12)
+    ]
+    assert [row["cached_tokens"] for row in rows[:12]] == [0, 0] + [512] * 10
+
+
+def test_requests_that_no_engine_takes_fail_the_point_and_are_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    text = EXPERIMENT.replace("input_tokens: 256", "input_tokens: {uniform: {min: 100, max: 9000}}")
+    store, report = simulated(
+        planned(text, load="load: {levels: {request_rate: [4]}, requests: 40}"), tmp_path
+    )
+    assert report.counts.measured == 2
+    requests = store.read("requests")
+    assert set(requests["status"].to_pylist()) == {"ok", "error"}
+    refused = {error for error in requests["error"].to_pylist() if error}
+    assert all("maximum context length" in error for error in refused)
