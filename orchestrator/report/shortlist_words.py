@@ -23,12 +23,19 @@ _SHORT_REASONS = {
 
 
 def shortlist_lines(plan: Plan, record: PredictedShortlist) -> Iterator[str]:
-    """How many deployments run, how many are left out and why; then what is on the list without a
-    prediction.
+    """How many deployments run, how many are left out and why; then those without a prediction, on
+    the list and left out.
     """
     yield f"shortlist: {among_text(record)} by {source_text(record)}{_left_out_counts(plan)}"
     if record.unpredicted:
         yield f"on the shortlist without a prediction: {listed(record.unpredicted)}"
+    not_judged = [
+        deployment.label
+        for deployment in plan.deployments
+        if deployment.left_out is not None and deployment.left_out.why == "not_predicted"
+    ]
+    if not_judged:
+        yield f"left out without a prediction, so they may be the best: {listed(not_judged)}"
     if record.references:
         names = listed(record.references)
         yield f"on the shortlist because answers are compared with theirs: {names}"
