@@ -31,11 +31,11 @@ def varied_plan(text: str = VARIED) -> Plan:
     return make_plan(parse_experiment(text))
 
 
-def commit_varied(store: Store, plan: Plan) -> None:
+def commit_varied(store: Store, plan: Plan, **given: Any) -> None:
     """Latencies grow with the load, starts of one deployment differ, and some requests fail.
 
     Some points are spoilt, some starts were failed by their engine, some levels were not measured,
-    and neither was the last deployment.
+    and neither was the last deployment. ``given``: of each row of points, what differs.
     """
     chance = random.Random(7)
     store.write_plan(plan.to_json())
@@ -49,7 +49,9 @@ def commit_varied(store: Store, plan: Plan) -> None:
             for start in range(chance.randint(1, STARTS)):
                 is_failed = chance.random() < 0.04
                 slowness = speed * (1 + point.level.value / 4) * chance.uniform(0.8, 1.3)
-                commit_repeat(store, plan, point, start, slowness, validity, is_failed, chance)
+                commit_repeat(
+                    store, plan, point, start, slowness, validity, is_failed, chance, **given
+                )
 
 
 def commit_repeat(
@@ -61,9 +63,10 @@ def commit_repeat(
     validity: str,
     is_failed: bool,
     chance: random.Random,
+    **others: Any,
 ) -> None:
     """One repeat on a start of its own. ``slowness``: multiplies latencies."""
-    given: dict[str, Any] = {"validity": validity, "emulated": True}
+    given: dict[str, Any] = {"validity": validity, "emulated": True} | others
     if is_failed:
         given |= {"status": "failed", "reason": "it died", "failure_class": "engine_crash"}
     row = deployment_row(plan.deployment(point.deployment_id), plan.name)

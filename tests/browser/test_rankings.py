@@ -46,6 +46,13 @@ def test_several_starts_failed_requests_and_missing_levels_on_two_hardwares(tmp_
     assert compared.near_levels > TRIPLES / 10
 
 
+def test_simulated_points_whose_model_has_no_known_error(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "varied")
+    commit_varied(store, varied_plan(), simulated=True, emulated=False)
+    compared = assert_judged_alike(opened_store(store.uri), stored(store), triples=100)
+    assert all(compared.ranked[per] > 3 for per in get_args(Per)), compared
+
+
 def test_points_without_a_plan_are_ranked_with_those_that_were_asked_the_same(
     tmp_path, opened_store
 ):

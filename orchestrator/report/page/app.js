@@ -590,9 +590,10 @@ const app = (() => {
 
   function openLevels() {
     const { open } = shown.result;
+    const tooLittle = group().simulated ? "the error of the model" : "chance";
     const texts = open.slice(0, MOST_NAMED).map(({ deployment, levels, near }) => {
       const reasons = levels.map(({ load, why }) => `${load} is ${why}`);
-      reasons.push(...near.map((load) => `${load} misses by no more than chance`));
+      reasons.push(...near.map((load) => `${load} misses by no more than ${tooLittle}`));
       return `${deployment.label} may hold more: ${reasons.join(", ")}`;
     });
     if (open.length > texts.length) texts.push(`${open.length - texts.length} more may hold more`);
@@ -726,7 +727,7 @@ const app = (() => {
     const lines = highlighted().map((index) => curveOf(index, metric, control));
     const hasOther = group().points.some((point) => point.control !== control);
     const title = control === "request_rate" ? "requests/s" : "requests in flight";
-    charts.curves(chart, lines, metric.title, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
+    return charts.curves(chart, lines, metric.title, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
   }
 
   /* A rate and a number of requests in flight share no axis: the curve is of one of them. */
@@ -783,7 +784,7 @@ const app = (() => {
       cells.set(`${x} ${y}`, { x, y, value: ranked.throughput.estimate, label: ranked.deployment.label });
     }
     const names = { x: heatX, y: heatY, value: unit() };
-    charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], names);
+    return charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], names);
   }
 
   function drawDistribution(chart) {

@@ -4,8 +4,9 @@ const drawing = (() => {
   const NEARLY_IN_SIGHT = "200px";
 
   class Charts {
-    /* drawings: by id of the element, a function that draws into an ECharts instance. drawn: called
-       when every chart in sight is drawn. */
+    /* drawings: by id of the element, a function that draws into an ECharts instance; it returns
+       false where the chart shows its figures already. drawn: called when every chart in sight is
+       drawn. */
     constructor(drawings, drawn) {
       this.drawings = drawings;
       this.drawn = drawn;
@@ -62,18 +63,19 @@ const drawing = (() => {
     drawNext() {
       this.isScheduled = false;
       if (this.isLooking) return;
-      const id = this.next();
-      if (id !== undefined) this.draw(id);
+      let id = this.next();
+      while (id !== undefined && !this.draw(id)) id = this.next();
       if (this.next() === undefined) this.drawn();
       else this.schedule();
     }
 
+    /* Returns whether that took a frame's time. */
     draw(id) {
       const element = document.getElementById(id);
-      if (element.clientWidth === 0) return;  // it is hidden, and drawn when it comes into sight
+      if (element.clientWidth === 0) return true;  // it is hidden, and drawn when it comes into sight
       this.stale.delete(id);
       if (!this.instances.has(id)) this.instances.set(id, echarts.init(element, null, { renderer: "canvas" }));
-      this.drawings[id](this.instances.get(id));
+      return this.drawings[id](this.instances.get(id)) !== false;
     }
   }
 
