@@ -117,6 +117,11 @@ class _Simulation:
         self._points = grouped(
             (served, point) for point in points if (served := self._served(point)) is not None
         )
+        self._failures = {
+            self._ids.get(point.head.deployment_id): point.head.reason
+            for point in points
+            if not point.used
+        }
         self._held: dict[tuple[str, float, float], dict[_Served, _Held]] = {}
 
     def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
@@ -128,7 +133,7 @@ class _Simulation:
             if served.deployment_id == deployment.id
         }
         if not points:
-            return predicted | {"not_predicted": _NOT_SIMULATED}
+            return predicted | {"not_predicted": self._reason_not_simulated(deployment)}
         error = self._error_of(deployment)
         if error is None:
             return predicted | {"not_predicted": _ERROR_UNKNOWN}
@@ -143,6 +148,10 @@ class _Simulation:
             for slo in limits_of(self._plan)
         }
         return predicted | {"levels": levels, "capacity": capacity, "error": error}
+
+    def _reason_not_simulated(self, deployment: Deployment) -> str:
+        reason = self._failures.get(deployment.id)
+        return _NOT_SIMULATED if reason is None else reason.rstrip(".")
 
     def _served(self, point: StoredPoint) -> _Served | None:
         """None where the plan does not ask for it, or where it is no valid simulation."""

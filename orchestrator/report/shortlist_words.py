@@ -66,7 +66,7 @@ def left_out_text(left_out: LeftOut, record: PredictedShortlist) -> str:
         may = "may be on the frontier"
         if left_out.slo:
             may = f"may hold as much as {left_out.leader}{_where(left_out)}"
-        return f"{may}, but {record.size} others are predicted better"
+        return f"{may}, but those on the list are predicted better"
     if not left_out.slo:
         return _OFF_THE_FRONTIER
     return (

@@ -91,6 +91,20 @@ def test_what_was_not_simulated_is_not_predicted(tmp_path: Path) -> None:
     )
 
 
+def test_why_a_deployment_was_not_simulated_is_why_it_is_not_predicted(tmp_path: Path) -> None:
+    plan = planned(levels=LEVELS)
+    first, second = plan.deployments
+    store = Store.open(str(tmp_path), plan.name)
+    store.write_plan(plan.to_json())
+    for point in plan.points_of(first.id):
+        commit(store, plan, point, simulated=True)
+    failed = {"status": "failed", "reason": "The model has no term for it.", "simulated": True}
+    for point in plan.points_of(second.id):
+        commit(store, plan, point, **failed)
+    reason = prediction(with_simulation(plan, str(tmp_path)), 1)["not_predicted"]
+    assert reason == "The model has no term for it"
+
+
 def test_workloads_match_by_content_and_deployments_by_settings(tmp_path: Path) -> None:
     uri = simulated_store(tmp_path, planned(levels=LEVELS, workload="other", duration="20s"))
     plan = planned(levels=LEVELS)
