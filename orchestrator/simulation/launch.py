@@ -14,7 +14,7 @@ from orchestrator.predict.predictor import NotPredictable
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.records import LaunchRow
-from orchestrator.simulation.models import engines_of
+from orchestrator.simulation.models import engines_of, model_digest
 from orchestrator.simulation.point import SimulatedEngines
 from orchestrator.simulation.virtual_clock import ulid_at
 from orchestrator.spec.load import counted
@@ -71,7 +71,7 @@ class SimulatedLaunch:
             self._give_up(failure)
         else:
             start_s = self._work.start_estimate_s
-            reported = json.dumps({"model_error": model.error.document()})
+            reported = json.dumps({"model": model_digest(model)})
             self._row = replace(
                 self._row, placed_s=0.0, ready_s=start_s, engine_reported_json=reported
             )

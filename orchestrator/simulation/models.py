@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cached_property
 
+from orchestrator.emulator.model import Costs
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor, StepModel
+from orchestrator.results.ids import digest
 from orchestrator.simulation.point import SimulatedEngines
 
 
@@ -26,6 +29,17 @@ class EngineModels:
         memory = deployment.predicted or {}
         configuration = Configuration(deployment.settings, deployment.hardware, memory)
         return self._predictor.step_model(configuration)
+
+
+def model_digest(model: StepModel) -> str:
+    """A hash of everything that times follow from. Models of equal hashes give equal times."""
+    rank = model.rank
+    costs: object = rank.costs
+    if not isinstance(costs, Costs):
+        costs = type(costs).__name__  # tables: their figures are those of the installed package
+    limits = asdict(rank.limits)
+    times = [rank.request_overhead_s, rank.token_interval_s, rank.jitter]
+    return digest([costs, limits, times])
 
 
 def engines_of(deployment: Deployment, model: StepModel) -> SimulatedEngines:

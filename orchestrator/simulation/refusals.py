@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.emulator.flags import with_faults
 from orchestrator.emulator.profile import Faults, load_profile
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
+from orchestrator.predict.predictor import NotPredictable
+from orchestrator.results.records import LaunchRow
+from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.simulation.contents import NameOfDraw
+from orchestrator.simulation.models import EngineModels, model_digest
+from orchestrator.spec.load import counted
 
 LOOKED_AT = 64  # requests of a workload
 
@@ -18,7 +25,18 @@ LOOKED_AT = 64  # requests of a workload
 def check(plan: Plan, store: Store) -> None:
     """Raises ProblemsError with everything that keeps a plan from being simulated into a store."""
     problems = [Problem(text, hint=hint) for text, hint in _problems(plan)]
-    if store.simulated() is False:
+    is_simulated = store.simulated()
+    changed = _changed_models(plan, store) if is_simulated else []
+    if changed:
+        problems.append(
+            Problem(
+                f"{store.uri} was simulated with other models of {counted(len(changed), 'deployment')} "
+                f"({changed[0]}): a profile, or what this program knows of engines, has changed "
+                "since",
+                hint="give another --results URI, or remove what is there",
+            )
+        )
+    if is_simulated is False:
         problems.append(
             Problem(
                 f"{store.uri} has measurements of {store.experiment!r}, and simulated results do "
@@ -28,6 +46,25 @@ def check(plan: Plan, store: Store) -> None:
         )
     if problems:
         raise ProblemsError(problems)
+
+
+def _changed_models(plan: Plan, store: Store) -> list[str]:
+    """Labels of the deployments whose simulated launches had another model than they have now."""
+    rows = rows_of(store.read_manifests("launches", store.manifests("launch")), LaunchRow)
+    before = {
+        row.deployment_id: json.loads(row.engine_reported_json or "{}").get("model") for row in rows
+    }
+    models = EngineModels(plan)
+    changed: list[str] = []
+    for deployment in plan.runnable():
+        if deployment.id not in before:
+            continue
+        now: str | None = None  # of a deployment that cannot be simulated
+        with suppress(NotPredictable):
+            now = model_digest(models.step_model(deployment))
+        if now != before[deployment.id]:
+            changed.append(deployment.label)
+    return changed
 
 
 def _problems(plan: Plan) -> Iterator[tuple[str, str]]:

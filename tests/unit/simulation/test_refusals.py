@@ -53,3 +53,16 @@ def test_simulated_and_measured_results_are_kept_apart(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has simulated results of 'x'.*another --results URI"):
         store.check_not_simulated()
     Store.open(str(tmp_path / "new"), "x").check_not_simulated()
+
+
+def test_another_model_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    fitted = "fitted: {error: {ttft_p50: 0.1, tpot_p50: 0.05}}\n"
+    plain = f"accelerator: H100-80GB\n{fitted}"
+    predictions = f"predictions: {{profile: {profile}}}"
+    profile.write_text(plain)
+    store, _ = simulated(planned(predictions=predictions), tmp_path / "results")
+    check(planned(predictions=predictions), store)
+    profile.write_text(f"{plain}constants: {{step_overhead_s: 0.01}}\n")
+    with pytest.raises(ProblemsError, match=r"other models of 2 deployments.*another --results"):
+        check(planned(predictions=predictions), Store.open(str(tmp_path / "results"), "x"))
