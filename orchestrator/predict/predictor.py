@@ -337,7 +337,7 @@ class Predictor:
         if profile.fitted.get("engine", engine) != engine:
             return None
         device = device_of(profile, hardware)
-        if not hardware.is_cpu and device != of_hardware(hardware):
+        if not hardware.is_cpu and not _are_same(device, of_hardware(hardware)):
             return None
         error = profile.fitted.get("held_out_error") or profile.fitted["error"]
         own_error = ErrorEstimate(error["ttft_p50"], error["tpot_p50"], "the profile's own fit")
@@ -396,6 +396,11 @@ class Predictor:
         ]
         capacities = [_capacity(model, rank, demand, control, slo) for slo in self._slos]
         return _LoadPrediction(figures, capacities)
+
+
+def _are_same(device: Accelerator, other: Accelerator | None) -> bool:
+    """Whether two devices compute alike, whatever they cost."""
+    return other is not None and replace(device, usd_per_hour=other.usd_per_hour) == other
 
 
 def _published_error(settings: EngineSettings, device: Accelerator, tables: bool) -> ErrorEstimate:

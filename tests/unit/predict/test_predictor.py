@@ -224,6 +224,18 @@ def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path
         planned(tmp_path / "x.yaml", **EXPERIMENT, predictions={"profile": "./no.yaml"})
 
 
+def test_a_profile_is_used_whatever_the_accelerator_costs(tmp_path: Path) -> None:
+    error = {"ttft_p50": 0.2, "tpot_p50": 0.05}
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({"accelerator": "H100-80GB", "fitted": {"error": error}})
+    )
+    priced = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 1.23}}
+    plan = predicted_plan(
+        tmp_path / "x.yaml", predictions={"profile": "./mine.yaml"}, hardware=priced
+    )
+    assert prediction_of(plan.deployments[0])["error"]["source"] == "the profile's own fit"
+
+
 def test_a_profile_that_was_fitted_on_another_engine_is_not_used(tmp_path: Path) -> None:
     error = {"ttft_p50": 0.2, "tpot_p50": 0.05}
     mine = {"accelerator": "H100-80GB", "fitted": {"engine": "sglang", "error": error}}
