@@ -20,7 +20,7 @@ from orchestrator.capacity.capacities import (
     level_of,
     tests_that_may_miss,
 )
-from orchestrator.capacity.claim import ClaimStatus
+from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.dominance import SETTLED
 from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
@@ -65,6 +65,7 @@ class Remedy(Enum):
     MORE_STARTS = auto()
     SEARCH_LONGER = auto()
     LONGER_PROBES = auto()
+    VALID_PROBES = auto()  # something spoilt those of the levels that are open
     MORE_CLIENTS = auto()
     OTHER_LIMITS = auto()
     SMALLER_PRECISION = auto()
@@ -169,7 +170,7 @@ _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
 def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
     """Searches that ended before they knew enough, those together that the same takes further."""
     by_remedy = grouped(
-        (_REMEDIES_OF_SEARCHES.get(answer.unsettled[0].claim.status), answer)
+        (_remedy_of_search(answer.unsettled[0].claim), answer)
         for answer in answers
         if answer.unsettled
     )
@@ -180,6 +181,20 @@ def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
             remedy,
             claims=tuple(DeploymentClaims(answer.label, answer.unsettled) for answer in alike),
         )
+
+
+def _remedy_of_search(claim: Claim) -> Remedy | None:
+    if claim.status == "unresolved" and _has_no_valid_probe(claim):
+        return Remedy.VALID_PROBES
+    return _REMEDIES_OF_SEARCHES.get(claim.status)
+
+
+def _has_no_valid_probe(claim: Claim) -> bool:
+    """Whether that is so of all levels between the claim and what fails."""
+    between = [
+        evidence for evidence in claim.levels if (claim.claim or 0.0) < evidence.level < claim.high
+    ]
+    return bool(between) and all(evidence.blocked for evidence in between)
 
 
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:

@@ -69,7 +69,7 @@ would change a request are refused. A trace also has "timestamp". It is also the
 \b
 Latencies count from when a request was due, even if it was sent late. Failed requests are counted.
 Exit status: 0 all requests ok and all levels valid; 3 some failed, a level has no valid measurement, or
---find-capacity could confirm none; 2 bad input, 1 internal error, 130 interrupted.
+--find-capacity could neither confirm nor estimate one; 2 bad input, 1 internal error, 130 interrupted.
 """
 
 

@@ -226,6 +226,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
     Remedy.LONGER_PROBES: "a longer duration",
+    Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",
     Remedy.OTHER_LIMITS: "other limits",
 }

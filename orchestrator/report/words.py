@@ -389,6 +389,9 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.LONGER: "measure {levels} longer",
     Remedy.SEARCH_LONGER: "search {deployments} on, with more budget",
     Remedy.LONGER_PROBES: "search {deployments} on, with longer probes (duration)",
+    Remedy.VALID_PROBES: (
+        "run the experiment again with --again, without what spoilt the probes of {deployments}"
+    ),
     Remedy.MORE_CLIENTS: "search {deployments} on, with more clients",
     Remedy.OTHER_LIMITS: "other limits: {deployments} hold these at no load",
     Remedy.SMALLER_PRECISION: "search {to_remedy} on, with a smaller precision",

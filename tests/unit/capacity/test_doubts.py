@@ -26,6 +26,7 @@ from orchestrator.capacity.doubts import (
 )
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level
+from tests.unit.capacity.builders import at, blocked
 
 LEVEL = Level(control="request_rate", value=8)
 
@@ -116,6 +117,17 @@ def test_why_a_search_ended_says_what_takes_it_further(status: str, remedy: Reme
     (doubt,) = unsettled_doubts([answer("a", unsettled=unsettled)], None)
     assert doubt.kind is DoubtKind.NOT_SETTLED
     assert doubt.remedy is remedy
+
+
+def test_a_search_whose_open_levels_have_no_valid_probe_needs_valid_ones() -> None:
+    for levels, remedy in (
+        ((blocked(10.0, client_bound=False),), Remedy.VALID_PROBES),
+        ((blocked(10.0, client_bound=False), at(11.0)), Remedy.LONGER_PROBES),
+    ):
+        unresolved = Claim(None, 0.0, 16.0, "unresolved", levels)
+        unsettled = (SearchedClaim("request_rate", unresolved),)
+        (doubt,) = unsettled_doubts([answer("a", unsettled=unsettled)], None)
+        assert doubt.remedy is remedy
 
 
 def test_searches_that_the_same_takes_further_are_one_doubt() -> None:
