@@ -2,7 +2,8 @@
 look.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.metrics import BACKLOG
@@ -12,7 +13,7 @@ from orchestrator.report.text import Cell, Column, FilledColumn, figure
 from orchestrator.spec.load import load_text
 
 _NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}
-_SHORT_NAMES = {"tpot_ms": "TPOT", "output_throughput": "tokens/s"}
+_SHORT_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "tokens/s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,11 @@ def _cell(prediction: PredictionComparison | None, figure_name: str) -> Cell:
     return Cell("-" if ratio is None else f"{ratio:.2f}", style)
 
 
-def predicted_vs_measured_notes(documents: Iterable[PointDocument]) -> Iterator[str]:
-    """A sentence for each deployment that is worse than its prediction's known error explains: its
-    worst figure.
+def predicted_vs_measured_notes(documents: Sequence[PointDocument]) -> Iterator[str]:
+    """How near a simulation came; then a sentence for each deployment that is worse than its
+    prediction's known error explains: its worst figure.
     """
+    yield from _measured_over_simulated(documents)
     worst_by_label: dict[str, _WorseFigure] = {}
     for document in documents:
         for figure_of_point in _worse_figures(document):
@@ -85,6 +87,26 @@ def predicted_vs_measured_notes(documents: Iterable[PointDocument]) -> Iterator[
                 worst_by_label[document.label] = figure_of_point
     for label, worst in worst_by_label.items():
         yield f"look at {label}: {worst.text}"
+
+
+def _measured_over_simulated(documents: Sequence[PointDocument]) -> Iterator[str]:
+    """``measured over simulated (median of 6): tokens/s 1.00, TTFT 1.01, TPOT 1.00``; the number is
+    that of the points.
+    """
+    comparisons = [
+        document.prediction
+        for document in documents
+        if document.prediction is not None and document.point.deployment.prediction.simulated
+    ]
+    if not comparisons:
+        return
+    medians: list[str] = []
+    for name in ("output_throughput", "ttft_ms", "tpot_ms"):
+        of_points = [each.ratio[name] for each in comparisons]
+        ratios = [ratio for ratio in of_points if ratio is not None]
+        if ratios:
+            medians.append(f"{_SHORT_NAMES[name]} {statistics.median(ratios):.2f}")
+    yield f"measured over simulated (median of {len(comparisons)}): {', '.join(medians)}"
 
 
 def _worse_figures(document: PointDocument) -> Iterator[_WorseFigure]:

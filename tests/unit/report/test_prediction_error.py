@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,3 +102,14 @@ def test_of_one_deployment_the_worst_figure_is_named() -> None:
     bad, worse = a_point(tpot=12.0), a_point(tpot=36.0)
     (line,) = predicted_vs_measured_notes(documents([bad, worse]))
     assert "TPOT is 4.00 times" in line
+
+
+def test_how_near_a_simulation_came_is_one_line() -> None:
+    point, other = a_point(), a_point(level=1, ttft=10.0, tpot=6.0, rate=100.0)
+    for each in (point, other):
+        prediction = replace(each.deployment.prediction, simulated=True)
+        each.deployment = SimpleNamespace(prediction=prediction, label="tp=2")
+    line, *_ = predicted_vs_measured_notes(documents([point, other]))
+    assert line.startswith("measured over simulated (median of 2): tokens/s ")
+    assert ", TTFT " in line
+    assert ", TPOT " in line
