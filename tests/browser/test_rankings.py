@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.selection import answers, experiments, limits
 from orchestrator.report.words import ranked_load_text, ranked_mark
@@ -176,3 +177,32 @@ def test_runs_of_load_are_ranked_together_as_best_ranks_them(tmp_path, opened_st
         page.evaluate("dispatchEvent(new Event('beforeprint'))")  # which draws every chart
         ends.append(page.evaluate(TIMELINE_END))
     assert ends == [pytest.approx(10.04, abs=0.01), pytest.approx(10.08, abs=0.01)]  # each its own
+
+
+def test_limits_that_the_page_cannot_move_are_judged_under_those_of_the_file(
+    tmp_path, opened_store
+):
+    store = Store.open(str(tmp_path / "results"), "varied")
+    slo = parse_slo("ttft_p90<=120ms,e2e<=2s,attainment>=0.9")
+    commit_varied(store, varied_plan().model_copy(update={"slos": (slo,)}))
+    experiment = stored(store)
+    comparisons = experiment.comparisons(experiment.points(slo), slo)
+    page = opened_store(store.uri)
+    compared = 0
+    for group in range(2):
+        page.locator("#tabs [role=tab]").nth(group).click()
+        ranking = comparison_of(page, group, comparisons).ranking
+        rows = page.evaluate(
+            """app.shown.result.ranking.map(({ deployment, load, throughput, judged: { attainment } }) => [
+              deployment.label, load, throughput.estimate, attainment.estimate, attainment.lower])"""
+        )
+        for row, ranked in zip(rows, ranking, strict=True):
+            assert row[:2] == [ranked.label, ranked_load_text(ranked)]
+            figures = [
+                ranked.throughput.estimate,
+                ranked.attainment.estimate,
+                ranked.attainment.lower,
+            ]
+            assert row[2:] == pytest.approx(figures, rel=1e-9)
+        compared += len(rows)
+    assert compared > 1

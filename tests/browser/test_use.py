@@ -351,6 +351,9 @@ def test_limits_that_the_page_cannot_judge_are_said_at_once(tmp_path, opened_sto
     plan = planned().model_copy(update={"slos": (parse_slo("ttft_p95<=1s"),)})
     run(store, plan)
     page = opened_store(store.uri)
+    assert "do not judge the limits on ttft_p95" in page.inner_text("#caution")
+    page.locator("#limit-ttft").focus()
+    page.keyboard.press("Home")
     assert "the limits on ttft_p95 are not judged here" in page.inner_text("#caution")
 
 

@@ -461,7 +461,8 @@ const app = (() => {
   }
 
   /* The points of the group in sight, the ranking of all groups that are ranked with it, and the
-     deployments that may hold more. What the file asks of a search is answered by its claims. */
+     deployments that may hold more. Under the limits of the file what the page cannot judge is
+     ranked as Python did. */
   function judgedNow() {
     const { attainment, per, slo } = shown.choices;
     const limits = limitsInStops();
@@ -471,9 +472,10 @@ const app = (() => {
       return judgeOf(index).judge({ limits, target: attainment, per, price, slo });
     });
     let ranking = judge.rankedTogether(results);
-    if (group().searched && isAsked()) {
-      const claimed = rankedGroups.flatMap((index, place) => judgeOf(index).claimed(slo, results[place].judged));
-      ranking = claimed.sort((first, second) => first.place - second.place);
+    const isRankedByPython = group().searched || (chosenSlo()?.fixed ?? []).length > 0;
+    if (isRankedByPython && isAsked()) {
+      const ranked = rankedGroups.flatMap((index, place) => judgeOf(index).rankedByPython(slo, results[place].judged));
+      ranking = ranked.sort((first, second) => first.place - second.place);
     }
     return { judged: results[0].judged, ranking, open: results.flatMap((result) => result.open) };
   }
@@ -546,12 +548,18 @@ const app = (() => {
   function lastingCautions() {
     const texts = [];
     const unjudged = chosenSlo()?.fixed ?? [];
-    if (unjudged.length > 0) texts.push(`the limits on ${unjudged.join(", ")} are not judged here: see the answer above`);
+    if (unjudged.length > 0) texts.push(unjudgedText(unjudged.join(", ")));
     if (!group().searched) return texts;
     texts.push(isAsked()
       ? "the ranking is that of the search's claims; once a limit moves it is judged again from its probes"
       : "the ranking is judged again from probes of a search: the highest that held, not a claim");
     return texts;
+  }
+
+  function unjudgedText(names) {
+    return isAsked()
+      ? `the ranking is that of the answer above; charts, and the ranking once a limit moves, do not judge the limits on ${names}`
+      : `the limits on ${names} are not judged here: see the answer above`;
   }
 
   /* Why the winner may not be the best. */

@@ -420,17 +420,17 @@ const judge = (() => {
       return { judged, ranking, open };
     }
 
-    /* The deployments of a searched workload as Python ranked them under one SLO of the file, by
-       claims and estimates. judged: all points under its limits. */
-    claimed(slo, judged) {
+    /* The deployments as Python ranked them under one SLO of the file: by claims and estimates of
+       searches, or by limits that are not judged here. judged: all points under its limits. */
+    rankedByPython(slo, judged) {
       const ofPoints = new Map(judged.map((each) => [each.point.point_id, each]));
-      const claims = this.group.slos[slo]?.claims ?? [];
-      return claims.map((claim) => ({
-        ...claim,
+      const ranking = this.group.slos[slo]?.ranking ?? [];
+      return ranking.map((ranked) => ({
+        ...ranked,
         group: this.group,
-        deployment: this.group.deployments[claim.deployment],
-        index: claim.deployment,
-        judged: ofPoints.get(claim.point_id),
+        deployment: this.group.deployments[ranked.deployment],
+        index: ranked.deployment,
+        judged: { ...ofPoints.get(ranked.point_id), attainment: ranked.attainment },
       }));
     }
 

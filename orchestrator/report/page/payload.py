@@ -108,8 +108,9 @@ class PageDeployment:
 
 
 @dataclass(frozen=True, slots=True)
-class PageClaim:
-    """A deployment as ``best`` ranks it by the claim, or the estimate, of its search.
+class PageRanked:
+    """A deployment as ``best`` ranks it where the page cannot: by the claim or the estimate of its
+    search, or by limits that the page does not judge.
 
     ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``: of the
     probe that its figures come from. ``load``: the one that is claimed, with what stands beside it
@@ -122,6 +123,7 @@ class PageClaim:
     load: str
     mark: str
     throughput: Interval
+    attainment: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class PageLimits:
 
     ``stops``: by latency, the number of the stop. ``fixed``: its limits that the page cannot judge.
     ``disagreeing``: numbers of the deployments whose outputs differ too much from the reference's to
-    be ranked. ``claims``: the ranking of a searched workload under exactly these limits.
+    be ranked. ``ranking``: of a searched workload, or where limits are
+    ``fixed``, the ranking under exactly these limits.
     """
 
     name: str
@@ -139,7 +142,7 @@ class PageLimits:
     stops: dict[str, int]
     fixed: list[str]
     disagreeing: list[int]
-    claims: list[PageClaim]
+    ranking: list[PageRanked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,23 +490,28 @@ def _limits(
         stops=stops,
         fixed=fixed,
         disagreeing=disagreeing,
-        claims=[] if ranking is None else list(_claims(ranking, deployments)),
+        ranking=list(_ranked(ranking, deployments, bool(fixed))) if ranking else [],
     )
 
 
-def _claims(ranking: Comparison, deployments: Mapping[str, StoredPoint]) -> Iterator[PageClaim]:
-    """The deployments of a group that a ranking has by the claims of their searches."""
+def _ranked(
+    ranking: Comparison, deployments: Mapping[str, StoredPoint], has_fixed: bool
+) -> Iterator[PageRanked]:
+    """The deployments of a group that a ranking has by what the page cannot judge. ``has_fixed``: it
+    has limits that the page cannot move.
+    """
     numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
     for place, ranked in enumerate(ranking.ranking):
         number = numbers.get(ranked.point.head.deployment_id)
-        if ranked.capacity is not None and number is not None:
-            yield PageClaim(
+        if number is not None and (has_fixed or ranked.capacity is not None):
+            yield PageRanked(
                 place=place,
                 deployment=number,
                 point_id=ranked.point.head.point_id,
                 load=ranked_load_text(ranked),
                 mark=ranked_mark(ranked),
                 throughput=ranked.throughput,
+                attainment=ranked.attainment,
             )
 
 
