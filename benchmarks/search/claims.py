@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks.search.servers import SERVERS, TARGET, Run, Server
 from orchestrator.analysis.steady import RequestSpans, steady_from
 from orchestrator.capacity.choose_level import (
-    expected_requests,
     level_to_confirm,
     level_to_explore,
+    probe_size,
 )
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import PRECISION
@@ -73,9 +73,11 @@ def probe(
     spent: Spent,
     tier: Tier,
     cap_s: float,
+    left_s: float = math.inf,
 ) -> ProbeOutcome:
     """One probe as a sweep runs it, and what is stored of it."""
-    test = Probe([[TARGET]], [tier.before(level)], expected_requests(tier.state, level))
+    before = [tier.before(level, left_s=left_s)]
+    test = Probe([[TARGET]], before, probe_size(tier.state, level, left_s))
     run = server.probe(level, cap_s, rng)
     by_end = np.argsort(run.done, kind="stable")
     ends = run.done[by_end]
@@ -113,7 +115,8 @@ def stored(
         shows = "diverged"
     elif verdict == "fails":
         shows = "misses"
-    return ProbeOutcome(level, (met[was_due & (run.due >= begin)],), shows, whole)
+    kept = was_due & (run.due >= begin)
+    return ProbeOutcome(level, (met[kept],), shows, whole, seconds=end - begin)
 
 
 def search(
@@ -131,7 +134,7 @@ def search(
         level = level_to_explore(tier.state, guess, left_s=left_s) or level_to_confirm(tier.state)
         if level is None:
             break
-        tier.tell(probe(server, level, rng, spent, tier, min(CAP_S, left_s)))
+        tier.tell(probe(server, level, rng, spent, tier, min(CAP_S, left_s), left_s))
     spent.status = tier.claim.status
     spent.high = tier.claim.high
     return tier.claim

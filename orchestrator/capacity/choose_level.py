@@ -11,14 +11,21 @@ had ended (docs/search.md).
    takes: first levels well below the expected capacity, which are proved quickly, then levels
    nearer to it.
 3. A level that was shown to hold is probed again, with fresh seeds, until it is confirmed.
+
+Where only so much time is left, what comes first is an estimate (``capacity/estimate.py``): a level
+a little below it, which is safe, then the levels that tell most of it. A level is proved where that
+takes a small part of what is left, and any that can be proved in time once the estimate is precise.
 """
 
 import math
 from dataclasses import dataclass
 
 from orchestrator.capacity.attainment_fit import AttainmentFit
+from orchestrator.capacity.belief import belief_of
+from orchestrator.capacity.design_effect import PRIOR_EFFECT
+from orchestrator.capacity.estimate import Estimate, estimate_of
 from orchestrator.capacity.levels import HIGHEST, LOWEST, SAME, STEPS, LevelEvidence, SearchState
-from orchestrator.capacity.sequential_test import FEWEST, PATIENT
+from orchestrator.capacity.sequential_test import FAR_BELOW, FEWEST, PATIENT, ProbeSize
 
 # Where nothing is predicted. Rather too high than too low: a level that is too high shows it in
 # seconds, one that is too low takes as long as a hundred requests.
@@ -37,6 +44,16 @@ RAISE = 3.0
 MOST_REPEATS = 8
 MOST_REQUESTS = 130_000.0  # that a verdict on a level may be expected to take
 MOST_SCREENING = 3  # probes of a level that only say whether to go up or down
+# Where the time is limited: the part of what is left that a proof and its confirmation may take
+# while the estimate is not precise
+PROOF_SHARE = 0.35
+PRECISE = 0.08  # half of the interval, over the estimate
+# times the estimate: the level that should be safe, and between which levels one that met the
+# target will do for it
+SAFE_AT, SAFE_FROM, SAFE_TO = 0.9, 0.86, 0.94
+PROBES_LEFT = 5  # near the estimate: a probe takes this part of the time left, where that is enough
+MOST_INDEPENDENT = 100.0
+INDEPENDENT = 60.0  # requests that one of them is taken to have
 
 
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
@@ -68,18 +85,57 @@ def level_to_explore(
     for evidence in state.levels:
         if not (evidence.requests or evidence.verdict or evidence.blocked):
             return evidence.level  # none of its probes was valid
-    if state.is_screening:
+    budget = _budget(state, left_s)
+    if state.is_screening and budget is None:
+        if math.isfinite(left_s) and _misses_by_far(state.levels[0], state.target):
+            return _step_out(state, upward=False)
         return _further_out(state)
     if state.is_precise(state.low if confirms_last else state.confirmed_level):
         return None
-    if state.whole_numbers:
-        left_s = math.inf
-    best = _inside(state, confirms_last, left_s)
+    best = _inside(state, confirms_last, budget)
+    if budget is not None:
+        level = _to_be_safe(state, budget.estimate)
+        if level is None and best is None:
+            level = _most_telling(state, budget.estimate)
+        if level is not None:
+            return level
     if best is not None:
         return None if state.is_shown_to_hold(best) else best
     if state.low or (not confirms_last and _unconfirmed(state, 1) is not None):
         return None
     return _further_out(state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What is left of a search whose time is limited. ``requests``: at the estimate."""
+
+    estimate: Estimate
+    requests: float
+
+    @property
+    def for_a_proof(self) -> float:
+        """Requests that a proof and its confirmation may take."""
+        is_precise = self.estimate.half_width <= PRECISE
+        return self.requests if is_precise else PROOF_SHARE * self.requests
+
+
+def _budget(state: SearchState, left_s: float) -> _Budget | None:
+    """None: time is not limited, it is not known how many requests there are in it, or nothing can
+    be estimated yet.
+    """
+    if math.isinf(left_s):
+        return None
+    estimate = estimate_of(state.levels, state.target)
+    if estimate is None:
+        return None
+    rate = state.requests_per_s(estimate.level)
+    return None if rate is None else _Budget(estimate, rate * left_s)
+
+
+def is_screening(state: SearchState, left_s: float) -> bool:
+    """Whether a probe only has to tell whether to go up or down."""
+    return state.is_screening and _budget(state, left_s) is None
 
 
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
@@ -115,15 +171,24 @@ def level_among_rivals(
     return None if at_leader >= state.ceiling else at_leader
 
 
-def expected_requests(state: SearchState, level: float) -> float:
+def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> ProbeSize:
     """Requests that a probe of the level should take: enough for a verdict or, where that is out of
-    reach, enough to know the share of requests that meet the limits.
+    reach or would not be in time, enough to know the share of requests that meet the limits.
     """
-    if state.is_screening:
-        return SCREENING
+    if is_screening(state, left_s):
+        return ProbeSize(SCREENING)
     fit = AttainmentFit(state.levels, state.target)
     requests = affordable_requests(fit, level)
-    return PATIENT * FEWEST * fit.effect if requests is None else requests
+    budget = _budget(state, left_s)
+    if budget is None:
+        return ProbeSize(PATIENT * FEWEST * fit.effect if requests is None else requests)
+    if requests is not None and requests <= budget.for_a_proof:
+        return ProbeSize(requests)
+    effect = max(fit.effect, PRIOR_EFFECT)
+    planned = min(max(budget.requests / PROBES_LEFT, FEWEST * effect), MOST_INDEPENDENT * effect)
+    if budget.requests < 2 * planned:  # not enough for two
+        return ProbeSize()
+    return ProbeSize(most=planned)
 
 
 def affordable_requests(fit: AttainmentFit, level: float) -> float | None:
@@ -175,6 +240,12 @@ def _further_out(state: SearchState) -> float | None:
     return None if upward else _undecided(state)
 
 
+def _misses_by_far(evidence: LevelEvidence, target: float) -> bool:
+    """Whether requests of a level miss so often that a much lower one comes next."""
+    has_enough = evidence.requests >= FEWEST
+    return has_enough and (evidence.share or 0.0) < FAR_BELOW * target and not evidence.verdict
+
+
 def _step_out(state: SearchState, upward: bool) -> float:
     """Twice the highest level that was probed, or half the lowest."""
     if upward:
@@ -203,38 +274,59 @@ def _undecided(state: SearchState) -> float | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Worth:
-    """What a verdict on a level is worth, to be compared. ``in_time``: it is expected within the
-    seconds that are left; without this rule 15 of 48 searches of 20 minutes had no claim, with it 6.
-    ``narrowing``: how much it narrows the bracket, in logarithms of load, over the square root of
-    the requests that it takes.
-    """
-
-    in_time: bool
-    narrowing: float
-
-
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A level whose verdict is affordable."""
+    """A level whose verdict is affordable. ``worth``: how much the verdict narrows the bracket, in
+    logarithms of load, over the square root of the requests that it takes.
+    """
 
     level: float
-    worth: _Worth
+    worth: float
 
 
-def _inside(state: SearchState, confirms_last: bool, left_s: float) -> float | None:
+def _to_be_safe(state: SearchState, estimate: Estimate) -> float | None:
+    """A level a little below the estimate; None: one that met the target was probed there."""
+    for evidence in state.levels:
+        part = evidence.level / estimate.level
+        if SAFE_FROM <= part <= SAFE_TO and (evidence.share or 0.0) >= state.target:
+            return None
+    level = state.on_grid(SAFE_AT * estimate.level)
+    probed = state.at(level)
+    return None if probed is not None and probed.verdict else level
+
+
+def _most_telling(state: SearchState, estimate: Estimate) -> float | None:
+    """The level without a verdict, within the interval of the estimate, that is expected to tell
+    most of it; None: there is none.
+    """
+    belief = belief_of(state.levels, state.target)
+    assert belief is not None
+    levels: list[float] = []
+    for level in _levels_between(state, estimate.lower / SAME, estimate.upper * SAME):
+        evidence = state.at(level)
+        is_open = evidence is None or (evidence.verdict is None and not evidence.blocked)
+        if is_open and level < state.ceiling:
+            levels.append(level)
+    return max(levels, key=lambda level: belief.information(level, INDEPENDENT), default=None)
+
+
+def _inside(state: SearchState, confirms_last: bool, budget: _Budget | None) -> float | None:
     """The level, between what is held and what fails, whose verdict is worth most; None: no verdict
     is affordable.
 
-    Until there is a claim, one far below the expected capacity counts for nothing.
+    Until there is a claim, one far below the expected capacity counts for nothing. Where the time
+    is limited, only a verdict counts that is expected in time, and that a level fails only where
+    this ends the search.
     """
     fit = AttainmentFit(state.levels, state.target)
     held = state.low if confirms_last else state.confirmed_level
     if not held:
         held = fit.level_of(state.target) / WORTHLESS
+    ceiling = state.ceiling
+    if budget is not None:
+        ceiling = min(ceiling, max(budget.estimate.upper, held * (1 + 2 * state.precision)))
     candidates: list[_Candidate] = []
-    for level in _levels_between(state, held, state.ceiling):
+    for level in _levels_between(state, held, ceiling):
         evidence = state.at(level)
         is_shown = state.is_shown_to_hold(level)
         if level < state.low or (is_shown and confirms_last):
@@ -247,20 +339,17 @@ def _inside(state: SearchState, confirms_last: bool, left_s: float) -> float | N
         if is_shown or fit.share(level) > state.target:
             gain = RAISE * math.log(level / held)
             proofs = 1 if is_shown or confirms_last else 2  # it is shown, then confirmed
-        else:
-            gain = math.log(state.ceiling / level)
+        elif budget is None or level <= (1 + state.precision) * state.confirmed_level:
+            gain = math.log(ceiling / level)
             proofs = 1
-        candidates.append(_Candidate(level, _worth(gain, proofs * requests, left_s * level)))
-    if not candidates:
-        return None
-    return max(candidates, key=lambda candidate: candidate.worth).level
-
-
-def _worth(gain: float, requests: float, requests_left: float) -> _Worth:
-    """The gain is divided by the square root of the load: to decide a level at half the distance
-    from the capacity takes four times the load.
-    """
-    return _Worth(requests <= requests_left, gain / math.sqrt(requests))
+        else:
+            continue
+        if budget is not None and proofs * requests > budget.for_a_proof:
+            continue
+        # to decide a level at half the distance from the capacity takes four times the load
+        candidates.append(_Candidate(level, gain / math.sqrt(proofs * requests)))
+    best = max(candidates, key=lambda candidate: candidate.worth, default=None)
+    return None if best is None else best.level
 
 
 def _levels_between(state: SearchState, low: float, high: float) -> list[float]:

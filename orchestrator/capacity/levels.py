@@ -16,6 +16,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from orchestrator.base.arrays import Bools
 from orchestrator.base.text import grouped
 from orchestrator.capacity.design_effect import MissRuns, miss_runs, usual_effect
 from orchestrator.capacity.probe_outcome import EVIDENCE, ProbeOutcome
@@ -42,7 +45,20 @@ PRECISION = 0.05
 # Times the target. A level with a smaller share has collapsed: no level near it holds. Where it
 # lies just above the claim, the claim's status is "cliff".
 COLLAPSED = 0.5
+# Parts of a probe, between which the share of misses varies, and requests in one. Longer than runs
+# of misses, which a queue has for some hundred requests.
+PARTS, LEAST_PART = 4, 100
 MOST_INVALID = 2  # a level is given up after so many invalid probes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive requests of a probe: how many, and the share of them that missed, of the test
+    that is worst off, scaled to the target of the first test.
+    """
+
+    requests: int
+    missed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +73,8 @@ class LevelEvidence:
     last start of the engine that was probed. ``blocked``: it cannot be measured, because clients
     are too slow (``client_bound``) or because of what made its probes invalid. ``collapsed``: not
     even half of the target was met. ``usual_effect``: the design effect that was learned.
-    ``pointless``: the verdict on one of its probes that no other load changes.
+    ``pointless``: the verdict on one of its probes that no other load changes. ``parts``: of all
+    its probes that count in ``share``. ``seconds``: in which the requests of those were due.
     """
 
     level: float
@@ -75,6 +92,8 @@ class LevelEvidence:
     proof: int = 0
     start: int = 0
     pointless: Validity | None = None
+    parts: tuple[Part, ...] = ()
+    seconds: float = 0.0
 
     def log_evidence(self, holds: bool) -> float:
         """Logarithm of the evidence so far that the level holds, or that it fails; 0 where there
@@ -171,6 +190,18 @@ class SearchState:
     def at(self, level: float) -> LevelEvidence | None:
         """What is known of a level; None: it was not probed."""
         return next((evidence for evidence in self.levels if evidence.level == level), None)
+
+    def requests_per_s(self, level: float) -> float | None:
+        """Requests that a probe of the level sends in a second; None: that is not known. Of levels
+        in requests in flight it is that of the nearest level probed.
+        """
+        if not self.whole_numbers:
+            return level
+        timed = [evidence for evidence in self.levels if evidence.requests and evidence.seconds]
+        if not timed:
+            return None
+        nearest = min(timed, key=lambda evidence: abs(math.log(evidence.level / level)))
+        return nearest.requests / nearest.seconds
 
     def is_shown_to_hold(self, level: float) -> bool:
         """Whether probes showed that the level holds, confirmed or not."""
@@ -363,6 +394,8 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
         pointless=next(
             (Validity(probe.validity) for probe in probes if probe.shows == "pointless"), None
         ),
+        parts=met.parts,
+        seconds=met.seconds,
     )
 
 
@@ -402,11 +435,14 @@ def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:
 @dataclass(frozen=True, slots=True)
 class _MetShare:
     """Of ``requests`` the share that met the test that is worst off, scaled to the target of the
-    first test; None without requests.
+    first test; None without requests. ``parts``: of the probes. ``seconds``: in which the requests
+    were due.
     """
 
     requests: int
     share: float | None
+    parts: tuple[Part, ...] = ()
+    seconds: float = 0.0
 
 
 def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _MetShare:
@@ -415,13 +451,33 @@ def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _M
     requests = sum(len(probe.met[0]) for probe in with_figures)
     if not requests:
         return _MetShare(0, None)
-    misses_over_allowed = 0.0
+    scaled_by_test: list[float] = []  # misses, as many as they would be of the first test
     for test in tests:
-        met = sum(int(probe.met[test.column].sum()) for probe in with_figures)
-        allowed = max(1 - test.target, 1e-9)
-        misses_over_allowed = max(misses_over_allowed, (requests - met) / allowed)
-    scaled_misses = (1 - tests[0].target) * misses_over_allowed
-    return _MetShare(requests, max(1 - scaled_misses / requests, 0.0))
+        missed = requests - sum(int(probe.met[test.column].sum()) for probe in with_figures)
+        scaled_by_test.append(missed * _scale(test, tests[0]))
+    scaled = max(scaled_by_test)
+    worst = tests[scaled_by_test.index(scaled)]
+    parts: list[Part] = []
+    for probe in with_figures:
+        parts += _parts(probe.met[worst.column], _scale(worst, tests[0]))
+    share = max(1 - scaled / requests, 0.0)
+    seconds = sum(probe.seconds for probe in with_figures)
+    return _MetShare(requests, share, tuple(parts), seconds)
+
+
+def _scale(test: _TierTest, first: _TierTest) -> float:
+    """How many misses of the first test one miss of ``test`` is."""
+    return (1 - first.target) / max(1 - test.target, 1e-9)
+
+
+def _parts(met: Bools, scale: float) -> list[Part]:
+    """A probe in equal parts: PARTS of them, or fewer where they would be too short."""
+    count = min(PARTS, max(len(met) // LEAST_PART, 1))
+    parts: list[Part] = []
+    for flags in np.array_split(met, count):
+        if len(flags):
+            parts.append(Part(len(flags), min(scale * float(1 - flags.mean()), 1.0)))
+    return parts
 
 
 def _could_hold(evidence: LevelEvidence, target: float) -> bool:

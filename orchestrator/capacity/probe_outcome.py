@@ -42,7 +42,7 @@ class ProbeOutcome:
     ``met``: for each test of the tier, whether each request met it, in order of when requests were
     due. ``whole``: the probe ran its time, so more evidence on its level takes another probe.
     ``start``: number of the engine start that it ran on, from 0. ``validity``: the verdict on the
-    probe.
+    probe. ``seconds``: in which its requests were due; 0: not known.
     """
 
     level: float
@@ -51,6 +51,7 @@ class ProbeOutcome:
     whole: bool = True
     start: int = 0
     validity: str = Validity.VALID
+    seconds: float = 0.0
 
 
 def outcome_of_attempt(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> ProbeOutcome:
@@ -86,6 +87,7 @@ def outcome_of_point(
         whole=point.ended_early is None,
         start=point.start if starts > 1 else 0,
         validity=point.validity,
+        seconds=(point.window_end_ns - point.window_start_ns) / 1e9,
     )
 
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.choose_level import (
-    expected_requests,
+    is_screening,
     level_among_rivals,
     level_to_confirm,
     level_to_explore,
+    probe_size,
 )
 from orchestrator.capacity.claim import Claim, claim_of
 from orchestrator.capacity.dominance import among_rivals, is_dominated
@@ -34,7 +35,7 @@ from orchestrator.capacity.levels import (
 )
 from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt
-from orchestrator.capacity.sequential_test import EarlierProbes
+from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
 from orchestrator.capacity.strategy import Question
 from orchestrator.results.records import Committed
 from orchestrator.spec.load import Level, Slo
@@ -219,17 +220,18 @@ class Capacity:
         level = self.ask()
         if level is None:
             return ()
-        return tuple(tier.before(level.value, self.start) for tier in self._tiers)
+        return tuple(tier.before(level.value, self.start, self._left_s) for tier in self._tiers)
 
     @property
-    def expected(self) -> float:
+    def size(self) -> ProbeSize:
         """Requests that the next probe should take, for the tier that needs most
         (``capacity/sequential_test.py: Probe``).
         """
         level = self.ask()
         if level is None:
-            return math.inf
-        return max(expected_requests(tier.state, level.value) for tier in self._tiers)
+            return ProbeSize()
+        sizes = [probe_size(tier.state, level.value, self._left_s) for tier in self._tiers]
+        return ProbeSize(max(size.expected for size in sizes), max(size.most for size in sizes))
 
     @property
     def start(self) -> int:
@@ -328,13 +330,15 @@ class Tier:
         """The bracket's upper bound divided by its lower: the wider, the less is known."""
         return self.claim.high / max(self.claim.low, LOWEST)
 
-    def before(self, level: float, start: int = 0) -> tuple[EarlierProbes, ...]:
+    def before(
+        self, level: float, start: int = 0, left_s: float = math.inf
+    ) -> tuple[EarlierProbes, ...]:
         """What the next probe of a level begins with, for each test.
 
         While the search only needs to know whether to go up or down, the first probe of a level is
         quick: without that, searches took 17 % more load.
         """
         evidence = self.state.at(level)
-        if evidence is None and self.state.is_screening:
+        if evidence is None and is_screening(self.state, left_s):
             return (EarlierProbes(quick=True),) * len(self._targets)
         return earlier_probes(self._probes, level, evidence, self._targets, start)

@@ -123,6 +123,19 @@ class EarlierProbes:
         return evidence_from(runs, target, usual_effect(seen, target))
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeSize:
+    """Requests of a probe. ``expected``: to its verdict. ``most``: after which it ends without
+    one.
+    """
+
+    expected: float = np.inf
+    most: float = np.inf
+
+
+ANY_SIZE = ProbeSize()
+
+
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
     """How many requests are expected to show on which side of the target this share of them lies:
     the evidence that is needed over what one request brings (the Kullback-Leibler divergence of
@@ -252,17 +265,17 @@ class Probe:
     ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier
     after tier. Instants are seconds since the probe's start, in any order. With several tests each
     has its share of ``alpha``. ``before``: of each tier's tests; empty: nothing is known.
-    ``expected``: requests that it should take to a verdict.
+    ``size``: how long it should take.
     """
 
     def __init__(
         self,
         tiers: Sequence[Sequence[float]],
         before: Sequence[Sequence[EarlierProbes]] = (),
-        expected: float = np.inf,
+        size: ProbeSize = ANY_SIZE,
     ) -> None:
         self._tiers = tiers
-        self._expected = expected
+        self._size = size
         self._targets = [float(target) for tier in tiers for target in tier]
         self._before = [of_test for tier in before for of_test in tier]
         if not self._before:
@@ -271,7 +284,8 @@ class Probe:
         self._ended: list[_EndedRequests] = []
         # a tier keeps its first verdict, but fails as soon as the probe diverges
         self.verdicts: tuple[LevelVerdict | None, ...] = (None,) * len(tiers)
-        # at the last look: to a verdict it would take far more requests than expected
+        # at the last look: to a verdict it would take far more requests than expected, or more than
+        # it may have
         self.takes_longer = False
         self.diverging = False  # at the last look: requests come in faster than they are answered
 
@@ -358,11 +372,13 @@ class Probe:
         more for its load; not before the probe saw enough itself to say that. Without this, searches
         took 10 % more load.
         """
+        if requests >= self._size.most:
+            return True
         independent = min((look.independent for look in looks), default=np.inf)
-        if independent < FEWEST or requests <= self._expected / PATIENT:
+        if independent < FEWEST or requests <= self._size.expected / PATIENT:
             return False
         needed = max((look.needed for look in looks), default=0.0)
-        return bool(max(needed, requests) > FAR_MORE * self._expected)
+        return bool(max(needed, requests) > FAR_MORE * self._size.expected)
 
 
 def together(verdicts: Sequence[LevelVerdict | None]) -> LevelVerdict | None:

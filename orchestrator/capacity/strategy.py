@@ -4,11 +4,11 @@ and runs nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from orchestrator.capacity.sequential_test import ANY_SIZE, ProbeSize
 from orchestrator.spec.load import Control, Level, Slo
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ class LevelsInOrder:
 
 @dataclass(frozen=True, slots=True)
 class ProbeWatch:
-    """What a probe is watched for. ``before``, ``expected``: see ``capacity/sequential_test.py:
+    """What a probe is watched for. ``before``, ``size``: see ``capacity/sequential_test.py:
     Probe``. ``over``: whether its search ends now, whatever is known.
     """
 
     slos: tuple[Slo, ...]
     before: tuple[tuple[EarlierProbes, ...], ...] = ()
-    expected: float = math.inf
+    size: ProbeSize = ANY_SIZE
     over: Callable[[], bool] = lambda: False

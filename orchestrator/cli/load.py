@@ -150,7 +150,14 @@ class Sectioned(click.Command):
     type=click.Choice(["request_rate", "concurrency"]),
     help="What --find-capacity searches. Default: request_rate.",
 )
-@click.option("--budget", metavar="TIME", help="How long --find-capacity may search. Default: 1h.")
+@click.option(
+    "--budget",
+    metavar="TIME",
+    help=(
+        "How long --find-capacity may search: 5m give an estimate, 30m a confirmed claim, 2h a "
+        "precise one. Default: 10m."
+    ),
+)
 @click.option(
     "--precision",
     type=Number(0.01, 1),

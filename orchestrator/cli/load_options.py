@@ -48,7 +48,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 WORKLOAD_NAME = "load"
 # of --find-capacity, where somebody waits for the answer
-SEARCH_BUDGET = "1h"
+SEARCH_BUDGET = "10m"
 SEARCH_PRECISION = 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 # what the experiment does not say of requests

@@ -183,7 +183,7 @@ class DeploymentWork:
         search = self._next.search.capacity if self._next is not None else None
         if search is None:
             return None
-        return ProbeWatch(self._plan.slos, search.before, search.expected)
+        return ProbeWatch(self._plan.slos, search.before, search.size)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does

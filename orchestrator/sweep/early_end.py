@@ -52,7 +52,7 @@ class EarlyEnd:
         self._point = point
         self._slos = watch.slos
         self._is_search_over = watch.over
-        self._probe = Probe(targets(watch.slos), watch.before, watch.expected)
+        self._probe = Probe(targets(watch.slos), watch.before, watch.size)
         self._next_look_s = 0.0  # since the start of the probe
         self._is_capped = False  # max_in_flight keeps the load below the level
         self.end: EarlyStop | None = None

@@ -227,4 +227,6 @@ def _next_probe(work: DeploymentWork) -> NextProbe | None:
     if level.control != "request_rate":
         # it is not known before how fast a closed loop is answered
         return NextProbe(level, length_s)
-    return NextProbe(level, min(watch.expected / level.value, length_s))
+    return NextProbe(
+        level, min(watch.size.expected / level.value, watch.size.most / level.value, length_s)
+    )

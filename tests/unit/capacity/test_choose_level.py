@@ -15,24 +15,74 @@ from orchestrator.capacity.choose_level import (
     level_to_confirm,
     level_to_explore,
     next_level,
+    probe_size,
 )
+from orchestrator.capacity.estimate import estimate_of
 from orchestrator.capacity.levels import SearchState, at_levels, search_state
 from orchestrator.capacity.probe_outcome import ProbeOutcome
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from tests.unit.capacity.builders import SLO, at, ended, flags
 
 
-def test_with_less_time_left_a_lower_level_is_explored() -> None:
+def searched(*told: ProbeOutcome) -> SearchState:
+    return search_state(at_levels(told, [TARGET]), TARGET)
+
+
+def probed(level: float, share: float, requests: int = 4000) -> ProbeOutcome:
+    return ProbeOutcome(level, flags(share, requests))
+
+
+def test_a_level_a_little_below_the_estimate_comes_first_where_time_is_limited() -> None:
+    known = searched(probed(8.0, 0.999), probed(16.0, 0.7))
+    estimate = estimate_of(known.levels, TARGET)
+    assert estimate is not None
+    level = level_to_explore(known, None, left_s=300.0)
+    assert level == pytest.approx(0.9 * estimate.level, rel=0.02)
+
+
+def test_what_is_left_is_spent_near_the_estimate() -> None:
+    known = searched(probed(8.0, 0.999), probed(12.5, 0.975, 900), probed(16.0, 0.8, 200))
+    estimate = estimate_of(known.levels, TARGET)
+    assert estimate is not None
+    level = level_to_explore(known, None, left_s=100.0)
+    assert level is not None
+    assert estimate.lower < level < estimate.upper
+
+
+def test_a_level_is_proved_where_that_takes_a_small_part_of_the_time() -> None:
+    known = searched(probed(8.0, 0.999), probed(12.5, 0.975, 900), probed(16.0, 0.8, 200))
+    level = level_to_explore(known, None, left_s=7200.0)
+    assert level is not None
+    size = probe_size(known, level, 7200.0)
+    assert 0 < size.expected <= 0.25 * 7200 * level
+    assert math.isinf(size.most)
+
+
+def test_a_probe_near_the_estimate_takes_a_part_of_the_time_or_all_of_a_short_rest() -> None:
+    known = searched(probed(8.0, 0.999), probed(12.5, 0.975, 900), probed(16.0, 0.8, 200))
+    assert probe_size(known, 14.0, 240.0).most == pytest.approx(240 * 14 / 5, rel=0.2)
+    assert math.isinf(probe_size(known, 14.0, 30.0).most)
+
+
+def test_a_level_that_missed_by_far_is_not_probed_again_where_time_is_limited() -> None:
+    known = searched(probed(16.0, 0.1, 60), probed(8.0, 0.999, 1500))
+    assert known.is_screening
+    level = level_to_explore(known, None, left_s=300.0)
+    assert level is not None
+    assert 8.0 < level < 16.0
+
+
+def test_time_left_counts_for_requests_in_flight_once_their_rate_is_known() -> None:
     told = [
-        ProbeOutcome(8.0, flags(0.995)),
-        ProbeOutcome(11.31, flags(0.955)),
-        ProbeOutcome(11.65, flags(0.9)),
+        ProbeOutcome(8.0, flags(0.999), seconds=100.0),
+        ProbeOutcome(16.0, flags(0.7), seconds=100.0),
     ]
-    known = search_state(at_levels(told, [TARGET]), TARGET)
-    long, short = (level_to_explore(known, None, left_s=left_s) for left_s in (math.inf, 100.0))
-    assert long is not None
-    assert short is not None
-    assert 8.0 < short < long < 11.31
+    levels = at_levels(told, [TARGET])
+    known = search_state(levels, TARGET, whole_numbers=True)
+    assert known.requests_per_s(15.0) == 40.0
+    level = level_to_explore(known, None, left_s=60.0)
+    assert level in range(9, 16)
+    assert search_state([], TARGET, whole_numbers=True).requests_per_s(8.0) is None
 
 
 def test_raising_the_claim_counts_more_than_lowering_high() -> None:

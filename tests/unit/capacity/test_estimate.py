@@ -92,6 +92,7 @@ def test_nothing_above_a_level_that_fails_is_safe() -> None:
         ProbeOutcome(8.0, flags(0.999)),
         ProbeOutcome(9.0, flags(0.5)),
         ProbeOutcome(10.0, flags(0.999)),
+        ProbeOutcome(12.0, flags(0.5)),
     )
     assert estimate is not None
     assert estimate.safe == 8.0

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.search.claims import Spent, search
+from benchmarks.search.claims import Spent, probe, search
 from benchmarks.search.servers import (
     SERVERS,
     Server,
@@ -25,6 +25,7 @@ from benchmarks.search.servers import (
 )
 from orchestrator.capacity import search as capacity
 from orchestrator.capacity.choose_level import level_to_confirm, level_to_explore, next_level
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.probe_outcome import ProbeOutcome
 from orchestrator.capacity.search import MOST_PROBES, Capacity, Tier
 from orchestrator.capacity.strategy import Question
@@ -66,14 +67,51 @@ def test_the_claim_is_below_the_truth_and_near_it(server: Server, guess: float |
     assert found.status in ("converged", "unresolved", "cliff")
 
 
-def test_half_an_hour_is_enough_for_a_useful_claim() -> None:
-    server, claims = Server("M/D/8", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0)), list[float]()
+MD8 = Server("M/D/8", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0))
+
+
+def test_half_an_hour_is_enough_for_a_claim() -> None:
+    claims: list[float] = []
     for seed in range(5):
         spent = Spent()
-        claims.append(search(server, np.random.default_rng(seed), spent, None, 1800.0).claim or 0.0)
+        found = search(MD8, np.random.default_rng(seed), spent, None, 1800.0)
+        claims.append((found.claim or 0.0) / MD8.capacity)
         assert spent.seconds <= 1800.0
-    assert max(claims) <= 1.005 * server.capacity
-    assert np.median(claims) >= 0.85 * server.capacity
+        assert found.estimate is not None
+        assert found.estimate.half_width < 0.08
+    assert max(claims) <= 1.005
+    assert min(claims) >= 0.7
+
+
+def test_ten_minutes_are_enough_for_an_estimate_and_a_safe_level() -> None:
+    estimates: list[Estimate] = []
+    for seed in range(10):
+        found = search(MD8, np.random.default_rng(seed), Spent(), None, 600.0)
+        assert found.estimate is not None
+        estimates.append(found.estimate)
+    covering = [one for one in estimates if one.lower <= MD8.capacity <= one.upper]
+    assert len(covering) >= 9
+    assert np.median([one.half_width for one in estimates]) <= 0.09
+    safe = [(one.safe or 0.0) / MD8.capacity for one in estimates]
+    assert np.median(safe) >= 0.85
+    assert max(safe) <= 1.005
+
+
+def test_nothing_is_probed_far_above_the_estimate_twice() -> None:
+    """A short search that begins at twice what the server holds."""
+    tier = Tier(False, SLO)
+    rng = np.random.default_rng(1)
+    spent = Spent()
+    levels: list[float] = []
+    while spent.seconds < 600.0:
+        left_s = 600.0 - spent.seconds
+        level = level_to_explore(tier.state, 24.0, left_s=left_s) or level_to_confirm(tier.state)
+        assert level is not None
+        levels.append(level)
+        tier.tell(probe(MD8, level, rng, spent, tier, left_s, left_s))
+    far_above = [level for level in levels if level > 1.3 * MD8.capacity]
+    assert len(far_above) == len(set(far_above))
+    assert len(far_above) <= 2
 
 
 def test_a_search_ends_at_the_precision_that_was_asked_for() -> None:

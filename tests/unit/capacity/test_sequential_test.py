@@ -18,6 +18,7 @@ from orchestrator.capacity.sequential_test import (
     EarlierProbes,
     LevelVerdict,
     Probe,
+    ProbeSize,
     evidence_from,
 )
 from tests.unit.capacity.builders import runs_of_misses
@@ -188,7 +189,7 @@ def test_a_probe_far_below_the_target_ends_soon(
 def test_a_probe_near_the_target_takes_longer_than_expected(share: float, longer: bool) -> None:
     rng, probe = (
         np.random.default_rng(3),
-        Probe([[TARGET]], [[EarlierProbes(quick=True)]], expected=300.0),
+        Probe([[TARGET]], [[EarlierProbes(quick=True)]], ProbeSize(300.0)),
     )
     due = np.cumsum(rng.exponential(0.1, 2000))
     probe.tell(due, due + 0.2, rng.random((2000, 1)) < share)
@@ -239,7 +240,7 @@ def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
 def test_earlier_probes_alone_do_not_end_the_next_one() -> None:
     rng = np.random.default_rng(4)
     before = EarlierProbes(runs=(rng.random(3000) < 0.95,), seen=(MissRuns(0.05, 10.0, 1000),))
-    probe = Probe([[TARGET]], [[before]], expected=200.0)
+    probe = Probe([[TARGET]], [[before]], ProbeSize(200.0))
     due = np.arange(60) / 10
     probe.tell(due, due + 0.2, np.ones((60, 1), bool))
     probe.look(6.0, np.zeros(0), np.zeros((0, 1), bool))

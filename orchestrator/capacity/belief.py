@@ -1,0 +1,215 @@
+"""How likely each capacity is after the probes of a search: attainment over load, fitted on all
+outcomes.
+
+At a level near the capacity the odds of a miss are those that the target allows, times a power of
+the load over the capacity. Both the capacity and the power are unknown; each pair of them on a grid
+has the likelihood of what was counted. Levels whose share of misses is far from the one that the
+target allows only say on which side of the capacity they lie, because the curve has another shape
+there: a queue overflows, a floor of errors stays.
+
+Misses come in runs. How much less they tell than independent ones, the design effect, is learned
+from how the share of misses varies between parts of the probes, beside what runs of misses say of
+it (``capacity/design_effect.py``). It has an inverse gamma distribution, over which the likelihood
+is integrated: so few parts make wide intervals, as in Student's t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestrator.base.arrays import Floats
+from orchestrator.capacity.attainment_fit import is_known
+from orchestrator.capacity.levels import LevelEvidence, Part
+from orchestrator.capacity.sequential_test import FEWEST
+
+# Of the share of misses from the one that is allowed, in logits: up to which a level is near. For a
+# target of 95 % these are shares from 0.7 to 28 %. With 1.5 intervals of M/M/8 covered less often.
+NEAR = 2.0
+# Standard deviation of the curve from a power of the load, in logits, for each logit from the
+# target. M/M/8 is the reason: 0.1 covered its capacity in 19 of 24 searches, 0.25 in 21.
+MISFIT = 0.2
+# The power: log-normal before anything is known, with this median, and this standard deviation of
+# its logarithm. 8 slots have 6, batches 18, flat curves 3.
+USUAL_POWER, POWER_SPREAD = 7.0, 0.45
+POWERS = np.geomspace(1.0, 50.0, 16)
+PRIOR_PARTS = 8  # parts of probes, that weigh as much as the design effect that runs of misses say
+# Evidence (a logarithm) that one probe can bring at most that its level fails: one long run of
+# misses may be all that it has seen.
+MOST_OF_A_PROBE = 5.0
+# capacities beyond the levels probed are less likely by this power of their distance
+DECAY = 2.0
+STEP = 0.005  # of the grid of capacities, in logarithms
+BEYOND = 3.0  # times the lowest and the highest level probed: where the grid ends
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """How likely each capacity is.
+
+    ``chances`` [capacities, powers]: of each capacity of the grid with each of ``POWERS``; their sum
+    is 1. ``allowed``: the share of requests that may miss. ``lowest``, ``highest``: the levels that
+    were probed.
+    """
+
+    log_capacities: Floats
+    chances: Floats
+    allowed: float
+    lowest: float
+    highest: float
+
+    def quantiles(self, probabilities: Sequence[float]) -> list[float]:
+        """Loads below which the capacity lies with these probabilities."""
+        cumulated = np.cumsum(self.chances.sum(axis=1))
+        log_loads = np.interp(probabilities, cumulated, self.log_capacities)
+        quantiles: list[float] = np.exp(log_loads).tolist()
+        return quantiles
+
+    def chance_to_hold(self, level: float) -> float:
+        """The probability that the level holds."""
+        is_enough = self.log_capacities >= math.log(level)
+        return float(self.chances[is_enough].sum())
+
+    def information(self, level: float, requests: float) -> float:
+        """How much so many independent requests at the level are expected to tell of the capacity,
+        in nats: the mutual information, as if logits of shares were normal.
+
+        Above the capacity runs of misses are longer, so as many requests count for less there.
+        """
+        logits = np.outer(math.log(level) - self.log_capacities, POWERS)
+        logits = np.clip(logits, -NEAR, NEAR)
+        missed = 1 / (1 + np.exp(-logits - _logit(self.allowed)))
+        independent = requests * np.minimum(self.allowed / missed, 1.0)
+        variances = 1 / (independent * missed * (1 - missed)) + (MISFIT * logits) ** 2
+        of_capacities = self.chances.sum(axis=1)
+        weights = self.chances / np.maximum(of_capacities[:, None], 1e-300)
+        means = (weights * logits).sum(axis=1)
+        mean = (of_capacities * means).sum()
+        between_capacities = (of_capacities * (means - mean) ** 2).sum()
+        between_powers = (self.chances * (logits - means[:, None]) ** 2).sum()
+        noise = (self.chances * variances).sum() + between_powers
+        return float(0.5 * np.log1p(between_capacities / noise))
+
+
+def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
+    """What is believed after these levels, the lowest first; None: none of them tells anything, or
+    every request must meet the limits.
+    """
+    counts = _counts(levels)
+    if not counts or target >= 1:
+        return None
+    allowed = 1 - target
+    lowest = counts[0].level
+    highest = counts[-1].level
+    steps = math.ceil(math.log(highest * BEYOND**2 / lowest) / STEP)
+    log_capacities: Floats = math.log(lowest / BEYOND) + STEP * np.arange(steps + 1.0)
+    below = math.log(lowest) - log_capacities
+    above = log_capacities - math.log(highest)
+    of_capacities = -DECAY * np.maximum(np.maximum(below, above), 0.0)
+    of_powers = -0.5 * (np.log(POWERS / USUAL_POWER) / POWER_SPREAD) ** 2
+    log_chances = of_capacities[:, None] + of_powers
+    near = [count for count in counts if abs(_distance(count, allowed)) <= NEAR]
+    log_chances += _fit(near, log_capacities, allowed, levels[0].usual_effect)
+    for count in counts:
+        if abs(_distance(count, allowed)) > NEAR:
+            log_chances += _side(count, log_capacities, allowed)[:, None]
+    chances = np.exp(log_chances - log_chances.max())
+    return Belief(log_capacities, chances / chances.sum(), allowed, lowest, highest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """What was counted at a level: requests, and the share of them that missed. ``independent``:
+    requests that would say as much. ``most_evidence``: a logarithm, that it fails.
+    """
+
+    level: float
+    requests: int
+    missed: float
+    independent: float
+    most_evidence: float
+    parts: tuple[Part, ...]
+
+
+def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
+    """A level that failed without figures counts as one where ``FEWEST`` requests missed."""
+    counts: list[_Count] = []
+    for evidence in levels:
+        if evidence.share is not None:
+            count = _Count(
+                evidence.level,
+                evidence.requests,
+                missed=1 - evidence.share,
+                independent=evidence.effective or evidence.requests / evidence.usual_effect,
+                most_evidence=MOST_OF_A_PROBE * evidence.probes,
+                parts=evidence.parts,
+            )
+            counts.append(count)
+        elif is_known(evidence) and evidence.verdict == "fails":
+            counts.append(_Count(evidence.level, FEWEST, 1.0, FEWEST, math.inf, ()))
+    return counts
+
+
+def _fit(near: Sequence[_Count], log_capacities: Floats, allowed: float, effect: float) -> Floats:
+    """Log-likelihood [capacities, powers] of what was counted at levels near the capacity, up to a
+    constant. ``effect``: the design effect that runs of misses say.
+
+    With effect e and D the Kullback-Leibler divergence of what was counted from a curve, times
+    requests, the likelihood is exp(-D/e) / e^(n/2) for n parts. Integrated over an inverse gamma
+    distribution of e it is (s + D)^(-n/2), where s is what the parts differ from each other.
+    """
+    parts = PRIOR_PARTS
+    between_parts = PRIOR_PARTS / 2 * effect
+    for count in near:
+        parts += len(count.parts)
+        for part in count.parts:
+            between_parts += part.requests * _divergence(part.missed, count.missed)
+    effect_shown = max(2 * between_parts / parts, 1.0)
+    from_curve = np.zeros((log_capacities.size, POWERS.size))
+    for count in near:
+        logits = _logit(allowed) + np.outer(math.log(count.level) - log_capacities, POWERS)
+        of_a_request = np.logaddexp(0, logits) - count.missed * logits - _entropy(count.missed)
+        information = count.requests / effect_shown * max(count.missed * (1 - count.missed), 1e-3)
+        trust = 1 / (1 + information * (MISFIT * _distance(count, allowed)) ** 2)
+        from_curve += trust * count.requests * of_a_request
+    likelihood: Floats = -parts / 2 * np.log1p(from_curve / between_parts)
+    return likelihood
+
+
+def _side(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
+    """Log-likelihood of capacities on the wrong side of a level: there its share of misses is at
+    best the one that is allowed. 0 on the other side.
+    """
+    evidence = count.independent * _divergence(count.missed, allowed)
+    is_above = log_capacities > math.log(count.level)
+    if count.missed > allowed:
+        return np.where(is_above, -min(evidence, count.most_evidence), 0.0)
+    return np.where(is_above, 0.0, -evidence)
+
+
+def _distance(count: _Count, allowed: float) -> float:
+    """How far the share of misses lies from the one that is allowed, in logits. One independent
+    request more is counted that misses as often as is allowed: a few requests lie near.
+    """
+    missed = (count.missed * count.independent + allowed) / (count.independent + 1)
+    return _logit(missed) - _logit(allowed)
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+def _entropy(share: float) -> float:
+    return -sum(part * math.log(part) for part in (share, 1 - share) if part > 0)
+
+
+def _divergence(share: float, other: float) -> float:
+    """The Kullback-Leibler divergence of a share from another one; infinite where the other one
+    excludes it.
+    """
+    from scipy.special import rel_entr  # imported late: most sweeps search nothing
+
+    return float(rel_entr(share, other) + rel_entr(1 - share, 1 - other))
