@@ -201,6 +201,8 @@ class StoredPoint:
     repeats: tuple[Repeat, ...]
     _figures: _Readable[Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
+    # of a simulated one: the most output tokens/s that its deployment gives at any rate
+    peak_throughput: float = 0.0
 
     @property
     def head(self) -> PointHead:
@@ -328,12 +330,19 @@ class StoredPoint:
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval: of a simulated point that of the model's
         error.
+
+        At a rate that is kept up with, what comes out is what was sent: less only where the engine,
+        slower by the model's error, gives less at its best.
         """
         rate = rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
         if rate is None or not self.simulated:
             return rate
+        tokens = rate.estimate
         factor = self.model_error.tpot if self.model_error else math.nan
-        return interval_of_model(rate.estimate, rate.estimate / factor, rate.estimate * factor)
+        if self.head.control == "request_rate" and self.validity != BACKLOG:
+            peak = max(self.peak_throughput, tokens)
+            return interval_of_model(tokens, min(peak / factor, tokens), tokens)
+        return interval_of_model(tokens, tokens / factor, tokens * factor)
 
 
 def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
@@ -411,7 +420,32 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
     for group, figures in zip(groups, pooled_figures, strict=True):
         deployment = _deployment(deployments, group[0].head.deployment_id)
         points.append(StoredPoint(deployment, tuple(group), figures))
-    return points
+    return _with_peaks(points) if any(point.simulated for point in points) else points
+
+
+def _with_peaks(points: Sequence[StoredPoint]) -> list[StoredPoint]:
+    """The points with the most output tokens/s of their deployment and workload at any rate."""
+    peaks: dict[_Served, float] = {}
+    for point in points:
+        rate = point.output_token_throughput()
+        if point.head.control == "request_rate" and rate is not None:
+            served = _Served(point.head.deployment_id, point.head.workload)
+            peaks[served] = max(peaks.get(served, 0.0), rate.estimate)
+    return [
+        replace(
+            point,
+            peak_throughput=peaks.get(_Served(point.head.deployment_id, point.head.workload), 0.0),
+        )
+        for point in points
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A workload on a deployment."""
+
+    deployment_id: str
+    workload: str
 
 
 def _counting(store: Store, committed: Sequence[Committed]) -> list[AttemptIds]:

@@ -212,7 +212,7 @@ def _comparison(
     if ranking:
         doubts = [*unsettled, *ranking_doubts(ranking)]
         if group.simulated:
-            doubts = doubts_of_simulation(doubts, ranking)
+            doubts = doubts_of_simulation(doubts, ranking, points, per)
         some_outraced = any(
             claim.status == "outraced"
             for claims_by_control in claims_by_deployment.values()

@@ -295,7 +295,7 @@ def deployment_answer(
         control: _levels_above(control, points, missing, best_points.get(control))
         for control in sorted(controls)
     }
-    divisor = _divisor(points[0].deployment, per) if points else None
+    divisor = divisor_of(points[0].deployment, per) if points else None
     incomparable = None
     if best_points and divisor is None:
         incomparable = _reason_without_divisor(points[0].deployment)
@@ -358,7 +358,7 @@ def claims_among_rivals(
     Only request rates are compared: more requests in flight are not more throughput.
     """
     control = "request_rate"
-    divisors = [_divisor(deployment, per) or 0.0 for deployment, _ in searches]
+    divisors = [divisor_of(deployment, per) or 0.0 for deployment, _ in searches]
     values = []
     for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
         claim = claims_by_control.get(control)
@@ -383,7 +383,7 @@ def searched_answer(
     deployment = points[0].deployment
     searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
     claimed = [search for search in searched if search.claim.claim is not None]
-    divisor = _divisor(deployment, per)
+    divisor = divisor_of(deployment, per)
     estimated = [] if claimed else _estimated(points, searched)
     excluded: list[Excluded] = []
     incomparable = None
@@ -612,7 +612,7 @@ def divisor_of_capacity(deployment: StoredDeployment, per: Per, control: str) ->
     """
     if per == "usd" and control == "concurrency":
         return None
-    return _divisor(deployment, per)
+    return divisor_of(deployment, per)
 
 
 def _ranked(
@@ -680,7 +680,7 @@ def per_or_default(per: Per | None, deployments: Sequence[StoredDeployment]) -> 
     return "gpu" if all(deployment.devices for deployment in deployments) else "deployment"
 
 
-def _divisor(deployment: StoredDeployment, per: Per) -> float | None:
+def divisor_of(deployment: StoredDeployment, per: Per) -> float | None:
     """What tokens/s are divided by: GPUs, USD per second, or 1; None where it is not known."""
     if per == "deployment":
         return 1.0

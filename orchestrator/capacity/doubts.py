@@ -5,6 +5,7 @@ A level that was asked for and not measured is as much a doubt as one that was m
 nothing is certain while a level that was never judged could still change the answer.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -16,15 +17,17 @@ from orchestrator.capacity.capacities import (
     DeploymentAnswer,
     RankedDeployment,
     SearchedClaim,
+    divisor_of,
     holds,
     level_of,
+    reason_to_exclude,
     tests_that_may_miss,
 )
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.dominance import SETTLED
 from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Per
 
 GRID_STEP = 2 ** (1 / STEPS)  # a searched level over the next lower one
 
@@ -287,16 +290,48 @@ _OF_MEASUREMENTS = (
 
 
 def doubts_of_simulation(
-    doubts: Sequence[Doubt], ranking: Sequence[RankedDeployment]
+    doubts: Sequence[Doubt],
+    ranking: Sequence[RankedDeployment],
+    points: Sequence[StoredPoint],
+    per: Per,
 ) -> list[Doubt]:
-    """Those of ``doubts`` that a simulation can have, and that the model's error may be larger than
-    what the first of the ranking is ahead by.
+    """Those of ``doubts`` that a simulation can have, and which deployments may hold more than the
+    first of the ranking gives at least, by the model's error. ``points``: all of the comparison,
+    whose throughputs are ``per`` something.
     """
-    first, *others = ranking
+    first = ranking[0]
     kept = [doubt for doubt in doubts if doubt.kind not in _OF_MEASUREMENTS]
-    near = [other for other in others if not other.throughput.upper < first.throughput.lower]
-    of_model = Doubt(DoubtKind.SIMULATED, _labels(near), Remedy.MEASURE, leader=first.label)
-    return [of_model, *kept]
+    most = _most_by_model(ranking, points, per)
+    near = tuple(
+        label
+        for label, throughput in most.items()
+        if label != first.label and not throughput < first.throughput.lower
+    )
+    return [Doubt(DoubtKind.SIMULATED, near, Remedy.MEASURE, leader=first.label), *kept]
+
+
+def _most_by_model(
+    ranking: Sequence[RankedDeployment], points: Sequence[StoredPoint], per: Per
+) -> dict[str, float]:
+    """The most that each deployment may hold, by its label, those of the ranking first: of levels
+    the highest throughput where the limits may hold; of a search the one that it claims, times the
+    model's error. NaN where that error is not known.
+    """
+    most: dict[str, float] = {}
+    for deployment in ranking:
+        most[deployment.label] = 0.0
+        if deployment.capacity is not None:
+            error = deployment.point.model_error
+            factor = math.nan if error is None else error.tpot
+            most[deployment.label] = deployment.throughput.estimate * factor
+    for point in points:
+        rate, divisor = point.output_token_throughput(), divisor_of(point.deployment, per)
+        if rate is None or divisor is None or reason_to_exclude(point) is not None:
+            continue
+        if all(not test.share.upper < test.target for test in point.tests):
+            label = point.deployment.label
+            most[label] = max(rate.upper / divisor, most.get(label, 0.0))
+    return most
 
 
 def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:

@@ -311,8 +311,8 @@ def _simulated(doubt: Doubt) -> str:
     if not doubt.deployments:
         return "simulated by a model; nothing was measured"
     return (
-        f"simulated: {listed(doubt.deployments)} {_are(doubt.deployments)} behind {doubt.leader} by"
-        " less than the error of the model"
+        f"simulated: within the error of the model {listed(doubt.deployments)} may hold as much as"
+        f" {doubt.leader}"
     )
 
 

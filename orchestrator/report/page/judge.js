@@ -319,12 +319,25 @@ const judge = (() => {
   }
 
   /* What nine in ten measurements of a simulated throughput lie between; bounds are NaN where the
-     model's error is not known. */
-  function throughputOfModel(throughput, error) {
+     model's error is not known. At a rate that is kept up with, what comes out is what was sent: less
+     only where the engine, slower by the model's error, gives less at its best, which is `peak`. */
+  function throughputOfModel(point, throughput, error, peak) {
     if (throughput === null) return null;
     const { estimate, starts } = throughput;
     const factor = error?.others ?? NaN;
+    const keepsUp = point.control === "request_rate" && point.validity !== "engine_bound_backlog";
+    if (keepsUp) return { estimate, lower: Math.min(peak / factor, estimate), upper: estimate, starts };
     return { estimate, lower: estimate / factor, upper: estimate * factor, starts };
+  }
+
+  /* The most throughput that each deployment gives at any rate. */
+  function peaksOf(group, throughputs) {
+    const peaks = group.deployments.map(() => 0);
+    group.points.forEach(({ control, deployment }, index) => {
+      const estimate = throughputs[index]?.estimate ?? 0;
+      if (control === "request_rate") peaks[deployment] = Math.max(peaks[deployment], estimate);
+    });
+    return peaks;
   }
 
   /* Counts requests that meet limits if the model is wrong by its known error, for each error that a
@@ -386,8 +399,12 @@ const judge = (() => {
       this.modelBounds = null;
       if (group.simulated) {
         this.modelBounds = new ModelBounds(group, this.batches, planes, stops);
-        this.throughputs = this.throughputs.map((throughput, index) => (
-          throughputOfModel(throughput, group.deployments[group.points[index].deployment].model_error)));
+        const peaks = peaksOf(group, this.throughputs);
+        this.throughputs = this.throughputs.map((throughput, index) => {
+          const point = group.points[index];
+          const error = group.deployments[point.deployment].model_error;
+          return throughputOfModel(point, throughput, error, peaks[point.deployment]);
+        });
       }
       this.controls = [...new Set([...group.points, ...missing].map((each) => each.control))];
       this.missing = group.deployments.map(({ label }) => missing.filter((each) => each.label === label));

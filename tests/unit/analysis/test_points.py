@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -253,3 +254,36 @@ def test_a_simulated_share_has_no_bounds_where_the_model_s_error_leaves_no_reque
     assert test.share.estimate == 0.5
     assert math.isnan(test.share.lower)
     assert math.isnan(test.share.upper)
+
+
+@pytest.mark.parametrize(
+    ("level", "validity", "bounds"),
+    [
+        (1.0, "valid", (1.0, 1.0)),  # even a slower engine gives as much as was sent
+        (10.0, "valid", (1 / 1.25, 1.0)),  # its best
+        (8.0, "engine_bound_backlog", (1 / 1.25, 1.25)),
+    ],
+)
+def test_a_simulated_rate_that_is_kept_up_with_gives_no_more_than_was_sent(
+    store: Store, level: float, validity: str, bounds: tuple[float, float]
+) -> None:
+    error = {"error": {"within": {"ttft": 2.0, "tpot": 1.25}, "source": "s"}}
+    for number, rate in enumerate((1, 8, 10)):
+        rows = [request(n, 100 * n, tokens=rate) for n in range(100)]
+        commit_measurement(
+            store,
+            f"m{number}",
+            rows,
+            deployment=deployment_row(predicted_json=json.dumps(error)),
+            point_id=f"p{number}",
+            control="request_rate",
+            level=float(rate),
+            validity=validity if rate == level else "valid",
+            simulated=True,
+        )
+    point = next(point for point in load_points(store) if point.head.level == level)
+    interval = point.output_token_throughput()
+    assert interval is not None
+    assert (interval.lower, interval.upper) == pytest.approx(
+        tuple(interval.estimate * bound for bound in bounds)
+    )

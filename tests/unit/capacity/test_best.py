@@ -616,8 +616,11 @@ def test_a_simulation_is_never_certain_and_names_those_within_the_error_of_its_m
     answer = sweep.best()
     assert not answer["certain"]
     value = answer["winner"]["value"]
-    assert answer["winner"]["interval"] == [value / 1.25, value * 1.25]
-    assert answer["why"].startswith("not certain: simulated: label-d1 is behind label-d0 by less")
+    # at a rate that is kept up with nothing more can come out than was sent
+    assert answer["winner"]["interval"] == [value / 1.25, value]
+    assert answer["why"].startswith(
+        "not certain: simulated: within the error of the model label-d1 may hold as much as label-d0"
+    )
     assert answer["decide"][0] == (
         "measure these 2 (orchestrator run --shortlist 2 --simulated RESULTS)"
     )
