@@ -4,6 +4,8 @@ taking them.
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -350,3 +352,22 @@ def test_requests_that_can_never_run_are_refused_with_the_reason(
 
 def test_a_request_that_fits_is_not_refused() -> None:
     assert refusal(a_replica(kv_cache_tokens=300).limits, 100, 200) is None
+
+
+def test_no_sequence_ends_before_the_earliest_end() -> None:
+    model = a_replica()
+    rng = random.Random(3)
+    batch = Batch(model)
+    arrival_s = 0.0
+    for _ in range(200):
+        arrival_s += rng.expovariate(40)
+        batch.submit(arrival_s, rng.randint(1, 300), rng.randint(1, 60))
+    looked = 0
+    while not batch.idle:
+        earliest_s = batch.earliest_end_s()
+        looked += earliest_s > batch.clock
+        ended: list[Sequence] = []
+        while not ended and not batch.idle:
+            ended = batch.advance(max_steps=1)
+        assert all(sequence.last_token_s >= earliest_s - 1e-9 for sequence in ended)
+    assert looked > 50
