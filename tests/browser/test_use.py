@@ -150,6 +150,8 @@ def test_a_price_is_a_slider_and_a_number(opened):
     opened.get_by_label("USD per core hour").first.fill("2.13")
     assert float(slider.input_value()) == pytest.approx(2.13, abs=0.03)
     assert opened.evaluate("app.shown.choices.prices") == {"cpu": 2.13}
+    # per core a price ranks nothing anew
+    assert opened.inner_text("#winner").startswith("These are the limits of the file")
     field.fill("")  # the price of the file
     assert opened.evaluate("app.shown.choices.prices") == {}
 

@@ -493,7 +493,8 @@ const app = (() => {
   function isAsked() {
     const { choices } = shown;
     const slo = chosenSlo();
-    if (slo === undefined || choices.per !== group().per || Object.keys(choices.prices).length > 0) return false;
+    if (slo === undefined || choices.per !== group().per) return false;
+    if (choices.per === "usd" && Object.keys(choices.prices).length > 0) return false;
     if (slo.attainment !== choices.attainment) return false;
     return LATENCIES.every(({ name }) => choices[name] === secondsAt(name, slo.stops[name]));
   }
