@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.capacity.sequential_test import EarlierProbes
+from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.predict.simulate import Trace, run
@@ -183,7 +183,11 @@ def test_jitter_differs_between_repeats() -> None:
 
 
 def watch(**limits: Any) -> ProbeWatch:
-    return ProbeWatch((Slo(name="slo", attainment=0.9, **limits),), ((EarlierProbes(),),), 1000.0)
+    return ProbeWatch(
+        (Slo(name="slo", attainment=0.9, **limits),),
+        ((EarlierProbes(),),),
+        ProbeSize(expected=1000.0),
+    )
 
 
 def test_a_probe_that_holds_ends_early_and_waits_for_what_is_open() -> None:
