@@ -22,6 +22,7 @@ import random
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,15 @@ from orchestrator.emulator.prefix import BLOCK_TOKENS
 _NEVER = -1
 # a step with a prompt counts as so many decode steps (SGLang's SchedulerRecvSkipper)
 _PROMPT_STEP = 1000
+
+
+class Life(NamedTuple):
+    """What a sequence did until it was preempted: the step of its first token, and how many it
+    gave out.
+    """
+
+    start_step: int
+    tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +62,7 @@ class Sequence:
     scheduled_s: float = math.nan
     first_token_s: float = math.nan
     last_token_s: float = math.nan
+    lives: list[Life] | None = None  # before the present one, if it was preempted
 
     def tokens_at(self, step: int) -> int:
         """Tokens given out by the end of ``step``."""
@@ -187,7 +198,10 @@ class Batch:
                 self._give_back(victim.prefilled_tokens, victim)
             else:
                 victim = next(reversed(self.decoding))
+                before = victim.earlier_tokens
                 victim.earlier_tokens = victim.tokens_at(self.step)
+                life = Life(victim.start_step, victim.earlier_tokens - before)
+                victim.lives = [*(victim.lives or ()), life]
                 self._leave(victim, victim)
                 victim.prefill_tokens = victim.prompt_tokens + victim.earlier_tokens
             victim.finish_step = _NEVER

@@ -134,7 +134,7 @@ class RowCollector:
         gaps = self._gaps
         self._gaps = []
         self._waiting_gaps = 0
-        self._writer.write("token_events", _token_events(self._assignment.point, gaps))
+        self._writer.write("token_events", token_events_of(self._assignment.point, gaps))
         if not everything and len(self._records) < self._rows_at_once:
             return
         records = self._records
@@ -176,7 +176,7 @@ def tables(point: LoadPoint, ended: Sequence[EndedRequest]) -> tuple[pa.Table, p
     columns = list(_columns(point, [request.record for request in ended]))
     requests = pa.Table.from_arrays(columns, schema=REQUESTS)
     gaps = [request.gaps for request in ended if request.gaps is not None]
-    return requests, _token_events(point, gaps)
+    return requests, token_events_of(point, gaps)
 
 
 def _columns(point: LoadPoint, records: Sequence[RequestRecord]) -> Iterator[pa.Array]:
@@ -189,7 +189,8 @@ def _columns(point: LoadPoint, records: Sequence[RequestRecord]) -> Iterator[pa.
             yield pa.array(values, field.type)
 
 
-def _token_events(point: LoadPoint, gaps: Sequence[TokenGaps]) -> pa.Table:
+def token_events_of(point: LoadPoint, gaps: Sequence[TokenGaps]) -> pa.Table:
+    """Rows of ``token_events``."""
     indices = [request.request_index for request in gaps]
     gaps_us = [request.gaps_us for request in gaps]
     tokens_per_chunk = [request.tokens_per_chunk for request in gaps]

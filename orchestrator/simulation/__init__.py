@@ -8,6 +8,7 @@ model and committed as a sweep commits what it measured. Every row says that it 
 | ``point.py`` | one attempt at a measurement, from schedule to verdict |
 | ``client.py`` | the load client in virtual time |
 | ``fleet.py`` | the engines of a deployment in virtual time |
+| ``step_times.py`` | when each token came |
 | ``contents.py`` | which prompts share tokens, for prefix caches |
 | ``rows.py`` | rows of ``requests`` |
 | ``virtual_clock.py`` | time and ids, the same in every simulation of a plan |

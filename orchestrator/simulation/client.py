@@ -232,7 +232,8 @@ class VirtualClient:
     def so_far(self) -> list[SoFar]:
         """What an early end asks of a run: what ended since the last look, and what is open."""
         ended = tuple(
-            EndedRequest(record_of(request, self._point), None) for request in self._unreported
+            EndedRequest(record_of(request, self._point), request.gaps)
+            for request in self._unreported
         )
         self._unreported = []
         silent_due_ns: list[int] = []

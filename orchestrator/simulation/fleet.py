@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from orchestrator.emulator.batch import Batch, refusal
 from orchestrator.emulator.model import Replica
 from orchestrator.simulation.contents import Cache, Segment
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
+from orchestrator.simulation.step_times import StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNeeds:
+    """What a fleet has to look after. ``coupled``: what ends on one rank may be followed by a
+    request to another one, so that no rank may run ahead. ``gaps``: between the tokens of each
+    request.
+    """
+
+    coupled: bool = False
+    prefix_caches: bool = False
+    gaps: bool = False
 
 
 class Rank:
-    """One data-parallel rank: its batch and its prefix cache."""
+    """One data-parallel rank: its batch, its prefix cache, and when its steps ended."""
 
-    def __init__(self, model: Replica, seed: str, caches_prefixes: bool) -> None:
+    def __init__(self, model: Replica, seed: str, wants: FleetNeeds) -> None:
         self.batch = Batch(model, seed)
-        self.cache = Cache(model.limits.kv_tokens) if caches_prefixes else None
+        self.cache = Cache(model.limits.kv_tokens) if wants.prefix_caches else None
+        self._steps = StepTimes() if wants.gaps else None
 
     @property
     def requests(self) -> int:
@@ -44,6 +59,8 @@ class Rank:
     def advance(self, until_s: float) -> list[VirtualRequest]:
         """Run steps until somebody ends, or the time is over. Returns the requests that ended."""
         finished = self.batch.advance(until_s=until_s)
+        if self._steps is not None:
+            self._steps.add(self.batch.step, self.batch.clock)
         ended: list[VirtualRequest] = []
         for sequence in finished:
             request = sequence.owner
@@ -51,6 +68,8 @@ class Rank:
             request.first_token_s = sequence.first_token_s
             request.last_token_s = sequence.last_token_s
             request.finish(RequestEnd.OK, sequence.last_token_s)
+            if self._steps is not None:
+                request.gaps = self._steps.gaps(request.planned.index, sequence)
             ended.append(request)
         return ended
 
@@ -71,9 +90,7 @@ class Rank:
 
 
 class Fleet:
-    """All ranks of a deployment. ``seed``: of the jitter of their steps. ``coupled``: what ends on
-    one rank may be followed by a request to another one, so that no rank may run ahead.
-    """
+    """All ranks of a deployment. ``seed``: of the jitter of their steps."""
 
     def __init__(
         self,
@@ -81,18 +98,17 @@ class Fleet:
         replicas: int,
         ranks_per_replica: int,
         seed: int,
-        coupled: bool,
-        caches_prefixes: bool,
+        needs: FleetNeeds,
     ) -> None:
         self.limits = model.limits
         self.replicas: list[list[Rank]] = []
         for replica in range(replicas):
             ranks: list[Rank] = []
             for rank in range(ranks_per_replica):
-                ranks.append(Rank(model, f"{seed} {replica} {rank}", caches_prefixes))
+                ranks.append(Rank(model, f"{seed} {replica} {rank}", needs))
             self.replicas.append(ranks)
         self._ranks = [rank for ranks in self.replicas for rank in ranks]
-        self._coupled = coupled and len(self._ranks) > 1
+        self._coupled = needs.coupled and len(self._ranks) > 1
 
     def send(self, request: VirtualRequest, segments: Sequence[Segment]) -> bool:
         """Send a request to its replica. Returns whether the replica takes it."""

@@ -5,6 +5,7 @@ verdict that a sweep would reach.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,6 +18,8 @@ from orchestrator.cluster.base import ClientReport
 from orchestrator.emulator.batch import refusal
 from orchestrator.emulator.model import Replica
 from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.request_record import TokenGaps
+from orchestrator.load.rows import token_events_of
 from orchestrator.load.schedule import Schedule
 from orchestrator.predict.rank_loop import Arrival, is_covered, serve
 from orchestrator.predict.simulate import RequestTimes, Trace, run
@@ -24,7 +27,7 @@ from orchestrator.results.outcomes import CacheState
 from orchestrator.results.row_writer import RowFile
 from orchestrator.simulation.client import Load, VirtualClient
 from orchestrator.simulation.contents import Contents, NameOfDraw, share_tokens
-from orchestrator.simulation.fleet import Fleet
+from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd
 from orchestrator.simulation.rows import Outcomes
 from orchestrator.spec.load import Level, Workload
@@ -89,17 +92,24 @@ class _Lengths:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of a point's requests. ``over_s``: when the last one was over."""
+    """What became of a point's requests. ``over_s``: when the last one was over. ``gaps``: of the
+    requests that were answered, where they are wanted.
+    """
 
     outcomes: Outcomes
     in_flight_max: int
     over_s: float
+    gaps: Sequence[TokenGaps] = ()
 
 
 class PointSimulator:
-    """Makes attempts. What the deployments have in common at a level is computed once."""
+    """Makes attempts. What the deployments have in common at a level is computed once.
 
-    def __init__(self) -> None:
+    ``wants_gaps``: those between tokens, too, which takes several times as long.
+    """
+
+    def __init__(self, wants_gaps: bool = False) -> None:
+        self._wants_gaps = wants_gaps
         self._kind = lru_cache(LOADS_KEPT)(_kind)
         self._lengths = lru_cache(LOADS_KEPT)(_lengths)
         self._open_loops: dict[tuple[str, Level, int], _KnownLoad] = {}
@@ -121,13 +131,17 @@ class PointSimulator:
         early = early_end.end if early_end is not None else None
         length_s = early.at_s if early is not None else point.ends_s
         lasted_s = result.over_s if length_s is None else length_s
-        requests = result.outcomes.table(point, engines.caches_prefixes)
+        requests = result.outcomes.table(point, engines.caches_prefixes, self._wants_gaps)
         rows = RowFile("requests", requests.num_rows, requests)
+        events: RowFile | None = None
+        if self._wants_gaps:
+            gaps = token_events_of(point, result.gaps)
+            events = RowFile("token_events", gaps.num_rows, gaps)
         stats = _stats(result)
         loaded = Loaded(
             span_unix_ns=(started_unix_ns, started_unix_ns + int(lasted_s * 1e9)),
             requests=requests,
-            reports={0: ClientReport(stats, (), rows)},
+            reports={0: ClientReport(stats, (), rows, events)},
             early=early,
             cache=engines.cache_state,
         )
@@ -139,7 +153,7 @@ class PointSimulator:
         """Raises InputError where the point cannot be run."""
         kind = self._kind(point.workload, point.seed)
         shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
-        is_simple = not (shares_tokens or kind.sessions or early_end)
+        is_simple = not (shares_tokens or kind.sessions or early_end or self._wants_gaps)
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
         if is_simple and has_one_rank:
             result: _Result | None = None
@@ -151,19 +165,15 @@ class PointSimulator:
                 return result
         schedule = Schedule(point, kind)
         is_coupled = not schedule.open_loop or kind.sessions or schedule.cap is not None
-        fleet = Fleet(
-            engines.rank,
-            engines.replicas,
-            engines.ranks_per_replica,
-            point.seed,
-            is_coupled,
-            shares_tokens,
-        )
+        needs = FleetNeeds(is_coupled, shares_tokens, self._wants_gaps)
+        fleet = Fleet(engines.rank, engines.replicas, engines.ranks_per_replica, point.seed, needs)
         contents = Contents(kind) if shares_tokens else None
         client = VirtualClient(Load(point, kind, schedule), fleet, contents, early_end)
         client.run()
         outcomes = Outcomes.of(client.requests, kind.sessions)
-        return _Result(outcomes, client.in_flight_max, client.over_s)
+        gaps = [request.gaps for request in client.requests if request.gaps is not None]
+        gaps.sort(key=lambda of_request: of_request.request_index)
+        return _Result(outcomes, client.in_flight_max, client.over_s, gaps)
 
     def _all_at_once(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind

@@ -79,11 +79,6 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
     for slo in plan.slos:
         if slo.agreement is not None:
             yield f"slo {slo.name!r}: a simulation has no answers to compare", "leave out agreement"
-        if any(limit.of == "itl_p99" for limit in slo.limits):
-            yield (
-                f"slo {slo.name!r}: when each token came is not simulated, so there is no itl_p99",
-                "limit tpot",
-            )
     for deployment in plan.runnable():
         if _has_faults(deployment):
             yield (

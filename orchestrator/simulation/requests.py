@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING
 
+from orchestrator.load.request_record import TokenGaps
 from orchestrator.load.schedule import PlannedRequest
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class VirtualRequest:
     rank: Rank | None = None
     sequence: Sequence | None = None
     held: HeldSegments | None = None
+    gaps: TokenGaps | None = None  # between its tokens, where they are wanted
 
     def finish(self, end: RequestEnd, done_s: float) -> None:
         """Note how it ended."""

@@ -1,7 +1,6 @@
 """Rows of ``requests`` for simulated requests, in the order of their index.
 
-An engine is taken to report how many tokens an answer has, and each token to come by itself. When
-each token came is not stored, so there are no gaps between tokens.
+An engine is taken to report how many tokens an answer has, and each token to come by itself.
 """
 
 from __future__ import annotations
@@ -78,8 +77,10 @@ class Outcomes:
             refusals=refusals,
         )
 
-    def table(self, point: LoadPoint, reports_cached: bool) -> pa.Table:
-        """Rows of ``requests``. ``reports_cached``: the engine says what its prefix cache had."""
+    def table(self, point: LoadPoint, reports_cached: bool, has_gaps: bool = False) -> pa.Table:
+        """Rows of ``requests``. ``reports_cached``: the engine says what its prefix cache had.
+        ``has_gaps``: gaps between tokens are stored beside them.
+        """
         rows = len(self.indices)
         is_ok = self.ends == RequestEnd.OK
         answers = pa.array(self.output_tokens, pa.int32(), mask=~is_ok)
@@ -110,6 +111,8 @@ class Outcomes:
         }
         if reports_cached:
             columns["cached_tokens"] = pa.array(self.cached_tokens, pa.int32(), mask=~is_ok)
+        if has_gaps:
+            columns["itl_kind"] = _repeated("token", rows, ~is_ok)
         if self.turns is not None:
             columns["session"] = pa.array(self.sessions, pa.int32())
             columns["turn"] = pa.array(self.turns, pa.int16())
@@ -169,6 +172,7 @@ def record_of(request: VirtualRequest, point: LoadPoint) -> RequestRecord:
         output_tokens=request.output_tokens if is_ok else None,
         token_count_source=TokenCounts.USAGE if is_ok else None,
         chunks=request.output_tokens if is_ok else 0,
+        itl_kind="token" if request.gaps is not None else None,
     )
     error_class = _ERRORS.get(request.end)
     if error_class is not None:

@@ -64,7 +64,8 @@ class SimulatedSweep:
         self.store = store
         self.state = SweepState()
         self.clock = VirtualClock()
-        self.points = PointSimulator()
+        limits = [limit for slo in plan.slos for limit in slo.limits]
+        self.points = PointSimulator(any(limit.of == "itl_p99" for limit in limits))
         self.models = EngineModels(plan)
         self.launches: Counter[str] = Counter()  # those that are committed, by deployment id
         self._listener = listener

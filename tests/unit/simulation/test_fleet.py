@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 from orchestrator.load.schedule import PlannedRequest
-from orchestrator.simulation.fleet import Fleet
+from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from tests.unit.emulator.builders import a_replica
 
 
 def fleet(replicas: int = 1, ranks: int = 1, coupled: bool = True, **settings: Any) -> Fleet:
-    return Fleet(a_replica(**settings), replicas, ranks, 0, coupled, caches_prefixes=False)
+    return Fleet(a_replica(**settings), replicas, ranks, 0, FleetNeeds(coupled=coupled))
 
 
 def sent(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator
 from orchestrator.base.errors import FailureKind
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase
@@ -176,3 +177,16 @@ def test_requests_that_no_engine_takes_fail_the_point_and_are_not_tried_again(
     assert set(requests["status"].to_pylist()) == {"ok", "error"}
     refused = {error for error in requests["error"].to_pylist() if error}
     assert all("maximum context length" in error for error in refused)
+
+
+def test_gaps_between_tokens_are_stored_where_a_limit_needs_them(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("tpot: 50ms", "itl_p99: 50ms")
+    store, report = simulated(planned(text), tmp_path)
+    assert report.counts.measured == 4
+    gaps = store.read("token_events")
+    requests = store.read("requests")
+    assert gaps.num_rows == requests.num_rows
+    assert set(requests["itl_kind"].to_pylist()) == {"token"}
+    frame = orchestrator.points(str(tmp_path), columns=["itl_ms.p99", "attainment"])
+    assert (frame["itl_ms.p99"] > 3).all()
+    assert (frame["attainment"] > 0.9).all()

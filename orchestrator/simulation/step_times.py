@@ -1,0 +1,43 @@
+"""When each token of a simulated request came, for the gaps between its tokens."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from orchestrator.base.arrays import Floats
+from orchestrator.emulator.batch import Life, Sequence
+from orchestrator.load.request_record import TokenGaps
+
+
+class StepTimes:
+    """When the steps of a rank ended. Steps that a simulation jumps over are evenly long."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = [0]
+        self._ends_s: list[float] = [0.0]
+
+    def add(self, step: int, end_s: float) -> None:
+        """Note the end of a step. One that gave no tokens to those that decode has no number of its
+        own, and lengthens the next one.
+        """
+        if step > self._steps[-1]:
+            self._steps.append(step)
+            self._ends_s.append(end_s)
+
+    def gaps(self, request_index: int, sequence: Sequence) -> TokenGaps:
+        """The gaps of a sequence that has ended, rounded to 1 us with the remainder carried."""
+        last_life = Life(sequence.start_step, sequence.output_tokens - sequence.earlier_tokens)
+        tokens_s = [self._token_times(life) for life in (*(sequence.lives or ()), last_life)]
+        times_s = np.concatenate(tokens_s)
+        times_s[0] = sequence.first_token_s
+        times_s[-1] = sequence.last_token_s
+        whole_us = np.round(np.maximum.accumulate(times_s) * 1e6).astype(np.int64)
+        gaps_us = np.diff(whole_us).astype(np.int32)
+        return TokenGaps(request_index, array("i", gaps_us.tolist()), None)
+
+    def _token_times(self, life: Life) -> Floats:
+        steps = np.arange(life.start_step, life.start_step + life.tokens)
+        times: Floats = np.interp(steps, self._steps, self._ends_s)
+        return times
