@@ -2,6 +2,8 @@
 grid.
 
     python -m benchmarks.search.race [--repetitions 200] [--sizes 24 96 200] [--server smooth]
+    python -m benchmarks.search.race --sizes 24 --budget 2h           # where it stands after 2 hours
+    python -m benchmarks.search.race --sizes 24 --within 0.05         # until it is decided
 
 A grid of TP x PP x quantization x max_num_seqs x GPU whose capacities per GPU are drawn anew in
 each repetition; the predictor is off by a log-normal factor of sigma 0.4. One deployment runs at a
@@ -12,10 +14,11 @@ misses are independent (in every other repetition in runs of 5).
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 
@@ -23,16 +26,19 @@ import numpy as np
 
 from benchmarks.search.claims import CAP_S, SLO, Spent, probe
 from benchmarks.search.servers import TARGET, Server, curve
-from orchestrator.capacity.dominance import worth
-from orchestrator.capacity.race import Entrant, Race
+from orchestrator.capacity.race import Entrant, Race, is_well_known
 from orchestrator.capacity.search import Capacity
+from orchestrator.capacity.standing import Contest, Standing, Standings, standing_of_rates
 from orchestrator.capacity.strategy import Question
+from orchestrator.spec.load import parse_duration
 
 AXES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16), "pipeline_parallel_size": (1, 2), "quantization": ("none", "fp8"),
     "max_num_seqs": (64, 128, 256, 512, 1024), "gpu": ("a", "b"),
 }  # fmt: skip
 SIGMA = 0.4
+ALL = Contest("w", SLO.name, "all")
+START_S = 60.0  # of an engine, in races with a budget
 STEEPNESS = {"smooth": 8.0, "flat": 3.0, "steep": 24.0}
 
 
@@ -52,19 +58,22 @@ class Search(Capacity):
         self.server = server
         (self.tier,) = self._tiers
         self.predicted_value = guess / devices
-        self.has_yielded = False
+        # whether its capacity was known well each time that it gave way
+        self.yielded_when_known: set[bool] = set()
 
-    def go_on(self, gives_way: Callable[[], bool], rng: np.random.Generator, spent: Spent) -> None:
-        """One launch: until it knows, is dominated, or others come first."""
-        while (level := self.ask()) is not None:
+    def go_on(self, gives_way: Callable[[], bool], rng: np.random.Generator, trial: Trial) -> None:
+        """One launch: until it knows, is dominated, others come first, or the race is over."""
+        while (level := self.ask()) is not None and not trial.is_over and trial.needs(self):
             if self.may_wait and gives_way():
-                self.has_yielded = True
+                self.yielded_when_known.add(is_well_known(self.tier.claim))
                 return
-            self.tier.tell(probe(self.server, level.value, rng, spent, self.tier, CAP_S))
+            cap_s = min(CAP_S, trial.left_s)
+            self.tier.tell(probe(self.server, level.value, rng, trial.spent, self.tier, cap_s))
             self._told += 1
             self._wanted_levels = None
             self.look()
             self.tell_race()
+            trial.note(self)
 
     def tell_race(self) -> None:
         claim, reach = self.claims()[SLO.name], self.reaches()[SLO.name]
@@ -73,6 +82,45 @@ class Search(Capacity):
     @property
     def probes(self) -> int:
         return self._told
+
+    def standing(self) -> Standing:
+        is_over = SLO.name in self.over()
+        return standing_of_rates(self.tier.claim, TARGET, float(self.devices), is_over)
+
+
+@dataclass
+class Trial:
+    """A race with an end: its budget in seconds, starts of engines included, or that it is decided
+    within a share.
+    """
+
+    budget_s: float = math.inf
+    within: float | None = None
+    start_s: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+    starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.standings = Standings(self.within or 0.0)
+
+    @property
+    def held_s(self) -> float:
+        """For how long GPUs were held."""
+        return self.spent.seconds + self.starts * self.start_s
+
+    @property
+    def left_s(self) -> float:
+        return self.budget_s - self.held_s
+
+    @property
+    def is_over(self) -> bool:
+        return self.left_s <= 0
+
+    def note(self, search: Search) -> None:
+        self.standings.put(ALL, search.name, search.standing())
+
+    def needs(self, search: Search) -> bool:
+        return self.within is None or self.standings.needs(search.name)
 
 
 def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[Race, list[Search]]:
@@ -109,53 +157,95 @@ def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
     return [search for search in searches if search.ask() is not None]
 
 
-def gives_way(race: Race, search: Search, queue: Sequence[Search]) -> bool:
-    """Once: to all that were not probed yet, and to those that may come further."""
-    if search.has_yielded:
+def gives_way(race: Race, search: Search, searches: Sequence[Search]) -> bool:
+    """Once, and once more when its capacity is known well: to all that were not probed yet, and to those that may come
+    further.
+    """
+    if is_well_known(search.tier.claim) in search.yielded_when_known:
         return False
+    others = follow(race, [other for other in searches if other is not search])
     priority = race.priority(search.name)
-    return any(not other.probes or race.priority(other.name) > priority for other in queue)
+    return any(not other.probes or race.priority(other.name) > priority for other in others)
 
 
 def alone(kind: str, count: int) -> float:
     """Mean load of a search to its end, in seconds."""
-    spent = Spent()
+    alone = Trial()
     for seed in range(count):
         rng = np.random.default_rng([seed, 1])
         _, (search,) = grid(1, kind, (1, 5)[seed % 2], rng)
-        search.go_on(lambda: False, rng, spent)
-    return spent.seconds / count
+        search.go_on(lambda: False, rng, alone)
+    return alone.spent.seconds / count
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of one race. ``regret``: how much of the best value per GPU the winner lacks.
-    ``starts``: of engines.
+    ``starts``: of engines. ``is_claimed``: something is claimed of the winner, which is else the
+    one with the highest estimate. ``is_decided``: see ``capacity/standing.py``.
     """
 
     regret: float
     spent: Spent
     starts: int
+    is_claimed: bool
+    is_decided: bool
 
 
-def run(size: int, kind: str, seed: int, patient: bool) -> Outcome:
+def run(size: int, kind: str, seed: int, patient: bool, trial: Trial | None = None) -> Outcome:
     """One race. ``patient``: leaders give way once."""
     rng = np.random.default_rng([seed, size])
-    spent = Spent()
-    starts = 0
+    trial = trial or Trial()
     race, searches = grid(size, kind, (1, 5)[seed % 2], rng)
+    for search in searches:
+        trial.note(search)
     queue = follow(race, searches)
-    while queue:
+    while queue and not trial.is_over:
         search = min(queue, key=lambda other: (other.probes > 0, -race.priority(other.name)))
-        queue.remove(search)
-        starts += 1
-        yields = partial(gives_way, race, search, queue) if patient else lambda: False
-        search.go_on(yields, rng, spent)
-        queue = follow(race, searches)
+        trial.starts += 1
+        yields = partial(gives_way, race, search, searches) if patient else lambda: False
+        search.go_on(yields, rng, trial)
+        queue = [other for other in follow(race, searches) if trial.needs(other)]
     best = max(search.capacity / search.devices for search in searches)
-    winner = max(searches, key=lambda search: worth(search.tier.claim, TARGET) / search.devices)
-    held = winner.capacity if winner.tier.claim.claim is not None else 0.0
-    return Outcome(1.0 - held / winner.devices / best, spent, starts)
+    winner = max(searches, key=lambda search: search.standing().order)
+    standing = winner.standing()
+    held = winner.capacity if standing.rank else 0.0
+    regret = 1.0 - held / winner.devices / best
+    is_decided = trial.standings.are_decided
+    return Outcome(regret, trial.spent, trial.starts, standing.is_shown, is_decided)
+
+
+def ended(options: argparse.Namespace) -> None:
+    """Races that end with their budget, or once they are decided."""
+    budget_s = parse_duration(options.budget) if options.budget else math.inf
+    print(
+        "| deployments | repetitions | regret <= 2 % | <= 5 % | worst | claimed | decided | decided "
+        "and regret above | held s: median, p90 | probes | starts |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for size in options.sizes:
+        began = time.process_time()
+        races = []
+        held_s = []
+        for seed in range(options.first_seed, options.first_seed + options.repetitions):
+            trial = Trial(budget_s, options.within, START_S)
+            races.append(run(size, options.server, seed, not options.impatient, trial))
+            held_s.append(trial.held_s)
+        regrets = np.array([race.regret for race in races])
+        decided = np.array([race.is_decided for race in races])
+        allowed = options.within or 0.0
+        wrong = decided & (regrets > max(allowed, 0.001))
+        median_s, late_s = np.quantile(held_s, [0.5, 0.9])
+        print(
+            f"| {size} | {len(races)} | {np.mean(regrets <= 0.02):.1%} | "
+            f"{np.mean(regrets <= 0.05):.1%} | {regrets.max():.1%} | "
+            f"{np.mean([race.is_claimed for race in races]):.1%} | {decided.mean():.1%} | "
+            f"{wrong.mean():.1%} | {median_s:,.0f}, {late_s:,.0f} | "
+            f"{np.mean([race.spent.probes for race in races]):.0f} | "
+            f"{np.mean([race.starts for race in races]):.1f} |",
+            flush=True,
+        )
+        print(f"{time.process_time() - began:.0f} s", file=sys.stderr)
 
 
 def main() -> None:
@@ -174,7 +264,13 @@ def main() -> None:
     parser.add_argument(
         "--impatient", action="store_true", help="every leader is searched to its end at once"
     )
+    parser.add_argument("--budget", help="of one race, engine starts of 60 s included: 2h")
+    parser.add_argument("--within", type=float, help="end once it is decided within this share")
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
+    if options.budget or options.within is not None:
+        ended(options)
+        return
     each_s = alone(options.server, options.alone)
     print(
         "| deployments | repetitions | regret <= 2 % | worst | load s, race | whole grid | ratio "

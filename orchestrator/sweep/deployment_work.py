@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.base.errors import Failure, FailureClass, FailureKind, InputError
-from orchestrator.capacity.race import Race
+from orchestrator.capacity.race import Race, is_well_known
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.strategy import ProbeWatch, Strategy
 from orchestrator.plan.cost import estimated_start_s
@@ -37,7 +37,7 @@ class WorkStage(StrEnum):
 
     NEW = "new"  # nothing was measured yet
     BEGUN = "begun"
-    YIELDED = "yielded"  # as BEGUN, but it has let others be probed first, and will not again
+    YIELDED = "yielded"  # as BEGUN, but it has let others be probed first
     DONE = "done"  # nothing is left, as far as is known now
     DOMINATED = "dominated"  # as DONE, since others hold more load than it can
 
@@ -125,7 +125,8 @@ class DeploymentWork:
         self._starts = starts
         self._race = race
         self._followed_version = -1  # of the race
-        self._has_yielded = False
+        # each time it let others be probed first: whether its capacities were known well
+        self._yielded_when_known: set[bool] = set()
         self._searches = [
             _WorkloadSearch(load, plan.strategy(load, deployment.id, race))
             for load in plan.loads_of(deployment.id)
@@ -214,7 +215,7 @@ class DeploymentWork:
             return WorkStage.DOMINATED if self._is_dominated() else WorkStage.DONE
         if not self.has_begun:
             return WorkStage.NEW
-        return WorkStage.YIELDED if self._has_yielded else WorkStage.BEGUN
+        return WorkStage.YIELDED if self._yielded_when_known else WorkStage.BEGUN
 
     @property
     def has_begun(self) -> bool:
@@ -232,10 +233,22 @@ class DeploymentWork:
 
     @property
     def can_yield(self) -> bool:
-        """Whether its searches know enough to let others be probed first. It yields only once."""
-        if self._has_yielded or not self.races:
+        """Whether its searches know enough to let others be probed first. It yields once, and once
+        more when it is known well what it holds.
+        """
+        if not self.races or self._is_well_known in self._yielded_when_known:
             return False
         return all(search.can_wait for search in self._searches)
+
+    @property
+    def _is_well_known(self) -> bool:
+        """Whether it is known well what each of its searches holds."""
+        for search in self._searches:
+            if search.capacity is None:
+                continue
+            if not all(is_well_known(claim) for claim in search.capacity.claims().values()):
+                return False
+        return True
 
     @property
     def races(self) -> bool:
@@ -305,7 +318,7 @@ class DeploymentWork:
 
     def yield_to_others(self) -> None:
         """Its launch ends so that others are probed first."""
-        self._has_yielded = True
+        self._yielded_when_known.add(self._is_well_known)
 
     def hurry(self, left_s: float) -> None:
         """Tell its searches how many seconds are left for them."""

@@ -114,7 +114,7 @@ def standing_words(lead: Lead, leader: Deployment | None, per: Per) -> str:
     elif lead.deployments == 1:
         others = "there is no other"
     unit = _UNITS[per]
-    if per == "gpu" and leader.hardware.is_cpu:
+    if per == "gpu" and leader.on_cpus:
         unit = "tok/s per core"
     return f"{leader.label} leads: {_lead_text(lead.standing, unit)}; {others}"
 

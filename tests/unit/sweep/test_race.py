@@ -242,7 +242,7 @@ def test_a_deployment_that_only_waits_is_not_called_outraced(
     assert [one.key for one in sweeping._queue] == [one.deployment.id for one in works[::-1]]
     showing(works[0], level_of(10.08, "holds", 0.99), level_of(10.99, "fails", 0.6))
     sweeping._follow_race()
-    assert [one.key for one in sweeping._queue] == [works[at].deployment.id for at in (2, 0, 1)]
+    assert [one.key for one in sweeping._queue] == [works[at].deployment.id for at in (2, 1, 0)]
     assert not world.told
     # the first could hold more than the second knows it does, and there the second was probed
     # enough; the third fails
