@@ -215,16 +215,13 @@ def _higher_levels(doubt: Doubt) -> str:
     return f"measure above {' and '.join(levels)}"
 
 
-def _measure(doubt: Doubt) -> str:
-    return f"run --shortlist {1 + len(doubt.deployments)}"
-
-
 _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_DEPLOYMENTS: "a larger max_deployments",
     Remedy.MORE_REPEATS_OR_LONGER: "more repeats, or longer",
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
+    Remedy.MEASURE: "run --shortlist",  # how many: in the whole sentence; so it is said once
     Remedy.LONGER_PROBES: "a longer duration",
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",
@@ -237,5 +234,4 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.HIGHER_LEVELS: _higher_levels,
     Remedy.LOWER_LEVELS: lower_levels_text,
     Remedy.REPAIR: repair_text,
-    Remedy.MEASURE: _measure,
 }
