@@ -1,8 +1,8 @@
-"""A Ray cluster of a process of its own, so that whoever kills its GCS survives that: ``python -m
-... NODES CPUS``. It asks for a token if ``RAY_AUTH_MODE`` and ``RAY_AUTH_TOKEN`` say so.
+"""A Ray cluster in a process of its own, so that a test survives when it kills the GCS:
+``python -m ... NODES CPUS``. With ``RAY_AUTH_MODE`` and ``RAY_AUTH_TOKEN`` set it requires a token.
 
-Prints the address, then answers each line of stdin with a line of JSON: ``mend`` (nodes that died
-are replaced), ``used`` (what Ray holds for anybody: actors, placement groups, CPUs).
+It prints its address, then answers each line of stdin with a line of JSON: ``replace`` replaces
+nodes that died, ``usage`` lists what Ray holds for anybody (actors, placement groups, CPUs).
 """
 
 from __future__ import annotations
@@ -16,41 +16,44 @@ from typing import Any
 from scripts.ray_on_this_machine import RayOnThisMachine
 
 
-def mend(made: RayOnThisMachine, cpus: int) -> int:
-    """Replaces every node that is not whole; how many those were."""
-    broken = [node for node in made.cluster.worker_nodes if not node.remaining_processes_alive()]
+def replace_broken_nodes(ray: RayOnThisMachine, cpus: int) -> int:
+    """Replaces every node of which a process has died; the number of those nodes."""
+    broken = [node for node in ray.cluster.worker_nodes if not node.remaining_processes_alive()]
     for node in broken:
-        made.cluster.remove_node(node, allow_graceful=False)
-        made.add_node(cpus)
+        ray.cluster.remove_node(node, allow_graceful=False)
+        ray.add_node(cpus)
     return len(broken)
 
 
-def used(made: RayOnThisMachine) -> dict[str, Any]:
-    """Actors that are not dead, groups that are not removed, CPUs taken. ``nodes``: how many are
-    alive.
+def usage(ray: RayOnThisMachine) -> dict[str, Any]:
+    """Actors that are not dead, placement groups that are not removed, CPUs that are taken, and the
+    number of nodes that are alive.
     """
-    state = made.cluster.global_state
+    state = ray.cluster.global_state
     groups = state.placement_group_table().values()
-    total, free = state.cluster_resources().get("CPU", 0), state.available_resources().get("CPU", 0)
+    total = state.cluster_resources().get("CPU", 0)
+    free = state.available_resources().get("CPU", 0)
     return {
         "actors": [
-            one["ActorClassName"]
-            for one in state.actor_table(None).values()
-            if one["State"] != "DEAD"
+            actor["ActorClassName"]
+            for actor in state.actor_table(None).values()
+            if actor["State"] != "DEAD"
         ],
-        "groups": [one["state"] for one in groups if one["state"] != "REMOVED"],
+        "groups": [group["state"] for group in groups if group["state"] != "REMOVED"],
         "cpus": total - free,
         "nodes": len(state._live_node_ids()),
     }
 
 
 def main(nodes: int, cpus: int) -> None:
-    # socket paths below it are limited to 107 bytes; what it starts sees TMPDIR
+    # Paths of Ray's sockets have at most 107 bytes, so they lie in /tmp; processes that Ray starts
+    # still see TMPDIR.
     tempfile.tempdir = "/tmp"
-    with RayOnThisMachine(nodes, cpus, token=os.environ.get("RAY_AUTH_TOKEN", "")) as made:
-        print(json.dumps(made.address), flush=True)
+    with RayOnThisMachine(nodes, cpus, token=os.environ.get("RAY_AUTH_TOKEN", "")) as ray:
+        print(json.dumps(ray.address), flush=True)
         for line in sys.stdin:
-            answer = mend(made, cpus) if line.strip() == "mend" else used(made)
+            replaces = line.strip() == "replace"
+            answer = replace_broken_nodes(ray, cpus) if replaces else usage(ray)
             print(json.dumps(answer), flush=True)
 
 

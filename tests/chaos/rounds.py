@@ -1,7 +1,6 @@
-"""A round: a sweep, somebody of it struck at a moment that the seed decides, run again until all is
-measured, counted.
+"""A round: a sweep of which a process is killed or stopped, run again until all is measured.
 
-The seed is all that is needed to fight a round again:
+The seed decides which process is struck, how and when, so a round is repeated by its seed alone:
 ``pytest -m 'chaos or long' 'tests/chaos/test_rounds.py::test_round[17]'``.
 """
 
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.ground import Ground, kill
+from tests.chaos.marked_cluster import MarkedCluster, kill
 from tests.harness import (
     MODEL,
     assert_rows_equal_schedule,
@@ -31,9 +30,9 @@ from tests.harness import (
     write_experiment,
 )
 
-VICTIMS = ("driver", "engine", "agent", "client", "guard", "raylet", "gcs")
+ROLES = ("driver", "engine", "agent", "client", "guard", "raylet", "gcs")
 RUN_LIMIT_S = 900.0
-TRIES = 4
+MOST_RERUNS = 4
 
 EXPERIMENT = f"""
 version: 1
@@ -52,30 +51,28 @@ FILES = {"orphan.yaml": "faults: {orphan: true}\n"}
 
 @dataclass(frozen=True)
 class Strike:
-    """Who, how, and when: a share of what an undisturbed sweep takes. A SIGSTOP is taken back after
-    ``stopped_s``.
-    """
+    """Which processes of a sweep get a signal, and when."""
 
     seed: int
-    victims: tuple[str, ...]
-    stop: bool
-    moment: float
+    roles: tuple[str, ...]  # one process of each is struck
+    stop: bool  # SIGSTOP, which ends after ``stopped_s``; else SIGKILL
+    moment: float  # as a share of the time that an undisturbed sweep takes
     stopped_s: float
-    pick: float
+    pick: float  # which of a role's processes, as a share of their number
 
     @staticmethod
     def of(seed: int) -> Strike:
-        """Seven seeds in a row hit every kind of victim once; in every third seven they are
-        stopped, not killed.
+        """The strike of a seed. Seven seeds in a row strike every role; in every third seven its
+        processes are stopped, not killed.
         """
         rng = random.Random(seed)
-        victims = [VICTIMS[seed % len(VICTIMS)]]
+        roles = [ROLES[seed % len(ROLES)]]
         if rng.random() < 0.2:
-            victims.append(rng.choice([one for one in VICTIMS if one not in (*victims, "gcs")]))
-        stop = seed // len(VICTIMS) % 3 == 1
+            roles.append(rng.choice([role for role in ROLES if role not in (*roles, "gcs")]))
+        stop = seed // len(ROLES) % 3 == 1
         return Strike(
             seed,
-            tuple(victims),
+            tuple(roles),
             stop,
             rng.uniform(0.02, 0.98),
             rng.choice([0.5, 2, 6, 12, 25]),
@@ -87,28 +84,27 @@ class Strike:
         return signal.SIGSTOP if self.stop else signal.SIGKILL
 
     def sooner(self) -> Strike:
-        """For one that came when nobody was there any more: so early that the sweep cannot be over."""
+        """The same strike so early that the sweep cannot be over: for one that came too late."""
         return replace(self, moment=self.moment / 4)
 
     def __str__(self) -> str:
         what = f"SIGSTOP for {self.stopped_s:g} s" if self.stop else "SIGKILL"
-        return f"CHAOS={self.seed}: {what} to {' and '.join(self.victims)} at {self.moment:.0%}"
+        return f"CHAOS={self.seed}: {what} to {' and '.join(self.roles)} at {self.moment:.0%}"
 
 
 @dataclass
-class Told:
-    """What became of a round."""
+class Outcome:
+    """What happened in a round."""
 
-    hit: list[str] = field(default_factory=list)
-    statuses: list[int] = field(default_factory=list)
-    commits_then: int = 0
-    logs: list[str] = field(default_factory=list)
-    folders: int = 0  # work folders of the dead
+    struck: list[str] = field(default_factory=list)  # roles whose process was there
+    statuses: list[int] = field(default_factory=list)  # of each run of the sweep
+    commits_before: int = 0  # measurements that were committed before the strike
+    logs: list[str] = field(default_factory=list)  # of each run of the sweep
 
     def __str__(self) -> str:
         return (
-            f"{self.commits_then} committed then, hit: {' and '.join(self.hit) or 'nobody'}, "
-            f"statuses {self.statuses}"
+            f"{self.commits_before} committed before, struck: "
+            f"{' and '.join(self.struck) or 'nobody'}, statuses {self.statuses}"
         )
 
     def launches(self) -> set[str]:
@@ -116,60 +112,63 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Peace:
-    """An undisturbed sweep: when it committed what, in s since its start, when it ended, and what
-    it left.
-    """
+class Undisturbed:
+    """A sweep of which no process was struck, for comparison."""
 
-    commits_s: list[float]
+    commits_s: list[float]  # times of its commits since its start
     took_s: float
-    picture: dict[str, Any]
+    tables: dict[str, Any]  # see ``comparable_tables``
 
     def moment(self, share: float) -> tuple[int, float]:
-        """A share of its time as commits until then, and seconds since the last of them: a busier
-        machine makes a sweep longer, and most of all its starts.
+        """A share of its time, as a number of commits and the seconds since the last of them.
+
+        On a busier machine a sweep takes longer, most of all to start; after a commit it is where
+        the undisturbed one was.
         """
         at_s = share * self.took_s
-        before = [one for one in self.commits_s if one <= at_s]
-        return len(before), at_s - max([0.0, *before])
+        commits_before_s = [commit_s for commit_s in self.commits_s if commit_s <= at_s]
+        return len(commits_before_s), at_s - max([0.0, *commits_before_s])
 
 
-def sweep(experiment: Path) -> tuple[str, ...]:
+def sweep_arguments(experiment: Path) -> tuple[str, ...]:
+    """The command that runs an experiment, without the cluster's address."""
     return ("run", str(experiment), "--results", str(experiment.parent / "results"))
 
 
 def prepared(folder: Path, text: str = EXPERIMENT) -> Path:
-    """An experiment file, and what it needs beside it."""
+    """An experiment file in a folder, with the files that it names beside it."""
     folder.mkdir(exist_ok=True)
     for name, content in FILES.items():
         (folder / name).write_text(content)
     return write_experiment(folder, text)
 
 
-def undisturbed(ground: Ground, experiment: Path) -> Peace:
-    """The sweep with nobody struck."""
-    ground.stand()
+def run_undisturbed(cluster: MarkedCluster, experiment: Path) -> Undisturbed:
+    """Run the sweep, with no process struck."""
+    cluster.ensure_complete()
     began_s = time.time()
-    done = orchestrator(
-        *sweep(experiment), "--address", ground.address, timeout_s=RUN_LIMIT_S, **ground.environment
+    completed = orchestrator(
+        *sweep_arguments(experiment),
+        *("--address", cluster.address),
+        timeout_s=RUN_LIMIT_S,
+        **cluster.environment,
     )
     took_s = time.time() - began_s
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     results = experiment.parent / "results"
-    commits_s = sorted(one["created_unix_ns"] / 1e9 - began_s for one in manifests(results))
-    return Peace(commits_s, took_s, picture(results))
+    commits_s = sorted(
+        manifest["created_unix_ns"] / 1e9 - began_s for manifest in manifests(results)
+    )
+    return Undisturbed(commits_s, took_s, comparable_tables(results))
 
 
-def picture(results: Path | str) -> dict[str, Any]:
-    """Identity and counts of all tables: what two sweeps of one experiment have in common."""
-    winners = {
-        one["measurement_id"]: one["attempt_id"]
-        for one in manifests(results)
-        if one["status"] == "ok"
-    }
-    points = [row for row in rows(results, "points") if row["attempt_id"] in winners.values()]
-    requests = [row for row in rows(results, "requests") if row["attempt_id"] in winners.values()]
-    head = (
+def comparable_tables(results: Path | str) -> dict[str, Any]:
+    """What the tables of any two sweeps of one experiment have in common: identities and counts."""
+    succeeded = [manifest for manifest in manifests(results) if manifest["status"] == "ok"]
+    attempts = {manifest["attempt_id"] for manifest in succeeded}
+    points = [row for row in rows(results, "points") if row["attempt_id"] in attempts]
+    requests = [row for row in rows(results, "requests") if row["attempt_id"] in attempts]
+    identity = (
         "measurement_id",
         "point_id",
         "deployment_id",
@@ -180,103 +179,107 @@ def picture(results: Path | str) -> dict[str, Any]:
         "emulated",
     )
     return {
-        "ok": dict(
-            collections.Counter(
-                one["measurement_id"] for one in manifests(results) if one["status"] == "ok"
-            )
-        ),
+        "ok": dict(collections.Counter(manifest["measurement_id"] for manifest in succeeded)),
         "deployments": sorted(row["deployment_id"] for row in rows(results, "deployments")),
-        "points": sorted(tuple(str(row[name]) for name in head) for row in points),
+        "points": sorted(tuple(str(row[name]) for name in identity) for row in points),
         "requests": dict(
             collections.Counter((row["measurement_id"], row["status"]) for row in requests)
         ),
     }
 
 
-def fight(ground: Ground, experiment: Path, strike: Strike, peace: Peace) -> Told:
-    """The sweep, the strike, and the same command until it says that all is measured."""
-    ground.stand()
-    told, results = Told(), experiment.parent / "results"
+def run_round(
+    cluster: MarkedCluster, experiment: Path, strike: Strike, reference: Undisturbed
+) -> Outcome:
+    """Run the sweep, strike, and run the same command until it reports that all is measured."""
+    cluster.ensure_complete()
+    outcome = Outcome()
+    results = experiment.parent / "results"
     log = experiment.parent / "driver.log"
-    driver = start(*sweep(experiment), "--address", ground.address, log=log, **ground.environment)
+    arguments = (*sweep_arguments(experiment), "--address", cluster.address)
+    driver = start(*arguments, log=log, **cluster.environment)
     try:
-        commits, then_s = peace.moment(strike.moment)
+        commits, since_commit_s = reference.moment(strike.moment)
         wait_for(
             lambda: len(manifests(results)) >= commits or driver.poll() is not None,
             RUN_LIMIT_S,
-            f"{commits}",
+            f"{commits} commits",
         )
-        time.sleep(then_s)
-        told.commits_then = len(manifests(results))
-        told.hit = _hit(ground, strike, lambda: driver.poll() is not None)
-        if "raylet" in told.hit and strike.pick < 0.5:
-            ground.mend()  # a node that is lost and comes back
+        time.sleep(since_commit_s)
+        outcome.commits_before = len(manifests(results))
+        outcome.struck = _struck(cluster, strike, lambda: driver.poll() is not None)
+        if "raylet" in outcome.struck and strike.pick < 0.5:
+            cluster.replace_dead_nodes()  # else the node stays away until the next run
         driver.wait(RUN_LIMIT_S)
     finally:
         driver.kill()
         driver.wait(10)
-    told.statuses.append(driver.returncode)
-    told.logs.append(log.read_text())
-    while told.statuses[-1] != 0 and len(told.statuses) <= TRIES:
-        ground.stand()
-        command = (*sweep(experiment), "--address", ground.address)
-        again = orchestrator(*command, timeout_s=RUN_LIMIT_S, **ground.environment)
-        told.statuses.append(again.returncode)
-        told.logs.append(again.stderr)
-    ground.stand()
-    return told
+    outcome.statuses.append(driver.returncode)
+    outcome.logs.append(log.read_text())
+    while outcome.statuses[-1] != 0 and len(outcome.statuses) <= MOST_RERUNS:
+        cluster.ensure_complete()
+        arguments = (*sweep_arguments(experiment), "--address", cluster.address)
+        again = orchestrator(*arguments, timeout_s=RUN_LIMIT_S, **cluster.environment)
+        outcome.statuses.append(again.returncode)
+        outcome.logs.append(again.stderr)
+    cluster.ensure_complete()
+    return outcome
 
 
-def _hit(ground: Ground, strike: Strike, over: Callable[[], bool]) -> list[str]:
-    """Who was hit. Whoever is not there yet is waited for: the moment of its birth is as good as
-    any.
+def _struck(cluster: MarkedCluster, strike: Strike, is_over: Callable[[], bool]) -> list[str]:
+    """Strike a process of each role; the roles of those that were there.
+
+    If a role has no process yet, its first one is waited for, and struck as it starts.
     """
-    hit = []
-    for what in strike.victims:
-        there = wait_for(partial(_there, ground, what, over), RUN_LIMIT_S, what)
-        if there is not True and kill(
-            victim := there[int(strike.pick * len(there))], strike.signal
-        ):
-            hit.append((what, victim))
-    if strike.stop and hit:
+    struck = {}
+    for role in strike.roles:
+        wait_for(partial(_exists_or_over, cluster, role, is_over), RUN_LIMIT_S, role)
+        processes = cluster.processes_of(role)
+        if not processes:
+            continue
+        process = processes[int(strike.pick * len(processes))]
+        if kill(process, strike.signal):
+            struck[role] = process
+    if strike.stop and struck:
         time.sleep(strike.stopped_s)
-        for _, victim in hit:
-            kill(victim, signal.SIGCONT)
-    return [what for what, _ in hit]
+        for process in struck.values():
+            kill(process, signal.SIGCONT)
+    return list(struck)
 
 
-def _there(ground: Ground, what: str, over: Callable[[], bool]) -> Any:
-    return ground.victims(what) or over()
+def _exists_or_over(cluster: MarkedCluster, role: str, is_over: Callable[[], bool]) -> bool:
+    return bool(cluster.processes_of(role)) or is_over()
 
 
-def check(ground: Ground, experiment: Path, strike: Strike, told: Told, peace: Peace) -> None:
-    """Each measurement once, tables as those of an undisturbed sweep, a row per request, nothing
-    left.
+def check(
+    cluster: MarkedCluster,
+    experiment: Path,
+    strike: Strike,
+    outcome: Outcome,
+    reference: Undisturbed,
+) -> None:
+    """Every measurement is there once, tables are those of an undisturbed sweep, every request has
+    a row, and nothing is left.
     """
     results = experiment.parent / "results"
-    said = (
-        f"{strike}; {told.commits_then} committed then; {told.hit} hit; {told.statuses}\n"
-        + "\n---\n".join(told.logs)
-    )
-    print(said)
-    assert told.statuses[-1] == 0
-    # struck before the driver came
-    not_joined = "gcs" in told.hit and "error: no Ray cluster answers" in told.logs[0]
-    assert told.statuses[0] in ({2} if not_joined else {0, 1, 3, -signal.SIGKILL})
-    assert set(told.statuses[1:-1]) <= {1, 3}
-    assert "Traceback" not in "".join(told.logs)
-    assert picture(results) == peace.picture
+    print(f"{strike}; {outcome}\n" + "\n---\n".join(outcome.logs))
+    assert outcome.statuses[-1] == 0
+    # the GCS may be struck before the driver has joined the cluster
+    not_joined = "gcs" in outcome.struck and "error: no Ray cluster answers" in outcome.logs[0]
+    assert outcome.statuses[0] in ({2} if not_joined else {0, 1, 3, -signal.SIGKILL})
+    assert set(outcome.statuses[1:-1]) <= {1, 3}
+    assert "Traceback" not in "".join(outcome.logs)
+    assert comparable_tables(results) == reference.tables
     assert_rows_equal_schedule(results)
-    failed = [
-        (one["failure_class"], one["reason"])
-        for one in manifests(results)
-        if one["status"] == "failed"
+    failures = [
+        (manifest["failure_class"], manifest["reason"])
+        for manifest in manifests(results)
+        if manifest["status"] == "failed"
     ]
-    assert all(reason and why != "bad_config" for why, reason in failed), failed
-    ground.assert_nothing_left(told.launches())
-    folders = ground.folders(told.launches())
-    told.folders = len(folders)
+    assert all(reason and kind != "bad_config" for kind, reason in failures), failures
+    cluster.assert_nothing_left(outcome.launches())
+    folders = cluster.work_folders(outcome.launches())
     for folder in folders:
         shutil.rmtree(folder)
-    # a dead owner's is kept for its log until the next launch of the sweep on that node takes it
-    assert not folders or {"driver", "agent", "raylet", "gcs"} & set(told.hit), folders
+    # the folder of a dead owner is kept for its log until the sweep's next launch on the node
+    assert not folders or {"driver", "agent", "raylet", "gcs"} & set(outcome.struck), folders

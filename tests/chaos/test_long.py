@@ -1,5 +1,5 @@
 """What takes too long for every day: a storage that is away for ten minutes, two sweeps at once,
-real vLLM struck.
+processes of a real vLLM killed and stopped.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.results.root import open_results
-from tests.chaos.ground import QUICK, Ground, kill
+from tests.chaos.marked_cluster import QUICK_LIMITS, MarkedCluster, kill
 from tests.chaos.rounds import (
     EXPERIMENT,
     Strike,
     check,
-    fight,
-    picture,
+    comparable_tables,
     prepared,
-    sweep,
-    undisturbed,
+    run_round,
+    run_undisturbed,
+    sweep_arguments,
 )
 from tests.chaos.s3 import KEYS, FaultyS3
 from tests.harness import MODEL, ROOT, ended, manifests, orchestrator, rows, start, wait_for
@@ -48,79 +48,75 @@ load: {{levels: {{concurrency: [1, 2, 4]}}, requests: 200, warmup: 0s}}
 
 
 @pytest.fixture(scope="module")
-def ground() -> Iterator[Ground]:
-    made = Ground(QUICK | KEYS)
+def cluster() -> Iterator[MarkedCluster]:
+    marked = MarkedCluster(QUICK_LIMITS | KEYS)
     try:
-        yield made
+        yield marked
     finally:
-        made.close()
+        marked.close()
 
 
 @pytest.mark.vllm
-def test_real_vllm_is_struck(ground: Ground, tmp_path: Path) -> None:
-    peace = undisturbed(ground, prepared(tmp_path / "peace", VLLM))
-    in_the_second_point = (peace.commits_s[0] + 1.0) / peace.took_s
-    for victim, stopped_s in itertools.product(
-        ("vllm", "vllm's core", "guard", "agent"), (0.0, 6.0)
-    ):
-        strike = Strike(0, (victim,), stopped_s > 0, in_the_second_point, stopped_s, 0.0)
-        experiment = prepared(tmp_path / f"{victim} {stopped_s:g}", VLLM)
-        told = fight(ground, experiment, strike, peace)
-        assert told.hit == [victim], f"{strike}: {told}"
-        check(ground, experiment, strike, told, peace)
+def test_real_vllm_is_struck(cluster: MarkedCluster, tmp_path: Path) -> None:
+    reference = run_undisturbed(cluster, prepared(tmp_path / "reference", VLLM))
+    in_the_second_point = (reference.commits_s[0] + 1.0) / reference.took_s
+    for role, stopped_s in itertools.product(("vllm", "vllm's core", "guard", "agent"), (0.0, 6.0)):
+        strike = Strike(0, (role,), stopped_s > 0, in_the_second_point, stopped_s, 0.0)
+        experiment = prepared(tmp_path / f"{role} {stopped_s:g}", VLLM)
+        outcome = run_round(cluster, experiment, strike, reference)
+        assert outcome.struck == [role], f"{strike}: {outcome}"
+        check(cluster, experiment, strike, outcome, reference)
 
 
-def test_two_sweeps_at_once_and_one_driver_dies(ground: Ground, tmp_path: Path) -> None:
-    """Both on one cluster. The one that nobody struck ends by itself, without a failed attempt."""
-    ground.stand()
-    first, second = (prepared(tmp_path / name) for name in ("first", "second"))
-    where = ("--address", ground.address)
+def test_two_sweeps_at_once_and_one_driver_dies(cluster: MarkedCluster, tmp_path: Path) -> None:
+    """Both run on one cluster. The one whose driver lives ends by itself, without a failed attempt."""
+    cluster.ensure_complete()
+    experiments = [prepared(tmp_path / name) for name in ("first", "second")]
+    first, second = experiments
+    logs = [experiment.with_suffix(".log") for experiment in experiments]
+    address = ("--address", cluster.address)
     drivers = [
-        start(*sweep(one), *where, log=one.with_suffix(".log"), **ground.environment)
-        for one in (first, second)
+        start(*sweep_arguments(experiment), *address, log=log, **cluster.environment)
+        for experiment, log in zip(experiments, logs, strict=True)
     ]
     try:
         wait_for(
-            lambda: manifests(first.parent / "results"),
-            240,
-            first.with_suffix(".log").read_text()[-2000:],
+            lambda: manifests(first.parent / "results"), 240, "the first sweep commits nothing"
         )
         kill(drivers[0], signal.SIGKILL)
-        assert ended(drivers[1], 300, second.with_suffix(".log")) == 0, second.with_suffix(
-            ".log"
-        ).read_text()
+        assert ended(drivers[1], 300, logs[1]) == 0, logs[1].read_text()
     finally:
         for driver in drivers:
             driver.kill()
             driver.wait(10)
-    again = orchestrator(*sweep(first), *where, **ground.environment)
+    again = orchestrator(*sweep_arguments(first), *address, **cluster.environment)
     assert again.returncode == 0, again.stderr
-    pictures = [picture(one.parent / "results") for one in (first, second)]
-    assert pictures[0] == pictures[1]
-    assert set(pictures[1]["ok"].values()) == {1}
-    assert {one["status"] for one in manifests(second.parent / "results")} == {"ok"}
+    tables = [comparable_tables(experiment.parent / "results") for experiment in experiments]
+    assert tables[0] == tables[1]
+    assert set(tables[1]["ok"].values()) == {1}
+    assert {manifest["status"] for manifest in manifests(second.parent / "results")} == {"ok"}
     launches = [
         row["launch_id"]
-        for one in (first, second)
-        for row in rows(one.parent / "results", "launches")
+        for experiment in experiments
+        for row in rows(experiment.parent / "results", "launches")
     ]
-    ground.assert_nothing_left(launches)
+    cluster.assert_nothing_left(launches)
 
 
-def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> None:
-    """Every third request is refused, then nothing answers for half of the time, then nobody
-    listens for the rest.
+def test_the_storage_is_away_for_ten_minutes(cluster: MarkedCluster, tmp_path: Path) -> None:
+    """The storage refuses every third request; then it answers nothing for half of the ten minutes,
+    and for the rest nobody listens.
 
-    One run measures everything, once, and no engine is started twice for it.
+    One run measures everything once, and starts no engine twice.
     """
-    ground.stand()
+    cluster.ensure_complete()
     experiment = prepared(
         tmp_path, EXPERIMENT.replace("concurrency: [1, 2]", "concurrency: [1, 2, 3, 4]")
     )
     log = tmp_path / "driver.log"
     with FaultyS3() as storage:
-        argv = ("run", str(experiment), "--results", storage.uri, "--address", ground.address)
-        driver = start(*argv, log=log, **ground.environment)
+        argv = ("run", str(experiment), "--results", storage.uri, "--address", cluster.address)
+        driver = start(*argv, log=log, **cluster.environment)
         try:
             wait_for(lambda: "measured" in log.read_text(), 240, "the first measurement")
             storage.hang()
@@ -136,15 +132,15 @@ def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> 
         with pytest.MonkeyPatch.context() as patch:
             for name, value in KEYS.items():
                 patch.setenv(name, value)
-            found = open_results(storage.uri)
-            points = found.read("points", include_failed=True).to_pylist()
-            stored = found.read("requests", include_failed=True).to_pylist()
-            requests = Counter(row["attempt_id"] for row in stored)
-            launches = found.read("launches").to_pylist()
+            results = open_results(storage.uri)
+            points = results.read("points", include_failed=True).to_pylist()
+            request_rows = results.read("requests", include_failed=True).to_pylist()
+            requests = Counter(row["attempt_id"] for row in request_rows)
+            launches = results.read("launches").to_pylist()
     ok = Counter(row["measurement_id"] for row in points if row["status"] == "ok")
     assert len(ok) == 8 and set(ok.values()) == {1}, log.read_text()
-    # a client that was late on a busy machine is no matter of the storage
+    # a client may be late on a busy machine, whatever the storage does
     assert {row["failure_class"] for row in points} <= {None, "client_bound"}, log.read_text()
     assert dict(requests) == {row["attempt_id"]: row["requests_scheduled"] for row in points}
     assert [row["status"] for row in launches] == ["ok", "ok"]
-    ground.assert_nothing_left([row["launch_id"] for row in launches])
+    cluster.assert_nothing_left([row["launch_id"] for row in launches])

@@ -1,5 +1,5 @@
-"""Twelve Ray nodes on one machine and two hundred emulated deployments in one go; prints what that
-took.
+"""Two hundred emulated deployments in one sweep over twelve Ray nodes on one machine. Prints the
+time, CPU time and memory that it took.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ version: 1
 name: many
 model: {{id: {MODEL}}}
 hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, cpus_per_device: 0.1}}}}
-isolation: shared            # all these nodes are one host, which launches would have to themselves one by one
+isolation: shared            # all these nodes are one host: else its launches would run one after another
 deployments:
   engine: emulator
   hardware: h100
@@ -46,8 +46,8 @@ def test_two_hundred_deployments_on_twelve_nodes_in_one_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = [
-        {"max_num_seqs": at + 1, "pipeline_parallel_size": 2 if at % 4 == 3 else 1}
-        for at in range(DEPLOYMENTS)
+        {"max_num_seqs": number + 1, "pipeline_parallel_size": 2 if number % 4 == 3 else 1}
+        for number in range(DEPLOYMENTS)
     ]
     experiment = write_experiment(tmp_path, SWEEP.replace("CASES", json.dumps(cases)))
     results, log = tmp_path / "results", tmp_path / "log"
@@ -63,10 +63,11 @@ def test_two_hundred_deployments_on_twelve_nodes_in_one_go(
         took_s = time.monotonic() - began_s
         assert os.waitstatus_to_exitcode(status) == 0, log.read_text()
         assert_nothing_left()
-    ok = Counter(one["measurement_id"] for one in manifests(results) if one["status"] == "ok")
+    attempts = manifests(results)
+    ok = Counter(attempt["measurement_id"] for attempt in attempts if attempt["status"] == "ok")
     assert len(ok) == POINTS and set(ok.values()) == {1}
-    # a machine that others use
-    assert {one["failure_class"] for one in manifests(results)} <= {None, "client_bound"}
+    # a client may be late, since others use this machine
+    assert {attempt["failure_class"] for attempt in attempts} <= {None, "client_bound"}
     assert_rows_equal_schedule(results)
     launches = rows(results, "launches")
     nodes = [{seat["node_id"] for seat in json.loads(row["placement_json"])} for row in launches]
@@ -77,5 +78,5 @@ def test_two_hundred_deployments_on_twelve_nodes_in_one_go(
         print(
             f"\n{took_s:.0f} s, of the driver {driver_s:.0f} s of CPU and "
             f"{used.ru_maxrss / 1024:.0f} MiB at most; "
-            f"{len(manifests(results))} attempts at {POINTS} points"
+            f"{len(attempts)} attempts at {POINTS} points"
         )

@@ -1,5 +1,5 @@
-"""Whoever is killed or stopped, whenever: each measurement is there once and nothing is left. The
-engine is emulated.
+"""Whichever process is killed or stopped, and whenever: each measurement is there once, and nothing
+is left. The engine is emulated.
 
 Ten seeds in `make test`, a hundred in `make chaos` (one of them alone: ``-m 'chaos or long' -k
 'round[17]'``).
@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.ground import Ground
-from tests.chaos.rounds import Peace, Strike, check, fight, prepared, undisturbed
+from tests.chaos.marked_cluster import MarkedCluster
+from tests.chaos.rounds import (
+    Strike,
+    Undisturbed,
+    check,
+    prepared,
+    run_round,
+    run_undisturbed,
+)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -22,17 +29,17 @@ LONG = range(10, 100)
 
 
 @pytest.fixture(scope="module")
-def ground() -> Iterator[Ground]:
-    made = Ground()
+def cluster() -> Iterator[MarkedCluster]:
+    marked = MarkedCluster()
     try:
-        yield made
+        yield marked
     finally:
-        made.close()
+        marked.close()
 
 
 @pytest.fixture(scope="module")
-def peace(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Peace:
-    return undisturbed(ground, prepared(tmp_path_factory.mktemp("peace")))
+def reference(cluster: MarkedCluster, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return run_undisturbed(cluster, prepared(tmp_path_factory.mktemp("reference")))
 
 
 @pytest.mark.parametrize(
@@ -43,14 +50,20 @@ def peace(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Peace:
     ],
 )
 def test_round(
-    ground: Ground, peace: Peace, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
+    cluster: MarkedCluster,
+    reference: Undisturbed,
+    tmp_path: Path,
+    seed: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    experiment, strike = prepared(tmp_path), Strike.of(seed)
-    told = fight(ground, experiment, strike, peace)
-    if not told.hit:
-        experiment, strike = prepared(tmp_path / "sooner"), strike.sooner()
-        told = fight(ground, experiment, strike, peace)
-        assert told.hit, f"{strike}: {told}"
+    experiment = prepared(tmp_path)
+    strike = Strike.of(seed)
+    outcome = run_round(cluster, experiment, strike, reference)
+    if not outcome.struck:
+        experiment = prepared(tmp_path / "sooner")
+        strike = strike.sooner()
+        outcome = run_round(cluster, experiment, strike, reference)
+        assert outcome.struck, f"{strike}: {outcome}"
     with capsys.disabled():
-        print(f"\n{strike}: {told}", end=" ", flush=True)
-    check(ground, experiment, strike, told, peace)
+        print(f"\n{strike}: {outcome}", end=" ", flush=True)
+    check(cluster, experiment, strike, outcome, reference)

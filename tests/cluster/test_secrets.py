@@ -1,5 +1,5 @@
-"""Secrets planted wherever a cluster and a sweep get them from are found nowhere, neither in
-results nor at Ray.
+"""Secrets are planted wherever a cluster and a sweep get them from; none is found in the results,
+in Ray's files, or on a command line.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ load: {{levels: {{concurrency: [2]}}, requests: 4, warmup: 0s}}
 
 @contextmanager
 def ray() -> Iterator[tuple[str, Path]]:
-    """The address of a cluster of one node, whose processes know all secrets, and its folder."""
+    """The address and the folder of a cluster of one node, whose processes have all secrets in
+    their environment.
+    """
     command = [sys.executable, "-m", "tests.chaos.cluster_process", "1", "4"]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment(**ENVIRONMENT), stdin=-1, stdout=-1
@@ -62,17 +64,16 @@ def ray() -> Iterator[tuple[str, Path]]:
     try:
         assert process.stdout is not None
         address = json.loads(process.stdout.readline())
-        said = " ".join(
-            word for one in psutil.Process(process.pid).children(True) for word in one.cmdline()
-        )
-        (folder,) = set(re.findall(r"/tmp/orch-ray-\w+", said))
+        children = psutil.Process(process.pid).children(recursive=True)
+        command_lines = " ".join(word for child in children for word in child.cmdline())
+        (folder,) = set(re.findall(r"/tmp/orch-ray-\w+", command_lines))
         yield address, Path(folder)
     finally:
         process.communicate()  # it ends with its input
 
 
 class CommandLines:
-    """Of every process of this machine, looked at again and again."""
+    """The command lines of all processes of this machine, read again and again."""
 
     def __init__(self) -> None:
         self.seen: set[bytes] = set()
@@ -108,35 +109,35 @@ def test_secrets_of_a_cluster_and_of_a_sweep_on_it_are_found_nowhere(tmp_path: P
         file = write_experiment(
             tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port)
         )
-        where = ("--results", str(results), "--address", address)
-        done = [
+        options = ("--results", str(results), "--address", address)
+        commands = [
             orchestrator(
                 "plan", str(file), "--output", str(frozen), "--format", "json", **ENVIRONMENT
             ),
-            orchestrator("run", str(frozen), *where, **ENVIRONMENT),
+            orchestrator("run", str(frozen), *options, **ENVIRONMENT),
             orchestrator("plan", str(in_a_url), **ENVIRONMENT),
             orchestrator("results", str(results), "--format", "json"),
             orchestrator("logs", str(results)),
         ]
-        left = dict(here.texts(folder))
-    assert [one.returncode for one in done] == [0, 0, 2, 0, 0], [one.stderr[-2000:] for one in done]
-    left |= dict(here.texts(results)) | {str(frozen): frozen.read_bytes()}
-    left |= {f"command line {line[:200]!r}": line for line in lines.seen}
-    left |= {f"output of {one.args[3]}": (one.stdout + one.stderr).encode() for one in done}
-    assert any(name.endswith("raylet.out") for name in left) and any(
-        "tests.chaos" in name for name in left
-    )
-    log = next(
-        text
-        for name, text in left.items()
-        if "rank0.log" in name and b"AWS_SECRET_ACCESS_KEY=" in text
-    )
-    assert b"AWS_SECRET_ACCESS_KEY=***" in log
+        texts = dict(here.texts(folder))
+    statuses = [command.returncode for command in commands]
+    assert statuses == [0, 0, 2, 0, 0], [command.stderr[-2000:] for command in commands]
+    texts |= dict(here.texts(results)) | {str(frozen): frozen.read_bytes()}
+    texts |= {f"command line {line[:200]!r}": line for line in lines.seen}
+    texts |= {
+        f"output of {command.args[3]}": (command.stdout + command.stderr).encode()
+        for command in commands
+    }
+    assert any(name.endswith("raylet.out") for name in texts)
+    assert any("tests.chaos" in name for name in texts)
+    logs = [text for name, text in texts.items() if "rank0.log" in name]
+    log_of_variables = next(text for text in logs if b"AWS_SECRET_ACCESS_KEY=" in text)
+    assert b"AWS_SECRET_ACCESS_KEY=***" in log_of_variables
+    pieces = [piece for secret in SOUGHT for piece in here.pieces(secret)]
     leaks = [
-        (name, *found)
-        for name, text in left.items()
-        for secret in SOUGHT
-        for piece in here.pieces(secret)
-        if (found := here.leak(text, piece))
+        (name, *leak)
+        for name, text in texts.items()
+        for piece in pieces
+        if (leak := here.leak(text, piece))
     ]
     assert not leaks, leaks[:20]

@@ -1,5 +1,5 @@
-"""Real engines for tests: the tiny model, a start through EngineProcess and readiness, one plain
-HTTP request.
+"""Real engines for tests: they are started with EngineProcess, waited for until they are ready, and
+asked over plain HTTP.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ def script(name: str, folder: str = "scripts") -> ModuleType:
 
 
 def home_of(engine: str) -> Path:
-    """The environment of a real engine. Waits for one that is being installed, finishes one that
-    was cut off, and skips the test where there is none.
+    """The environment of a real engine; the test is skipped where there is none.
+
+    An installation that is under way is waited for, and one that was cut off is finished.
     """
     home = ROOT / ".engines" / engine
     if home.exists() and not (home / "engine.json").exists():
-        argv = [
-            sys.executable,
-            str(ROOT / "scripts" / "install_engines.py"),
-            engine,
-            "--into",
-            str(home),
-        ]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_LIMIT_S)
-        if done.returncode == UNSUPPORTED:
-            pytest.skip(done.stderr.strip())
-        assert done.returncode == 0, done.stderr
+        installer = str(ROOT / "scripts" / "install_engines.py")
+        completed = subprocess.run(
+            [sys.executable, installer, engine, "--into", str(home)],
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_LIMIT_S,
+        )
+        if completed.returncode == UNSUPPORTED:
+            pytest.skip(completed.stderr.strip())
+        assert completed.returncode == 0, completed.stderr
     if not home.exists():
         pytest.skip(
             f"{engine} is not installed: python scripts/install_engines.py {engine} --into "
@@ -76,18 +76,19 @@ def home_of(engine: str) -> Path:
 
 
 def settings(engine: str, **given: Any) -> EngineSettings:
-    usual = {
+    """Settings of an installed engine for the tiny model, with the ``given`` ones beside them."""
+    defaults = {
         "engine": engine,
         "executable": str(home_of(engine)),
         "model": "tiny",
         "dtype": "float32",
     }
-    return EngineSettings.model_validate(usual | given)
+    return EngineSettings.model_validate(defaults | given)
 
 
 @dataclass
 class Running:
-    """A started engine: every rank's process, and how to talk to it."""
+    """A started engine: the processes of its ranks, and requests to it."""
 
     engine: Engine
     settings: EngineSettings
@@ -114,16 +115,14 @@ class Running:
         return ready
 
     def look(self) -> None:
-        """Note its shared memory while it lives: of an engine that a test kills nobody can tell
-        later.
-        """
-        ours = ownership.tagged({ownership.LAUNCH: self.node.launch_id})
-        self.segments |= mapped(process.pid for process, _ in ours)
+        """Note the shared memory that it uses now: after a test has killed it, nobody knows."""
+        processes = ownership.tagged({ownership.LAUNCH: self.node.launch_id})
+        self.segments |= mapped(process.pid for process, _ in processes)
 
     def ask(
         self, method: str, path: str, body: object = None, key: str | None = "ours"
     ) -> tuple[int, str]:
-        """Status and whole body of one request. ``key``: ``ours``, None or another one."""
+        """Status and body of an answer. ``key`` is ``ours``, another key, or None for none."""
         connection = http.client.HTTPConnection("127.0.0.1", self.node.port, timeout=120)
         headers = {"Content-Type": "application/json"}
         if key is not None:
@@ -149,14 +148,15 @@ class Running:
 
 @contextmanager
 def running(
-    given: EngineSettings,
+    settings: EngineSettings,
     folder: Path,
     model: Path,
     cores: tuple[tuple[int, ...], ...] = ((CORES[:1]),),
     port: int | None = None,
 ) -> Iterator[Running]:
-    """Starts every rank (one per entry of ``cores``) and stops them; nothing of them may be left."""
-    made, launch_id = ENGINES[given.engine], f"test-{secrets.token_hex(6)}"
+    """Starts a rank for each entry of ``cores`` and stops them all; nothing of them may be left."""
+    engine = ENGINES[settings.engine]
+    launch_id = f"test-{secrets.token_hex(6)}"
     lease = Lease(launch_id)
     http_port, master_port = lease.take_ports(2, np.random.default_rng())
     node = Node(
@@ -166,31 +166,30 @@ def running(
         launch_id=launch_id,
         model_path=str(model),
     )
-    found = Running(made, given, node, secrets.token_hex(16))
+    started = Running(engine, settings, node, secrets.token_hex(16))
     try:
-        for rank, group in enumerate(cores):
-            own = replace(node, rank=rank, cores=group, workdir=str(folder / str(rank)))
-            process = EngineProcess(
-                made.command(given, CPU, own, found.key), Path(own.workdir), launch_id
-            )
-            found.processes.append(process)
+        for rank, rank_cores in enumerate(cores):
+            workdir = folder / str(rank)
+            rank_node = replace(node, rank=rank, cores=rank_cores, workdir=str(workdir))
+            command = engine.command(settings, CPU, rank_node, started.key)
+            process = EngineProcess(command, workdir, launch_id)
+            started.processes.append(process)
             process.start()
-        yield found
+        yield started
     finally:
-        found.look()
-        for process in found.processes:
+        started.look()
+        for process in started.processes:
             process.stop()
         lease.release()
-        assert not [segment.path for segment in found.segments if Path(segment.path).exists()], (
-            "its shared memory is left"
-        )
+        left = [segment.path for segment in started.segments if Path(segment.path).exists()]
+        assert not left, "its shared memory is left"
         assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], (
             "processes of the engine are left"
         )
 
 
 def died(process: EngineProcess, limit_s: float) -> bool:
-    """Waits until the engine has ended."""
+    """Waits until the engine has ended. False if it still runs after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
