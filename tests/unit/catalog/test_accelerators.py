@@ -12,19 +12,23 @@ from orchestrator.spec.settings import Hardware
 
 @pytest.mark.parametrize("name", accelerators())
 def test_every_figure_has_a_source_and_a_plausible_size(name: str) -> None:
-    one = find(name)
-    assert one is not None
-    assert one.source.startswith("https://")
+    accelerator = find(name)
+    assert accelerator is not None
+    assert accelerator.source.startswith("https://")
     gigabytes = int(re.findall(r"(\d+)GB$", name)[0])
-    assert gigabytes * 0.9 <= one.memory_bytes / 2**30 * 1.0737 <= gigabytes * 1.08
-    assert 0.2e12 < one.bandwidth_bytes_s < 10e12
-    assert one.flops["float32"] < one.flops["float16"]
-    assert ("bfloat16" in one.flops) == (one.capability is None or one.capability >= (8, 0))
-    assert ("fp8" in one.flops) == (one.capability is None or one.capability >= (8, 9))
-    assert ("fp4" in one.flops) == (
-        one.capability is not None and one.capability >= (10, 0)
-    ) or one.capability is None
-    assert one.usd_per_hour is None or 0.1 < one.usd_per_hour < 20
+    assert gigabytes * 0.9 <= accelerator.memory_bytes / 2**30 * 1.0737 <= gigabytes * 1.08
+    assert 0.2e12 < accelerator.bandwidth_bytes_s < 10e12
+    assert accelerator.flops["float32"] < accelerator.flops["float16"]
+    assert ("bfloat16" in accelerator.flops) == (
+        accelerator.capability is None or accelerator.capability >= (8, 0)
+    )
+    assert ("fp8" in accelerator.flops) == (
+        accelerator.capability is None or accelerator.capability >= (8, 9)
+    )
+    assert ("fp4" in accelerator.flops) == (
+        accelerator.capability is not None and accelerator.capability >= (10, 0)
+    ) or accelerator.capability is None
+    assert accelerator.usd_per_hour is None or 0.1 < accelerator.usd_per_hour < 20
 
 
 @pytest.mark.parametrize(
@@ -36,17 +40,17 @@ def test_every_figure_has_a_source_and_a_plausible_size(name: str) -> None:
     ],
 )
 def test_the_figures_of_the_data_sheets(name: str, bandwidth: float, bfloat16: float) -> None:
-    one = find(name)
-    assert one is not None
-    assert one.bandwidth_bytes_s == pytest.approx(bandwidth)
-    assert one.flops["bfloat16"] == pytest.approx(bfloat16)
+    accelerator = find(name)
+    assert accelerator is not None
+    assert accelerator.bandwidth_bytes_s == pytest.approx(bandwidth)
+    assert accelerator.flops["bfloat16"] == pytest.approx(bfloat16)
 
 
 @pytest.mark.parametrize("name", ["h100_80gb", "NVIDIA H100 80GB", "H100-SXM5-80GB", "nvidia-h100"])
 def test_names_are_found_however_they_are_written(name: str) -> None:
-    found = find(name)
-    assert found is not None
-    assert found.name == "H100-80GB"
+    accelerator = find(name)
+    assert accelerator is not None
+    assert accelerator.name == "H100-80GB"
 
 
 def test_unknown_names_are_not_guessed_but_have_neighbours() -> None:
@@ -56,7 +60,7 @@ def test_unknown_names_are_not_guessed_but_have_neighbours() -> None:
 
 
 def test_the_users_figures_win() -> None:
-    one = of_hardware(
+    accelerator = of_hardware(
         Hardware(
             name="x",
             accelerator="H100-80GB",
@@ -65,8 +69,12 @@ def test_the_users_figures_win() -> None:
             usd_per_gpu_hour=1.5,
         )
     )
-    assert one is not None
-    assert (one.memory_bytes, one.bandwidth_bytes_s, one.usd_per_hour) == (94 * 10**9, 3.9e12, 1.5)
+    assert accelerator is not None
+    assert (accelerator.memory_bytes, accelerator.bandwidth_bytes_s, accelerator.usd_per_hour) == (
+        94 * 10**9,
+        3.9e12,
+        1.5,
+    )
 
 
 def test_a_type_without_units_runs_on_wider_ones() -> None:

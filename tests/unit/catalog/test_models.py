@@ -46,11 +46,11 @@ NAMES = [
 
 
 def facts(**changes: Any) -> ModelFacts:
-    found = facts_from_config(
+    model = facts_from_config(
         "m", {key: value for key, value in (SMALL_LLAMA | changes).items() if value is not ...}
     )
-    assert found is not None
-    return found
+    assert model is not None
+    return model
 
 
 @pytest.fixture(autouse=True)
@@ -87,14 +87,14 @@ def test_figures_an_author_left_to_the_class_come_from_transformers() -> None:
 
 
 def test_the_text_part_of_a_multimodal_model_is_inexact() -> None:
-    found = facts_from_config(
+    model = facts_from_config(
         "m", {"model_type": "llava", "text_config": SMALL_LLAMA, "vision_config": {}}
     )
-    assert found is not None
+    assert model is not None
     assert (
-        found.shape.hidden_size,
-        found.language_model_counted,
-        found.all_parameters_counted,
+        model.shape.hidden_size,
+        model.language_model_counted,
+        model.all_parameters_counted,
     ) == (256, True, False)
 
 
@@ -154,8 +154,8 @@ def test_the_longest_context_is_vllms(changes: dict[str, Any], length: int | Non
 def test_sliding_windows_and_the_layers_that_have_them(
     changes: dict[str, Any], window: tuple[int | None, int]
 ) -> None:
-    found = facts(**changes)
-    assert (found.sliding_window, found.num_sliding_layers) == window
+    model = facts(**changes)
+    assert (model.sliding_window, model.num_sliding_layers) == window
 
 
 def test_layers_without_attention_hold_no_cache() -> None:
@@ -207,37 +207,37 @@ def test_odd_values_of_a_config_are_facts_and_a_verdict_or_nothing(
         {"text_config": SMALL_LLAMA | changes},
         changes,
     ):
-        found = facts_from_config("m", config)
-        if found is not None:
+        model = facts_from_config("m", config)
+        if model is not None:
             for hardware in (Hardware(name="h100", accelerator="H100-80GB"), Hardware(name="cpu")):
                 settings = EngineSettings(
                     engine="vllm", model="m", tensor_parallel_size=2, pipeline_parallel_size=2
                 )
-                assess(settings, found, hardware)
+                assess(settings, model, hardware)
 
 
 def test_a_folder_gives_its_config_and_size(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA | {"dtype": "float32"}))
     (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 123456}}')
-    found = model_facts(str(tmp_path))
-    assert found is not None
-    assert (found.checkpoint_bytes, found.dtype, found.model_type) == (123456, "float32", "llama")
+    model = model_facts(str(tmp_path))
+    assert model is not None
+    assert (model.checkpoint_bytes, model.dtype, model.model_type) == (123456, "float32", "llama")
 
 
 def test_without_an_index_the_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
     for number in range(2):
         (tmp_path / f"model-{number}.safetensors").write_bytes(b"x" * 1000)
-    found = model_facts(str(tmp_path))
-    assert found is not None
-    assert found.checkpoint_bytes == 2000
+    model = model_facts(str(tmp_path))
+    assert model is not None
+    assert model.checkpoint_bytes == 2000
 
 
 def test_hf_overrides_change_the_facts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
-    found = model_facts(str(tmp_path), overrides={"max_position_embeddings": 77})
-    assert found is not None
-    assert found.max_model_len == 77
+    model = model_facts(str(tmp_path), overrides={"max_position_embeddings": 77})
+    assert model is not None
+    assert model.max_model_len == 77
 
 
 @pytest.mark.parametrize("text", ["{", "[]", ""])
@@ -292,9 +292,9 @@ def test_a_hub_that_does_not_answer_costs_the_limit_and_no_more(
 
 def test_well_known_models_have_facts_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    found = model_facts("meta-llama/Llama-3.1-8B-Instruct")
-    assert found is not None
-    assert found.parameters.total == 8_030_261_248
+    model = model_facts("meta-llama/Llama-3.1-8B-Instruct")
+    assert model is not None
+    assert model.parameters.total == 8_030_261_248
 
 
 @pytest.mark.parametrize(
@@ -334,13 +334,13 @@ def test_a_folder_is_read_with_its_index_and_modelopts_file(
     (tmp_path / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": 9_000_000}})
     )
-    found = model_facts(str(tmp_path))
-    assert found is not None
-    assert found.quantization is not None
-    assert (found.quantization.method, found.quantization.bits) == ("modelopt", 8)
-    assert found.quantization.kv_cache_dtype == "fp8"
-    assert found.checkpoint_bytes == 9_000_000
-    assert memory.weights(found).total == pytest.approx(9_000_000)
+    model = model_facts(str(tmp_path))
+    assert model is not None
+    assert model.quantization is not None
+    assert (model.quantization.method, model.quantization.bits) == ("modelopt", 8)
+    assert model.quantization.kv_cache_dtype == "fp8"
+    assert model.checkpoint_bytes == 9_000_000
+    assert memory.weights(model).total == pytest.approx(9_000_000)
 
 
 def test_the_hub_is_asked_once_for_an_index(
@@ -350,11 +350,11 @@ def test_the_hub_is_asked_once_for_an_index(
     import huggingface_hub
     from huggingface_hub import _CACHED_NO_EXIST
 
-    asked: list[tuple[str, bool]] = []
+    requests: list[tuple[str, bool]] = []
     remembered: dict[str, Any] = {}
 
     def download(model: str, name: str, local_files_only: bool, **_: Any) -> str:
-        asked.append((name, local_files_only))
+        requests.append((name, local_files_only))
         if local_files_only and not (tmp_path / name).exists():
             raise FileNotFoundError(name)
         if name not in ("config.json", models.INDEX):
@@ -375,10 +375,10 @@ def test_the_hub_is_asked_once_for_an_index(
     monkeypatch.setattr(models, "getproxies", lambda: {"https": "there is one"})
     for asked_before in (False, True):
         models._facts_cached.cache_clear()
-        asked.clear()
-        found = model_facts("org/model")
-        assert found is not None
-        assert found.checkpoint_bytes == 9_000_000
-        online = [name for name, local in asked if not local]
+        requests.clear()
+        model = model_facts("org/model")
+        assert model is not None
+        assert model.checkpoint_bytes == 9_000_000
+        online = [name for name, local in requests if not local]
         assert online == ([] if asked_before else ["config.json", models.MODELOPT, models.INDEX])
     models._facts_cached.cache_clear()

@@ -36,17 +36,17 @@ class Sitting:
         self._held, self.kill, self._broken = held, kill, broken
 
     def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
-        made: Future[Any] = Future()
+        future: Future[Any] = Future()
         if self._broken:
-            made.set_exception(HostLost("its process ended"))
-            return made
+            future.set_exception(HostLost("its process ended"))
+            return future
         answers: dict[Callable[..., Any], object] = {
             ClientHost.lease: self._held,
             ClientHost.release_lease: True,
             ClientHost.process: ("here", 1),
         }
-        made.set_result(answers[method])
-        return made
+        future.set_result(answers[method])
+        return future
 
 
 @pytest.mark.parametrize(("held", "where"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
@@ -116,12 +116,12 @@ class Direct:
         self._client = ClientHost()
 
     def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
-        made: Future[Any] = Future()
+        future: Future[Any] = Future()
         try:
-            made.set_result(method(self._client, *arguments))
+            future.set_result(method(self._client, *arguments))
         except Exception as error:
-            made.set_exception(error)
-        return made
+            future.set_exception(error)
+        return future
 
     def kill(self) -> None: ...
 
@@ -150,27 +150,29 @@ class Counting:
 
     def __init__(self, answers: bool) -> None:
         self.report: Future[Any] = Future()
-        self.asked, self.answers, self.progress = 0, answers, Progress()
+        self.questions, self.answers, self.progress = 0, answers, Progress()
 
     def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
-        made: Future[Any] = Future()
-        self.asked += 1
+        future: Future[Any] = Future()
+        self.questions += 1
         if self.answers:
-            made.set_result(self.progress)
-            if self.asked == 3:
+            future.set_result(self.progress)
+            if self.questions == 3:
                 self.report.set_result("rows")
-        return made
+        return future
 
 
-@pytest.mark.parametrize(("answers", "found"), [([True], [0]), ([False], []), ([True, False], [0])])
+@pytest.mark.parametrize(
+    ("answers", "expected"), [([True], [0]), ([False], []), ([True, False], [0])]
+)
 def test_who_answers_is_waited_for_and_who_does_not_is_not(
-    answers: list[bool], found: list[int], monkeypatch: pytest.MonkeyPatch
+    answers: list[bool], expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
-    clients = [Counting(one) for one in answers]
-    run = ClientRun(clients, [one.report for one in clients])
+    clients = [Counting(answer) for answer in answers]
+    run = ClientRun(clients, [client.report for client in clients])
     run.settle(0.0)
-    assert list(run.reports()) == found
+    assert list(run.reports()) == expected
 
 
 def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,15 +181,15 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     """
     monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
     clients = [Counting(True), Counting(False)]
-    run = ClientRun(clients, [one.report for one in clients])
+    run = ClientRun(clients, [client.report for client in clients])
     for _ in range(5):
         run.progress()
-    assert [one.asked for one in clients] == [5, 1]
+    assert [client.questions for client in clients] == [5, 1]
 
 
 def test_a_client_whose_disk_fills_up_is_lost_and_full() -> None:
     clients = [Counting(True), Counting(True)]
-    run = ClientRun(clients, [one.report for one in clients])
+    run = ClientRun(clients, [client.report for client in clients])
     clients[0].report.set_exception(ResultsError("/tmp of x is full"))
     with pytest.raises(ClientLost, match="/tmp of x is full"):
         run.wait(0.0)

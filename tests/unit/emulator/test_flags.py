@@ -17,9 +17,9 @@ def options(*argv: str) -> Options:
 
 
 def test_without_flags_a_known_model_is_imitated_on_a_gpu() -> None:
-    made = options()
-    assert made.model == DEFAULT_MODEL
-    assert not made.hardware.is_cpu
+    parsed = options()
+    assert parsed.model == DEFAULT_MODEL
+    assert not parsed.hardware.is_cpu
 
 
 def test_any_setting_of_an_engine_can_be_set() -> None:
@@ -28,9 +28,9 @@ def test_any_setting_of_an_engine_can_be_set() -> None:
 
 
 def test_requests_may_carry_another_name_than_the_model() -> None:
-    made = options("--model", "Qwen/Qwen3-8B", "--served-model-name", "mine")
-    assert made.model == "mine"
-    assert made.settings.model == "Qwen/Qwen3-8B"
+    parsed = options("--model", "Qwen/Qwen3-8B", "--served-model-name", "mine")
+    assert parsed.model == "mine"
+    assert parsed.settings.model == "Qwen/Qwen3-8B"
 
 
 def test_a_config_file_takes_the_place_of_flags(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_config_file_takes_the_place_of_flags(tmp_path: Path) -> None:
     }
     path = tmp_path / "emulator.json"
     path.write_text(json.dumps(config))
-    made = options("--config", str(path), "--model", "ignored")
-    assert made.settings.max_num_seqs == 3
-    assert made.model == "Qwen/Qwen3-8B"
-    assert made.hardware.accelerator == "A100-80GB"
+    parsed = options("--config", str(path), "--model", "ignored")
+    assert parsed.settings.max_num_seqs == 3
+    assert parsed.model == "Qwen/Qwen3-8B"
+    assert parsed.hardware.accelerator == "A100-80GB"
 
 
 def test_an_unknown_setting_is_refused_by_name() -> None:
@@ -55,9 +55,9 @@ def test_the_key_comes_from_the_environment_and_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(API_KEY_VARIABLE, "k3y")
-    made = options()
-    assert made.api_key == "k3y"
-    assert "k3y" not in repr(made)
+    parsed = options()
+    assert parsed.api_key == "k3y"
+    assert "k3y" not in repr(parsed)
 
 
 def test_faults_of_the_command_line_are_put_over_those_of_the_profile() -> None:

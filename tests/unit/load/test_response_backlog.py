@@ -69,57 +69,57 @@ def case(rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Case]:
 
 
 def test_finished_responses_are_read_in_the_order_in_which_they_ended() -> None:
-    with case() as made:
-        requests = [made.request(index) for index in range(3)]
+    with case() as setup:
+        requests = [setup.request(index) for index in range(3)]
         for request in requests:
-            made.backlog.add(request)
-        assert made.backlog.finished() == requests
-        made.backlog.read_all()
-        assert made.read == requests
-        assert not made.backlog.has_work
+            setup.backlog.add(request)
+        assert setup.backlog.finished() == requests
+        setup.backlog.read_all()
+        assert setup.read == requests
+        assert not setup.backlog.has_work
 
 
 def test_a_running_stream_is_counted_only_when_no_response_is_finished() -> None:
-    with case() as made:
-        running, finished = made.request(0), made.request(1)
-        made.open_requests[running] = None
-        made.backlog.find_countable()
-        made.backlog.add(finished)
-        assert made.backlog.step()
-        assert (made.read, made.counter.counted) == ([finished], [])
-        assert made.backlog.step()
-        assert made.counter.counted == [running]
-        assert not made.backlog.step()
+    with case() as setup:
+        running, finished = setup.request(0), setup.request(1)
+        setup.open_requests[running] = None
+        setup.backlog.find_countable()
+        setup.backlog.add(finished)
+        assert setup.backlog.step()
+        assert (setup.read, setup.counter.counted) == ([finished], [])
+        assert setup.backlog.step()
+        assert setup.counter.counted == [running]
+        assert not setup.backlog.step()
 
 
 def test_a_stream_that_has_ended_meanwhile_is_not_counted() -> None:
-    with case() as made:
-        made.open_requests[made.request(0)] = None
-        made.backlog.find_countable()
-        made.open_requests.clear()
-        assert not made.backlog.step()
-        assert made.counter.counted == []
+    with case() as setup:
+        setup.open_requests[setup.request(0)] = None
+        setup.backlog.find_countable()
+        setup.open_requests.clear()
+        assert not setup.backlog.step()
+        assert setup.counter.counted == []
 
 
 def test_it_is_too_large_until_enough_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_backlog, "MOST_UNREAD_BYTES", response_backlog.REQUEST_BYTES)
-    with case() as made:
-        made.backlog.add(made.request(0))
-        assert not made.backlog.is_too_large
-        made.backlog.add(made.request(1))
-        assert made.backlog.is_too_large
-        made.backlog.read_all()
-        assert not made.backlog.is_too_large
+    with case() as setup:
+        setup.backlog.add(setup.request(0))
+        assert not setup.backlog.is_too_large
+        setup.backlog.add(setup.request(1))
+        assert setup.backlog.is_too_large
+        setup.backlog.read_all()
+        assert not setup.backlog.is_too_large
 
 
 def test_rows_of_conversations_are_flushed_although_bytes_are_waiting() -> None:
-    with case(rows_at_once=2) as made:
+    with case(rows_at_once=2) as setup:
         must_flush = []
         for index in range(2):
-            made.backlog.read_now(made.request(index))
-            must_flush.append(made.backlog.must_flush)
+            setup.backlog.read_now(setup.request(index))
+            must_flush.append(setup.backlog.must_flush)
         assert must_flush == [False, True]
-        made.backlog.read_all()
-        assert not made.backlog.must_flush
-        assert not made.rows.full
-        assert [part.rows for part in made.rows.parts()] == [2, 0]
+        setup.backlog.read_all()
+        assert not setup.backlog.must_flush
+        assert not setup.rows.full
+        assert [part.rows for part in setup.rows.parts()] == [2, 0]

@@ -31,49 +31,51 @@ def test_few_rows_are_read_once_and_many_column_by_column(monkeypatch: pytest.Mo
     )
     for small_bytes, times in ((1 << 20, 1), (0, 3)):
         monkeypatch.setattr(lazy_rows, "SMALL_BYTES", small_bytes)
-        found = LazyRows.of("requests", [part])
+        lazy = LazyRows.of("requests", [part])
         read.reset_mock()
-        assert [found[name].to_pylist() for name in ("request_index", "status")] == [
+        assert [lazy[name].to_pylist() for name in ("request_index", "status")] == [
             [0, 1],
             ["ok", "ok"],
         ]
-        assert found.slice(1, 1)["status"].to_pylist() == ["ok"]
+        assert lazy.slice(1, 1)["status"].to_pylist() == ["ok"]
         assert read.call_count == times
 
 
 def test_rows_of_several_clients_come_one_after_the_other_and_in_slices() -> None:
     rows = [requests(request(3), failed_request(0)), requests(request(2), request(1), request(4))]
-    found, wanted = (
-        LazyRows.of("requests", [part_of("requests", one) for one in rows]),
+    lazy, table = (
+        LazyRows.of("requests", [part_of("requests", group) for group in rows]),
         pa.concat_tables(rows),
     )
-    assert (len(found), found.num_rows) == (5, 5)
+    assert (len(lazy), lazy.num_rows) == (5, 5)
     for start, length in ((0, 5), (1, 3), (3, 9), (2, 0), (7, 2)):
-        some, those = (
-            found.slice(start, length).slice(0, 2),
-            wanted.slice(start, length).slice(0, 2),
+        lazy_slice, table_slice = (
+            lazy.slice(start, length).slice(0, 2),
+            table.slice(start, length).slice(0, 2),
         )
-        assert {name: some[name].to_pylist() for name in wanted.column_names} == those.to_pydict()
+        assert {
+            name: lazy_slice[name].to_pylist() for name in table.column_names
+        } == table_slice.to_pydict()
         assert [
-            row for batch in some.to_batches(1) for row in batch.to_pylist()
-        ] == those.to_pylist()
+            row for batch in lazy_slice.to_batches(1) for row in batch.to_pylist()
+        ] == table_slice.to_pylist()
 
 
 def test_rows_in_their_own_order_come_some_at_a_time() -> None:
     gaps = events({2: [20, 21], 0: [], 1: [5]})
-    found = LazyRows.of("token_events", [part_of("token_events", gaps)] * 2)
-    batches = list(found.to_batches(max_chunksize=2))
-    assert [one.num_rows for one in batches] == [2, 1, 2, 1]
+    lazy = LazyRows.of("token_events", [part_of("token_events", gaps)] * 2)
+    batches = list(lazy.to_batches(max_chunksize=2))
+    assert [batch.num_rows for batch in batches] == [2, 1, 2, 1]
     assert pa.Table.from_batches(batches)["gaps_us"].to_pylist() == 2 * gaps["gaps_us"].to_pylist()
 
 
 def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(events({0: [20]}).drop_columns("tokens_per_chunk"), sink)
-    found = LazyRows.open("token_events", [pa.BufferReader(sink.getvalue())], rows=1)
-    (batch,) = found.to_batches(max_chunksize=8)
-    assert found["tokens_per_chunk"].to_pylist() == batch["tokens_per_chunk"].to_pylist() == [None]
-    assert found["tokens_per_chunk"].type == TOKEN_EVENTS.field("tokens_per_chunk").type
+    lazy = LazyRows.open("token_events", [pa.BufferReader(sink.getvalue())], rows=1)
+    (batch,) = lazy.to_batches(max_chunksize=8)
+    assert lazy["tokens_per_chunk"].to_pylist() == batch["tokens_per_chunk"].to_pylist() == [None]
+    assert lazy["tokens_per_chunk"].type == TOKEN_EVENTS.field("tokens_per_chunk").type
 
 
 def test_a_text_of_no_older_version_is_null_beside_newer_ones() -> None:
@@ -83,10 +85,10 @@ def test_a_text_of_no_older_version_is_null_beside_newer_ones() -> None:
         new.column_names.index("error_class"), new.schema.field("error_class"), [["reset"]]
     )
     for files in ([sink.getvalue()], [sink.getvalue(), part_of("requests", new).open().read()]):
-        found = LazyRows.open("requests", [pa.BufferReader(one) for one in files], rows=len(files))
-        assert found["error_class"].to_pylist() == [None, "reset"][: len(files)]
+        lazy = LazyRows.open("requests", [pa.BufferReader(file) for file in files], rows=len(files))
+        assert lazy["error_class"].to_pylist() == [None, "reset"][: len(files)]
         assert [
-            row["error_class"] for batch in found.to_batches(8) for row in batch.to_pylist()
+            row["error_class"] for batch in lazy.to_batches(8) for row in batch.to_pylist()
         ] == [None, "reset"][: len(files)]
 
 
@@ -102,9 +104,9 @@ def test_another_number_of_rows_than_written_is_refused() -> None:
 def test_a_file_that_is_cut_off_after_it_was_opened_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(part_of("token_events", events({0: [20]})).open().read())
-    found = LazyRows.open("token_events", [pa.OSFile(str(path))], rows=1)
+    lazy = LazyRows.open("token_events", [pa.OSFile(str(path))], rows=1)
     path.write_bytes(b"")
     with pytest.raises(DamagedError, match="gaps_us cannot be read"):
-        found["gaps_us"]
+        lazy["gaps_us"]
     with pytest.raises(DamagedError, match="rows cannot be read"):
-        list(found.to_batches(max_chunksize=8))
+        list(lazy.to_batches(max_chunksize=8))

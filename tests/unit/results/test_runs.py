@@ -71,10 +71,10 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(runs: Runs) -> None:
     first = written(runs, measured=3, total=8, user="ann", host="node7")
     with pytest.raises(InputError) as refused:
         take(runs)
-    said = str(refused.value)
-    assert f"pid {os.getpid()} of ann on node7, since" in said
-    assert "3 of 8 measured" in said
-    assert f"orchestrator stop {runs.uri}" in said
+    message = str(refused.value)
+    assert f"pid {os.getpid()} of ann on node7, since" in message
+    assert "3 of 8 measured" in message
+    assert f"orchestrator stop {runs.uri}" in message
     assert ids(runs) == [first.run_id]
 
 
@@ -224,12 +224,12 @@ def test_of_several_that_start_at_the_same_time_exactly_one_runs(runs: Runs, see
 def entered(
     runs: Runs, stop: threading.Event | None = None
 ) -> tuple[ActiveRun, list[Event | Phase]]:
-    told: list[Event | Phase] = []
-    return ActiveRun(runs, stop or threading.Event(), told.append), told
+    events: list[Event | Phase] = []
+    return ActiveRun(runs, stop or threading.Event(), events.append), events
 
 
 def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> None:
-    active, told = entered(runs)
+    active, events = entered(runs)
     with active:
         (before,) = runs.all()
         active(Event("sweep", "2 to do", data={"total": 2, "skipped": 1}))
@@ -246,9 +246,13 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
             1,
             1,
         )
-        one = record.deployments["tp=2"]
-        assert (one.doing, one.left, one.why) == ("measure chat 4 req/s", 0, "no kernel")
-    assert len(told) == 4
+        deployment = record.deployments["tp=2"]
+        assert (deployment.doing, deployment.left, deployment.why) == (
+            "measure chat 4 req/s",
+            0,
+            "no kernel",
+        )
+    assert len(events) == 4
     ((ended, _),) = runs.all()
     assert (ended.state, ended.says) == ("ended", "")
 
@@ -276,29 +280,29 @@ def test_a_search_that_asks_for_more_raises_the_total() -> None:
 
 def test_a_run_that_is_asked_to_stop_stops_in_order(runs: Runs) -> None:
     stop = threading.Event()
-    active, told = entered(runs, stop)
+    active, events = entered(runs, stop)
     with active:
         ((record, _),) = runs.all()
         runs.ask_to_stop(record.run_id)
         active.beat()
         active.beat()
         assert stop.is_set()
-        assert [one.kind for one in told] == ["stop_asked"]
-        assert "asks this run to stop" in told[0].text
+        assert [event.kind for event in events] == ["stop_asked"]
+        assert "asks this run to stop" in events[0].text
         assert runs.all()[0][0].state == "stopping"
-    assert [(one.state, one.says) for one, _ in runs.all()] == [("ended", "stopped")]
+    assert [(record.state, record.says) for record, _ in runs.all()] == [("ended", "stopped")]
 
 
 def test_a_run_whose_place_was_taken_stops_without_touching_the_other(runs: Runs) -> None:
     stop = threading.Event()
-    active, told = entered(runs, stop)
+    active, events = entered(runs, stop)
     with active:
         ((ours, _),) = runs.all()
         runs.remove(ours.run_id)
         other = written(runs, place="elsewhere")
         active.beat()
         assert stop.is_set()
-        assert "took its place" in told[0].text
+        assert "took its place" in events[0].text
     assert ids(runs) == [other.run_id]
 
 
@@ -320,7 +324,7 @@ def test_storage_that_does_not_answer_ends_no_run(
         patch.setattr(Runs, "file_ages_s", fails)
         assert through.wait(10)
     assert not stop.is_set()
-    assert [one.state for one, _ in runs.all()] == ["ended"]
+    assert [record.state for record, _ in runs.all()] == ["ended"]
 
 
 def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(
@@ -331,6 +335,6 @@ def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(
     assert ids(runs) == []
     with pytest.raises(ZeroDivisionError), entered(runs)[0]:
         raise ZeroDivisionError("by zero")
-    assert [(one.state, one.says) for one, _ in runs.all()] == [
+    assert [(record.state, record.says) for record, _ in runs.all()] == [
         ("ended", "ZeroDivisionError: by zero")
     ]

@@ -59,8 +59,8 @@ def test_files_lie_where_the_data_format_says(store: Store, tmp_path: Path) -> N
     commit_measurement(store, "m0", [request(0)])
     commit_launch(store, "L0", deployment_row())
     root = tmp_path / "root" / "exp"
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    assert found == {
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert files == {
         "plan.json",
         "logs/a0/rank0.log",
         "data/points/v=1/m0-a0-driver.parquet",
@@ -155,11 +155,11 @@ def test_the_first_ok_attempt_wins_whatever_drivers_clocks_say(
 ) -> None:
     commit_measurement(store, "m0", [request(0)], attempt_id="b", created_unix_ns=6)
     commit_measurement(store, "m0", [request(0)], attempt_id="a", created_unix_ns=5)
-    assert [one.earlier for one in store.commits()] == [0, 1]
+    assert [commit.earlier for commit in store.commits()] == [0, 1]
     assert store.winners()["m0"].attempt_id == "b"
 
 
-@pytest.mark.parametrize("verdict", [one for one in Validity if one.spoilt])
+@pytest.mark.parametrize("verdict", [verdict for verdict in Validity if verdict.spoilt])
 def test_an_attempt_that_nothing_spoilt_wins_over_spoilt_ones_before_and_after(
     store: Store, verdict: Validity
 ) -> None:
@@ -191,7 +191,7 @@ def test_racing_attempts_have_one_winner_in_whatever_order_they_are_seen(
 def test_a_launch_is_no_attempt_at_a_measurement(store: Store) -> None:
     commit_launch(store, "L0", deployment_row())
     assert (store.attempts(), store.commits(), store.winners().keys()) == (set(), [], set())
-    assert [one.kind for one in store.manifests("launch")] == ["launch"]
+    assert [manifest.kind for manifest in store.manifests("launch")] == ["launch"]
     assert store.manifests("point") == []
 
 
@@ -296,8 +296,8 @@ def test_verify_names_every_damaged_file(
     assert {problem for _, problem in store.verify()} == {None}
     damage(tmp_path / "root" / "exp" / part.path)
     (tmp_path / "root" / "exp" / "commits" / "m1" / "a0.json").write_text("{")
-    found = {path: problem for path, problem in store.verify() if problem}
-    assert found.keys() == {part.path, "commits/m1/a0.json"}
+    problems = {path: problem for path, problem in store.verify() if problem}
+    assert problems.keys() == {part.path, "commits/m1/a0.json"}
 
 
 @pytest.mark.parametrize(
@@ -406,11 +406,11 @@ def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
             Store.open(str(tmp_path), name), f"m-{name}", [request(0)], experiment=name
         )
     (tmp_path / "unrelated").mkdir()
-    found = open_results(str(tmp_path))
-    assert found.experiments == ("one", "two")
-    assert found.read("points", ["experiment"]).to_pydict() == {"experiment": ["one", "two"]}
+    results = open_results(str(tmp_path))
+    assert results.experiments == ("one", "two")
+    assert results.read("points", ["experiment"]).to_pydict() == {"experiment": ["one", "two"]}
     with pytest.raises(InputError, match="no experiment 'three'"):
-        found.store("three")
+        results.store("three")
 
 
 def test_a_stray_folder_is_left_out_and_named(
@@ -440,9 +440,9 @@ def test_experiments_are_found_where_folders_are_not_listed(
 
 def test_an_experiments_own_folder_opens_too(store: Store, tmp_path: Path) -> None:
     commit_measurement(store, "m0", [request(0)])
-    found = open_results(str(tmp_path / "root" / "exp"))
-    assert (found.uri, found.experiments) == (str(tmp_path / "root"), ("exp",))
-    assert found.read("requests").num_rows == 1
+    results = open_results(str(tmp_path / "root" / "exp"))
+    assert (results.uri, results.experiments) == (str(tmp_path / "root"), ("exp",))
+    assert results.read("requests").num_rows == 1
 
 
 def test_a_place_without_results_says_so(tmp_path: Path) -> None:
@@ -453,9 +453,9 @@ def test_a_place_without_results_says_so(tmp_path: Path) -> None:
 
 def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Path) -> None:
     commit_measurement(store, "m0", [request(0)])
-    found = json.loads((tmp_path / "root" / "exp" / "commits" / "m0" / "a0.json").read_text())
-    assert set(found["files"]) == {"points", "requests"}
-    assert set(found["files"]["requests"][0]) == {"path", "rows", "bytes", "sha256"}
+    manifest = json.loads((tmp_path / "root" / "exp" / "commits" / "m0" / "a0.json").read_text())
+    assert set(manifest["files"]) == {"points", "requests"}
+    assert set(manifest["files"]["requests"][0]) == {"path", "rows", "bytes", "sha256"}
 
 
 @pytest.mark.parametrize("listed", [False, True])

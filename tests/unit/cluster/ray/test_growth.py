@@ -19,10 +19,10 @@ GANG = Footprint((Bundle(8, 4.0),) * 2)
 
 @dataclass
 class Groups:
-    """The groups that are there, in the order in which they were made."""
+    """Placement groups, in the order in which they were made."""
 
     there: list[tuple[str, str, tuple[dict[str, str], ...]]] = field(default_factory=list)
-    made: int = 0
+    count: int = 0  # of all groups that were ever made
 
     def make(
         self,
@@ -31,21 +31,21 @@ class Groups:
         bundle_label_selector: list[dict[str, str]],
     ) -> str:
         assert all(bundle == {"GPU": 8, "CPU": 4.0} for bundle in bundles)
-        self.made += 1
-        name = f"group {self.made}"
+        self.count += 1
+        name = f"group {self.count}"
         self.there.append((name, strategy, tuple(bundle_label_selector)))
         return name
 
     def remove(self, name: str) -> None:
-        self.there = [one for one in self.there if one[0] != name]
+        self.there = [group for group in self.there if group[0] != name]
 
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
-    made = Groups()
-    monkeypatch.setattr(ray_growth, "placement_group", made.make)
-    monkeypatch.setattr(ray_growth, "remove_placement_group", made.remove)
-    return made
+    groups = Groups()
+    monkeypatch.setattr(ray_growth, "placement_group", groups.make)
+    monkeypatch.setattr(ray_growth, "remove_placement_group", groups.remove)
+    return groups
 
 
 def test_every_footprint_has_a_group_with_its_labels_and_gangs_come_first(groups: Groups) -> None:
@@ -62,7 +62,7 @@ def test_a_desire_replaces_the_last_one_and_what_stays_desired_stays(groups: Gro
     desired.desire([ONE, ONE])
     assert [name for name, _, _ in groups.there] == names[1:]
     desired.desire([ONE, GANG])
-    assert groups.made == 4
+    assert groups.count == 4
     desired.desire([])
     assert groups.there == []
 
@@ -75,7 +75,7 @@ def test_no_group_is_on_a_node_that_a_launch_takes(groups: Groups) -> None:
         ("group 2", "STRICT_PACK", ({"pool": "a", "ray.io/node-id": "!in(n1,n2)"},))
     ]
     desired.desire([ONE])
-    assert groups.made == 2
+    assert groups.count == 2
     desired.give_back(["n2"])
     desired.desire([ONE, ONE])
     assert [selectors for _, _, selectors in groups.there] == [
@@ -170,11 +170,11 @@ def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:
         used_s += 0.2
         return AutoscalerReport(HEAD, now_s // 5.0 + 1)
 
-    autoscaler, said = Autoscaler(report, lambda: now_s, lambda: used_s), set[str]()
+    autoscaler, texts = Autoscaler(report, lambda: now_s, lambda: used_s), set[str]()
     while now_s < 200.0:
-        said.add(str(autoscaler.growth(dict)))
+        texts.add(str(autoscaler.growth(dict)))
         now_s += 1.0
-    assert said == {""}
+    assert texts == {""}
 
 
 def test_launches_refused_since_the_first_look_are_named() -> None:
@@ -207,10 +207,10 @@ def test_an_impossible_footprint_is_believed_after_two_reports() -> None:
     def reports(*types: str) -> list[AutoscalerReport]:
         return [AutoscalerReport(types, stamp, infeasible=frozenset({"ab"})) for stamp in (1, 2)]
 
-    said = Saying(*reports("head"))
-    assert said.after(5.0, ab=BIG).impossible == frozenset()
-    assert said.after(1.0, ab=BIG).impossible == frozenset()  # not asked again so soon
-    assert said.after(5.0, ab=BIG).impossible == {BIG}
+    autoscaler = Saying(*reports("head"))
+    assert autoscaler.after(5.0, ab=BIG).impossible == frozenset()
+    assert autoscaler.after(1.0, ab=BIG).impossible == frozenset()  # not asked again so soon
+    assert autoscaler.after(5.0, ab=BIG).impossible == {BIG}
     full = Saying(*reports("head", "h8"))  # perhaps it has as many nodes as it may have
     full.after(5.0, ab=BIG)
     assert full.after(5.0, ab=BIG).impossible == frozenset()

@@ -36,18 +36,18 @@ def gone(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "variable", "found"),
+    ("given", "variable", "expected"),
     [("h:1", None, "h:1"), ("h:1", "other:2", "h:1"), (None, "other:2", "other:2"), ("auto", "other:2", "other:2"),
      (None, None, None)],
 )  # fmt: skip
 def test_without_rays_look_up_only_what_is_named_is_found(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, variable: str | None, found: str | None
+    monkeypatch: pytest.MonkeyPatch, given: str | None, variable: str | None, expected: str | None
 ) -> None:
     gone(monkeypatch, "ray._private.services")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable:
         monkeypatch.setenv("RAY_ADDRESS", variable)
-    assert ray_private.bootstrap_address(given) == found
+    assert ray_private.bootstrap_address(given) == expected
 
 
 def test_without_rays_look_up_auto_needs_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_version_1_reports_coming_and_failed_nodes_or_its_end(
         legacy=True,
     )
     version1(monkeypatch, {"time": 7.0, "autoscaler_report": asdict(report)})
-    said = ray_private.autoscaler_report("h:1", lambda: False)
-    assert said is not None
+    report = ray_private.autoscaler_report("h:1", lambda: False)
+    assert report is not None
     # what was only asked for is not on its way
-    assert (said.stamp, said.coming) == (7.0, {"h8": 1})
-    assert set(said.types) == {"head", "h8", "a100"}
-    assert said.refused == {"h8": (2, "the node failed")}
-    assert {kind: why for kind, (_, why) in said.last_refused.items()} == {
+    assert (report.stamp, report.coming) == (7.0, {"h8": 1})
+    assert set(report.types) == {"head", "h8", "a100"}
+    assert report.refused == {"h8": (2, "the node failed")}
+    assert {kind: why for kind, (_, why) in report.last_refused.items()} == {
         "spot": "no capacity in this zone"
     }
     version1(
@@ -147,7 +147,7 @@ def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(
         lambda: ray_private.autoscaler_report("h:1", lambda: False), lambda: now_s
     )
 
-    def said(of: int | None) -> str:
+    def refusals(of: int | None) -> str:
         """After another report, and a launch that ended so many seconds ago."""
         nonlocal now_s
         now_s += 60.0
@@ -161,10 +161,10 @@ def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(
         version1(monkeypatch, {"time": now_s, "autoscaler_report": asdict(report)})
         return str(autoscaler.growth(dict))
 
-    assert said(5) == ""  # another sweep's
-    assert said(None) == ""
-    assert said(5) == "launches of nodes were refused: 1 x spot (no capacity)"
-    assert said(None) == "launches of nodes were refused: 1 x spot (no capacity)"
+    assert refusals(5) == ""  # another sweep's
+    assert refusals(None) == ""
+    assert refusals(5) == "launches of nodes were refused: 1 x spot (no capacity)"
+    assert refusals(None) == "launches of nodes were refused: 1 x spot (no capacity)"
 
 
 def test_kuberays_first_autoscaler_reports_the_groups_of_its_pods(
@@ -182,9 +182,9 @@ def test_kuberays_first_autoscaler_reports_the_groups_of_its_pods(
     pending = [(worker.ip, worker.type, worker.status)]
     report = AutoscalerSummary({head.type: 1}, None, pending, {}, [], legacy=True)
     version1(monkeypatch, {"time": 7.0, "autoscaler_report": asdict(report)})
-    said = ray_private.autoscaler_report("h:1", lambda: False)
-    assert said is not None
-    assert (said.configured, said.types, said.coming) == (
+    report = ray_private.autoscaler_report("h:1", lambda: False)
+    assert report is not None
+    assert (report.configured, report.types, report.coming) == (
         True,
         ("headgroup", "h100-spot"),
         {"h100-spot": 1},
@@ -195,9 +195,9 @@ def version2(
     monkeypatch: pytest.MonkeyPatch, reply: GetClusterStatusReply, by_hand: bool | None = False
 ) -> ray_private.AutoscalerReport:
     """What is made of a reply of the GCS. ``by_hand``: what the head's node says of its monitor."""
-    asked = SimpleNamespace(get_cluster_status=lambda timeout_s: reply.SerializeToString())
+    gcs_client = SimpleNamespace(get_cluster_status=lambda timeout_s: reply.SerializeToString())
     monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: True)
-    monkeypatch.setattr("ray.autoscaler.v2.sdk.GcsClient", lambda address: asked)
+    monkeypatch.setattr("ray.autoscaler.v2.sdk.GcsClient", lambda address: gcs_client)
     report = ray_private.autoscaler_report("h:1", lambda: by_hand)
     assert report is not None
     return report
@@ -230,11 +230,11 @@ def test_version_2_reports_coming_refused_and_infeasible_nodes(
         )
         state.failed_instance_requests.add(ray_node_type_name=name, count=1, reason=reason)
     state.infeasible_gang_resource_requests.add(details="ab12:STRICT_PACK|PENDING")
-    said = version2(monkeypatch, reply)
-    assert (said.stamp, said.coming) == (12, {"h8": 1})
+    report = version2(monkeypatch, reply)
+    assert (report.stamp, report.coming) == (12, {"h8": 1})
     unsaid = "the autoscaler's log says why"
-    assert said.refused == {"spot": (3, "quota"), "h8": (1, "it is full"), "h16": (1, unsaid)}
-    assert said.infeasible == {"ab12"}
+    assert report.refused == {"spot": (3, "quota"), "h8": (1, "it is full"), "h16": (1, unsaid)}
+    assert report.infeasible == {"ab12"}
 
 
 def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
