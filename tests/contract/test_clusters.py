@@ -54,9 +54,9 @@ OpenCluster = Callable[..., Cluster]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    made = Store.open(str(tmp_path / "results"), "contract")
-    made.write_plan("{}")
-    return made
+    store = Store.open(str(tmp_path / "results"), "contract")
+    store.write_plan("{}")
+    return store
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def open_cluster(store: Store) -> Iterator[OpenCluster]:
     with ExitStack() as stack:
 
         def opened(client_limit: int | None = None) -> LocalCluster:
-            made = LocalCluster(store, client_limit)
-            stack.callback(made.close)
-            return made
+            cluster = LocalCluster(store, client_limit)
+            stack.callback(cluster.close)
+            return cluster
 
         yield opened
 
@@ -90,7 +90,7 @@ def place(
     node: str | None = None,
 ) -> Any:
     """On this node, else on the first ones."""
-    nodes = [one.node_id for one in cluster.machines()] * len(footprint.bundles)
+    nodes = [machine.node_id for machine in cluster.machines()] * len(footprint.bundles)
     return cluster.place(
         launch_id,
         footprint,
@@ -125,23 +125,23 @@ def start(agent: EngineHost, launch_id: str, settings: EngineSettings = SETTINGS
 
 
 def until_ready(agent: EngineHost, limit_s: float = 40.0) -> Ready | Failure:
-    found: Ready | Failure = wait_for(lambda: agent.poll_ready(0.5), limit_s, "ready or failed")
-    return found
+    outcome: Ready | Failure = wait_for(lambda: agent.poll_ready(0.5), limit_s, "ready or failed")
+    return outcome
 
 
 def processes(launch_id: str) -> list[psutil.Process]:
     """Those that carry the mark of this launch."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if (
                 process.environ().get("ORCHESTRATOR_LAUNCH") == launch_id
                 and process.status() != "zombie"
             ):
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def nothing_left(launch_id: str) -> None:
@@ -183,7 +183,7 @@ def test_an_allocation_says_where_it_is(cluster: Cluster, launch_id: str) -> Non
     (agent,) = placement.agents
     given = agent.allocation
     assert (given.node_id, given.address) in {
-        (one.node_id, one.address) for one in cluster.machines()
+        (machine.node_id, machine.address) for machine in cluster.machines()
     }
     assert given.cores
     assert given.devices == given.gpus == ()
@@ -217,8 +217,8 @@ def test_a_full_cluster_is_waited_for_as_long_as_was_said_and_until_somebody_sto
     cluster: Cluster,
 ) -> None:
     everything = [
-        place(cluster, f"all-{at}", Footprint((Bundle(0, one.cpus),)), node=one.node_id)
-        for at, one in enumerate(cluster.machines())
+        place(cluster, f"all-{at}", Footprint((Bundle(0, machine.cpus),)), node=machine.node_id)
+        for at, machine in enumerate(cluster.machines())
     ]
     with pytest.raises(
         PlacementError, match="one node with 1 CPU did not become free within 1.5 s: others hold it"
@@ -381,7 +381,7 @@ def test_clients_are_used_again_point_after_point_and_launch_after_launch(
             over(run)
             pids.append(sorted(report.stats.pid for report in run.reports().values()))
         clients.release()
-    assert all(one == pids[0] for one in pids)
+    assert all(pid == pids[0] for pid in pids)
 
 
 def test_each_launch_knows_the_clients_of_all(cluster: Cluster, served: LoadPoint) -> None:

@@ -41,11 +41,11 @@ def command_line(name: str, given: dict[str, Any]) -> list[str]:
         master_port=21002, rpc_port=21009, extra_ports=(21005, 21006, 21007), devices=tuple("01234567"), launch_id="L",
         role=given.get("role", ""),
     )  # fmt: skip
-    made = EngineSettings.model_validate(
+    settings = EngineSettings.model_validate(
         {"engine": name} | {key: value for key, value in given.items() if key != "role"}
     )
-    assert problems_of(ENGINES[name], made, H100) == []
-    argv = list(ENGINES[name].command(made, H100, node, "k").argv[1:])
+    assert problems_of(ENGINES[name], settings, H100) == []
+    argv = list(ENGINES[name].command(settings, H100, node, "k").argv[1:])
     argv = argv[2:] if argv[0] in ("-c", "-m") else argv
     return argv[next(at for at, word in enumerate(argv) if word.startswith("--")) :]
 
@@ -76,8 +76,8 @@ def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind:
         f"tests/contract/deployments.py: {name} needs {kind!r} in DEPLOYMENTS, or in REFUSED why not"
     )
     if kind in refused:
-        made = EngineSettings.model_validate({"engine": name} | KINDS[kind])
-        assert refused[kind] in "\n".join(problems_of(ENGINES[name], made, H100))
+        settings = EngineSettings.model_validate({"engine": name} | KINDS[kind])
+        assert refused[kind] in "\n".join(problems_of(ENGINES[name], settings, H100))
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -89,10 +89,10 @@ def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) ->
         if "lora" in flag and flag.startswith("--") and not flag.startswith(switches_off)
     }
     extra = {"extra_args": adapters}
-    made = EngineSettings.model_validate({"engine": name} | LORA | extra)
+    settings = EngineSettings.model_validate({"engine": name} | LORA | extra)
     problems = [
         problem
-        for problem in problems_of(ENGINES[name], made, H100)
+        for problem in problems_of(ENGINES[name], settings, H100)
         if "no workload asks for LoRA adapters" in problem
     ]
     assert len(problems) == len(adapters) + 2
@@ -145,11 +145,11 @@ def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(
 )
 def test_the_beginning_of_a_flag_is_that_flag(name: str, flag: str, owner: str) -> None:
     drafts = {"method": "mtp", "num_speculative_tokens": 1}
-    made = EngineSettings.model_validate(
+    settings = EngineSettings.model_validate(
         {"engine": name, **BIG, "speculative": drafts, "extra_args": {flag: 4}}
     )
     assert f"extra_args: {flag} is set by {owner}" in "\n".join(
-        problems_of(ENGINES[name], made, H100)
+        problems_of(ENGINES[name], settings, H100)
     )
 
 
@@ -175,17 +175,17 @@ def owned_spellings(name: str) -> set[str]:
 def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> None:
     owned = owned_spellings(name)
     for flag in recorded.flags(name)["flags"]:
-        made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: "1"}})
-        problems = "\n".join(problems_of(ENGINES[name], made, H100))
+        settings = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: "1"}})
+        problems = "\n".join(problems_of(ENGINES[name], settings, H100))
         if "set by" in problems:
             assert without_variants(flag) in owned, problems
 
 
 def file_of(**given: Any) -> dict[str, Any]:
-    made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG} | given)
-    assert problems_of(ENGINES["tensorrt_llm"], made, H100) == []
+    settings = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG} | given)
+    assert problems_of(ENGINES["tensorrt_llm"], settings, H100) == []
     document: dict[str, Any] = json.loads(
-        ENGINES["tensorrt_llm"].command(made, H100, Node(), "k").files[CONFIG]
+        ENGINES["tensorrt_llm"].command(settings, H100, Node(), "k").files[CONFIG]
     )
     return document
 
@@ -238,8 +238,8 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
 def test_unknown_and_conflicting_keys_of_tensorrts_file_are_refused(
     extra: dict[str, Any], sentence: str
 ) -> None:
-    made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG, "extra_args": extra})
-    assert sentence in "\n".join(problems_of(ENGINES["tensorrt_llm"], made, H100))
+    settings = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG, "extra_args": extra})
+    assert sentence in "\n".join(problems_of(ENGINES["tensorrt_llm"], settings, H100))
 
 
 @pytest.mark.parametrize(
@@ -264,11 +264,11 @@ def test_tensorrt_gets_the_words_for_drafts_that_its_release_knows(
 
 
 def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
-    made = EngineSettings.model_validate(
+    settings = EngineSettings.model_validate(
         {"engine": "vllm", **BIG, "extra_args": {"enable_attention_dp": True}}
     )
     assert "is not a flag; write '--enable_attention_dp'" in "\n".join(
-        problems_of(ENGINES["vllm"], made, H100)
+        problems_of(ENGINES["vllm"], settings, H100)
     )
 
 
@@ -286,14 +286,14 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(
     field: str, word: str, name: str
 ) -> None:
     backend = {"extra_args": {"--backend": "pytorch"}} if name == "lmdeploy" else {}
-    made = EngineSettings.model_validate({"engine": name, **BIG, field: word, **backend})
-    problems = "\n".join(problems_of(ENGINES[name], made, H100))
+    settings = EngineSettings.model_validate({"engine": name, **BIG, field: word, **backend})
+    problems = "\n".join(problems_of(ENGINES[name], settings, H100))
     own_words = WORDS[field][word]
     if name not in own_words:
         assert problems.startswith(f"{field}: ")
         return
     assert problems == ""
-    command = ENGINES[name].command(made, H100, Node(), "k")
+    command = ENGINES[name].command(settings, H100, Node(), "k")
     if name == "tensorrt_llm":
         assert json.loads(command.files[CONFIG])["kv_cache_config"]["dtype"] == own_words[name]
         return
@@ -304,8 +304,8 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(
 
 
 def test_a_value_without_a_word_of_the_engine_is_refused_with_the_choices() -> None:
-    made = EngineSettings.model_validate({"engine": "lightllm", **BIG, "kv_cache_dtype": "fp8"})
-    (problem,) = problems_of(ENGINES["lightllm"], made, H100)
+    settings = EngineSettings.model_validate({"engine": "lightllm", **BIG, "kv_cache_dtype": "fp8"})
+    (problem,) = problems_of(ENGINES["lightllm"], settings, H100)
     words = "auto, int8, int4, None, int8kv, int4kv, fp8kv_sph, fp8kv_spt, fp8kv_dsa"
     assert problem == f"kv_cache_dtype: 'fp8' is none of {words}; LightLLM has no other"
 
@@ -314,8 +314,8 @@ def test_temporary_files_go_with_the_launch_unless_a_place_was_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def given(workdir: str = "/tmp/orchestrator-0/launch", **more: Any) -> dict[str, str]:  # noqa: S108
-        made = EngineSettings.model_validate({"engine": "vllm", **BIG, **more})
-        return ENGINES["vllm"].command(made, H100, Node(workdir=workdir), "k").env
+        settings = EngineSettings.model_validate({"engine": "vllm", **BIG, **more})
+        return ENGINES["vllm"].command(settings, H100, Node(workdir=workdir), "k").env
 
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setenv("USER", "me")
@@ -341,13 +341,13 @@ def test_variables_may_differ_by_rank_and_unknown_placeholders_are_refused() -> 
         "OMP_PLACES": "{0,1}",
         "LEVELS": '{"a": 1}',
     }
-    made = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
-    assert problems_of(ENGINES["vllm"], made, H100) == []
-    variables = ENGINES["vllm"].command(made, H100, Node(rank=3, workdir="/w"), "k").env
+    settings = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
+    assert problems_of(ENGINES["vllm"], settings, H100) == []
+    variables = ENGINES["vllm"].command(settings, H100, Node(rank=3, workdir="/w"), "k").env
     assert variables["NCCL_DEBUG_FILE"] == "/w/nccl-3.log"
     assert variables["OMP_PLACES"] == "{0,1}"
     assert variables["LEVELS"] == '{"a": 1}'
-    wrong = made.model_copy(update={"env": {"A": "{rnak}"}})
+    wrong = settings.model_copy(update={"env": {"A": "{rnak}"}})
     assert "env: A holds {rnak}, which is none of {rank}, {host}" in "\n".join(
         problems_of(ENGINES["vllm"], wrong, H100)
     )

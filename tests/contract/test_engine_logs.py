@@ -45,25 +45,30 @@ def test_what_an_engine_says_of_itself_is_read_from_its_log(name: str, start: st
 
 @pytest.mark.parametrize(("name", "line"), LINES)
 def test_what_an_engine_said_before_is_recognized(name: str, line: recorded.Line) -> None:
-    found = classify(
+    failure = classify(
         ENGINES[name].log, EnginePhase.START, f"INFO something\n{line.text}\nINFO more", 1
     )
-    assert found.kind == line.kind
-    assert found.sentence.startswith(f"the engine did not start: {found.kind.meaning}: ")
-    assert "[type=" not in found.sentence and "\n" not in found.sentence
-    assert "2026" not in found.sentence and "0.00.0" not in found.sentence, "time stamps"
-    assert re.sub(r"\x1b\[\d*m", "", line.text) in found.log_tail
+    assert failure.kind == line.kind
+    assert failure.sentence.startswith(f"the engine did not start: {failure.kind.meaning}: ")
+    assert "[type=" not in failure.sentence and "\n" not in failure.sentence
+    assert "2026" not in failure.sentence and "0.00.0" not in failure.sentence, "time stamps"
+    assert re.sub(r"\x1b\[\d*m", "", line.text) in failure.log_tail
 
 
 @pytest.mark.parametrize(("name", "death"), DEATHS)
 def test_a_whole_log_of_a_death_tells_its_cause_whatever_was_warned_of_before(
     name: str, death: str
 ) -> None:
-    told, log = recorded.deaths(name)[death]
-    found = classify(ENGINES[name].log, EnginePhase(told["phase"]), log, told["status"])
-    assert (found.kind, told["said"] in found.sentence) == (told["kind"], True), found.sentence
-    assert "\x1b" not in found.sentence + found.log_tail
-    assert found.log_tail.strip().splitlines()[-1].strip() != ""
+    death_record, log = recorded.deaths(name)[death]
+    failure = classify(
+        ENGINES[name].log, EnginePhase(death_record["phase"]), log, death_record["status"]
+    )
+    assert (failure.kind, death_record["said"] in failure.sentence) == (
+        death_record["kind"],
+        True,
+    ), failure.sentence
+    assert "\x1b" not in failure.sentence + failure.log_tail
+    assert failure.log_tail.strip().splitlines()[-1].strip() != ""
 
 
 @pytest.mark.parametrize("name", LOGGED)

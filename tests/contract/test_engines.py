@@ -1,4 +1,4 @@
-"""What every engine of the registry promises, third parties' included."""
+"""What every engine of the registry promises, those of third parties included."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ SAMPLES: dict[str, Any] = {
     "url": "http://x", "endpoint_gpus": 3, "profile": "h100", "api_key_env": "X", "extra_args": {"--zzz": 1},
     "env": {"ZZZ": "1"},
 }  # fmt: skip
-# These say where and how often, not what the engine is told.
-ELSEWHERE = {
+# These say where and how often an engine runs; its command line does not have them.
+BESIDE_COMMAND = {
     "engine",
     "engine_version",
     "executable",
@@ -50,7 +50,7 @@ ELSEWHERE = {
     "container_args",
     "model",
 }
-ELSEWHERE |= {"nnodes", "replicas", "startup_timeout_s", "tokenizer", "roles", "router"}
+BESIDE_COMMAND |= {"nnodes", "replicas", "startup_timeout_s", "tokenizer", "roles", "router"}
 
 
 def engine(name: str) -> Engine:
@@ -58,52 +58,59 @@ def engine(name: str) -> Engine:
 
 
 def settings(name: str, **given: Any) -> EngineSettings:
-    where = {"url": "http://127.0.0.1:1"} if name == "endpoint" else {}
+    url = {"url": "http://127.0.0.1:1"} if name == "endpoint" else {}
     return EngineSettings.model_validate(
-        {"engine": name, "model": "acme/tiny"} | where | recorded.NEEDED.get(name, {}) | given
+        {"engine": name, "model": "acme/tiny"} | url | recorded.NEEDED.get(name, {}) | given
     )
 
 
-def told(command: Command) -> tuple[Any, ...]:
+def arguments(command: Command) -> tuple[Any, ...]:
+    """All that an engine gets with a command: words, variables and files."""
     return command.argv, command.env, command.files
 
 
-def heeded(name: str, command: Command) -> tuple[Any, ...]:
-    """What the engine is told, without the flags that its source takes and does nothing with."""
-    ignored, argv, index = recorded.ignored(name, command.argv), [], 0
-    while index < len(command.argv):
-        skipped = command.argv[index] in ignored
-        argv += [] if skipped else [command.argv[index]]
-        index += 1
-        while skipped and index < len(command.argv) and not command.argv[index].startswith("-"):
-            index += 1
+def effective_arguments(name: str, command: Command) -> tuple[Any, ...]:
+    """The arguments of an engine without the flags that its source takes and does nothing with."""
+    ignored = recorded.ignored(name, command.argv)
+    argv = []
+    is_skipped = False
+    for word in command.argv:
+        if word in ignored or word.startswith("-"):
+            is_skipped = word in ignored  # with its values, up to the next flag
+        if not is_skipped:
+            argv.append(word)
     return argv, command.env, command.files
 
 
-# Where the sample is what an engine does anyway and has no flag for, another value must make the
-# difference.
-ANYWAY = {("lmdeploy", "enable_prefix_caching"): True}
+def text_of(command: Command) -> str:
+    """All arguments of a command as one text."""
+    return " ".join([*command.argv, *command.env.values(), *command.files.values()])
+
+
+# Fields whose sample an engine has no flag for, because it does that anyway: here another value must
+# make a difference.
+OTHER_SAMPLES = {("lmdeploy", "enable_prefix_caching"): True}
 LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches]
 
 
 def test_there_is_a_sample_for_every_field() -> None:
-    assert set(EngineSettings.model_fields) == set(SAMPLES) | ELSEWHERE
+    assert set(EngineSettings.model_fields) == set(SAMPLES) | BESIDE_COMMAND
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
-def test_it_says_what_it_is(name: str) -> None:
-    made = engine(name)
-    assert made.name == name
-    assert made.ready_path.startswith("/")
-    assert made.metrics_path is None or made.metrics_path.startswith("/")
-    assert made.reset_path is None or made.reset_path.startswith("/")
-    assert set(made.metrics) <= set(ENGINE_METRICS.names), (
-        "one name for one thing, whatever the engine"
+def test_names_paths_and_metrics_are_well_formed(name: str) -> None:
+    tested = engine(name)
+    assert tested.name == name
+    assert tested.ready_path.startswith("/")
+    assert tested.metrics_path is None or tested.metrics_path.startswith("/")
+    assert tested.reset_path is None or tested.reset_path.startswith("/")
+    assert set(tested.metrics) <= set(ENGINE_METRICS.names), (
+        "all engines have one name for a metric"
     )
-    assert not made.metrics or made.metrics_path is not None
+    assert not tested.metrics or tested.metrics_path is not None
 
 
-def test_of_ours_one_is_emulated_and_one_launches_nothing() -> None:
+def test_only_the_emulator_is_emulated_and_only_the_endpoint_launches_nothing() -> None:
     assert engine("emulator").emulated
     assert not engine("vllm").emulated
     assert engine("vllm").launches
@@ -116,7 +123,7 @@ def test_the_simplest_settings_are_no_problem(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
-def test_an_engine_runs_on_a_cpu_or_says_that_it_does_not_or_what_it_must_be_told(
+def test_an_engine_runs_on_a_cpu_or_says_that_it_does_not_or_which_fields_it_needs(
     name: str,
 ) -> None:
     fields = [problem.split(":")[0] for problem in problems_of(engine(name), settings(name), CPU)]
@@ -128,30 +135,31 @@ def test_an_engine_runs_on_a_cpu_or_says_that_it_does_not_or_what_it_must_be_tol
 @pytest.mark.parametrize("name", LAUNCHED)
 @pytest.mark.parametrize("field", sorted(SAMPLES))
 def test_a_field_is_refused_by_name_or_reaches_the_engine(name: str, field: str) -> None:
-    made, given = engine(name), settings(name, **{field: ANYWAY.get((name, field), SAMPLES[field])})
-    refused = [problem for problem in problems_of(made, given, GPU) if field in problem]
+    tested = engine(name)
+    sample = OTHER_SAMPLES.get((name, field), SAMPLES[field])
+    given = settings(name, **{field: sample})
+    refused = [problem for problem in problems_of(tested, given, GPU) if field in problem]
     if refused:
         return
-    plain = made.command(settings(name), GPU, NODE, KEY)
-    assert heeded(name, made.command(given, GPU, NODE, KEY)) != heeded(name, plain), (
-        f"{field} is dropped silently"
-    )
+    without_field = effective_arguments(name, tested.command(settings(name), GPU, NODE, KEY))
+    with_field = effective_arguments(name, tested.command(given, GPU, NODE, KEY))
+    assert with_field != without_field, f"{field} is dropped silently"
 
 
 @pytest.mark.parametrize("name", [name for name in recorded.WITH_FLAGS if name in LAUNCHED])
 def test_no_flag_is_given_that_the_engine_does_nothing_with(name: str) -> None:
-    made = engine(name)
+    tested = engine(name)
     for given in (
         {},
         recorded.fullest(name),
         *({field: value} for field, value in recorded.fullest(name).items()),
     ):
-        if not problems_of(made, settings(name, **given), GPU):
-            argv = made.command(settings(name, **given), GPU, NODE, KEY).argv
+        if not problems_of(tested, settings(name, **given), GPU):
+            argv = tested.command(settings(name, **given), GPU, NODE, KEY).argv
             assert not recorded.ignored(name, argv) & set(argv)
 
 
-def test_a_flag_that_is_ignored_is_known_by_what_else_is_said() -> None:
+def test_whether_a_flag_is_ignored_depends_on_the_other_flags() -> None:
     assert "--eager-mode" in recorded.ignored(
         "lmdeploy", ("--backend", "turbomind", "--eager-mode")
     )
@@ -159,7 +167,13 @@ def test_a_flag_that_is_ignored_is_known_by_what_else_is_said() -> None:
         "lmdeploy", ("--backend", "pytorch", "--eager-mode")
     )
     loose = Command(("lmdeploy", "--backend", "turbomind", "--revision", "abc", "--tp", "2"))
-    assert heeded("lmdeploy", loose)[0] == ["lmdeploy", "--backend", "turbomind", "--tp", "2"]
+    assert effective_arguments("lmdeploy", loose)[0] == [
+        "lmdeploy",
+        "--backend",
+        "turbomind",
+        "--tp",
+        "2",
+    ]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -167,17 +181,18 @@ def test_a_flag_that_is_ignored_is_known_by_what_else_is_said() -> None:
     "field", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
 )
 def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, field: str) -> None:
-    made, given = engine(name), settings(name, nnodes=2, **{field: 2})
-    if problems_of(made, given, GPU) or made.emulated:  # one process imitates all nodes
+    tested = engine(name)
+    given = settings(name, nnodes=2, **{field: 2})
+    if problems_of(tested, given, GPU) or tested.emulated:  # one process imitates all nodes
         return
-    first = made.command(given, GPU, NODE, KEY)
-    second = made.command(
+    first = tested.command(given, GPU, NODE, KEY)
+    second = tested.command(
         given, GPU, Node(rank=1, master_host="10.9.8.7", master_port=21777, launch_id="01L"), KEY
     )
     assert first.argv != second.argv
-    said = " ".join([*second.argv, *second.env.values(), *second.files.values()])
-    assert "10.9.8.7" in said
-    assert "21777" in said
+    text = text_of(second)
+    assert "10.9.8.7" in text
+    assert "21777" in text
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -185,76 +200,77 @@ def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, 
     "given", [{}, {"image": "x/y:1"}, {"image": "x.sif", "container_runtime": "apptainer"}]
 )
 def test_the_key_is_a_secret_or_nowhere(name: str, given: dict[str, str]) -> None:
-    made = engine(name)
-    if problems_of(made, settings(name, **given), GPU):
+    tested = engine(name)
+    if problems_of(tested, settings(name, **given), GPU):
         return
-    command = made.command(settings(name, **given), GPU, NODE, KEY)
+    command = tested.command(settings(name, **given), GPU, NODE, KEY)
     assert KEY not in repr(command)
-    assert KEY not in " ".join(
-        [*command.argv, *command.env.values(), *command.files.values(), *command.notes]
-    )
+    assert KEY not in text_of(command)
+    assert KEY not in " ".join(command.notes)
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_command_is_a_pure_function_of_its_arguments(name: str) -> None:
-    made = engine(name)
-    assert made.command(settings(name), GPU, NODE, KEY) == made.command(
+    tested = engine(name)
+    assert tested.command(settings(name), GPU, NODE, KEY) == tested.command(
         settings(name), GPU, NODE, KEY
     )
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
 @pytest.mark.parametrize("hardware", [GPU, CPU])
-def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_down(
+def test_only_open_fields_are_pinned_with_a_note_and_writing_them_down_changes_nothing(
     name: str, hardware: Hardware
 ) -> None:
-    made, given = engine(name), settings(name)
-    pins = made.open_pins(given, hardware)
+    tested = engine(name)
+    given = settings(name)
+    pins = tested.open_pins(given, hardware)
     assert not set(pins) & set(given.without_defaults())
-    if not made.launches or problems_of(made, given, hardware):
+    if not tested.launches or problems_of(tested, given, hardware):
         return
-    command = made.command(given, hardware, NODE, KEY)
-    assert [
+    command = tested.command(given, hardware, NODE, KEY)
+    notes_of_pins = [
         note
         for field in pins
         for note in command.notes
         if note.startswith(f"{field}={pins[field]} ")
-    ] == [note for note in command.notes if "pinned" in note]
+    ]
+    assert notes_of_pins == [note for note in command.notes if "pinned" in note]
     written = given.model_copy(update=pins)
-    assert made.open_pins(written, hardware) == {}
-    assert told(made.command(written, hardware, NODE, KEY)) == told(command)
+    assert tested.open_pins(written, hardware) == {}
+    assert arguments(tested.command(written, hardware, NODE, KEY)) == arguments(command)
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
-def test_it_listens_where_it_is_told(name: str) -> None:
+def test_it_listens_on_the_address_of_its_node(name: str) -> None:
     command = engine(name).command(settings(name), GPU, NODE, KEY)
-    said = " ".join([*command.argv, *command.env.values(), *command.files.values()])
-    assert "21001" in said
-    assert "127.0.0.1" in said
+    text = text_of(command)
+    assert "21001" in text
+    assert "127.0.0.1" in text
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_venv_or_an_executable_may_be_named(name: str, tmp_path: Any) -> None:
-    made = engine(name)
-    if problems_of(made, settings(name, executable="/opt/x"), GPU):
+    tested = engine(name)
+    if problems_of(tested, settings(name, executable="/opt/x"), GPU):
         return
-    in_venv = made.command(settings(name, executable=str(tmp_path)), GPU, NODE, KEY)
+    in_venv = tested.command(settings(name, executable=str(tmp_path)), GPU, NODE, KEY)
     assert in_venv.argv[0].startswith(f"{tmp_path}/bin/")
     assert (
-        made.command(settings(name, executable="/opt/x/prog"), GPU, NODE, KEY).argv[0]
+        tested.command(settings(name, executable="/opt/x/prog"), GPU, NODE, KEY).argv[0]
         == "/opt/x/prog"
     )
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
-def test_its_dialects_are_whole_and_cross_process_borders(name: str) -> None:
+def test_dialects_are_complete_and_survive_pickling(name: str) -> None:
     dialects = engine(name).dialects(settings(name))
     assert dialects
     for dialect in dialects.values():
         assert dialect.wire in WIRES
         assert dialect.path.startswith("/")
         assert pickle.loads(pickle.dumps(dialect)) == dialect
-        assert not dialect.continuous_usage or dialect.include_usage, "the one needs the other"
+        assert not dialect.continuous_usage or dialect.include_usage, "running usage needs usage"
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
@@ -264,8 +280,10 @@ def test_nothing_is_reported_from_an_empty_log(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES.names())
 def test_the_served_name_is_stable_and_not_empty(name: str) -> None:
-    made = engine(name)
-    assert made.served_name(settings(name), NODE) == made.served_name(settings(name), NODE) != ""
+    tested = engine(name)
+    assert (
+        tested.served_name(settings(name), NODE) == tested.served_name(settings(name), NODE) != ""
+    )
 
 
 def test_a_command_hides_its_secrets_from_repr() -> None:

@@ -40,14 +40,14 @@ def test_it_is_told_of_every_replica_in_flags_that_it_has(
     name: str, workers: tuple[Worker, ...]
 ) -> None:
     flags = recorded.flags(name)["flags"]
-    made = program_of(name).command(settings(name), GPU, replace(NODE, workers=workers), KEY)
-    first = next(at for at, word in enumerate(made.argv) if word.startswith("--"))
-    assert complaints(list(made.argv[first:]), flags) == []
-    assert all(worker.url in made.argv for worker in workers)
-    assert str(NODE.port) in made.argv
-    assert KEY not in " ".join(made.argv)
-    assert KEY in made.secrets.values()
-    assert not made.env["CUDA_VISIBLE_DEVICES"], "it takes no GPU"
+    router = program_of(name).command(settings(name), GPU, replace(NODE, workers=workers), KEY)
+    first = next(at for at, word in enumerate(router.argv) if word.startswith("--"))
+    assert complaints(list(router.argv[first:]), flags) == []
+    assert all(worker.url in router.argv for worker in workers)
+    assert str(NODE.port) in router.argv
+    assert KEY not in " ".join(router.argv)
+    assert KEY in router.secrets.values()
+    assert not router.env["CUDA_VISIBLE_DEVICES"], "it takes no GPU"
 
 
 @pytest.mark.parametrize("name", ROUTERS.names())
@@ -72,23 +72,23 @@ def test_a_name_that_is_neither_engine_nor_router_is_unknown() -> None:
 def test_an_engine_that_has_roles_is_told_which_it_has(name: str) -> None:
     engine = ENGINES[name]
     assert set(engine.routers) <= set(ROUTERS.names())
-    told = [
+    commands = [
         engine.command(settings(name), GPU, replace(NODE, role=role), KEY) for role in ("", *ROLES)
     ]
-    assert len({made.argv for made in told}) == 3
-    assert ["UCX_PROTO_INFO" in made.env for made in told] == [False, True, True], (
+    assert len({command.argv for command in commands}) == 3
+    assert ["UCX_PROTO_INFO" in command.env for command in commands] == [False, True, True], (
         "it says how KV caches travel"
     )
 
 
 def test_the_kv_cache_of_vllm_goes_from_producer_to_consumer_over_a_port_of_its_own() -> None:
-    made = ENGINES["vllm"].command(
+    command = ENGINES["vllm"].command(
         settings("vllm"), GPU, replace(NODE, role="prefill", host="10.0.0.7"), KEY
     )
-    config = json.loads(made.argv[made.argv.index("--kv-transfer-config") + 1])
+    config = json.loads(command.argv[command.argv.index("--kv-transfer-config") + 1])
     assert config == {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
-    assert made.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.7"
-    assert made.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == str(NODE.extra_ports[1])
+    assert command.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.7"
+    assert command.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == str(NODE.extra_ports[1])
     given = settings("vllm", kv_transfer_config={"kv_connector": "Mine"})
     ours = ENGINES["vllm"].command(given, GPU, replace(NODE, role="decode"), KEY)
     assert ours.argv.count("--kv-transfer-config") == 1, "what the file says stands"
@@ -102,8 +102,8 @@ def test_the_kv_cache_of_sglang_is_asked_for_where_its_router_says_that_it_prefi
     router = ROUTERS["sglang_router"].command(
         settings("sglang_router"), GPU, replace(NODE, workers=WORKERS), KEY
     )
-    said = " ".join(router.argv)
-    assert "--prefill http://a:1 8001 --prefill http://b:2 8002 --decode http://c:3" in said
+    command_line = " ".join(router.argv)
+    assert "--prefill http://a:1 8001 --prefill http://b:2 8002 --decode http://c:3" in command_line
 
 
 @pytest.mark.parametrize(

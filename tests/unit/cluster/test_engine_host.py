@@ -58,9 +58,9 @@ def test_the_middle_of_a_log_that_grows_gives_its_disk_back(tmp_path: Path) -> N
 
 @pytest.fixture
 def agent() -> Iterator[EngineHost]:
-    made = EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1")
-    yield made
-    made.stop()
+    host = EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1")
+    yield host
+    host.stop()
 
 
 def test_logs_of_dead_agents_are_told_to_their_own_sweep(
@@ -91,15 +91,15 @@ def test_logs_of_dead_agents_are_told_to_their_own_sweep(
         agent.drop_dead(f"{dead}-b")
 
 
-@pytest.mark.parametrize(("one", "other"), [("1", "GPU-b"), ("MIG-x", "MIG-x")])
+@pytest.mark.parametrize(("first", "other"), [("1", "GPU-b"), ("MIG-x", "MIG-x")])
 def test_agents_of_two_launches_do_not_get_one_gpu(
-    one: str, other: str, monkeypatch: pytest.MonkeyPatch
+    first: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [Gpu(0, "GPU-a0", "H100", 0), Gpu(1, "GPU-b0", "H100", 0)]
-    monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", lambda: found)
+    gpus = [Gpu(0, "GPU-a0", "H100", 0), Gpu(1, "GPU-b0", "H100", 0)]
+    monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", lambda: gpus)
     monkeypatch.setattr("orchestrator.cluster.engine_host.await_release", lambda _: ())
     agents = [
-        EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (one, other, "0")
+        EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (first, other, "0")
     ]
     try:
         agents[0].lease(Wish(Owner("mine")))
@@ -132,7 +132,7 @@ def test_gpus_of_amd_are_leased_by_their_index(
     ]
     try:
         agents[0].lease(Wish(Owner("mine")))
-        assert [list(one.gpus) for one in living() if one.sweep == "mine"] == [names]
+        assert [list(lease.gpus) for lease in living() if lease.sweep == "mine"] == [names]
         with pytest.raises(Occupied, match=f"GPU {names[1]} is held") if names else nullcontext():
             agents[1].lease(Wish(Owner("another")))
     finally:
@@ -168,18 +168,18 @@ def test_a_rank_waits_for_all_downloads(
 def test_a_cache_that_hangs_holds_nobody_up_and_is_asked_once(
     agent: EngineHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers, asked = threading.Event(), list[int]()
+    answers, calls = threading.Event(), list[int]()
 
     def count(*_: object) -> int:
-        asked.append(1)
-        return 5 if len(asked) == 1 else 7 if answers.wait(30.0) else 0
+        calls.append(1)
+        return 5 if len(calls) == 1 else 7 if answers.wait(30.0) else 0
 
     monkeypatch.setattr("orchestrator.cluster.engine_host.downloaded_bytes", count)
     monkeypatch.setattr("orchestrator.cluster.engine_host.CACHE_LIMIT_S", 0.05)
     node = Node(port=agent.reserve_ports(1)[0])
     agent.start(EngineSettings(engine="emulator", model="m"), Hardware(name="cpu"), node, "")
     assert [agent.downloaded() for _ in range(4)] == [5] * 4
-    assert len(asked) == 2
+    assert len(calls) == 2
     answers.set()
     assert wait_for(lambda: agent.downloaded() == 7, 10.0, "its answer")
 
@@ -218,10 +218,10 @@ def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path:
     other.take(Wish(Owner("another"), False))
     for client in clients:
         client.lease(Owner("another"))
-    found = agent.end_host([os.getpid()])
+    host_use = agent.end_host([os.getpid()])
     for client in clients:
         client.release_lease()
     mine.release()
     other.release()
-    assert (found.host, found.foreign_launches) == (socket.gethostname(), 3)
-    assert found.foreign_cpu_s >= 0
+    assert (host_use.host, host_use.foreign_launches) == (socket.gethostname(), 3)
+    assert host_use.foreign_cpu_s >= 0

@@ -72,7 +72,7 @@ def test_a_client_process_leaves_nothing_in_its_temporary_folder(
     monkeypatch.setenv("TMPDIR", str(folder))
     report = reported(ClientProcess())
     rows = [part.read() for part in (report.requests, report.token_events) if part]
-    assert [one.num_rows for one in rows] == [3, 0]
+    assert [table.num_rows for table in rows] == [3, 0]
     assert set(rows[0]["error_class"].to_pylist()) == {"connect"}
     assert list(folder.iterdir()) == []
 
@@ -113,14 +113,14 @@ def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
     ]
     ours, theirs = Pipe()
     _Answer(3, None, parts).send(theirs)
-    for part, found, again in zip(
+    for part, first_copy, second_copy in zip(
         parts, _received(ours)[2], pickle.loads(pickle.dumps(parts)), strict=True
     ):
-        for one in (found, again):
-            assert isinstance(one.file, pa.Table)
-            assert one.read().equals(part.read(), check_metadata=True)
-            assert pq.read_table(one.open()).equals(part.read())
-            assert one.rows == part.rows
+        for copy in (first_copy, second_copy):
+            assert isinstance(copy.file, pa.Table)
+            assert copy.read().equals(part.read(), check_metadata=True)
+            assert pq.read_table(copy.open()).equals(part.read())
+            assert copy.rows == part.rows
 
 
 def test_many_rows_of_a_client_are_passed_as_an_open_file(
@@ -136,8 +136,8 @@ def test_many_rows_of_a_client_are_passed_as_an_open_file(
     _Answer(3, None, {"rows": part}).send(theirs)
     number, error, value = _received(ours)
     assert (number, error) == (3, None)
-    for found in (value["rows"], pickle.loads(pickle.dumps(part))):
-        assert (found.table, found.rows, found.open().read()) == (
+    for copy in (value["rows"], pickle.loads(pickle.dumps(part))):
+        assert (copy.table, copy.rows, copy.open().read()) == (
             part.table,
             part.rows,
             part.open().read(),

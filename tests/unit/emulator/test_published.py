@@ -63,8 +63,8 @@ def predicted(
     )
     settings = EngineSettings(engine="vllm", model=model, tensor_parallel_size=tensor)
     # means are stated without it
-    one = replica(settings, facts, accelerator, Constants(jitter=0.0))
-    trace, outcome = run_closed(one, prompts, outputs, in_flight)
+    engine = replica(settings, facts, accelerator, Constants(jitter=0.0))
+    trace, outcome = run_closed(engine, prompts, outputs, in_flight)
     tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
     return 1e3 * float((outcome.first_token_s - trace.arrival_s).mean()), 1e3 * float(tpot.mean())
 
@@ -102,7 +102,7 @@ def multiples_of_the_median(
         outcome.first_token_s - trace.arrival_s,
         (outcome.last_token_s - outcome.first_token_s) / (outputs - 1),
     )
-    return [one / np.median(one) for one in latencies]
+    return [latency / np.median(latency) for latency in latencies]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_the_p90_of_published_vllm_runs_is_as_far_above_the_median(
     """gpt-oss-120b on one H200, vLLM 0.22 (benchmarks/emulator/tails.csv, "H200 sweep 2026-06",
     8,000 + 1,000).
     """
-    found = multiples_of_the_median("vllm", GPT_OSS, 1, (8000, 1000), in_flight, requests)
-    assert [np.quantile(one, 0.9) for one in found] == [
+    multiples = multiples_of_the_median("vllm", GPT_OSS, 1, (8000, 1000), in_flight, requests)
+    assert [np.quantile(multiple, 0.9) for multiple in multiples] == [
         pytest.approx(ttft, rel=0.1),
         pytest.approx(tpot, rel=0.01),
     ]
@@ -129,11 +129,11 @@ def test_published_p90s_of_sglang_are_p90s_of_the_simulation(
     2026-05", 8,192 + 1,024). A tenth of the requests waits in the first wave, so p90 is at an edge:
     a share of requests says more than a ratio.
     """
-    found = multiples_of_the_median(
+    multiples = multiples_of_the_median(
         "sglang", "deepseek-ai/DeepSeek-V3", 8, (8192, 1024), in_flight, 10 * in_flight
     )
-    assert (found[0] <= ttft).mean() == pytest.approx(0.9, abs=0.05)
-    assert np.quantile(found[1], 0.9) == pytest.approx(tpot, rel=0.015)
+    assert (multiples[0] <= ttft).mean() == pytest.approx(0.9, abs=0.05)
+    assert np.quantile(multiples[1], 0.9) == pytest.approx(tpot, rel=0.015)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -151,7 +151,7 @@ def test_steps_vary_as_published_gaps_between_tokens_do(engine: str) -> None:
             )
     device = find("H100")
     assert device
-    shown = round(median(median(one) for one in spread.values()), 2)
+    shown = round(median(median(gaps) for gaps in spread.values()), 2)
     assert {typical(engine, device, tables).constants["jitter"] for tables in (False, True)} == {
         shown
     }

@@ -23,15 +23,15 @@ def test_command_of_0_5_23_on_two_nodes() -> None:
         "max_model_len": 8192,
     }
     node = {"rank": 1, "extra_ports": (21009,), "master_host": "10.0.0.1"}
-    made = command_of(
+    command = command_of(
         "sglang", node=node, executable="/opt/sglang/bin/python", enforce_eager=True, **given
     )
-    assert made.argv[:2] == ("/opt/sglang/bin/python", "-c")
-    assert made.argv[2] == (
+    assert command.argv[:2] == ("/opt/sglang/bin/python", "-c")
+    assert command.argv[2] == (
         "import os, sys; from sglang.cli.main import main; "
         "sys.argv += ['--api-key', os.environ['ENGINE_API_KEY']]; sys.exit(main())"
     )
-    assert by_flag(made.argv[3:]) == by_flag(
+    assert by_flag(command.argv[3:]) == by_flag(
         "serve --model-path /models/tiny --host 127.0.0.1 --port 21009 --served-model-name "
         "tiny-01L --tp-size 8 "
         "--pp-size 2 --dp-size 1 --context-length 8192 --max-running-requests 1024 "
@@ -42,9 +42,9 @@ def test_command_of_0_5_23_on_two_nodes() -> None:
         "--enable-cache-report "
         "--sampling-defaults openai"
     )
-    assert made.secrets == {"ENGINE_API_KEY": "k3y"}
-    assert made.env["SGL_FORCE_SHUTDOWN"] == "1"
-    assert made.grace_s == 0.5
+    assert command.secrets == {"ENGINE_API_KEY": "k3y"}
+    assert command.env["SGL_FORCE_SHUTDOWN"] == "1"
+    assert command.grace_s == 0.5
     assert command_of("sglang").grace_s is None
 
 
@@ -75,11 +75,13 @@ def test_chats_ask_for_running_counts_and_completions_for_token_ids() -> None:
 
 
 def test_every_rank_on_a_cpu_gets_its_own_cores() -> None:
-    made = command_of(
+    command = command_of(
         "sglang", CPU, {"cores": (0, 1, 2, 3)}, tensor_parallel_size=2, kv_cache_tokens=8192
     )
-    assert by_flag(made.argv)["--device"] == ["cpu"]
-    variables = {name: made.env[name] for name in made.env if name.startswith(("SGLANG", "OMP"))}
+    assert by_flag(command.argv)["--device"] == ["cpu"]
+    variables = {
+        name: command.env[name] for name in command.env if name.startswith(("SGLANG", "OMP"))
+    }
     bound = {"SGLANG_CPU_OMP_THREADS_BIND": "0,1|2,3", "OMP_NUM_THREADS": "2"}
     assert variables == {"SGLANG_USE_CPU_ENGINE": "1"} | bound
     assert not {"SGLANG_USE_CPU_ENGINE", "OMP_NUM_THREADS"} & command_of("sglang").env.keys()

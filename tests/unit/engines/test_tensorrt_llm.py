@@ -23,12 +23,12 @@ def test_command_and_file_of_1_2() -> None:
         "enable_prefix_caching": False,
         "enforce_eager": True,
     }
-    made = command_of("tensorrt_llm", **given)
-    assert by_flag(made.argv) == by_flag(
+    command = command_of("tensorrt_llm", **given)
+    assert by_flag(command.argv) == by_flag(
         "trtllm-serve /models/tiny --host 127.0.0.1 --port 21001 --backend pytorch "
         "--extra_llm_api_options trtllm.yaml"
     )
-    assert json.loads(made.files["trtllm.yaml"]) == {
+    assert json.loads(command.files["trtllm.yaml"]) == {
         "tensor_parallel_size": 4,
         "pipeline_parallel_size": 1,
         "max_seq_len": 8192,
@@ -56,8 +56,8 @@ def test_command_and_file_of_1_2() -> None:
     ],
 )
 def test_speculation_in_the_file(spec: dict[str, Any], expected: dict[str, Any]) -> None:
-    made = command_of("tensorrt_llm", speculative={"num_speculative_tokens": 3} | spec)
-    config = json.loads(made.files["trtllm.yaml"])["speculative_config"]
+    command = command_of("tensorrt_llm", speculative={"num_speculative_tokens": 3} | spec)
+    config = json.loads(command.files["trtllm.yaml"])["speculative_config"]
     assert config == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
 
 
@@ -82,10 +82,10 @@ def test_name_of_a_draft_model_depends_on_the_stated_release(
     given: dict[str, Any], expected: str
 ) -> None:
     spec = {"method": "draft_model", "model": "/d", "num_speculative_tokens": 3}
-    made = command_of("tensorrt_llm", speculative=spec, **given)
-    config = json.loads(made.files["trtllm.yaml"])
+    command = command_of("tensorrt_llm", speculative=spec, **given)
+    config = json.loads(command.files["trtllm.yaml"])
     assert config["speculative_config"]["decoding_type"] == (expected or "DraftTarget")
-    assert any("its release is not known" in note for note in made.notes) is (expected == "")
+    assert any("its release is not known" in note for note in command.notes) is (expected == "")
     assert not any("release" in note for note in command_of("tensorrt_llm", **given).notes), (
         "it differs in that alone"
     )

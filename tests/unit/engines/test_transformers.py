@@ -24,25 +24,25 @@ def command(hardware: Hardware = CPU, node: Node = NODE, **given: object) -> Com
 
 
 def test_golden_on_the_cpu() -> None:
-    made = command(dtype="float32")
-    assert by_flag(made.argv) == by_flag(
+    built = command(dtype="float32")
+    assert by_flag(built.argv) == by_flag(
         "transformers serve /models/tiny --continuous-batching --device cpu --host 127.0.0.1 "
         "--port 21001 "
         "--dtype float32 --cb-max-batch-tokens 1024 --cb-num-blocks 64 --cb-block-size 256"
     )
-    assert made.env["OMP_PLACES"] == "{0,1}"
-    assert made.env["HF_HUB_OFFLINE"] == "1"
-    assert made.secrets == {}
-    assert len(made.notes) == 3
+    assert built.env["OMP_PLACES"] == "{0,1}"
+    assert built.env["HF_HUB_OFFLINE"] == "1"
+    assert built.secrets == {}
+    assert len(built.notes) == 3
 
 
 def test_golden_on_a_gpu_with_everything_set() -> None:
-    made = command(
+    built = command(
         L4, Node(port=1, devices=("3",), model_path="acme/tiny"), revision="abc", quantization="bnb-4bit",
         gpu_memory_utilization=0.5, enforce_eager=True, kv_cache_tokens=1000, block_size=32, max_num_batched_tokens=64,
         trust_remote_code=False, attention_backend="sdpa", extra_args={"--default-seed": 1},
     )  # fmt: skip
-    assert by_flag(made.argv) == by_flag(
+    assert by_flag(built.argv) == by_flag(
         "transformers serve acme/tiny@abc --continuous-batching --device cuda:0 --host 127.0.0.1 "
         "--port 1 "
         "--quantization bnb-4bit --no-trust-remote-code --attn-implementation sdpa "
@@ -50,9 +50,9 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
         "--no-cb-use-cuda-graph --cb-max-batch-tokens 64 --cb-num-blocks 32 --cb-block-size 32 "
         "--default-seed 1"
     )
-    assert made.env["CUDA_VISIBLE_DEVICES"] == "3"
-    assert "OMP_PLACES" not in made.env
-    assert made.notes == ()
+    assert built.env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "OMP_PLACES" not in built.env
+    assert built.notes == ()
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def problems(hardware: Hardware = H100, **given: object) -> str:
 
 
 def test_golden_one_rank_on_the_cpu() -> None:
-    made = command(
+    built = command(
         dtype="float32", max_model_len=2048, executable="/opt/vllm/bin/vllm", enforce_eager=True
     )
-    assert by_flag(made.argv) == by_flag(
+    assert by_flag(built.argv) == by_flag(
         "/opt/vllm/bin/vllm serve /models/tiny --host 127.0.0.1 --port 21001 --served-model-name "
         "tiny-01L "
         "--tensor-parallel-size 1 --pipeline-parallel-size 1 --dtype float32 --max-model-len 2048 "
@@ -44,7 +44,7 @@ def test_golden_one_rank_on_the_cpu() -> None:
         "--max-num-seqs 128 --max-num-batched-tokens 2048 --kv-cache-memory-bytes 1073741824 "
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details"
     )
-    assert made.env == {
+    assert built.env == {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENGINE_READY_TIMEOUT_S": "86400",
         "PYTHONUNBUFFERED": "1",
@@ -52,8 +52,8 @@ def test_golden_one_rank_on_the_cpu() -> None:
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "2,3",
     }
-    assert made.secrets == {"VLLM_API_KEY": "k3y"}
-    assert made.notes == (
+    assert built.secrets == {"VLLM_API_KEY": "k3y"}
+    assert built.notes == (
         "max_num_seqs=128 was left open and is pinned",
         "max_num_batched_tokens=2048 was left open and is pinned",
         "kv_cache_memory_bytes=1073741824 was left open and is pinned",
@@ -73,12 +73,12 @@ def test_golden_two_nodes_of_eight_gpus(rank: int) -> None:
         launch_id="01L",
         model_path="acme/tiny",
     )
-    made = command(
+    built = command(
         H100, node, tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2, max_num_seqs=512,
         max_num_batched_tokens=16384, gpu_memory_utilization=0.9, revision="abc123",
     )  # fmt: skip
     listen, headless = ("--host 10.0.0.1 --port 21001 ", "") if rank == 0 else ("", " --headless")
-    assert by_flag(made.argv) == by_flag(
+    assert by_flag(built.argv) == by_flag(
         f"vllm serve acme/tiny {listen}--served-model-name tiny-01L --revision abc123 "
         "--tensor-parallel-size 8 "
         "--pipeline-parallel-size 2 --gpu-memory-utilization 0.9 --max-num-seqs 512 "
@@ -86,15 +86,15 @@ def test_golden_two_nodes_of_eight_gpus(rank: int) -> None:
         f"--nnodes 2 --node-rank {rank} --master-addr 10.0.0.1 --master-port 21002{headless} "
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details"
     )
-    assert made.env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
-    assert made.env["VLLM_HOST_IP"] == f"10.0.0.{rank + 1}"
-    assert "HF_HUB_OFFLINE" not in made.env
-    assert made.notes == ()
-    assert made.grace_s == (0.5 if rank else None)
+    assert built.env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+    assert built.env["VLLM_HOST_IP"] == f"10.0.0.{rank + 1}"
+    assert "HF_HUB_OFFLINE" not in built.env
+    assert built.notes == ()
+    assert built.grace_s == (0.5 if rank else None)
 
 
 def test_golden_every_feature() -> None:
-    made = command(
+    built = command(
         H100, quantization="fp8_per_tensor", kv_cache_dtype="fp8", block_size=32, kv_cache_tokens=1000,
         max_num_seqs=8, max_num_batched_tokens=64, max_num_queued_reqs=0, scheduling_policy="priority",
         enable_chunked_prefill=False, enable_prefix_caching=True, stream_interval=2, cpu_offload_gb=4,
@@ -104,7 +104,7 @@ def test_golden_every_feature() -> None:
         distributed_executor_backend="mp", kv_transfer_config={"kv_connector": "X"}, dtype="bfloat16",
         extra_args={"--seed": 7, "--async-scheduling": True, "--off": False, "--middleware": ["a", "b"]},
     )  # fmt: skip
-    assert by_flag(made.argv) == by_flag(
+    assert by_flag(built.argv) == by_flag(
         "vllm serve /models/tiny --host 127.0.0.1 --port 21001 --served-model-name mine-01L mine "
         "--tokenizer /tok --trust-remote-code --hf-overrides '{\"num_hidden_layers\":2}' "
         "--tensor-parallel-size 1 --pipeline-parallel-size 1 --enable-expert-parallel "
@@ -194,9 +194,9 @@ def test_fields_that_are_set_are_not_pinned() -> None:
 def test_the_kv_size_of_a_cpu_is_not_pinned_beside_its_variable() -> None:
     given = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"})
     assert "kv_cache_memory_bytes" not in VLLM.open_pins(given, CPU)
-    made = command(CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
-    assert "--kv-cache-memory-bytes" not in made.argv
-    assert not [note for note in made.notes if "kv_cache_memory_bytes" in note]
+    built = command(CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert "--kv-cache-memory-bytes" not in built.argv
+    assert not [note for note in built.notes if "kv_cache_memory_bytes" in note]
     twice = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"}, kv_cache_memory_bytes="1GiB")
     assert "overrides it" in "\n".join(problems_of(VLLM, twice, CPU))
     assert problems_of(VLLM, twice, H100) == []

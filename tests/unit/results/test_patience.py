@@ -1,4 +1,4 @@
-"""Refused calls: how often they are tried again, and what the user is told of them."""
+"""Refused calls: how often they are tried again, and which messages the user gets."""
 
 from __future__ import annotations
 
@@ -137,41 +137,41 @@ def test_a_stopped_sweep_tries_no_further() -> None:
 
 def test_of_several_refused_threads_the_one_that_waits_longest_speaks() -> None:
     clock = ManualClock()
-    told: list[str] = []
-    patience = Patience(now_s=clock, tell=told.append)
+    messages: list[str] = []
+    patience = Patience(now_s=clock, tell=messages.append)
     patience.refused(CALLER, "")
     clock.now_s += 5.0
     assert patience.refused(OTHER, "the second is refused") == 0.0
     assert patience.refused(CALLER, "the first is refused") == 5.0
-    assert told == ["the first is refused"]
+    assert messages == ["the first is refused"]
 
 
 def test_the_user_hears_of_every_eighth_refusal_and_of_the_end() -> None:
-    told: list[str] = []
-    patience = Patience(limit_s=math.inf, wait=lambda seconds: False, tell=told.append)
+    messages: list[str] = []
+    patience = Patience(limit_s=math.inf, wait=lambda seconds: False, tell=messages.append)
     Retry().run("writing it", Refusing(16, busy()), patience)
-    tries = [text.partition("(")[2].partition(")")[0] for text in told[:-1]]
+    tries = [text.partition("(")[2].partition(")")[0] for text in messages[:-1]]
     assert tries == ["try 2 of 5", "try 4 of 5", "try 8", "try 16"]
-    assert told[-1].startswith("the storage answers again")
+    assert messages[-1].startswith("the storage answers again")
 
 
 def test_a_single_refusal_is_not_told() -> None:
-    told: list[str] = []
-    Retry(sleep=no_pause).run("writing it", Refusing(1, busy()), Patience(tell=told.append))
-    assert told == []
+    messages: list[str] = []
+    Retry(sleep=no_pause).run("writing it", Refusing(1, busy()), Patience(tell=messages.append))
+    assert messages == []
 
 
 class SilentCall:
-    """A call that gets no answer until the user was told that."""
+    """A call that gets no answer until the user was messages that."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.was_told = threading.Event()
         self.refusing: list[int] = []
         self.patience = Patience(tell=self.tell, silent_s=0.01)
 
     def tell(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
         self.was_told.set()
 
     def __call__(self) -> None:
@@ -183,11 +183,11 @@ class SilentCall:
 def test_unanswered_calls_count_as_refused_until_they_are_answered(calls: int) -> None:
     silent = SilentCall()
     for _ in range(calls):
-        silent.told.clear()
+        silent.messages.clear()
         silent.was_told.clear()
         Retry().run("writing it", silent, silent.patience)
         assert silent.refusing == [threading.get_ident()]
         assert not silent.patience.refusing
-        first, last = silent.told
+        first, last = silent.messages
         assert "has not answered" in first
         assert "answers again" in last

@@ -54,16 +54,16 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.parametrize("tokens", [1, 2, 17, 400])
 def test_text_has_exactly_the_tokens_asked_for(folder: Path, tokens: int) -> None:
     tokenizer = load_tokenizer(str(folder))
-    made = TokenizedText(tokenizer)
+    text_prompter = TokenizedText(tokenizer)
     for seed in range(20):
-        text = made.make(rng(seed), tokens)
+        text = text_prompter.make(rng(seed), tokens)
         assert len(tokenizer.encode(text, add_special_tokens=False).ids) == tokens
 
 
 def test_texts_can_be_joined_and_their_lengths_add_up(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
-    made = TokenizedText(tokenizer)
-    parts = [made.make(rng(seed), 13) for seed in range(5)]
+    text_prompter = TokenizedText(tokenizer)
+    parts = [text_prompter.make(rng(seed), 13) for seed in range(5)]
     assert len(tokenizer.encode("".join(map(str, parts)), add_special_tokens=False).ids) == 65
 
 
@@ -78,24 +78,24 @@ def test_without_a_tokenizer_a_server_of_text_gets_words() -> None:
 
 
 def test_with_a_tokenizer_a_server_of_text_gets_text_of_exact_length(folder: Path) -> None:
-    made = prompter(takes_ids=False, tokenizer=str(folder), vocabulary=None)
-    assert isinstance(made, TokenizedText)
+    text_prompter = prompter(takes_ids=False, tokenizer=str(folder), vocabulary=None)
+    assert isinstance(text_prompter, TokenizedText)
 
 
 def test_ids_for_an_unknown_vocabulary_are_safe_ones() -> None:
-    made: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=None).make(rng(), 5000)
-    assert made.min() >= SAFE_IDS[0]
-    assert made.max() < SAFE_IDS[1]
+    ids: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=None).make(rng(), 5000)
+    assert ids.min() >= SAFE_IDS[0]
+    assert ids.max() < SAFE_IDS[1]
 
 
 def test_ids_stay_within_the_vocabulary_that_is_given() -> None:
-    made: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=(5, 8)).make(rng(), 100)
-    assert set(made.tolist()) == {5, 6, 7}
+    ids: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=(5, 8)).make(rng(), 100)
+    assert set(ids.tolist()) == {5, 6, 7}
 
 
 def test_a_tokenizer_gives_ids_without_its_control_tokens(folder: Path) -> None:
-    made: Any = prompter(takes_ids=True, tokenizer=str(folder), vocabulary=(0, 1)).make(rng(), 5000)
-    assert made.min() >= 2  # neither <s> nor </s>
+    ids: Any = prompter(takes_ids=True, tokenizer=str(folder), vocabulary=(0, 1)).make(rng(), 5000)
+    assert ids.min() >= 2  # neither <s> nor </s>
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def workload(path: Path, entries: list[dict[str, Any]], **fields: Any) -> FileWo
 def test_sampling_of_a_line_is_in_the_body_of_its_request(api: str, tmp_path: Path) -> None:
     sampling = {"temperature": 0.7, "top_p": 0.9, "stop": ["\n"], "seed": 4}
     entries = [{"prompt": "a", **sampling}, {"prompt": "b"}, {"prompt": "c", "top_k": None}]
-    made = workload(tmp_path / "p.jsonl", entries, api=api, output_tokens=Lengths(fixed=3))
-    kind = made.resolved(str).requests(IDS, 1)
+    planned = workload(tmp_path / "p.jsonl", entries, api=api, output_tokens=Lengths(fixed=3))
+    kind = planned.resolved(str).requests(IDS, 1)
     dialect = openai(extra_body={"temperature": 0.2, "user": "u"})[api]
     bodies = [
         orjson.loads(WIRES[dialect.wire].body(kind.prompt(at, 0, "measure", ()), 3, "m", dialect))
@@ -44,9 +44,9 @@ def test_sampling_of_a_line_is_in_the_body_of_its_request(api: str, tmp_path: Pa
 
 def test_sampling_of_a_line_is_refused_where_it_cannot_be_sent(tmp_path: Path) -> None:
     entries = [{"prompt": "a", "top_p": 0.5, "output_tokens": 3}]
-    made = workload(tmp_path / "p.jsonl", entries, api="tgi")
+    planned = workload(tmp_path / "p.jsonl", entries, api="tgi")
     with pytest.raises(ProblemsError, match="has top_p, which the API 'tgi' is not sent"):
-        made.resolved(str)
+        planned.resolved(str)
 
 
 def test_all_problems_are_reported_and_repeated_ones_counted(tmp_path: Path) -> None:
@@ -81,35 +81,35 @@ SHARE_GPT = [
 
 def tokenizer() -> Tokenizer:
     """One token a word."""
-    made = Tokenizer(models.WordLevel({"[UNK]": 0, "one": 1}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
+    word_tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "one": 1}, unk_token="[UNK]"))
+    word_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return word_tokenizer
 
 
 def test_answers_get_the_lengths_of_the_recorded_ones(tmp_path: Path) -> None:
     lengths = AnswerLengths.model_validate("file")
-    made = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
-    assert made.distinct_requests() == 5
-    assert made.token_bounds() == (2, None)
-    counted = made.requests(RandomIds((1, 2), tokenizer()), 0)
+    planned = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
+    assert planned.distinct_requests() == 5
+    assert planned.token_bounds() == (2, None)
+    counted = planned.requests(RandomIds((1, 2), tokenizer()), 0)
     assert [counted.output_tokens(session, 0) for session in range(6)] == [3, 1, 4, 2, 9, 3]
     sent = [counted.prompt(session, 0, "measure", ()).flat() for session in range(5)]
     assert sent == ["Say one", "x", "a text", "x", "its own length"]
-    assert made.notes() == [
+    assert planned.notes() == [
         "of 1 conversation with more turns only the user's first message is sent",
         "1 entry of the prompts is skipped: the user says nothing there",
         "1 entry of the prompts is skipped: no answer was recorded",
         "keys of the prompts that change no request: completion, id",
     ]
-    again = FileWorkload.model_validate_json(made.model_dump_json())
-    assert again == made and again.counts_answers
+    again = FileWorkload.model_validate_json(planned.model_dump_json())
+    assert again == planned and again.counts_answers
 
 
 def test_recorded_answers_need_a_tokenizer(tmp_path: Path) -> None:
     lengths = AnswerLengths.model_validate("file")
-    made = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
+    planned = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
     for prompter in (IDS, Words()):
-        kind = made.requests(prompter, 0)
+        kind = planned.requests(prompter, 0)
         with pytest.raises(InputError, match="counted with the model's tokenizer, and none"):
             kind.prompt(0, 0, "measure", ())
         assert kind.output_tokens(0, 0) == 0, "of a request that was lost with its client"
@@ -117,9 +117,9 @@ def test_recorded_answers_need_a_tokenizer(tmp_path: Path) -> None:
 
 def test_a_file_without_recorded_answers_is_refused_for_their_lengths(tmp_path: Path) -> None:
     lengths = AnswerLengths.model_validate("file")
-    made = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=lengths)
+    planned = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=lengths)
     with pytest.raises(ProblemsError, match="has no recorded answers: give a number"):
-        made.resolved(str)
+        planned.resolved(str)
     first_conversation = workload(tmp_path / "t.jsonl", SHARE_GPT[:1])
     with pytest.raises(ProblemsError, match=r"\(a number, or file for the lengths of the recorded"):
         first_conversation.resolved(str)
@@ -131,8 +131,8 @@ def test_blocks_of_a_trace_have_the_size_that_fits_all_lines(tmp_path: Path) -> 
         {"chat_id": 2, "input_length": 16, "output_length": 5, "hash_ids": [5]},
         {"chat_id": 3, "input_length": 33, "output_length": 5, "hash_ids": [5, 6, 7]},
     ]
-    made = workload(tmp_path / "bailian.jsonl", rows).resolved(str).requests(IDS, 1)
-    first, second, third = (made.prompt(at, 0, "measure", ()).flat().tolist() for at in range(3))
+    planned = workload(tmp_path / "bailian.jsonl", rows).resolved(str).requests(IDS, 1)
+    first, second, third = (planned.prompt(at, 0, "measure", ()).flat().tolist() for at in range(3))
     assert [len(first), len(second), len(third)] == [40, 16, 33]
     assert first[:16] == second == third[:16]
     assert first[16:32] == third[16:32]
