@@ -1,5 +1,5 @@
-"""Two drivers on one Ray cluster, of one user and of two: never on each other's hosts or cores,
-every point once.
+"""Two drivers run at once, on one Ray cluster or as two users: neither uses the other's hosts or
+cores, and every point is measured once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-group
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where any user may write: tmp_path is its user's alone."""
+    """A folder in which any user may write, unlike tmp_path."""
     path = Path(tempfile.mkdtemp(prefix="two-sweeps-"))
     path.chmod(0o1777)
     yield path
@@ -62,13 +62,12 @@ def driver(
 ) -> subprocess.Popen[bytes]:
     text = SWEEP.format(name=name, isolation=isolation, lasts=lasts)
     experiment = write_experiment(folder, text, f"{name}.yaml")
-    # Python may lie in a folder that is its installer's alone: the other user may read there, and
-    # do nothing else
-    as_user = (
-        ()
-        if uid is None
-        else (*AS_NOBODY, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    )
+    as_user: tuple[str, ...] = ()
+    if uid is not None:
+        # Python may lie in a folder that only its installer may read: the other user may read there,
+        # and do nothing else.
+        may_read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+        as_user = (*AS_NOBODY, *may_read)
     command = [
         *as_user,
         sys.executable,
@@ -93,42 +92,48 @@ def driver(
 
 def engines() -> dict[str, set[tuple[int, ...]]]:
     """Living launches of this test run and the cores that their engines are bound to."""
-    ours = {one.launch for one in living()}
-    bound = {
-        launch: {tuple(one.cpu_affinity()) for one, _ in tagged({LAUNCH: launch})}
-        for launch in ours
+    launches = {lease.launch for lease in living()}
+    cores_by_launch = {
+        launch: {tuple(process.cpu_affinity()) for process, _ in tagged({LAUNCH: launch})}
+        for launch in launches
     }
-    return {launch: cores for launch, cores in bound.items() if cores}
+    return {launch: cores for launch, cores in cores_by_launch.items() if cores}
 
 
 def watched(
     *drivers: subprocess.Popen[bytes], limit_s: float = 400.0
 ) -> list[dict[str, set[tuple[int, ...]]]]:
-    """What ran side by side, looked at until all drivers ended."""
-    seen, end_s = [], time.monotonic() + limit_s
+    """``engines()`` every 0.1 s until all drivers have ended."""
+    samples = []
+    end_s = time.monotonic() + limit_s
     try:
-        while any(one.poll() is None for one in drivers):
+        while any(driver.poll() is None for driver in drivers):
             assert time.monotonic() < end_s, "they do not end"
-            seen.append(engines())
+            samples.append(engines())
             time.sleep(0.1)
     finally:
-        for one in drivers:
-            one.kill()
-            one.wait()
-    return seen
+        for driver in drivers:
+            driver.kill()
+            driver.wait()
+    return samples
+
+
+def occupied_texts(results: Path) -> list[str]:
+    """The events of a run that say who holds what it waits for."""
+    return [row["text"] for row in rows(results, "events") if row["kind"] == "occupied"]
 
 
 def assert_both_ended(folder: Path, *drivers: subprocess.Popen[bytes]) -> None:
-    """``a`` and ``b`` measured what they were asked for."""
-    for name, one in zip("ab", drivers, strict=True):
-        said = (folder / f"{name}.log").read_text()
-        assert undisturbed(one.returncode, said) == 0, said
+    """The drivers of ``a`` and ``b`` have measured all of their points."""
+    for name, driver in zip("ab", drivers, strict=True):
+        log = (folder / f"{name}.log").read_text()
+        assert undisturbed(driver.returncode, log) == 0, log
 
 
 def assert_each_point_once(folder: Path, *names: str) -> None:
     for name in names:
-        ok = [one["measurement_id"] for one in manifests(folder / name) if one["status"] == "ok"]
-        assert len(ok) == 1, (folder / f"{name}.log").read_text()
+        statuses = [manifest["status"] for manifest in manifests(folder / name)]
+        assert statuses.count("ok") == 1, (folder / f"{name}.log").read_text()
         assert {row["failure_kind"] for row in rows(folder / name, "launches")} == {None}, (
             "waiting is no failure"
         )
@@ -143,18 +148,13 @@ def test_two_drivers_of_one_cluster_never_measure_on_one_host(
         driver(folder, name, "exclusive_node", "--address", two_nodes.address)
         for name in ("a", "b")
     ]
-    seen = watched(*drivers)
+    samples = watched(*drivers)
     assert_both_ended(folder, *drivers)
-    assert max(len(one) for one in seen) == 1, "both nodes are one host"
-    assert len({launch for one in seen for launch in one}) == 2
-    told = [
-        one["text"]
-        for name in "ab"
-        for one in rows(folder / name, "events")
-        if one["kind"] == "occupied"
-    ]
-    assert told
-    assert "is held by experiment" in told[0]
+    assert max(map(len, samples)) == 1, "both nodes are one host"
+    assert len({launch for sample in samples for launch in sample}) == 2
+    texts = occupied_texts(folder / "a") + occupied_texts(folder / "b")
+    assert texts
+    assert "is held by experiment" in texts[0]
     assert_each_point_once(folder, "a", "b")
 
 
@@ -165,9 +165,9 @@ def test_two_drivers_that_share_a_host_share_no_core(
     drivers = [
         driver(folder, name, "shared", "--address", two_nodes.address) for name in ("a", "b")
     ]
-    seen = watched(*drivers)
+    samples = watched(*drivers)
     assert_both_ended(folder, *drivers)
-    for side_by_side in seen:
+    for side_by_side in samples:
         bound = [
             cores
             for launch in side_by_side.values()
@@ -190,26 +190,25 @@ def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engi
 ) -> None:
     leases = Path(os.environ["ORCHESTRATOR_LEASES"])
     leases.chmod(0o1777)  # as /tmp is
-    # the other has come by then
+    # long enough that the second driver comes while it runs
     first = driver(folder, "a", "exclusive_node", "--address", "local", lasts="25s")
     (launch,) = wait_for(engines, 180.0, "an engine of the first driver runs")
     engine, _ = next(tagged({LAUNCH: launch}))
-    for tried in (
+    for command in (
         f"kill {engine.pid}",
         f"ls {engine.cwd()}",
         f"rm {next(leases.glob(f'{PREFIX}*'))}",
     ):
-        done = subprocess.run(
-            [*AS_NOBODY, "/bin/sh", "-c", tried], capture_output=True, text=True, check=False
+        completed = subprocess.run(
+            [*AS_NOBODY, "/bin/sh", "-c", command], capture_output=True, text=True, check=False
         )
-        assert (
-            "not permitted" in done.stderr.lower() or "permission denied" in done.stderr.lower()
-        ), tried
+        message = completed.stderr.lower()
+        assert "not permitted" in message or "permission denied" in message, command
     second = driver(folder, "b", "exclusive_node", "--address", "local", uid=NOBODY)
-    seen = watched(first, second)
+    samples = watched(first, second)
     assert_both_ended(folder, first, second)
-    assert max(len(one) for one in seen) == 1
-    told = [one["text"] for one in rows(folder / "b", "events") if one["kind"] == "occupied"]
-    assert told
-    assert f"experiment a (user root, pid {first.pid}, results in" in told[0]
+    assert max(map(len, samples)) == 1
+    texts = occupied_texts(folder / "b")
+    assert texts
+    assert f"experiment a (user root, pid {first.pid}, results in" in texts[0]
     assert_each_point_once(folder, "a", "b")

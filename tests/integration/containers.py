@@ -1,10 +1,10 @@
-"""Container programs for tests: an image of nothing, the node's own Python and engines mounted into
-it.
+"""Container programs for tests, with an empty image into which this node's Python and engines are
+mounted.
 
 No image can be pulled where these tests run, so the image is an empty root folder; apptainer takes
-it as it is. What a machine's owner would write into the program's own configuration (which folders
-every container sees, limits that this machine allows) is put between us and the real program by a
-script of its name, first in PATH; what runs below it is the real one.
+it as it is. The owner of a machine writes into a container program's configuration which folders
+every container sees, and which limits the machine allows. Here a script of the program's name,
+first in PATH, adds these options and runs the real program.
 """
 
 from __future__ import annotations
@@ -53,27 +53,29 @@ FOLDERS = (
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A container program that works here, and an image for one engine."""
+    """A container program of this machine, and an image for one engine."""
 
     runtime: str  # docker | podman | apptainer
     image: str  # apptainer: the root folder
-    path: str  # PATH that finds the script first
+    path: str  # PATH whose first folder has the script
 
-    def ask(self, *argv: str) -> str:
-        """What the program prints."""
+    def output_of(self, *argv: str) -> str:
+        """What the program prints for these arguments."""
         env = os.environ | {"PATH": self.path}
         return subprocess.run(
             [self.runtime, *argv], env=env, capture_output=True, text=True, timeout=60, check=True
         ).stdout
 
     def containers(self) -> list[str]:
-        """Names of this image's containers, ended ones too. Apptainer knows none: launch and pid of
-        every process.
+        """Names of this image's containers, ended ones too. Apptainer names none, so for it launch
+        and pid of every process.
         """
         if self.runtime == "apptainer":
-            found = ownership.tagged({"APPTAINER_CONTAINER": self.image})
-            return [f"{environ.get(ownership.LAUNCH)} {process.pid}" for process, environ in found]
-        return self.ask(
+            processes = ownership.tagged({"APPTAINER_CONTAINER": self.image})
+            return [
+                f"{environ.get(ownership.LAUNCH)} {process.pid}" for process, environ in processes
+            ]
+        return self.output_of(
             "ps", "--all", "--filter", f"ancestor={self.image}", "--format", "{{.Names}}"
         ).split()
 
@@ -81,7 +83,7 @@ class Host:
         """What a command in the container of a launch prints."""
         name = next(name for name in self.containers() if launch_id in name)
         if self.runtime != "apptainer":
-            return self.ask("exec", name, *argv)
+            return self.output_of("exec", name, *argv)
         pid = name.split()[-1]
         enter = ["nsenter", "--target", pid, "--mount", "--", *argv]
         env = psutil.Process(int(pid)).environ()
@@ -92,8 +94,8 @@ class Host:
 
 @contextmanager
 def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
-    """An image whose PATH finds ``engine``; skips the test, with the reason, where containers
-    cannot run.
+    """A host whose image has ``engine`` in its PATH. Where no container can run the test is skipped,
+    with the reason.
     """
     home, program = home_of(engine), shutil.which(runtime)
     if program is None:
@@ -108,15 +110,15 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
         else f"localhost/orchestrator-test:{uuid.uuid4().hex[:12]}"
     )
     path = _script(runtime, program, home, folder)
-    made = Host(runtime, image, path)
+    new_host = Host(runtime, image, path)
     try:
         try:
             if is_apptainer:
                 _lay_out(Path(image), home)
-                made.ask("exec", image, "/bin/true")
+                new_host.output_of("exec", image, "/bin/true")
             else:
-                _import(made, home, folder)
-                made.ask(
+                _import(new_host, home, folder)
+                new_host.output_of(
                     "run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image
                 )
         except subprocess.CalledProcessError as error:
@@ -124,18 +126,18 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
                 f"{runtime} is installed and starts no container here: "
                 f"{error.stderr.strip()[-300:]}"
             )
-        yield made
+        yield new_host
     finally:
-        # there is nothing to remove where nothing works
+        # where containers do not work, there is nothing to remove
         with suppress(subprocess.CalledProcessError):
-            for name in [] if is_apptainer else made.containers():
-                made.ask("rm", "--force", name)
+            for name in [] if is_apptainer else new_host.containers():
+                new_host.output_of("rm", "--force", name)
             if not is_apptainer:
-                made.ask("rmi", "--force", image)
+                new_host.output_of("rmi", "--force", image)
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float) -> bool:
-    """Whether it held within the limit."""
+    """Waits until a condition holds. False if it does not within the limit."""
     deadline = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > deadline:
@@ -145,7 +147,7 @@ def wait_until(holds: Callable[[], bool], limit_s: float) -> bool:
 
 
 def command_lines() -> Iterator[str]:
-    """Of every process here, those inside containers too, whole."""
+    """The whole command lines of all processes here, of those inside containers, too."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -154,7 +156,7 @@ def command_lines() -> Iterator[str]:
 
 
 def _script(runtime: str, program: str, home: Path, folder: Path) -> str:
-    seen = [
+    mounted = [
         "/usr",
         "/lib",
         "/lib64",
@@ -162,13 +164,13 @@ def _script(runtime: str, program: str, home: Path, folder: Path) -> str:
         str(Path(sys.base_prefix).resolve()),
         str(home.resolve()),
     ]
-    # they ask for more than a machine may allow
+    # engines ask for more open files and processes than a machine may allow
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     verb, flag = ("exec", "--bind") if runtime == "apptainer" else ("run", "--volume")
     mounts = [
         f"{flag} {path}:{path}:ro"
-        for path in seen
-        if not _below(path, seen) and Path(path).exists()
+        for path in mounted
+        if not _is_below_another(path, mounted) and Path(path).exists()
     ]
     if runtime != "apptainer":
         mounts += [
@@ -185,14 +187,12 @@ def _script(runtime: str, program: str, home: Path, folder: Path) -> str:
     return f"{script.parent}:{os.environ['PATH']}"
 
 
-def _below(path: str, others: list[str]) -> bool:
+def _is_below_another(path: str, others: list[str]) -> bool:
     return any(path != other and path.startswith(f"{other}/") for other in others)
 
 
 def _lay_out(root: Path, home: Path) -> None:
-    """The same root as a folder, with the one file of an apptainer image that says where programs
-    lie.
-    """
+    """Makes the empty root as a folder, with the file in which an apptainer image sets PATH."""
     for name in (*FOLDERS, ".singularity.d/env"):
         (root / name).mkdir(parents=True)
     for name in ("passwd", "group", "resolv.conf", "hosts", "localtime"):
@@ -201,12 +201,14 @@ def _lay_out(root: Path, home: Path) -> None:
     variables.write_text(f"export PATH={home.resolve()}/bin:/usr/bin:/bin\n")
 
 
-def _import(made: Host, home: Path, folder: Path) -> None:
+def _import(target: Host, home: Path, folder: Path) -> None:
+    """Makes the empty root as an image of docker or podman."""
     archive = folder / "root.tar"
     with tarfile.open(archive, "w") as tar:
         for name in FOLDERS:
             entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
+            entry.type = tarfile.DIRTYPE
+            entry.mode = 0o1777 if name.endswith("tmp") else 0o755
             tar.addfile(entry)
         for name, text in {
             "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
@@ -215,10 +217,10 @@ def _import(made: Host, home: Path, folder: Path) -> None:
             entry = tarfile.TarInfo(name)
             entry.size = len(text)
             tar.addfile(entry, io.BytesIO(text.encode()))
-    made.ask(
+    target.output_of(
         "import",
         "--change",
         f"ENV PATH={home.resolve()}/bin:/usr/bin:/bin",
         str(archive),
-        made.image,
+        target.image,
     )

@@ -1,5 +1,5 @@
-"""Real engines really started in containers: ready, proven ours, no secret in sight, nothing left
-behind.
+"""Real engines in real containers: they become ready, are proven ours, show no secret, and leave
+nothing behind.
 """
 
 from __future__ import annotations
@@ -35,28 +35,30 @@ GONE_S = 20.0
 def vllm_host(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    with host(request.param, "vllm", tmp_path_factory.mktemp("vllm")) as made:
-        yield made
+    with host(request.param, "vllm", tmp_path_factory.mktemp("vllm")) as container_host:
+        yield container_host
 
 
 @pytest.fixture(scope="module", params=["podman", "apptainer"])
 def transformers_host(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    with host(request.param, "transformers", tmp_path_factory.mktemp("transformers")) as made:
-        yield made
+    with host(
+        request.param, "transformers", tmp_path_factory.mktemp("transformers")
+    ) as container_host:
+        yield container_host
 
 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that is not there yet, as on a new node."""
+    """A cache folder that does not exist yet, as on a new node."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home" / ".cache" / "huggingface"
 
 
-def inside(where: Host, found: Running, *argv: str) -> str:
+def inside(container_host: Host, engine: Running, *argv: str) -> str:
     """What a command inside the engine's container prints."""
-    return where.inside(found.node.launch_id, *argv)
+    return container_host.inside(engine.node.launch_id, *argv)
 
 
 def test_a_keyless_engine_serves_from_a_container_and_ends_with_its_guard(
@@ -66,37 +68,34 @@ def test_a_keyless_engine_serves_from_a_container_and_ends_with_its_guard(
     monkeypatch.setenv("CUDA_HOME", "/of/the/node")
     runtime = transformers_host.runtime
     given = settings("transformers", image=transformers_host.image, container_runtime=runtime)
-    with running(given, tmp_path, MODEL) as found:
-        ready = found.wait()
+    with running(given, tmp_path, MODEL) as started:
+        ready = started.wait()
         assert "socket" in str(ready.reported["proofs"]).split(), (
-            "it takes no key, and its model's name is anybody's: its socket shows that it is ours"
+            "it takes no key, and any server may have its model's name: only the socket proves it"
         )
-        body = {"model": found.name, "prompt": "hi", "max_tokens": 2, "stream": True}
-        assert found.ask("POST", "/v1/completions", body)[0] == 200
-        if runtime == "podman":  # apptainer shows the node's own
-            assert (
-                inside(
-                    transformers_host, found, "/bin/df", "--output=size", "-BG", "/dev/shm"
-                ).split()[1]
-                == "16G"
-            )
-        assert "CUDA_HOME" not in inside(transformers_host, found, "/usr/bin/env")
+        body = {"model": started.name, "prompt": "hi", "max_tokens": 2, "stream": True}
+        assert started.ask("POST", "/v1/completions", body)[0] == 200
+        if runtime == "podman":  # in apptainer it is the node's own
+            df = ("/bin/df", "--output=size", "-BG", "/dev/shm")
+            assert inside(transformers_host, started, *df).split()[1] == "16G"
+        assert "CUDA_HOME" not in inside(transformers_host, started, "/usr/bin/env")
         (private_cache / "seen").write_text("by the node")
         assert (
-            inside(transformers_host, found, "/bin/cat", str(private_cache / "seen"))
+            inside(transformers_host, started, "/bin/cat", str(private_cache / "seen"))
             == "by the node"
         )
-        engine = found.processes[0].pid
+        engine = started.processes[0].pid
         assert engine is not None
         guard = psutil.Process(engine).parent()
         assert guard is not None
         guard.kill()
-        assert wait_until(lambda: found.processes[0].poll() is not None, GONE_S)
-        left = {one.launch_id for one in reaper.leftovers()}  # of test runs beside this one, too
-        assert found.node.launch_id not in left, (
+        assert wait_until(lambda: started.processes[0].poll() is not None, GONE_S)
+        # test runs beside this one may have leftovers, too
+        leftovers = {leftover.launch_id for leftover in reaper.leftovers()}
+        assert started.node.launch_id not in leftovers, (
             "as long as its owner lives, a launch is no leftover"
         )
-        found.processes[0].stop()
+        started.processes[0].stop()
         reaper.reap()
         assert transformers_host.containers() == []
 
@@ -105,39 +104,45 @@ def test_vllm_serves_from_a_container_shows_no_secret_and_stops_without_a_trace(
     vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", vllm_host.path)
-    where = {"image": vllm_host.image, "container_runtime": vllm_host.runtime}
+    container = {"image": vllm_host.image, "container_runtime": vllm_host.runtime}
     given = settings(
-        "vllm", max_model_len=512, enforce_eager=True, kv_cache_tokens=4096, max_num_seqs=4, **where
+        "vllm",
+        max_model_len=512,
+        enforce_eager=True,
+        kv_cache_tokens=4096,
+        max_num_seqs=4,
+        **container,
     )
-    with running(given, tmp_path, MODEL) as found:
-        ready = found.wait()
+    with running(given, tmp_path, MODEL) as started:
+        ready = started.wait()
         assert ready.reported["proofs"] == (
             "key name" if vllm_host.runtime == "docker" else "socket key name"
         )
         assert ready.reported["kv_cache_tokens"] == 4096
+        body = {"model": started.name, "prompt": "hi", "max_tokens": 2}
+        assert started.ask("POST", "/v1/completions", body)[0] == 200
+        assert not [line for line in command_lines() if started.key in line]
+        assert started.key not in started.processes[0].log_path.read_text()
         assert (
-            found.ask(
-                "POST", "/v1/completions", {"model": found.name, "prompt": "hi", "max_tokens": 2}
-            )[0]
-            == 200
+            inside(vllm_host, started, "/usr/bin/printenv", "VLLM_API_KEY").strip() == started.key
         )
-        assert not [line for line in command_lines() if found.key in line]
-        assert found.key not in found.processes[0].log_path.read_text()
-        assert inside(vllm_host, found, "/usr/bin/printenv", "VLLM_API_KEY").strip() == found.key
-        assert found.processes[0].stop().left_over == ()
+        assert started.processes[0].stop().left_over == ()
         assert vllm_host.containers() == []
 
 
-def test_an_image_that_is_not_there_says_so(
+def test_a_missing_image_is_an_image_pull_failure(
     vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", vllm_host.path)
-    where = {"image": "localhost/orchestrator-test:none", "container_runtime": vllm_host.runtime}
+    container = {
+        "image": "localhost/orchestrator-test:none",
+        "container_runtime": vllm_host.runtime,
+    }
     with (
-        running(settings("vllm", **where), tmp_path, MODEL) as found,
+        running(settings("vllm", **container), tmp_path, MODEL) as started,
         pytest.raises(EngineFailure) as caught,
     ):
-        found.wait()
+        started.wait()
     assert caught.value.failure.kind == "image_pull"
 
 
@@ -179,10 +184,11 @@ def test_a_sweep_runs_in_containers_and_a_killed_driver_leaves_none(
         assert again.returncode == 0, again.stderr[-3000:]
     assert transformers_host.containers() == []
     points = rows(results, "points")
-    assert sorted(one["level"] for one in points if one["status"] == "ok") == [1, 2]
-    blamed = [
-        one["reason"] for one in points if one["status"] != "ok" and one["failure_class"] != "infra"
+    assert sorted(row["level"] for row in points if row["status"] == "ok") == [1, 2]
+    # a busy machine may refuse a launch (infra), which is tried again
+    reasons = [
+        row["reason"] for row in points if row["status"] != "ok" and row["failure_class"] != "infra"
     ]
-    assert blamed == [], "a busy machine may refuse a launch, which is tried again"
+    assert reasons == []
     images = {json.loads(row["settings_json"])["image"] for row in rows(results, "deployments")}
     assert images == {transformers_host.image}

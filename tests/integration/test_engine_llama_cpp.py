@@ -1,6 +1,4 @@
-"""Real llama.cpp on the CPU, by itself and through ``run``: GGUF files as they are, slots, and ways
-to fail.
-"""
+"""A real llama.cpp on the CPU, started alone and by ``run``: GGUF files, slots, and ways to fail."""
 
 from __future__ import annotations
 
@@ -56,19 +54,19 @@ def given(**more: Any) -> EngineSettings:
 
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    verbose = given(extra_args={"--log-verbosity": 4})  # it then says how many bytes it takes
-    with running(verbose, tmp_path_factory.mktemp("server"), models / "model-q8_0.gguf") as found:
-        found.ready = found.wait()
-        yield found
+    verbose = given(extra_args={"--log-verbosity": 4})  # only then it logs how many bytes it takes
+    with running(verbose, tmp_path_factory.mktemp("server"), models / "model-q8_0.gguf") as started:
+        started.ready = started.wait()
+        yield started
 
 
-def failure_of(found: Running) -> Failure:
+def failure_of(engine: Running) -> Failure:
     with pytest.raises(EngineFailure) as caught:
-        found.wait()
+        engine.wait()
     return caught.value.failure
 
 
-def test_it_is_proven_ours_and_says_its_version_and_its_vocabulary(server: Running) -> None:
+def test_it_is_proven_ours_and_reports_its_version_and_its_vocabulary(server: Running) -> None:
     assert server.ready is not None
     assert server.ready.reported["proofs"] == "socket key name"
     assert server.ready.version == VERSION
@@ -81,10 +79,12 @@ def test_what_the_plan_reads_in_the_files_header_is_what_the_engine_takes(
 ) -> None:
     assert server.ready is not None
     name = str(models / "model-q8_0.gguf")
-    facts, plain = model_facts(name), given(model=name)
+    facts = model_facts(name)
+    plain = given(model=name)
     assert facts is not None
     pinned = plain.model_copy(update=server.engine.open_pins(plain, None))
-    predicted, reported = estimate_memory(facts, pinned, None), server.ready.reported
+    predicted = estimate_memory(facts, pinned, None)
+    reported = server.ready.reported
     assert reported["max_model_len"] == 1024, "a slot is rounded up"
     assert reported["kv_cache_tokens"] == predicted.kv_cache_tokens == 2 * 1024
     assert reported["weight_bytes"] == pytest.approx(predicted.weight_bytes, rel=0.01)
@@ -105,44 +105,46 @@ def test_a_prompt_that_no_slot_holds_and_an_id_that_no_vocabulary_has_are_refuse
 def test_every_metric_that_we_read_is_there(server: Running) -> None:
     server.ask("POST", "/v1/completions", {"prompt": IDS, "max_tokens": 4})
     text = server.ask("GET", server.engine.metrics_path or "")[1]
-    found = {
+    exposed = {
         line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")
     }
     assert {
         name for names in server.engine.metrics.values() for name in names.split(" + ")
-    } <= found
+    } <= exposed
 
 
 def test_without_its_prefix_cache_nothing_is_kept(models: Path, tmp_path: Path) -> None:
-    with running(given(enable_prefix_caching=False), tmp_path, models / "model-f32.gguf") as found:
-        found.wait()
+    with running(
+        given(enable_prefix_caching=False), tmp_path, models / "model-f32.gguf"
+    ) as started:
+        started.wait()
         body = {"prompt": IDS, "max_tokens": 4, "stream_options": {"include_usage": True}}
-        body |= found.engine.dialects(found.settings)["completions"].extra_body
+        body |= started.engine.dialects(started.settings)["completions"].extra_body
         cached = [
-            found.stream("/v1/completions", body)[-1]["usage"]["prompt_tokens_details"]
+            started.stream("/v1/completions", body)[-1]["usage"]["prompt_tokens_details"]
             for _ in range(2)
         ]
-        assert [one["cached_tokens"] for one in cached] == [0, 0]
-        assert "prompt cache is enabled" not in found.processes[0].log_path.read_text()
+        assert [details["cached_tokens"] for details in cached] == [0, 0]
+        assert "prompt cache is enabled" not in started.processes[0].log_path.read_text()
 
 
 def test_a_model_that_takes_a_while_to_load_is_waited_for(models: Path, tmp_path: Path) -> None:
-    """2 GiB of KV cache are cleared while the server says 503 to all, the key or not."""
-    said = []
+    """While it clears 2 GiB of KV cache the server answers 503 to all, with or without the key."""
+    answers = []
 
-    def listen(url: str, method: str, api_key: str) -> HttpResponse:
-        said.append(ask(url, method, api_key))
-        return said[-1]
+    def ask_and_keep(url: str, method: str, api_key: str) -> HttpResponse:
+        answers.append(ask(url, method, api_key))
+        return answers[-1]
 
     with running(
         given(max_model_len=4096, max_num_seqs=256), tmp_path, models / "model-f32.gguf"
-    ) as found:
-        process = found.processes[0]
+    ) as started:
+        process = started.processes[0]
         expected = Expected(
-            found.engine, found.settings, found.node, found.base_url, found.key, process
+            started.engine, started.settings, started.node, started.base_url, started.key, process
         )
-        ready = wait_ready(expected, 120, ask=listen)
-    assert any(answer.status == 503 and b"Loading model" in answer.body for answer in said)
+        ready = wait_ready(expected, 120, ask=ask_and_keep)
+    assert any(answer.status == 503 and b"Loading model" in answer.body for answer in answers)
     assert ready.reported["proofs"] == "socket key name"
 
 
@@ -155,24 +157,26 @@ def test_a_model_that_takes_a_while_to_load_is_waited_for(models: Path, tmp_path
     ],
     ids=["flag", "no file", "no GGUF"],
 )
-def test_what_is_wrong_is_said_and_not_tried_again(
+def test_a_wrong_flag_or_file_is_named_and_not_tried_again(
     models: Path, tmp_path: Path, more: dict[str, Any], file: str, kind: str, words: str
 ) -> None:
     (models / "text.gguf").write_text("no GGUF")
-    with running(given(**more), tmp_path, models / file) as found:
-        failure = failure_of(found)
+    with running(given(**more), tmp_path, models / file) as started:
+        failure = failure_of(started)
     assert (failure.kind, failure.failure_class) == (kind, FailureClass.BAD_CONFIG)
     assert words in failure.sentence + failure.log_tail
 
 
-def test_a_taken_port_is_told(server: Running, models: Path, tmp_path: Path) -> None:
+def test_a_taken_port_is_a_failure_of_the_node(
+    server: Running, models: Path, tmp_path: Path
+) -> None:
     with running(given(), tmp_path, models / "model-f32.gguf", port=server.node.port) as second:
         failure = failure_of(second)
     assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
 
 
 def test_one_that_is_killed_while_it_serves_is_a_crash(server: Running) -> None:
-    """The last test of this server."""
+    """It is the last test of this server."""
     process = server.processes[0]
     assert process.pid is not None
     psutil.Process(process.pid).kill()
@@ -208,8 +212,10 @@ def test_files_beside_the_experiment_are_measured_each_with_its_slots(
     experiment.write_text(
         EXPERIMENT.format(home=home_of("llama_cpp")).replace("too long", "too_long")
     )
-    done = orchestrator("run", str(experiment), "--results", str(tmp_path), "--address", "local")
-    assert done.returncode == 0, done.stderr[-4000:]
+    completed = orchestrator(
+        "run", str(experiment), "--results", str(tmp_path), "--address", "local"
+    )
+    assert completed.returncode == 0, completed.stderr[-4000:]
     points = rows(tmp_path, "points")
     assert [row["status"] for row in points] == ["ok"] * 4, [row["reason"] for row in points]
     assert not {row["validity"] for row in points} & {
@@ -219,9 +225,9 @@ def test_files_beside_the_experiment_are_measured_each_with_its_slots(
     }  # a busy machine may be slow
     assert {row["engine_version"] for row in rows(tmp_path, "launches")} == {VERSION}
     reported = [json.loads(row["engine_reported_json"]) for row in rows(tmp_path, "launches")]
-    assert sorted(one["kv_cache_tokens"] for one in reported) == [2048, 2048, 8192, 8192]
-    assert not any("flags_known_as_of" in one for one in reported), (
-        "its build is the one that the flags are known of"
+    assert sorted(figures["kv_cache_tokens"] for figures in reported) == [2048, 2048, 8192, 8192]
+    assert not any("flags_known_as_of" in figures for figures in reported), (
+        "the flags of this build are the recorded ones"
     )
     requests = rows(tmp_path, "requests")
     assert all(
