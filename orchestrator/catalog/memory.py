@@ -188,7 +188,8 @@ def draft_layer_bytes(facts: ModelFacts, parts: Weights, settings: EngineSetting
     """Bytes on one rank of one of the model's own draft layers: those of any layer, and of the
     projection that a draft layer adds, which every rank has whole.
     """
-    shape, tensor = facts.shape, settings.tensor_parallel_size
+    shape = facts.shape
+    tensor = settings.tensor_parallel_size
     dense = parts.layers / tensor + parts.replicated
     dense += parts.kv_projection / min(tensor, shape.num_key_value_heads)
     experts = parts.experts / expert_ranks(settings) / max(1, shape.num_moe_layers)
@@ -212,12 +213,12 @@ NO_DRAFT = DraftBytes(0.0, 0.0)
 
 
 def layers_per_stage(layers: int, stages: int) -> list[int]:
-    """Layers of every pipeline stage. A remainder goes to the stages before the last (vLLM's
-    ``get_pp_indices``).
+    """The number of layers of every pipeline stage. Layers that cannot be divided evenly go to the
+    stages before the last one (vLLM's ``get_pp_indices``).
     """
-    each, rest = divmod(layers, stages)
-    counts = [each] * stages
-    for offset in range(2, rest + 2):
+    layers_each, remaining_layers = divmod(layers, stages)
+    counts = [layers_each] * stages
+    for offset in range(2, remaining_layers + 2):
         counts[-offset] += 1
     return counts
 

@@ -58,10 +58,10 @@ class Footprint:
     def __str__(self) -> str:
         """In words, for messages."""
         bundle = self.bundles[0]
-        each = counted(bundle.gpus, "GPU") if bundle.gpus else counted(bundle.cpus, "CPU")
+        devices = counted(bundle.gpus, "GPU") if bundle.gpus else counted(bundle.cpus, "CPU")
         if len(self.bundles) > 1:
-            return f"{len(self.bundles)} nodes with {each} each"
-        return f"one node with {each}" if bundle != Bundle(0, 0.0) else "one node for a router"
+            return f"{len(self.bundles)} nodes with {devices} each"
+        return f"one node with {devices}" if bundle != Bundle(0, 0.0) else "one node for a router"
 
 
 @dataclass(frozen=True, slots=True)

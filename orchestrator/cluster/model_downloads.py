@@ -209,7 +209,7 @@ def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
         if shard is None:
             return True  # a single file
         shards[shard.groups()] += 1
-    return any(found == int(needed) for (_, needed, _), found in shards.items())
+    return any(count == int(needed) for (_, needed, _), count in shards.items())
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:

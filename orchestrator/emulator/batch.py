@@ -221,17 +221,17 @@ class Batch:
         """Fills free KV cache; the room that was freed first is filled first."""
         self.kv_used += tokens
         while tokens > 0 and self._given_back:
-            owner, left = self._given_back.popleft()
-            if left > tokens:
-                self._given_back.appendleft((owner, left - tokens))
-            tokens -= left
+            owner, freed_tokens = self._given_back.popleft()
+            if freed_tokens > tokens:
+                self._given_back.appendleft((owner, freed_tokens - tokens))
+            tokens -= freed_tokens
 
     def _reuse(self, sequence: Sequence, most_tokens: int) -> int:
         """Takes back what is left of a preempted sequence's KV cache. Returns the tokens: whole
         blocks, and at most ``most_tokens``.
         """
-        left = sum(tokens for owner, tokens in self._given_back if owner is sequence)
-        hit = min(left, most_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+        kept_tokens = sum(tokens for owner, tokens in self._given_back if owner is sequence)
+        hit = min(kept_tokens, most_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
         given_back: deque[tuple[Sequence | None, int]] = deque()
         for owner, tokens in self._given_back:
             if owner is sequence:

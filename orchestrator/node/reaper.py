@@ -151,9 +151,9 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
 def output_of(*argv: str) -> str:
     """The command's output; "" if it fails, as without a running daemon."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return completed.stdout if completed.returncode == 0 else ""

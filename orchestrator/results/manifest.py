@@ -126,8 +126,8 @@ class Manifest(Committed):
                         )
                     )
             names = [field.name for field in fields(cls)]
-            known = {name: document[name] for name in names if name in document}
-            manifest = cls(**known, **document["ids"], files=tuple(files))
+            known_values = {name: document[name] for name in names if name in document}
+            manifest = cls(**known_values, **document["ids"], files=tuple(files))
             manifest._check()
             return manifest
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

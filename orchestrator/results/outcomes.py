@@ -52,10 +52,10 @@ class ErrorClass(StrEnum):
     status: RequestStatus
 
     def __new__(cls, name: str, status: RequestStatus) -> ErrorClass:
-        made = str.__new__(cls, name)
-        made._value_ = name
-        made.status = status
-        return made
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.status = status
+        return member
 
     CONNECT = "connect", RequestStatus.ERROR
     RESET = "reset", RequestStatus.ERROR

@@ -195,8 +195,8 @@ class RunRecord:
         elif event.kind == "decided":
             self.decided = event.text
         if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
-            left = int(event.data.get("left", 0))
-            self.total = max(self.total, self.measured + self.failed + left)
+            planned = int(event.data.get("left", 0))
+            self.total = max(self.total, self.measured + self.failed + planned)
         self.left_s = event.data.get("left_s", self.left_s)
 
 

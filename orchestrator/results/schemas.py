@@ -333,8 +333,10 @@ def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Ta
     versions come last.
     """
     schema = schema_of(table)
-    known = [field for field in schema if columns is None or field.name in columns]
-    wanted = pa.schema([field.with_nullable(True) for field in known], metadata=schema.metadata)
+    wanted_fields = [
+        field.with_nullable(True) for field in schema if columns is None or field.name in columns
+    ]
+    wanted = pa.schema(wanted_fields, metadata=schema.metadata)
     plain = [part.replace_schema_metadata(None) for part in parts]
     joined = pa.concat_tables(
         [wanted.remove_metadata().empty_table(), *plain], promote_options="permissive"

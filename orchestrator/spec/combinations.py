@@ -304,16 +304,16 @@ class _Deployments:
     def _derive(self, raw: Any, given: set[str]) -> dict[str, Expression]:
         """The expressions of ``derive`` by name. Each may read the names before it."""
         expressions: dict[str, Expression] = {}
-        known = {*NAMED}
+        readable_names = {*NAMED}
         for name, text in (self._read(dict[str, Any] | None, raw, "derive") or {}).items():
             if name in given or name in NOT_DERIVED or not name.isidentifier():
                 why = "is given already" if name in given else "cannot be derived"
                 self.problems.add((*self.place, "derive", name), f"{name!r} {why}")
                 continue
-            expression = self._parse(text, known, "derive", name)
+            expression = self._parse(text, readable_names, "derive", name)
             if expression is not None:
                 expressions[name] = expression
-                known.add(name)
+                readable_names.add(name)
         return expressions
 
     def _exclude(self, raw: Any, known: set[str]) -> list[tuple[Place, Expression]]:

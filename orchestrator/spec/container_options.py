@@ -48,32 +48,30 @@ def option_problem(words: Sequence[str], runtime: str) -> str | None:
 
 
 class _Options(NamedTuple):
-    """The options in one argument, by their long names. ``lack_value``: the next argument is the
-    value of the last one.
-    """
+    """The options in one argument."""
 
-    names: list[str]
-    lack_value: bool
+    names: list[str]  # long names
+    lack_value: bool  # whether the next argument is the value of the last option
 
 
 def _options_in(word: str, runtime: str) -> _Options | None:
-    """The options in one argument; None where the runtime is not known to have one of them."""
-    known = data_beside(__file__, "container_options.json")[runtime]
+    """The options in one argument. None if one of them is not a known option of the runtime."""
+    known_options = data_beside(__file__, "container_options.json")[runtime]
     if word.startswith("--"):
         name, equals, _ = word[2:].partition("=")
-        takes_value = name in known["value"]
-        if not takes_value and name not in known["bare"] and not equals:
+        takes_value = name in known_options["value"]
+        if not takes_value and name not in known_options["bare"] and not equals:
             return None
         return _Options([name], lack_value=takes_value and not equals)
     names: list[str] = []
     letters = word[1:]
     for index, letter in enumerate(letters):  # as in -it, and -v/data:/data
-        if letter not in known["short"]:
+        if letter not in known_options["short"]:
             return None
-        names.append(known["short"][letter])
-        rest = letters[index + 1 :]
-        if names[-1] in known["value"]:
-            return _Options(names, lack_value=not rest)
-        if rest.startswith("="):  # -t=true
+        names.append(known_options["short"][letter])
+        letters_after = letters[index + 1 :]
+        if names[-1] in known_options["value"]:
+            return _Options(names, lack_value=not letters_after)
+        if letters_after.startswith("="):  # -t=true
             break
     return _Options(names, lack_value=False)

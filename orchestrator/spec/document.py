@@ -426,8 +426,8 @@ def add_errors(
         elif detail["type"] == "missing":
             problems.add(place, _about_missing(loc, place))
         elif detail["type"] == "extra_forbidden":
-            known = _keys_at(model, loc[:-1], document.value)
-            problems.unknown(place, "key", str(loc[-1]), known)
+            known_keys = _keys_at(model, loc[:-1], document.value)
+            problems.unknown(place, "key", str(loc[-1]), known_keys)
         else:
             written = document.nearest(place)  # pydantic adds the names of a union's members
             is_in_union = len(written) < len(place)
@@ -451,9 +451,9 @@ def _last_key(place: Place, default: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is not one of ``known``."""
     names = sorted(known)
-    for other in OTHER_NAMES.get(name, ()):
-        if other in names:
-            return f"did you mean {other!r}?"
+    for our_name in OTHER_NAMES.get(name, ()):
+        if our_name in names:
+            return f"did you mean {our_name!r}?"
     similar = did_you_mean(name, names)
     if similar:
         return similar

@@ -513,8 +513,8 @@ def _percentile(name: str) -> str:
     if swapped is not None:
         raise wrong((), f"unknown key {name!r}", f"did you mean {swapped!r}?")
     percentiles = [f"{latency}_p95" for latency in LIMITS]
-    known = [*LIMITS, *percentiles, "reader", "attainment", "agreement"]
-    raise wrong((), f"unknown key {name!r}", nearest(name, known))
+    keys = [*LIMITS, *percentiles, "reader", "attainment", "agreement"]
+    raise wrong((), f"unknown key {name!r}", nearest(name, keys))
 
 
 def _share(value: Any) -> Any:
@@ -579,5 +579,7 @@ class Slo(Strict):
         """The same with a reader's words per minute turned into a limit on time per output token."""
         if self.reader is None:
             return self
-        given = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)
-        return Slo.model_validate(given | {"tpot": 60 / READERS[self.reader] / tokens_per_word})
+        other_keys = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)
+        return Slo.model_validate(
+            other_keys | {"tpot": 60 / READERS[self.reader] / tokens_per_word}
+        )

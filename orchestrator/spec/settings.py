@@ -524,11 +524,11 @@ def problems_of_parts(values: Mapping[str, Any]) -> Iterator[SettingProblem]:
             )
     roles = [part for part in PARTS if _below(part, values)]
     if len(roles) == 1:
-        other = next(part for part in PARTS if part not in roles)
+        other_role = next(part for part in PARTS if part not in roles)
         yield SettingProblem(
             roles[0],
-            f"{roles[0]!r} stands alone: it needs {other!r} beside it",
-            f"give {other}, or no roles",
+            f"{roles[0]!r} stands alone: it needs {other_role!r} beside it",
+            f"give {other_role}, or no roles",
         )
     if roles and values.get("replicas") is not None:
         yield SettingProblem(

@@ -244,8 +244,8 @@ def _answer_length(keys: Mapping[str, Any], problems: list[str]) -> int | None:
         except ValueError as error:
             problems.append(str(error))
     if len(set(lengths.values())) > 1:
-        each = " and ".join(f"{name} {length}" for name, length in lengths.items())
-        problems.append(f"{each} are two lengths of one answer: give one")
+        in_words = " and ".join(f"{name} {length}" for name, length in lengths.items())
+        problems.append(f"{in_words} are two lengths of one answer: give one")
     return next(iter(lengths.values()), None)
 
 

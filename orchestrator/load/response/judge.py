@@ -95,13 +95,13 @@ def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> No
         return
     # some servers count reasoning tokens, some do not
     shown_tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
-    asked = record.output_tokens_asked
-    if asked in (record.output_tokens, shown_tokens):
+    asked_tokens = record.output_tokens_asked
+    if asked_tokens in (record.output_tokens, shown_tokens):
         return
     received = f"{record.output_tokens} tokens"
     if not is_counted:
         received = f"{record.output_tokens} events and no count"
-    record.fail(ErrorClass.WRONG_LENGTH, f"{received} came, {asked} were asked for")
+    record.fail(ErrorClass.WRONG_LENGTH, f"{received} came, {asked_tokens} were asked for")
 
 
 def _no_token(parsed: Parsed) -> str:
