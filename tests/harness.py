@@ -1,4 +1,4 @@
-"""Running the program as users do: its command in a process of its own, its Parquet read back."""
+"""Runs the program as users do, as a command in its own process, and reads its Parquet back."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from orchestrator.results.root import open_results
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".demo" / "model"
 TEST_RUN = "TEST_RUN"  # the variable with this run's name, which engines inherit
-# Tests of what the clock says: others may stop the machine for a moment. Each try begins anew and
-# is in the summary.
+# For tests of durations, since other programs may stop the machine for a moment. A test that fails is
+# run again from its beginning, and the summary shows that.
 AGAINST_THE_CLOCK = pytest.mark.flaky(reruns=2)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, without anything that points at another cluster."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return kept | {"PYTHONUNBUFFERED": "1"} | more
+    """The variables of this process without Ray's, which may name another cluster, and ``more``."""
+    without_ray = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return without_ray | {"PYTHONUNBUFFERED": "1"} | more
 
 
-# What every sweep of a test gets: other tests keep this machine busy, and how often something was
-# measured must not depend on them.
+# Options of every sweep of a test: other tests keep this machine busy, and must not change how often
+# something is measured.
 MEASURED_ONCE = ("--again", "0")
 _BUSY = r"\d+ (?:disturbed|stream_buffered|client_bound|network_bound)"
 _ONLY_BUSY = re.compile(rf"^no valid measurement: {_BUSY}(?:, {_BUSY})*$", re.MULTILINE)
@@ -46,8 +46,8 @@ _ONLY_BUSY = re.compile(rf"^no valid measurement: {_BUSY}(?:, {_BUSY})*$", re.MU
 def orchestrator(
     *argv: str, timeout_s: float = 240.0, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """One command to its end; stdout and stderr apart."""
-    done = subprocess.run(
+    """Runs a command to its end."""
+    completed = subprocess.run(
         [sys.executable, "-m", "orchestrator", *_measured_once(argv)],
         cwd=ROOT,
         env=environment(**env),
@@ -56,12 +56,12 @@ def orchestrator(
         timeout=timeout_s,
         check=False,
     )
-    done.returncode = undisturbed(done.returncode, done.stderr)
-    return done
+    completed.returncode = undisturbed(completed.returncode, completed.stderr)
+    return completed
 
 
 def start(*argv: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
-    """One command in the background, its output in ``log``."""
+    """Starts a command that writes its output to ``log``."""
     with log.open("wb") as out:
         command = [sys.executable, "-m", "orchestrator", *_measured_once(argv)]
         return subprocess.Popen(
@@ -78,14 +78,14 @@ def _measured_once(argv: tuple[str, ...]) -> tuple[str, ...]:
     return (*argv, *MEASURED_ONCE) if argv[0] == "run" and "--again" not in argv else argv
 
 
-def undisturbed(status: int, said: str) -> int:
-    """0 in place of 3 where nothing but other tests' use of this machine is amiss."""
-    return 0 if status == 3 and only_disturbed(said) else status
+def undisturbed(status: int, output: str) -> int:
+    """The status of a sweep, but 0 instead of 3 if only other tests' use of this machine caused it."""
+    return 0 if status == 3 and only_disturbed(output) else status
 
 
-def only_disturbed(said: str) -> bool:
-    """Whether a sweep that said this ended with 3 for nothing but other tests' use of this machine."""
-    return _ONLY_BUSY.search(said) is not None
+def only_disturbed(output: str) -> bool:
+    """Whether the output of a sweep names no trouble but that other tests use this machine, too."""
+    return _ONLY_BUSY.search(output) is not None
 
 
 def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> Path:
@@ -97,7 +97,7 @@ def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> 
 
 @contextmanager
 def full(disk: Path) -> Iterator[None]:
-    """Inside the block there is no room on it."""
+    """Fills a disk until the end of the block."""
     with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
         while filler.write(bytes(4096)):
             pass
@@ -112,37 +112,39 @@ def rows(results: Path | str, table: str) -> list[dict[str, Any]]:
 
 
 def manifests(results: Path, kind: str = "point") -> list[dict[str, Any]]:
-    """Manifests as they lie in the folder."""
-    found = [json.loads(path.read_text()) for path in sorted(results.glob("*/commits/**/*.json"))]
-    return [one for one in found if one["kind"] == kind]
+    """The manifests of one kind in a folder of results, read without the store."""
+    paths = sorted(results.glob("*/commits/**/*.json"))
+    all_manifests = [json.loads(path.read_text()) for path in paths]
+    return [manifest for manifest in all_manifests if manifest["kind"] == kind]
 
 
 GIVEN_PORTS: set[int] = set()
 
 
 def free_port(row: int = 1) -> int:
-    """The first of so many ports in a row on which nobody listens: none is given twice.
+    """The first of ``row`` consecutive ports on which nobody listens; none is given twice.
 
-    Below what Ray gives to workers (10002 and up), a sweep to engines (21000) and Linux to
-    connections (32768): who asks for a port listens there seconds later only.
+    A test listens on its port only seconds later, so ports are taken from below those that Ray
+    gives to workers (10002 and up), a sweep to engines (21000) and Linux to connections (32768).
     """
     while True:
-        ports = range(port := random.randrange(3_000, 10_000 - row), port + row)
-        with ExitStack() as held:
+        first = random.randrange(3_000, 10_000 - row)
+        ports = range(first, first + row)
+        with ExitStack() as sockets:
             try:
-                for at in ports:
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", at))
+                for port in ports:
+                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue
         if GIVEN_PORTS.isdisjoint(ports):
             GIVEN_PORTS.update(ports)
-            return port
+            return first
 
 
 def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:
-    """Poll until it gives something true."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
+    """Calls ``what`` until it returns something true, which is returned."""
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
         if value := what():
             return value
         time.sleep(0.1)
@@ -150,20 +152,20 @@ def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:
 
 
 def engine_processes() -> list[psutil.Process]:
-    """Processes that carry a launch's mark, engines and what they started; not those of a test run
-    beside this one.
+    """Engines of this test run and processes that they started, known by the launch in their
+    environment.
     """
-    ours = os.environ[TEST_RUN]
-    found = []
+    test_run = os.environ[TEST_RUN]
+    processes = []
     for process in psutil.process_iter():
         try:
             env = process.environ()
-            mine = "ORCHESTRATOR_LAUNCH" in env and env.get(TEST_RUN) == ours
-            if mine and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            is_ours = "ORCHESTRATOR_LAUNCH" in env and env.get(TEST_RUN) == test_run
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def assert_nothing_left(limit_s: float = 10.0) -> None:
@@ -174,7 +176,7 @@ def assert_nothing_left(limit_s: float = 10.0) -> None:
 
 
 def assert_rows_equal_schedule(results: Path | str) -> Mapping[str, int]:
-    """requests rows = scheduled requests for every committed attempt; returns rows by attempt."""
+    """Every committed attempt has a row for each scheduled request; the numbers by attempt."""
     counts: dict[str, int] = {}
     for row in rows(results, "requests"):
         counts[row["attempt_id"]] = counts.get(row["attempt_id"], 0) + 1

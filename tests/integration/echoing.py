@@ -1,11 +1,10 @@
-"""A server that says aloud all it was told in secret: in its log, and in whatever place of an
-answer there is.
+"""A server that repeats every secret that it gets: in its log, and at every place of its answers.
 
     echoing.py PORT                       an endpoint: repeats the Authorization header
     echoing.py serve MODEL --port P ...   vLLM, as it is started: also prints its environment, and dies with the token
 
-Every place comes with so many letters before the secret that cuts at 60, 200 or 500 characters go
-through it.
+Before a secret stand so many letters that a cut after 60, 200 or 500 characters goes through the
+secret.
 """
 
 from __future__ import annotations

@@ -23,12 +23,10 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as the server saw it. ``number`` counts all requests from 0, ``connection`` all
-    connections.
-    """
+    """A request as the server read it."""
 
-    number: int
-    connection: int
+    number: int  # counted from 0 over all requests
+    connection: int  # counted from 0 over all connections
     head: bytes
     body: bytes
 
@@ -45,7 +43,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(data: Any) -> bytes:
-    # as engines do
+    # compact JSON, as engines write it
     text = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
     return b"data: " + text + b"\n\n"
 
@@ -68,12 +66,12 @@ END = b"0\r\n\r\n"
 def stream(request: Request) -> list[bytes]:
     """The events of a good answer to an OpenAI completions request."""
     body = request.json
-    asked = body["max_tokens"]
-    tokens = [token(finish="length" if i == asked - 1 else None) for i in range(asked)]
-    return [*tokens, usage(len(body["prompt"]), asked), DONE]
+    count = body["max_tokens"]
+    tokens = [token() for _ in range(count - 1)]
+    return [*tokens, token(finish="length"), usage(len(body["prompt"]), count), DONE]
 
 
-EVENT_S = 0.003  # between two events: none comes together with the one before
+EVENT_S = 0.003  # between two events, so that none arrives together with the one before
 
 
 async def answer_well(
@@ -87,7 +85,7 @@ async def answer_well(
 async def answer_openai(
     request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """A good answer, an event at a time, also to the question for models."""
+    """A good answer, an event at a time. It also lists its models."""
     if request.head.startswith(b"GET /v1/models "):
         body = b'{"object":"list","data":[{"id":"m1","object":"model"}]}'
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -109,7 +107,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Server:
-    """Counts and keeps what it saw."""
+    """The server: keeps its requests, and counts connections."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
@@ -141,8 +139,8 @@ class Server:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError:
                 return
-            found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            length = int(found[1]) if found else 0
+            header = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            length = int(header[1]) if header else 0
             yield Request(len(self.requests), connection, head, await reader.readexactly(length))
 
 
@@ -150,7 +148,7 @@ class Server:
 def serving(
     behaviour: Behaviour, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> Iterator[Server]:
-    """A running server on a free port; everything of it is gone afterwards."""
+    """A running server on a free port; no thread or connection of it is left afterwards."""
     server = Server(behaviour)
     loop = asyncio.new_event_loop()
     started = threading.Event()
@@ -168,7 +166,7 @@ def serving(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # closed sockets are let go in later turns of the loop
+        await asyncio.sleep(0.01)  # the loop lets go of closed sockets in its next turns
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
     thread.start()
