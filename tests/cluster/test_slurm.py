@@ -1,5 +1,5 @@
-"""clusters/slurm.sbatch on a Slurm of two nodes on this machine: Debian's own daemons, with devices
-that are files.
+"""clusters/slurm.sbatch on a Slurm of two nodes on this machine, with Debian's daemons and with files
+in place of GPUs.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ load: {{levels: {{concurrency: LEVELS}}, duration: DURATION, warmup: 0s}}
 
 
 class Slurm:
+    """Slurm's daemons with their files in one folder."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ray_port = free_port()
@@ -105,20 +107,21 @@ class Slurm:
         )
 
     def state(self, job: str) -> str:
-        said = self.ask("scontrol", "show", "job", job).stdout
-        return next(
-            (word.partition("=")[2] for word in said.split() if word.startswith("JobState=")), said
-        )
+        """The state of a job; all that ``scontrol`` prints if it names none."""
+        text = self.ask("scontrol", "show", "job", job).stdout
+        states = [word.partition("=")[2] for word in text.split() if word.startswith("JobState=")]
+        return states[0] if states else text
 
     def wait(self, job: str, state: str, limit_s: float) -> None:
-        """Until the job is in it; a job that failed for nothing but a busy machine has completed."""
-        end = time.monotonic() + limit_s
-        while (now := self.state(job)) != state:
-            if now == "FAILED" and only_disturbed(self.logs()):
+        """Waits until a job is in a state. A job that failed only because this machine was busy counts
+        as completed.
+        """
+        end_s = time.monotonic() + limit_s
+        while (current := self.state(job)) != state:
+            if current == "FAILED" and only_disturbed(self.logs()):
                 return
-            assert time.monotonic() < end and now not in {"FAILED", "TIMEOUT"} - {state}, (
-                f"{now}\n{self.logs()}"
-            )
+            is_over = current in {"FAILED", "TIMEOUT"} - {state}
+            assert time.monotonic() < end_s and not is_over, f"{current}\n{self.logs()}"
             time.sleep(0.5)
 
     def logs(self) -> str:
@@ -134,9 +137,11 @@ def slurm() -> Iterator[Slurm]:
         prefix="orch-sl-", dir="/tmp", ignore_cleanup_errors=True
     ) as name:
         folder = Path(name)
-        made = Slurm(folder)
+        new_slurm = Slurm(folder)
         (folder / "state").mkdir()
-        ports = [free_port(), first := free_port(2), first + 1]
+        controller_port = free_port()
+        node_port = free_port(2)
+        ports = [controller_port, node_port, node_port + 1]
         host = socket.gethostname().partition(".")[0]
         conf = CONF.format(host=host, ports=ports, folder=folder, cpus=os.cpu_count())
         (folder / "slurm.conf").write_text(conf)
@@ -154,36 +159,40 @@ def slurm() -> Iterator[Slurm]:
             "pid-file": "munge.pid",
             "seed-file": "munge.seed",
         }
-        made.start(
+        new_slurm.start(
             "munged",
             "--foreground",
             "--force",
             "--log-file=/dev/stdout",
-            *(f"--{k}={folder}/{v}" for k, v in files.items()),
+            *(f"--{option}={folder}/{name}" for option, name in files.items()),
         )
         try:
-            wait_for(lambda: (folder / "munge.socket").exists(), 20, f"munged is up: {made.logs()}")
-            made.start("slurmctld", "-D")
+            wait_for(
+                lambda: (folder / "munge.socket").exists(), 20, f"munged is up: {new_slurm.logs()}"
+            )
+            new_slurm.start("slurmctld", "-D")
             for node in ("n1", "n2"):
-                made.start("slurmd", "-D", "-N", node)
+                new_slurm.start("slurmd", "-D", "-N", node)
 
             def idle() -> bool:
-                states = made.ask("sinfo", "-h", "-N", "-o", "%T").stdout.split()
+                states = new_slurm.ask("sinfo", "-h", "-N", "-o", "%T").stdout.split()
                 return states == ["idle", "idle"]
 
             try:
                 wait_for(idle, 60, "two nodes are idle")
             except AssertionError as error:
-                raise AssertionError(f"{error}\n{made.logs()}") from None
-            yield made
+                raise AssertionError(f"{error}\n{new_slurm.logs()}") from None
+            yield new_slurm
         finally:
-            # a job of a test that failed would outlive its daemons
-            made.ask("scancel", "--user=root")
+            # else the job of a test that failed would outlive its daemons
+            new_slurm.ask("scancel", "--user=root")
             with suppress(AssertionError):
-                wait_for(lambda: not made.ask("squeue", "-h").stdout.strip(), 40, "no job is left")
-            for daemon in reversed(made.daemons):
+                wait_for(
+                    lambda: not new_slurm.ask("squeue", "-h").stdout.strip(), 40, "no job is left"
+                )
+            for daemon in reversed(new_slurm.daemons):
                 daemon.terminate()
-            for daemon in made.daemons:
+            for daemon in new_slurm.daemons:
                 try:
                     daemon.wait(20)
                 except subprocess.TimeoutExpired:
@@ -192,52 +201,61 @@ def slurm() -> Iterator[Slurm]:
 
 
 def submit(slurm: Slurm, duration: str, levels: list[int], results: Path) -> str:
+    """The id of a new job that runs the sweep."""
     text = SWEEP.replace("DURATION", duration).replace("LEVELS", str(levels))
     experiment = write_experiment(slurm.folder, text)
-    done = slurm.ask("sbatch", "--parsable", str(SBATCH), str(experiment), str(results))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    completed = slurm.ask("sbatch", "--parsable", str(SBATCH), str(experiment), str(results))
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
+
+
+def measured(results: Path) -> list[str]:
+    """The ids of successful measurements, in the order of their manifests."""
+    return [
+        manifest["measurement_id"] for manifest in manifests(results) if manifest["status"] == "ok"
+    ]
 
 
 def test_slurm_takes_the_file_and_refuses_broken_ones(slurm: Slurm) -> None:
-    ask = ("sbatch", "--test-only")
-    assert slurm.ask(*ask, str(SBATCH), "sweep.yaml", "results").returncode == 0
-    assert (
-        slurm.ask(*ask, "--gres=gpu:h200:8", str(SBATCH), "sweep.yaml", "results").returncode != 0
-    )
-    assert slurm.ask(*ask, "--nodes=20", str(SBATCH), "sweep.yaml", "results").returncode != 0
     broken = slurm.folder / "broken.sbatch"
     broken.write_text(SBATCH.read_text().replace("--requeue", "--requeeu"))
-    assert slurm.ask(*ask, str(broken), "sweep.yaml", "results").returncode != 0
+
+    def accepts(*words: str) -> bool:
+        completed = slurm.ask("sbatch", "--test-only", *words, "sweep.yaml", "results")
+        return completed.returncode == 0
+
+    assert accepts(str(SBATCH))
+    assert not accepts("--gres=gpu:h200:8", str(SBATCH))
+    assert not accepts("--nodes=20", str(SBATCH))
+    assert not accepts(str(broken))
 
 
 def test_a_job_over_two_slurm_nodes_measures_a_sweep(slurm: Slurm) -> None:
     results = slurm.folder / "results"
     job = submit(slurm, "1s", [2], results)
     slurm.wait(job, "COMPLETED", 240)
-    assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
+    assert len(set(measured(results))) == 2
     assert_rows_equal_schedule(results)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(500)
-def test_a_job_that_is_told_of_its_end_goes_back_to_the_queue_and_continues(slurm: Slurm) -> None:
+def test_a_job_with_notice_of_its_end_goes_back_to_the_queue_and_continues(slurm: Slurm) -> None:
     results = slurm.folder / "cut"
     job = submit(slurm, "10s", [2, 3, 4], results)
     wait_for(lambda: manifests(results), 120, f"the first measurement: {slurm.logs()}")
     time.sleep(2)
     slurm.ask("scancel", "--signal=TERM", "--batch", job)
     slurm.wait(job, "PENDING", 60)
-    before = [one["status"] for one in manifests(results)]
-    assert before == ["ok"] * 2, "the point under way was not left to end"
-    # within the second in which it was queued again its credential counts as revoked, and the job
-    # fails
+    statuses = [manifest["status"] for manifest in manifests(results)]
+    assert statuses == ["ok"] * 2, "the running point was not measured to its end"
+    # If a job starts within the second in which it was queued again, its credential counts as
+    # revoked, and it fails.
     time.sleep(5)
-    # a job that was queued again waits two minutes
+    # by default a job that was queued again waits two minutes
     slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     slurm.wait(job, "COMPLETED", 200)
-    ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
-    assert len(ok) == len(set(ok)) == 6
+    assert len(measured(results)) == len(set(measured(results))) == 6
     assert "all nodes are being taken back" in (slurm.folder / f"sweep-{job}.log").read_text(), (
         slurm.logs()
     )
