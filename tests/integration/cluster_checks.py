@@ -1,5 +1,5 @@
-"""What can be known of a cluster file without its cloud: every function returns the problems it
-finds, as sentences.
+"""Checks of cluster files that need no cloud. Every function returns the problems that it finds, as
+sentences.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from orchestrator.cluster.notices import NOTICE_FILE
 
 LONGEST_DOWNLOAD_S = 1500.0  # 140 GB of weights at 100 MB/s
 GPU = "nvidia.com/gpu"
-# metadata with which GCP's image installs it when it first boots
+# metadata by which GCP's image installs the GPU's driver when it first boots
 DRIVER_LATER = "install-nvidia-driver"
-# of a virtual machine
+# parameter of a virtual machine -> the values that Azure knows
 AZURE_VALUES = {"priority": ["Regular", "Spot"], "evictionPolicy": ["Delete", "Deallocate"]}
 SUBMISSION_MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
 
 
 def ray_up(config: dict[str, Any]) -> list[str]:
-    """A file for ``ray up``: Ray's own check, then what it lets through, by the provider's
-    description of a node.
+    """Problems of a file for ``ray up``: first Ray's own check, then what Ray does not check, by the
+    cloud's own description of a node.
     """
     from ray._private.label_utils import validate_node_label_syntax
     from ray.autoscaler._private.util import prepare_config, validate_config
@@ -41,47 +41,45 @@ def ray_up(config: dict[str, Any]) -> list[str]:
         validate_config(prepared)
     except Exception as error:
         return [f"Ray refuses it: {getattr(error, 'message', error)}"]
-    found = []
+    problems = []
     check = {"aws": aws_node, "gcp": gcp_node, "azure": azure_node}.get(config["provider"]["type"])
     for name, kind in config["available_node_types"].items():
         try:
             validate_node_label_syntax(kind.get("labels", {}))
         except ValueError as error:
-            found.append(f"{name}: {error}")
+            problems.append(f"{name}: {error}")
         if check:
-            found += [f"{name}: {problem}" for problem in check(kind["node_config"])]
-            found += [
-                f"{name}: {problem}" for problem in _gpu_group(kind, kind.get("idle_timeout_s", 0))
+            of_node = [
+                *check(kind["node_config"]),
+                *_gpu_group(kind, kind.get("idle_timeout_s", 0)),
             ]
-            writes = not kind["resources"].get("GPU") or _may_write(
-                kind["node_config"], config.get("file_mounts", {})
-            )
-            found += (
-                [] if writes else [f"{name}: its nodes have no credentials to write results with"]
-            )
+            file_mounts = config.get("file_mounts", {})
+            if kind["resources"].get("GPU") and not _may_write(kind["node_config"], file_mounts):
+                of_node.append("its nodes have no credentials to write results with")
+            problems += [f"{name}: {problem}" for problem in of_node]
     nodes = {name: kind["node_config"] for name, kind in config["available_node_types"].items()}
-    passes = any("IamInstanceProfile" in node for node in nodes.values())
-    if passes and "IamInstanceProfile" not in nodes[config["head_node_type"]]:
-        found.append(
+    has_roles = any("IamInstanceProfile" in node for node in nodes.values())
+    if has_roles and "IamInstanceProfile" not in nodes[config["head_node_type"]]:
+        problems.append(
             "the head has Ray's own role, which may pass no other role on to the nodes that it "
             "starts"
         )
-    first = "".join(prepared["initialization_commands"][:1])
-    found += [
-        f"{name}: its containers would start before its GPUs have a driver"
-        for name, node in nodes.items()
-        if any(one["key"] == DRIVER_LATER for one in node.get("metadata", {}).get("items", ()))
-        and "until nvidia-smi" not in first
-    ]
+    first_command = "".join(prepared["initialization_commands"][:1])
+    if "until nvidia-smi" not in first_command:
+        problems += [
+            f"{name}: its containers would start before its GPUs have a driver"
+            for name, node in nodes.items()
+            if _gets_driver_later(node)
+        ]
     commands = [
         line for key, lines in prepared.items() if key.endswith("_commands") for line in lines
     ]
-    found += [
+    problems += [
         f"a nightly Ray is installed: {line}"
         for line in commands
         if "dev0" in line or "nightly" in line
     ]
-    return found + [problem for line in commands for problem in shell(line)]
+    return problems + [problem for line in commands for problem in shell(line)]
 
 
 def _gpu_group(kind: dict[str, Any], idle_s: float) -> Iterator[str]:
@@ -98,8 +96,15 @@ def _gpu_group(kind: dict[str, Any], idle_s: float) -> Iterator[str]:
         )
 
 
+def _gets_driver_later(node: dict[str, Any]) -> bool:
+    items = node.get("metadata", {}).get("items", ())
+    return any(item["key"] == DRIVER_LATER for item in items)
+
+
 def _may_write(node: dict[str, Any], file_mounts: dict[str, str]) -> bool:
-    """Whether nodes have a role of their own (Ray gives heads one), or keys of S3."""
+    """Whether nodes may write results: they have a role of their own (Ray gives heads one), or keys
+    of S3.
+    """
     return bool(
         node.get("IamInstanceProfile")
         or node.get("serviceAccounts")
@@ -108,14 +113,13 @@ def _may_write(node: dict[str, Any], file_mounts: dict[str, str]) -> bool:
 
 
 def accelerator(name: str) -> list[str]:
-    """A name of our catalogue: anything else would never be chosen by an experiment's ``hardware``."""
-    known = find(name)
-    return [] if known else [f"accelerator {name!r} is not in the catalogue"]
+    """The problem of a name that is not in the catalogue: no experiment's ``hardware`` chooses it."""
+    return [] if find(name) else [f"accelerator {name!r} is not in the catalogue"]
 
 
 def aws_node(node: dict[str, Any]) -> list[str]:
-    """RunInstances as botocore describes it; botocore itself looks at keys and types, not at
-    enumerations.
+    """Problems by botocore's description of RunInstances. botocore checks keys and types itself, but
+    no enumerations.
     """
     from botocore.validate import ParamValidator
 
@@ -129,8 +133,8 @@ def _enumerations(value: Any, shape: Any) -> Iterator[str]:
         for key in value.keys() & shape.members.keys():
             yield from _enumerations(value[key], shape.members[key])
     elif isinstance(value, list) and shape.type_name == "list":
-        for each in value:
-            yield from _enumerations(each, shape.member)
+        for element in value:
+            yield from _enumerations(element, shape.member)
     elif getattr(shape, "enum", None) and value not in shape.enum:
         yield f"{value!r} is no {shape.name}"
 
@@ -148,7 +152,7 @@ def _run_instances() -> Any:
 
 
 def gcp_node(node: dict[str, Any]) -> list[str]:
-    """Compute Engine's Instance, as Google's discovery document describes it."""
+    """Problems by the description of an Instance in Google's discovery document of Compute Engine."""
     schemas = _compute_engine()
     kinds = {"string": str, "integer": int, "boolean": bool, "number": (int, float)}
 
@@ -188,11 +192,14 @@ def _compute_engine() -> dict[str, Any]:
 
 
 def azure_node(node: dict[str, Any]) -> list[str]:
-    """Parameters of the template that Ray deploys, with their types; it names no enumerations."""
+    """Problems by the parameters and types of the template that Ray deploys. It names no
+    enumerations.
+    """
     import ray
 
     path = resources.files(ray) / "autoscaler" / "_private" / "_azure" / "azure-vm-template.json"
-    known = json.loads(path.read_text())["parameters"] | {"availability_zone": {"type": "string"}}
+    parameters = json.loads(path.read_text())["parameters"]
+    parameters["availability_zone"] = {"type": "string"}
     kinds = {
         "string": str,
         "int": int,
@@ -201,31 +208,35 @@ def azure_node(node: dict[str, Any]) -> list[str]:
         "array": list,
         "securestring": str,
     }
-    found = [
+    problems = [
         f"{key} is unknown beside azure_arm_parameters"
         for key in node
         if key != "azure_arm_parameters"
     ]
     for key, value in node.get("azure_arm_parameters", {}).items():
-        if key not in known:
-            found.append(f"azure_arm_parameters.{key} is unknown")
-        elif not isinstance(value, kinds[known[key]["type"].lower()]):
-            found.append(f"azure_arm_parameters.{key} is {value!r}, not a {known[key]['type']}")
+        if key not in parameters:
+            problems.append(f"azure_arm_parameters.{key} is unknown")
+        elif not isinstance(value, kinds[parameters[key]["type"].lower()]):
+            problems.append(
+                f"azure_arm_parameters.{key} is {value!r}, not a {parameters[key]['type']}"
+            )
         elif value not in AZURE_VALUES.get(key, [value]):
-            found.append(f"azure_arm_parameters.{key} is {value!r}, not one of {AZURE_VALUES[key]}")
-    return found
+            problems.append(
+                f"azure_arm_parameters.{key} is {value!r}, not one of {AZURE_VALUES[key]}"
+            )
+    return problems
 
 
 def pods(document: dict[str, Any]) -> list[str]:
-    """Every pod template of a KubeRay document, and every document of Kubernetes' own, by
-    Kubernetes' own models.
+    """Problems by Kubernetes' own models: of each pod template of a KubeRay document, or of a document
+    of Kubernetes itself.
     """
     if document["apiVersion"] == "v1":
         return list(_kubernetes(document, f"V1{document['kind']}", document["kind"]))
-    found = []
+    problems = []
     for name, group in _groups(document):
-        found += _kubernetes(group["template"], "V1PodTemplateSpec", f"{name}.template")
-    return found
+        problems += _kubernetes(group["template"], "V1PodTemplateSpec", f"{name}.template")
+    return problems
 
 
 def _kubernetes(value: Any, kind: str, at: str) -> Iterator[str]:
@@ -238,11 +249,11 @@ def _kubernetes(value: Any, kind: str, at: str) -> Iterator[str]:
         "datetime": str,
     }
     if inner := re.fullmatch(r"([Ll]ist|[Dd]ict)[\[(](?:str, ?)?(.+)[\])]", kind):
-        each = list if inner[1].lower() == "list" else dict
-        if not isinstance(value, each):
+        container = list if inner[1].lower() == "list" else dict
+        if not isinstance(value, container):
             yield f"{at} is {value!r}, not a {inner[1]}"
             return
-        for key, below in value.items() if each is dict else enumerate(value):
+        for key, below in value.items() if container is dict else enumerate(value):
             yield from _kubernetes(below, inner[2], f"{at}.{key}")
     elif kind in plain:
         if not isinstance(value, plain[kind]) or (kind != "bool" and isinstance(value, bool)):
@@ -264,51 +275,56 @@ def _groups(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     spec = document["spec"].get("rayClusterSpec", document["spec"])
     return [
         ("head", spec["headGroupSpec"]),
-        *((one["groupName"], one) for one in spec["workerGroupSpecs"]),
+        *((group["groupName"], group) for group in spec["workerGroupSpecs"]),
     ]
 
 
 def kuberay_rules(document: dict[str, Any]) -> list[str]:
-    """What KubeRay's operator refuses although its schema lets it through, and what this program
+    """Problems that KubeRay's schema does not show: what its operator refuses, and what this program
     cannot start with.
     """
-    found, spec = [], document["spec"]
+    problems = []
+    spec = document["spec"]
     if document["kind"] == "RayJob":
         if spec.get("submissionMode", "K8sJobMode") not in SUBMISSION_MODES:
-            found.append(f"submissionMode {spec['submissionMode']!r} is none of {SUBMISSION_MODES}")
+            problems.append(
+                f"submissionMode {spec['submissionMode']!r} is none of {SUBMISSION_MODES}"
+            )
         if spec.get("ttlSecondsAfterFinished") and not spec.get("shutdownAfterJobFinishes"):
-            found.append("ttlSecondsAfterFinished needs shutdownAfterJobFinishes")
+            problems.append("ttlSecondsAfterFinished needs shutdownAfterJobFinishes")
     cluster = spec.get("rayClusterSpec", spec)
     if cluster.get("autoscalerOptions", {}).get("version") != "v2":
-        found.append(
+        problems.append(
             "autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of "
             "groups need it"
         )
     for name, group in _groups(document):
         container = group["template"]["spec"]["containers"][0]
         gpus = int(container["resources"].get("limits", {}).get(GPU, 0))
-        as_up = {"resources": {"GPU": gpus}, "labels": group.get("labels", {})}
-        found += [f"{name}: {one}" for one in _gpu_group(as_up, group.get("idleTimeoutSeconds", 0))]
-        mounted = {one["name"] for one in container.get("volumeMounts", ())}
-        there = {one["name"] for one in group["template"]["spec"].get("volumes", ())}
-        found += [
-            f"{name}: volume {one} is mounted and not there" for one in sorted(mounted - there)
+        like_ray_up = {"resources": {"GPU": gpus}, "labels": group.get("labels", {})}
+        of_group = list(_gpu_group(like_ray_up, group.get("idleTimeoutSeconds", 0)))
+        mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+        volumes = {volume["name"] for volume in group["template"]["spec"].get("volumes", ())}
+        of_group += [
+            f"volume {volume} is mounted and not there" for volume in sorted(mounted - volumes)
         ]
+        problems += [f"{name}: {problem}" for problem in of_group]
         if name == "head" and (gpus or group["rayStartParams"].get("num-gpus") != "0"):
-            found.append("the head may be given GPUs, and goes down with what runs on them")
-        if gpus and not any(one["name"] == NOTICE_FILE for one in container.get("env", ())):
-            found.append(f"{name}: pods that are taken back are found out when they are gone")
-    return found
+            problems.append("the head may be given GPUs, and goes down with what runs on them")
+        variables = {variable["name"] for variable in container.get("env", ())}
+        if gpus and NOTICE_FILE not in variables:
+            problems.append(f"{name}: pods that are taken back are found out when they are gone")
+    return problems
 
 
 def kuberay_schema(document: dict[str, Any]) -> list[str]:
-    """By the custom resource definition of KubeRay, made strict: a key it does not name is an
-    error.
+    """Problems by KubeRay's custom resource definition, with every key that it does not name as a
+    problem.
     """
     if document["apiVersion"] != "ray.io/v1":
         return [f"apiVersion is {document['apiVersion']!r}, not ray.io/v1"]
-    known = json.loads((Path(__file__).parent / "kuberay" / "schemas.json").read_text())
-    schema = _strict(known[document["kind"]] | {"$defs": known["$defs"]})
+    schemas = json.loads((Path(__file__).parent / "kuberay" / "schemas.json").read_text())
+    schema = _strict(schemas[document["kind"]] | {"$defs": schemas["$defs"]})
     paths = (
         ("/".join(map(str, error.absolute_path)), error.message)
         for error in jsonschema.Draft202012Validator(schema).iter_errors(document)
@@ -317,24 +333,27 @@ def kuberay_schema(document: dict[str, Any]) -> list[str]:
 
 
 def _strict(schema: Any) -> Any:
+    """A JSON schema whose objects allow no keys but the named ones."""
     if isinstance(schema, list):
-        return [_strict(one) for one in schema]
+        return [_strict(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: _strict(value) for key, value in schema.items()}
+    strict = {key: _strict(value) for key, value in schema.items()}
     if (
-        isinstance(made.get("properties"), dict)
-        and "type" in made
-        and not made.get("x-kubernetes-preserve-unknown-fields")
+        isinstance(strict.get("properties"), dict)
+        and "type" in strict
+        and not strict.get("x-kubernetes-preserve-unknown-fields")
     ):
-        made.setdefault("additionalProperties", False)
-    if made.pop("x-kubernetes-int-or-string", False):
-        made.pop("type", None)
-        made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
-    return made
+        strict.setdefault("additionalProperties", False)
+    if strict.pop("x-kubernetes-int-or-string", False):
+        strict.pop("type", None)
+        strict["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    return strict
 
 
 def shell(script: str) -> list[str]:
-    """Whether bash can read it."""
-    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    return [f"bash: {done.stderr.strip()}"] if done.returncode else []
+    """The problem of a script that bash cannot parse."""
+    completed = subprocess.run(
+        ["bash", "-n"], input=script, capture_output=True, text=True, check=False
+    )
+    return [f"bash: {completed.stderr.strip()}"] if completed.returncode else []
