@@ -20,7 +20,7 @@ SIMULATED = (
 NOT_SIMULATED = {
     "quantization": "no config.json at hand",  # the demo makes its checkpoints
     "quickstart": "It cannot be simulated: ",  # no figures of this CPU are known
-    "roles": "there is no itl_p99",
+    "roles": "the model has no term for a router",
 }
 
 
@@ -69,7 +69,9 @@ def test_a_file_is_simulated_and_every_point_says_so(name: str, tmp_path: Path) 
         assert row["model_error"]["ttft"] > 1
         tokens = row["output_token_throughput"]
         factor = row["model_error"]["others"]
-        assert row["output_token_throughput.upper"] == pytest.approx(tokens * factor)
+        lower, upper = (row[f"output_token_throughput.{end}"] for end in ("lower", "upper"))
+        assert 0.999 / factor <= lower / tokens <= 1.001
+        assert 0.999 <= upper / tokens <= 1.001 * factor
 
 
 @pytest.mark.parametrize("name", NOT_SIMULATED)
