@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "orchestrator.cli.run:run",
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",
+    "compare": "orchestrator.cli.compare:compare",
     "report": "orchestrator.cli.report:report",
     "watch": "orchestrator.cli.watch:watch",
     "status": "orchestrator.cli.status:status",
@@ -92,8 +93,8 @@ def _print_error(error: object) -> None:
 
 
 def main() -> None:
-    """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error,
-    130 interrupted.
+    """Exit status: 0 done, 3 done with failed points, 4 a certain regression, 2 bad input and nothing
+    started, 1 our error, 130 interrupted.
     """
     # answers are a million records without cycles: looking for cycles took a third of the time
     gc.set_threshold(100_000, 50, 100)

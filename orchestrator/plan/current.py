@@ -50,6 +50,18 @@ class Points:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a point asked for, as its row has it. ``load_json`` None: the row is an old one."""
+
+    workload_json: str | None
+    load_json: str | None
+    client_version: str | None
+
+
+UNKNOWN_QUESTION = Question(None, None, None)
+
+
 class StoredExperiment:
     """One experiment of a results root.
 
@@ -251,6 +263,17 @@ class StoredExperiment:
 
     def by_content(self, points: Sequence[StoredPoint]) -> dict[str, list[StoredPoint]]:
         """Points by workload, load and program version, as far as their rows tell."""
+        rows = self.asked_of(points)
+
+        def content(head: PointHead) -> str:
+            row = rows.get(head.point_id, UNKNOWN_QUESTION)
+            load = row.load_json or _load_of(head)
+            return f"{row.workload_json}, {load}, version {row.client_version}"
+
+        return grouped((content(point.head), point) for point in points)
+
+    def asked_of(self, points: Sequence[StoredPoint]) -> dict[str, Question]:
+        """What each point asked for, by point id, as far as it is stored."""
         manifests = []
         for point in points:
             manifest = self.store.manifest(*point.repeats[0].head.ids)
@@ -258,14 +281,11 @@ class StoredExperiment:
                 manifests.append(manifest)
         columns = ["point_id", "workload_json", "load_json", "client_version"]
         table = self.store.read_manifests("points", manifests, columns, leave_out=True)
-        rows = {row["point_id"]: row for row in table.to_pylist()}
-
-        def content(head: PointHead) -> str:
-            row = rows.get(head.point_id, {})
-            load = row.get("load_json") or _load_of(head)
-            return f"{row.get('workload_json')}, {load}, version {row.get('client_version')}"
-
-        return grouped((content(point.head), point) for point in points)
+        questions = {}
+        for row in table.to_pylist():
+            point_id = row.pop("point_id")
+            questions[point_id] = Question(**row)
+        return questions
 
     def _agreement(self, point: StoredPoint) -> Agreement:
         if point.emulated:

@@ -29,7 +29,7 @@ FILE = """
 version: 1
 name: {name}
 model: some-org/{model}
-deployments: {{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: [8, 16]}}}}]}}
+deployments: {{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: {max_num_seqs}}}}}]}}
 workloads: [{{name: {workload}, input_tokens: 16, output_tokens: {tokens}}}]
 load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s, request_timeout: {timeout}}}
 slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attainment: 0.9}}}}
@@ -43,6 +43,7 @@ VALUES = {
     "workload": "chat",
     "tokens": 8,
     "levels": [2],
+    "max_num_seqs": [8, 16],
     "duration": "10s",
     "timeout": "600s",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.analysis.points import StoredPoint
@@ -43,6 +44,23 @@ def commit_simulation(store: Store, error: dict[str, Any] | None = MODEL_ERROR) 
     for point in plan.points:
         ttft_ms = 100 if point.level.value == 2 else 140
         commit(store, plan, point, ttft_ms=ttft_ms, simulated=True)
+
+
+def commit_starts(
+    store: Store,
+    ttft_ms: Sequence[float],
+    levels: Sequence[int] = (2,),
+    max_num_seqs: Sequence[int] = (8, 16),
+    **given: Any,
+) -> None:
+    """Each point measured on as many starts as there are TTFTs. ``given``: of its rows in points,
+    what differs.
+    """
+    plan = planned(levels=list(levels), max_num_seqs=list(max_num_seqs))
+    store.write_plan(plan.to_json())
+    for point in plan.points:
+        for start, ttft in enumerate(ttft_ms):
+            commit(store, plan, point, repeat=start, start=start, ttft_ms=ttft, **given)
 
 
 def commit_answers(store: Store, *token_ids: tuple[int, ...]) -> None:

@@ -1,0 +1,286 @@
+"""Whether one figure got worse between two sweeps, judged over engine starts.
+
+Two starts of one engine differ by more than anything seen within one start, so a start is the unit
+of every test here: its figure is one value. Latencies and rates are compared as log ratios, shares
+as differences. With two or three starts a side, a test of one pair alone finds little. The variance
+between starts is therefore pooled over all pairs, unless Bartlett's test (1937) shows that the
+pairs differ in it; then each pair has Welch's test (1947). Holm's method (1979) holds the false
+alarms of everything that is gated together at 5 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from orchestrator.analysis.intervals import CONFIDENCE, MOST_STARTS
+
+FALSE_ALARMS = 1 - CONFIDENCE  # of all that is gated together
+# Below it the spreads of pairs are held to differ. At the usual 5 % every twentieth sweep would
+# lose the pooled variance, and with it most of what two starts can find, by chance.
+BARTLETT_LEVEL = 0.01
+
+
+class Verdict(StrEnum):
+    """What came of the figure of one pair."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    SAME = "same"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class StartValues:
+    """One figure of one side: a value per engine start. ``noise``: the least standard error of
+    their mean, as the requests within the starts show it; 0: not known.
+    """
+
+    values: tuple[float, ...]
+    noise: float = 0.0
+
+    @property
+    def starts(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def variance(self) -> float:
+        """Between starts; 0 with one start."""
+        return float(np.var(self.values, ddof=1)) if self.starts > 1 else 0.0
+
+    @property
+    def variance_of_mean(self) -> float:
+        return max(self.variance / self.starts, self.noise**2)
+
+    def logs(self) -> StartValues:
+        """The natural logarithms. Raises ValueError where a value is not above 0."""
+        return StartValues(tuple(math.log(value) for value in self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """One figure of both sides of a pair, on the scale that it is compared on."""
+
+    base: StartValues
+    new: StartValues
+
+    @property
+    def difference(self) -> float:
+        return self.new.mean - self.base.mean
+
+    @property
+    def least_starts(self) -> int:
+        return min(self.base.starts, self.new.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The variance between starts that all pairs share, and its degrees of freedom."""
+
+    variance: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """NEW minus BASE, with its standard error and Student's degrees of freedom."""
+
+    estimate: float
+    standard_error: float
+    freedom: float
+
+    def p_below(self, bound: float) -> float:
+        """One-sided p of "the true difference is not below ``bound``"."""
+        from scipy.special import stdtr
+
+        distance = self.estimate - bound
+        if self.standard_error == 0:
+            return 0.0 if distance < 0 else 1.0
+        return float(stdtr(self.freedom, distance / self.standard_error))
+
+    def p_above(self, bound: float) -> float:
+        """One-sided p of "the true difference is not above ``bound``"."""
+        return replace(self, estimate=-self.estimate).p_below(-bound)
+
+    @property
+    def p_two_sided(self) -> float:
+        """P of "there is no difference"."""
+        return min(2 * min(self.p_below(0.0), self.p_above(0.0)), 1.0)
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of its two-sided interval."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * self.standard_error
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """One figure of one pair to be judged. ``bound``: what is tolerated, on the scale of ``sides``.
+    ``spread`` None: the pair's own starts alone count.
+    """
+
+    sides: Sides
+    higher_is_better: bool
+    bound: float
+    spread: Spread | None = None
+
+    def difference(self) -> Difference | None:
+        """None where either side has one start."""
+        if self.sides.least_starts < 2:
+            return None
+        return welch(self.sides) if self.spread is None else pooled(self.sides, self.spread)
+
+    def p_worse(self) -> float:
+        """One-sided p of "NEW is not worse"; 1 where either side has one start."""
+        difference = self.difference()
+        if difference is None:
+            return 1.0
+        return difference.p_below(0.0) if self.higher_is_better else difference.p_above(0.0)
+
+    def p_better(self) -> float:
+        """One-sided p of "NEW is not better"; 1 where either side has one start."""
+        return replace(self, higher_is_better=not self.higher_is_better).p_worse()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``more_starts``: starts of each side that would decide, if figures and spread stay; None:
+    decided, or more than MOST_STARTS would be needed.
+    """
+
+    verdict: Verdict
+    difference: Difference | None
+    more_starts: int | None = None
+
+
+def common_spread(sides: Iterable[Sides]) -> Spread | None:
+    """The variance between starts pooled over all pairs; None where Bartlett's test tells the
+    variances apart, where starts do not differ at all, and where no side has two starts.
+    """
+    from scipy.stats import bartlett
+
+    samples = []
+    for pair in sides:
+        samples += [side.values for side in (pair.base, pair.new) if side.starts > 1]
+    if not samples:
+        return None
+    variances = [float(np.var(sample, ddof=1)) for sample in samples]
+    if min(variances) <= 0:
+        return None
+    if len(samples) > 1 and bartlett(*samples).pvalue < BARTLETT_LEVEL:
+        return None
+    freedoms = [len(sample) - 1 for sample in samples]
+    return Spread(float(np.average(variances, weights=freedoms)), sum(freedoms))
+
+
+def welch(sides: Sides) -> Difference:
+    """Welch's t-test of two starts or more on each side: the same as
+    ``scipy.stats.ttest_ind(new, base, equal_var=False)`` where the noise within starts is smaller.
+    """
+    return _unequal(
+        sides.difference,
+        sides.base.variance_of_mean,
+        sides.new.variance_of_mean,
+        (sides.base.starts, sides.new.starts),
+    )
+
+
+def _unequal(estimate: float, of_base: float, of_new: float, starts: tuple[int, int]) -> Difference:
+    """``of_base``, ``of_new``: the variances of the means; ``starts``: of BASE and of NEW. The
+    degrees of freedom are those of Welch and Satterthwaite.
+    """
+    variance = of_base + of_new
+    freedom = 1.0
+    if variance > 0:
+        share = of_base / variance  # squares of small variances would be 0
+        freedom = 1 / (share**2 / (starts[0] - 1) + (1 - share) ** 2 / (starts[1] - 1))
+    return Difference(estimate, math.sqrt(variance), freedom)
+
+
+def pooled(sides: Sides, spread: Spread) -> Difference:
+    """Student's t-test with the variance that all pairs share."""
+    variance = spread.variance * (1 / sides.base.starts + 1 / sides.new.starts)
+    return Difference(sides.difference, math.sqrt(variance), spread.freedom)
+
+
+def judge_together(gated: Sequence[Gated]) -> list[Judged]:
+    """The verdict on each.
+
+    ``worse`` and ``better``: there certainly is a difference (Holm over everything gated), and the
+    measured one is beyond the bound. ``same``: both one-sided tests hold the difference within the
+    bound. With one start on either side nothing is decided.
+    """
+    worse = holm([each.p_worse() for each in gated])
+    better = holm([each.p_better() for each in gated])
+    # what one more start may show has to pass Holm's strictest level
+    level = FALSE_ALARMS / max(len(gated), 1)
+    judged = []
+    for each, is_worse, is_better in zip(gated, worse, better, strict=True):
+        difference = each.difference()
+        verdict = _verdict(each, difference, is_worse, is_better)
+        more_starts = None
+        if verdict is Verdict.UNDECIDED:
+            more_starts = _more_starts(each, level)
+        judged.append(Judged(verdict, difference, more_starts))
+    return judged
+
+
+def holm(p_values: Sequence[float], level: float = FALSE_ALARMS) -> list[bool]:
+    """Which hypotheses fall, so that any true one falls with probability ``level`` at most."""
+    fallen = [False] * len(p_values)
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, index in enumerate(order):
+        if p_values[index] > level / (len(p_values) - rank):
+            break
+        fallen[index] = True
+    return fallen
+
+
+def _verdict(
+    gated: Gated, difference: Difference | None, is_worse: bool, is_better: bool
+) -> Verdict:
+    if difference is None:
+        return Verdict.UNDECIDED
+    is_beyond = abs(difference.estimate) > gated.bound
+    if is_worse and is_beyond:
+        return Verdict.WORSE
+    if is_better and is_beyond:
+        return Verdict.BETTER
+    p_outside = max(difference.p_below(gated.bound), difference.p_above(-gated.bound))
+    return Verdict.SAME if p_outside <= FALSE_ALARMS else Verdict.UNDECIDED
+
+
+def _more_starts(gated: Gated, level: float) -> int | None:
+    """How many more starts of the side that has fewer would decide; None: more than MOST_STARTS."""
+    sides = gated.sides
+    if sides.least_starts < 2 and gated.spread is None:
+        return 2 - sides.least_starts  # the spread is not known
+    for starts in range(max(sides.least_starts + 1, 2), MOST_STARTS + 1):
+        difference = _of_starts(gated, starts)
+        is_certain = min(difference.p_below(0.0), difference.p_above(0.0)) <= level
+        verdict = _verdict(gated, difference, is_certain, is_certain)
+        if verdict is not Verdict.UNDECIDED:
+            return starts - sides.least_starts
+    return None
+
+
+def _of_starts(gated: Gated, starts: int) -> Difference:
+    """The difference expected from ``starts`` starts of each side that differ as those seen do."""
+    sides, spread = gated.sides, gated.spread
+    if spread is not None:
+        added = 2 * starts - sides.base.starts - sides.new.starts
+        standard_error = math.sqrt(2 * spread.variance / starts)
+        return Difference(sides.difference, standard_error, spread.freedom + max(added, 0))
+    of_base = sides.base.variance_of_mean * sides.base.starts / starts
+    of_new = sides.new.variance_of_mean * sides.new.starts / starts
+    return _unequal(sides.difference, of_base, of_new, (starts, starts))

@@ -1,0 +1,158 @@
+"""``orchestrator compare``: whether a second sweep is worse than a first one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.results_uri import no_file
+
+if TYPE_CHECKING:
+    from orchestrator.plan.current import StoredExperiment
+
+REGRESSION_STATUS = 4
+GATED = "output_token_throughput,ttft_ms.p99,attainment"
+ACROSS = "engine_version,image,executable,revision"
+EXAMPLES = """
+\b
+Examples:
+  orchestrator compare before/ after/
+  orchestrator compare results/monday results/tuesday
+  orchestrator compare before/ after/ --within 5% --fail-on output_token_throughput
+  orchestrator compare before/ after/ --across kv_cache_dtype --format md
+  orchestrator compare before/ after/ --format json | jq '.changes[] | select(.verdict == "worse")'
+
+\b
+Points are pairs if they have the same workload, load and settings, but for those that --across names. What has no
+partner, and what is invalid on either side, is listed and fails nothing.
+  worse, better   certain (5 % false alarms over all figures together), and measured beyond --within
+  same            certainly within --within
+  undecided       so many more starts of each side would decide; with one start nothing is ever decided
+The measured unit is the engine start: `starts: 2` in the file, or more. docs/compare.md has the tests.
+Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 2 bad input.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("base_uri", metavar="BASE", callback=no_file)
+@click.argument("new_uri", metavar="NEW", callback=no_file)
+@click.option(
+    "--across",
+    metavar="NAMES",
+    default=ACROSS,
+    show_default=True,
+    help="Settings that may differ within a pair.",
+)
+@click.option(
+    "--within",
+    "within_text",
+    metavar="SHARE",
+    default="3%",
+    show_default=True,
+    help="What is tolerated: of rates and latencies relative, of attainment in points.",
+)
+@click.option(
+    "--fail-on",
+    "gated",
+    metavar="NAMES",
+    default=GATED,
+    show_default=True,
+    help="Figures that are compared, as JSON of `results` names them.",
+)
+@click.option(
+    "--slo",
+    "slo_text",
+    metavar="SLO|NAME",
+    help="Limits that attainment is of. Default: the first of BASE's file.",
+)
+@click.option("--experiment", metavar="NAME", help="Only this experiment of BASE and of NEW.")
+@click.option(
+    "--format",
+    "form_name",
+    type=click.Choice(["table", "md", "json"]),
+    default="table",
+    show_default=True,
+    help="md: Markdown, for a pull request.",
+)
+def compare(
+    base_uri: str,
+    new_uri: str,
+    across: str,
+    within_text: str,
+    gated: str,
+    slo_text: str | None,
+    experiment: str | None,
+    form_name: str,
+) -> int:
+    """Say what is worse, better or the same in NEW than in BASE, two results URIs."""
+    from orchestrator.report.comparison_text import comparison_object, comparison_text
+    from orchestrator.report.documents.comparison import (
+        ATTAINMENT,
+        DifferenceRules,
+        compare_sweeps,
+        metric_named,
+    )
+    from orchestrator.report.form import MarkdownForm, TextForm
+    from orchestrator.report.formats import json_text
+    from orchestrator.report.selection import limits
+    from orchestrator.report.text import echo
+    from orchestrator.results.pandas_hook import leave_pandas_out
+
+    leave_pandas_out()
+    names = _names(gated)
+    metrics = tuple(metric_named(name) for name in names)
+    rules = DifferenceRules(_names(across), parse_share(within_text), metrics)
+    base = _only_experiment(base_uri, "BASE", experiment)
+    new = _only_experiment(new_uri, "NEW", experiment)
+    (judged,) = limits(slo_text, [base])
+    slo = judged.slos[0] if judged.slos and ATTAINMENT in names else None
+    comparison = compare_sweeps(base, new, rules, slo)
+    if form_name == "json":
+        click.echo(json_text(comparison_object(comparison)))
+    else:
+        form = (
+            MarkdownForm() if form_name == "md" else TextForm("a wider terminal or --format json")
+        )
+        lines = "\n".join(comparison_text(comparison, form))
+        if form_name == "md":
+            click.echo(lines)
+        else:
+            echo(lines)
+    if comparison.has_regressed:
+        return REGRESSION_STATUS
+    is_damaged = base.damaged or new.damaged
+    return 0 if comparison.changes and not is_damaged else 3
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_share(text: str) -> float:
+    """``3%`` or ``0.03`` as a share. Raises UsageError for what is no share from 0 to below 1."""
+    number = text.strip()
+    try:
+        share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise click.UsageError(f"--within {text!r}: write it like 3%")
+    return share
+
+
+def _only_experiment(uri: str, side: str, name: str | None) -> StoredExperiment:
+    """Raises UsageError where there are several experiments and none is named."""
+    from orchestrator.base.text import listed
+    from orchestrator.report.selection import experiments
+    from orchestrator.results.root import open_results
+
+    results = open_results(uri)
+    if name is None and len(results.experiments) > 1:
+        first = f"{results.uri.rstrip('/')}/{results.experiments[0]}"
+        raise click.UsageError(
+            f"{side} holds several experiments ({listed(results.experiments)}): "
+            f"name one's folder, like {first}, or --experiment"
+        )
+    (stored,) = experiments(results, name)
+    return stored

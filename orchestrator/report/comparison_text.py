@@ -1,0 +1,265 @@
+"""What ``orchestrator compare`` prints: one line for each figure of a pair, the worst first, then
+how many there are of each verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from orchestrator.analysis.difference import Verdict
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.slo import format_slo
+from orchestrator.base.text import listed
+from orchestrator.report.documents.comparison import (
+    InvalidSide,
+    Metric,
+    MetricChange,
+    SweepComparison,
+    WithoutPartner,
+)
+from orchestrator.report.form import Form
+from orchestrator.report.formats import JsonObject
+from orchestrator.report.origin import origin_texts
+from orchestrator.report.text import Column, figure
+from orchestrator.report.words import NO_REASON, failure_text
+from orchestrator.spec.load import counted, in_json, load_text
+
+_COLUMNS = (
+    Column("deployment", fold=True),
+    Column("load", is_left=True),
+    Column("figure", is_left=True),
+    Column("base", drop_rank=1),
+    Column("new", drop_rank=1),
+    Column("change (95 %)", is_left=True),
+    Column("verdict", is_left=True),
+)
+_SHORT_NAMES = {
+    "output_token_throughput": "tokens/s",
+    "request_throughput": "requests/s",
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "itl_ms": "ITL",
+    "e2e_ms": "e2e",
+}
+_STYLES = {
+    Verdict.WORSE: "red",
+    Verdict.BETTER: "green",
+    Verdict.SAME: None,
+    Verdict.UNDECIDED: "yellow",
+}
+_WIDEST_CHANGE = 9.995  # a relative change beyond it is no help
+
+
+def comparison_text(comparison: SweepComparison, form: Form) -> Iterator[str]:
+    """Lines of the table, of what could not be compared, and of the counts."""
+    if comparison.changes:
+        rows = [_row(change) for change in comparison.changes]
+        yield from form.table(_COLUMNS, rows)
+    for side in comparison.invalid:
+        yield from form.short_note(_invalid_text(side), "yellow")
+    for text in _partner_texts(comparison.without_partner):
+        yield from form.short_note(text, "yellow")
+    for text in _value_texts(comparison):
+        yield from form.short_note(text, "yellow")
+    for text in _origin_texts(comparison):
+        yield from form.note(text)
+    for text in _spread_texts(comparison):
+        yield from form.note(text, "dim")
+    yield from form.note(counts_text(comparison), "bold")
+    yield from form.closing()
+
+
+def counts_text(comparison: SweepComparison) -> str:
+    """``30 figures of 10 pairs: 1 worse, 2 undecided, 27 same``."""
+    if not comparison.changes:
+        return "nothing could be compared"
+    pairs = {id(change.pair) for change in comparison.changes}
+    counts = [f"{count} {verdict}" for verdict, count in comparison.counts.items() if count]
+    figures = counted(len(comparison.changes), "figure")
+    return f"{figures} of {counted(len(pairs), 'pair')}: {', '.join(counts)}"
+
+
+def change_text(change: MetricChange) -> str:
+    """``-5.1% (-6.0 to -4.2)``; of a share in points: ``-2.0 pt (-3.0 to -1.0)``."""
+    unit = " pt" if change.metric.is_share else "%"
+    text = f"{_percent(change.change)}{unit}"
+    interval = change.interval
+    if interval is None:
+        return text
+    low, high = interval
+    return f"{text} ({_percent(low)} to {_percent(high)})"
+
+
+def verdict_text(change: MetricChange) -> str:
+    """``worse``, or ``undecided: 2 more starts``."""
+    judged = change.judged
+    if judged.verdict is not Verdict.UNDECIDED:
+        return str(judged.verdict)
+    if judged.more_starts is None:
+        return "undecided: many more starts"
+    return f"undecided: {counted(judged.more_starts, 'more start')}"
+
+
+def comparison_object(comparison: SweepComparison) -> JsonObject:
+    """The JSON of a comparison. Its names and their order are a promise to readers."""
+    rules = comparison.rules
+    sides = {"base": comparison.base, "new": comparison.new}
+    return {
+        **{
+            name: {"uri": experiment.store.uri, "experiment": experiment.name}
+            for name, experiment in sides.items()
+        },
+        "across": rules.across,
+        "within": rules.within,
+        "fail_on": [metric.name for metric in rules.metrics],
+        "slo": None if comparison.slo is None else format_slo(comparison.slo),
+        "regression": comparison.has_regressed,
+        "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
+        "spread": {
+            name: None if spread is None else math.sqrt(spread.variance)
+            for name, spread in comparison.spreads.items()
+        },
+        "changes": [_change_object(change) for change in comparison.changes],
+        "invalid": [
+            {"side": side.side, **_point_object(side.point), "why": _reason_text(side.point)}
+            for side in comparison.invalid
+        ],
+        "without_partner": [
+            {
+                "side": alone.side,
+                **_point_object(alone.point),
+                "ambiguous": alone.is_ambiguous,
+                "differs_in": alone.differs_in,
+            }
+            for alone in comparison.without_partner
+        ],
+        "without_value": [
+            {**_point_object(lacking.pair.new), "metric": lacking.metric.name}
+            for lacking in comparison.without_value
+        ],
+    }
+
+
+def _change_object(change: MetricChange) -> JsonObject:
+    difference = change.judged.difference
+    low, high = change.interval or (None, None)
+    return {
+        **_point_object(change.pair.new),
+        "base_deployment": change.pair.base.deployment.label,
+        "metric": change.metric.name,
+        "base": change.base.mean,
+        "new": change.new.mean,
+        "change": change.change,
+        "change.lower": low,
+        "change.upper": high,
+        "p": None if difference is None else difference.p_two_sided,
+        "base_starts": change.base.starts,
+        "new_starts": change.new.starts,
+        "verdict": str(change.judged.verdict),
+        "more_starts": change.judged.more_starts,
+        "base_emulated": change.pair.base.emulated,
+        "emulated": change.pair.new.emulated,
+        "simulated": change.pair.new.simulated,
+    }
+
+
+def _point_object(point: StoredPoint) -> JsonObject:
+    head = point.head
+    return {
+        "deployment": point.deployment.label,
+        "workload": head.workload,
+        "control": head.control,
+        "level": in_json(head.level),
+    }
+
+
+def _row(change: MetricChange) -> list[str]:
+    return [
+        change.pair.new.deployment.label,
+        _load_text(change.pair.new),
+        metric_text(change.metric),
+        _value_text(change.metric, change.base.mean),
+        _value_text(change.metric, change.new.mean),
+        change_text(change),
+        verdict_text(change),
+    ]
+
+
+def metric_text(metric: Metric) -> str:
+    """``TTFT p99``."""
+    name = _SHORT_NAMES.get(metric.figure, metric.figure)
+    return name if metric.statistic is None else f"{name} {metric.statistic}"
+
+
+def _load_text(point: StoredPoint) -> str:
+    head = point.head
+    return f"{head.workload} {load_text(head.control, head.level)}"
+
+
+def _value_text(metric: Metric, value: float) -> str:
+    return f"{value:.1%}" if metric.is_share else figure(value)
+
+
+def _percent(change: float) -> str:
+    if change > _WIDEST_CHANGE:
+        return ">+999"
+    return f"{100 * change:+.1f}"
+
+
+def _point_text(point: StoredPoint) -> str:
+    return f"{point.deployment.label}, {_load_text(point)}"
+
+
+def _reason_text(point: StoredPoint) -> str:
+    if not point.used:
+        return failure_text(point.head)
+    return f"{point.validity}: {'; '.join(point.reasons) or NO_REASON}"
+
+
+def _invalid_text(side: InvalidSide) -> str:
+    return f"not compared: {_point_text(side.point)}: {side.side} is {_reason_text(side.point)}"
+
+
+def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:
+    for alone in points:
+        text = f"{alone.side} only: {_point_text(alone.point)}"
+        if alone.is_ambiguous:
+            yield f"{text}: several points are alike but for --across"
+        elif alone.differs_in:
+            yield f"{text}: the nearest differs in {listed(alone.differs_in)}"
+        else:
+            yield text
+
+
+def _value_texts(comparison: SweepComparison) -> Iterator[str]:
+    lacking: dict[str, int] = {}
+    for each in comparison.without_value:
+        lacking[each.metric.name] = lacking.get(each.metric.name, 0) + 1
+    for name, pairs in lacking.items():
+        reason = (
+            ": give limits with --slo" if comparison.slo is None and name == "attainment" else ""
+        )
+        yield f"{name} is not known of {counted(pairs, 'pair')}{reason}"
+
+
+def _origin_texts(comparison: SweepComparison) -> Iterator[str]:
+    """What was not measured on an engine, and on which side."""
+    pairs = [change.pair for change in comparison.changes]
+    base, new = [pair.base for pair in pairs], [pair.new for pair in pairs]
+    of_base, of_new = origin_texts(base), origin_texts(new)
+    for text in dict.fromkeys([*of_base, *of_new]):
+        if text in of_base and text in of_new:
+            yield text
+        else:
+            yield f"{'BASE' if text in of_base else 'NEW'} is {text}"
+
+
+def _spread_texts(comparison: SweepComparison) -> Iterator[str]:
+    texts = []
+    for name, spread in comparison.spreads.items():
+        if spread is not None:
+            freedom = counted(spread.freedom, "degree") + " of freedom"
+            texts.append(f"{name} {math.sqrt(spread.variance):.1%} ({freedom})")
+    if texts:
+        yield f"spread between starts, over all pairs: {', '.join(texts)}"

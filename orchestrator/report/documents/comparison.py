@@ -1,0 +1,418 @@
+"""What became of the points of one sweep in another one: the record that the text and the JSON of
+``orchestrator compare`` are made from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.difference import (
+    Gated,
+    Judged,
+    Sides,
+    Spread,
+    StartValues,
+    Verdict,
+    common_spread,
+    judge_together,
+)
+from orchestrator.analysis.metrics import BROKEN
+from orchestrator.analysis.points import Repeat, StoredPoint, attained_by
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import unknown_name
+from orchestrator.base.text import grouped
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.results.records import Distribution, Figures
+from orchestrator.spec.load import Slo
+
+ATTAINMENT = "attainment"
+GATED = ("output_token_throughput", "ttft_ms.p99", ATTAINMENT)
+ACROSS = ("engine_version", "image", "executable", "revision")
+RATES = tuple(name for name in Figures.__slots__ if name.endswith("_throughput"))
+LATENCIES = ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2e_ms", "normalized_ttft_ms")
+_DISTRIBUTED_RATES = ("prefill_throughput", "decode_throughput")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of points. ``statistic``: of a distribution; None: the figure is one number."""
+
+    figure: str
+    statistic: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.figure if self.statistic is None else f"{self.figure}.{self.statistic}"
+
+    @property
+    def is_share(self) -> bool:
+        """Shares are compared by their difference, all else by its ratio."""
+        return self.figure == ATTAINMENT
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.figure not in LATENCIES
+
+    def of_start(self, repeats: Sequence[Repeat]) -> float | None:
+        """The mean over the repeats of one start; of shares that of all their requests. None: some
+        repeat lacks it.
+        """
+        if self.is_share:
+            if not all(repeat.verdicts for repeat in repeats):
+                return None
+            tests = attained_by(repeats, 0)
+            return tests[0].share.estimate if tests else None
+        values: list[float] = []
+        for repeat in repeats:
+            value = getattr(repeat.figures, self.figure)
+            if value is not None and self.statistic is not None:
+                value = getattr(value, self.statistic)
+            if value is None or not 0 < value < math.inf:
+                return None
+            values.append(value)
+        return sum(values) / len(values)
+
+    def of_point(self, point: StoredPoint) -> StartValues | None:
+        """None where a start lacks it."""
+        starts = grouped((repeat.head.start, repeat) for repeat in point.used)
+        values = []
+        for repeats in starts.values():
+            value = self.of_start(repeats)
+            if value is None:
+                return None
+            values.append(value)
+        if not self.is_share:
+            return StartValues(tuple(values))
+        share = point.attainment
+        return StartValues(tuple(values), share.standard_error if share is not None else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceRules:
+    """``across``: settings that may differ within a pair. ``within``: the share that is tolerated.
+    ``metrics``: what is gated.
+    """
+
+    across: tuple[str, ...]
+    within: float
+    metrics: tuple[Metric, ...]
+
+    def bound(self, metric: Metric) -> float:
+        """On the scale that the metric is compared on."""
+        return self.within if metric.is_share else -math.log1p(-self.within)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same load on the same settings, but for those that may differ."""
+
+    base: StoredPoint
+    new: StoredPoint
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChange:
+    """What became of one metric of a pair."""
+
+    pair: Pair
+    metric: Metric
+    base: StartValues
+    new: StartValues
+    judged: Judged
+
+    @property
+    def change(self) -> float:
+        """Of a share the difference, else the relative change: -0.05 is 5 % less."""
+        return self._of_scale(_on_scale(self.metric, self.base, self.new).difference)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the change alone; None where either side has one start."""
+        difference = self.judged.difference
+        if difference is None:
+            return None
+        low = difference.estimate - difference.half_width
+        high = difference.estimate + difference.half_width
+        return self._of_scale(low), self._of_scale(high)
+
+    @property
+    def harm(self) -> float:
+        """The change with the sign that makes worse positive."""
+        return -self.change if self.metric.higher_is_better else self.change
+
+    def _of_scale(self, difference: float) -> float:
+        if self.metric.is_share:
+            return difference
+        return math.expm1(min(difference, 100.0))  # two starts may leave an endless interval
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidSide:
+    """A point that has a partner and no figures that say how the engine did."""
+
+    side: str
+    point: StoredPoint
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutPartner:
+    """A point that only one side has. ``differs_in``: the settings in which the nearest point of the
+    other side differs, under the same load; empty: the other side has no such load.
+    ``is_ambiguous``: several points of a side are alike but for what may differ.
+    """
+
+    side: str
+    point: StoredPoint
+    differs_in: tuple[str, ...] = ()
+    is_ambiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutValue:
+    """A metric that a side of a pair does not have."""
+
+    pair: Pair
+    metric: Metric
+
+
+@dataclass(frozen=True, slots=True)
+class SweepComparison:
+    """``changes``: the worst first. ``spreads``: by name of a metric, the variance between starts
+    that its pairs share; None: each pair counts by itself.
+    """
+
+    base: StoredExperiment
+    new: StoredExperiment
+    rules: DifferenceRules
+    slo: Slo | None
+    changes: tuple[MetricChange, ...]
+    spreads: Mapping[str, Spread | None]
+    invalid: tuple[InvalidSide, ...]
+    without_partner: tuple[WithoutPartner, ...]
+    without_value: tuple[WithoutValue, ...]
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        counted = Counter(change.judged.verdict for change in self.changes)
+        return {verdict: counted[verdict] for verdict in Verdict}
+
+    @property
+    def has_regressed(self) -> bool:
+        """Whether anything gated is certainly worse."""
+        return self.counts[Verdict.WORSE] > 0
+
+
+def metric_named(name: str) -> Metric:
+    """Raises InputError for a name that is no figure to be gated."""
+    known = [ATTAINMENT]
+    known += [rate for rate in RATES if rate not in _DISTRIBUTED_RATES]
+    for figure in (*LATENCIES, *_DISTRIBUTED_RATES):
+        known += [f"{figure}.{statistic}" for statistic in Distribution.__slots__[-4:]]
+        known.append(f"{figure}.mean")
+    if name not in known:
+        raise InputError(f"--fail-on: {unknown_name('metric', name, known)}")
+    figure, _, statistic = name.partition(".")
+    return Metric(figure, statistic or None)
+
+
+def compare_sweeps(
+    base: StoredExperiment, new: StoredExperiment, rules: DifferenceRules, slo: Slo | None
+) -> SweepComparison:
+    """``slo``: that both sides are judged by; None: attainment has no value. Raises InputError where
+    the SLO needs a table that was deleted, and for a setting in ``across`` that no point has.
+    """
+    slos = () if slo is None else (slo,)
+    of_base = _keyed(base, base.points(*slos).current)
+    of_new = _keyed(new, new.points(*slos).current)
+    _check_across(rules.across, [*of_base, *of_new])
+    pairs, without_partner = _paired(of_base, of_new, rules.across)
+    valid: list[Pair] = []
+    invalid: list[InvalidSide] = []
+    for pair in pairs:
+        spoilt = [
+            InvalidSide(side, point)
+            for side, point in (("BASE", pair.base), ("NEW", pair.new))
+            if not _shows_the_engine(point)
+        ]
+        invalid += spoilt
+        if not spoilt:
+            valid.append(pair)
+    measured, without_value = _values(valid, rules.metrics)
+    changes, spreads = _judged(measured, rules)
+    return SweepComparison(
+        base=base,
+        new=new,
+        rules=rules,
+        slo=slo,
+        changes=tuple(sorted(changes, key=_worst_first)),
+        spreads=spreads,
+        invalid=tuple(invalid),
+        without_partner=tuple(without_partner),
+        without_value=tuple(without_value),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedPoint:
+    """``load``: all but the deployment that has to be alike; ``settings``: each as JSON."""
+
+    point: StoredPoint
+    load: str
+    settings: Mapping[str, str]
+
+    def key(self, across: Iterable[str]) -> str:
+        left_out = set(across)
+        kept = {name: text for name, text in self.settings.items() if name not in left_out}
+        return f"{self.load} {json.dumps(kept, sort_keys=True)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One metric of a pair before it is judged."""
+
+    pair: Pair
+    metric: Metric
+    base: StartValues
+    new: StartValues
+
+
+def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[_KeyedPoint]:
+    asked = experiment.asked_of(points)
+    keyed = []
+    for point in points:
+        head, deployment = point.head, point.deployment
+        row = asked.get(head.point_id)
+        workload = (
+            json.loads(row.workload_json or "{}") if row is not None else {"name": head.workload}
+        )
+        if row is not None:
+            workload.pop("name", None)
+        if workload.get("prompts_digest"):
+            workload.pop("prompts", None)  # the file counts by its content
+        load = {
+            "workload": workload,
+            "load": json.loads(row.load_json or "{}") if row is not None else {},
+            "arrivals": head.arrivals,
+            "level": [head.control, head.level],
+            "simulated": point.simulated,
+        }
+        settings = {
+            **deployment.settings,
+            "engine": deployment.engine,
+            "engine_version": deployment.engine_version,
+            "hardware": deployment.hardware,
+            "devices": deployment.devices,
+        }
+        texts = {name: json.dumps(value, sort_keys=True) for name, value in settings.items()}
+        keyed.append(_KeyedPoint(point, json.dumps(load, sort_keys=True), texts))
+    return keyed
+
+
+def _check_across(across: Sequence[str], points: Sequence[_KeyedPoint]) -> None:
+    known = {name for point in points for name in point.settings}
+    for name in across:
+        if name not in known and name not in ACROSS:
+            raise InputError(f"--across: {unknown_name('setting', name, known)}")
+
+
+def _paired(
+    of_base: Sequence[_KeyedPoint], of_new: Sequence[_KeyedPoint], across: Sequence[str]
+) -> tuple[list[Pair], list[WithoutPartner]]:
+    base_by_key = grouped((each.key(across), each) for each in of_base)
+    new_by_key = grouped((each.key(across), each) for each in of_new)
+    pairs = []
+    without_partner = []
+    for key in dict.fromkeys([*base_by_key, *new_by_key]):
+        base, new = base_by_key.get(key, []), new_by_key.get(key, [])
+        if len(base) == len(new) == 1:
+            pairs.append(Pair(base[0].point, new[0].point))
+            continue
+        is_ambiguous = bool(base and new)
+        for side, points, others in (("BASE", base, of_new), ("NEW", new, of_base)):
+            for each in points:
+                differs_in = () if is_ambiguous else _least_difference(each, others, across)
+                without_partner.append(WithoutPartner(side, each.point, differs_in, is_ambiguous))
+    return pairs, without_partner
+
+
+def _least_difference(
+    point: _KeyedPoint, others: Sequence[_KeyedPoint], across: Sequence[str]
+) -> tuple[str, ...]:
+    """The settings in which the nearest point under the same load differs."""
+    nearest: tuple[str, ...] = ()
+    for other in others:
+        if other.load != point.load:
+            continue
+        names = dict.fromkeys([*point.settings, *other.settings])
+        differing = tuple(
+            name
+            for name in names
+            if name not in across and point.settings.get(name) != other.settings.get(name)
+        )
+        if not nearest or len(differing) < len(nearest):
+            nearest = differing
+    return nearest
+
+
+def _shows_the_engine(point: StoredPoint) -> bool:
+    return point.validity != BROKEN and any(repeat.counts for repeat in point.used)
+
+
+def _values(
+    pairs: Sequence[Pair], metrics: Sequence[Metric]
+) -> tuple[list[_Measured], list[WithoutValue]]:
+    measured = []
+    without_value = []
+    for metric in metrics:
+        for pair in pairs:
+            base, new = metric.of_point(pair.base), metric.of_point(pair.new)
+            if base is None or new is None:
+                without_value.append(WithoutValue(pair, metric))
+            else:
+                measured.append(_Measured(pair, metric, base, new))
+    return measured, without_value
+
+
+def _on_scale(metric: Metric, base: StartValues, new: StartValues) -> Sides:
+    return Sides(base, new) if metric.is_share else Sides(base.logs(), new.logs())
+
+
+def _judged(
+    measured: Sequence[_Measured], rules: DifferenceRules
+) -> tuple[list[MetricChange], dict[str, Spread | None]]:
+    """Everything gated is judged together. The spread of shares depends on their size, so that it
+    is never pooled.
+    """
+    sides = [_on_scale(each.metric, each.base, each.new) for each in measured]
+    sides_by_metric = grouped(
+        (each.metric, pair) for each, pair in zip(measured, sides, strict=True)
+    )
+    spreads = {
+        metric.name: None if metric.is_share else common_spread(of_metric)
+        for metric, of_metric in sides_by_metric.items()
+    }
+    gated = [
+        Gated(
+            pair,
+            each.metric.higher_is_better,
+            rules.bound(each.metric),
+            spreads[each.metric.name],
+        )
+        for each, pair in zip(measured, sides, strict=True)
+    ]
+    changes = [
+        MetricChange(each.pair, each.metric, each.base, each.new, judged)
+        for each, judged in zip(measured, judge_together(gated), strict=True)
+    ]
+    return changes, spreads
+
+
+_ORDER = (Verdict.WORSE, Verdict.UNDECIDED, Verdict.SAME, Verdict.BETTER)
+
+
+def _worst_first(change: MetricChange) -> tuple[int, float]:
+    return _ORDER.index(change.judged.verdict), -change.harm

@@ -1,0 +1,179 @@
+"""Verdicts on the difference of two sweeps over their starts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import ttest_ind
+
+from orchestrator.analysis.difference import (
+    Difference,
+    Gated,
+    Sides,
+    Spread,
+    StartValues,
+    Verdict,
+    common_spread,
+    holm,
+    judge_together,
+    pooled,
+    welch,
+)
+
+BOUND = -math.log1p(-0.03)
+STARTS = st.lists(st.floats(-2, 2), min_size=2, max_size=8)
+
+
+def sides(base: list[float], new: list[float]) -> Sides:
+    return Sides(StartValues(tuple(base)), StartValues(tuple(new)))
+
+
+def drawn(seed: int, spread: float, count: int = 2) -> list[float]:
+    return list(np.random.default_rng(seed).normal(0, spread, count))
+
+
+@given(STARTS, STARTS)
+def test_welch_is_that_of_scipy(base: list[float], new: list[float]) -> None:
+    pair = sides(base, new)
+    assume(pair.base.variance > 1e-12 and pair.new.variance > 1e-12)
+    difference = welch(pair)
+    expected = ttest_ind(new, base, equal_var=False)
+    assert difference.estimate / difference.standard_error == pytest.approx(
+        expected.statistic, rel=1e-12, abs=1e-12
+    )
+    assert difference.freedom == pytest.approx(expected.df, rel=1e-12)
+    assert difference.p_two_sided == pytest.approx(expected.pvalue, rel=1e-12)
+    interval = expected.confidence_interval(0.95)
+    assert difference.estimate - difference.half_width == pytest.approx(interval.low, rel=1e-9)
+
+
+def test_a_pooled_variance_of_one_pair_is_students_test() -> None:
+    base, new = [1.0, 1.2, 1.1], [1.4, 1.3, 1.35]
+    pair = sides(base, new)
+    shared = common_spread([pair])
+    assert shared is not None
+    difference = pooled(pair, shared)
+    expected = ttest_ind(new, base)
+    assert difference.p_two_sided == pytest.approx(expected.pvalue, rel=1e-12)
+    assert difference.freedom == expected.df
+
+
+def test_pairs_that_spread_alike_share_their_variance_weighted_by_freedom() -> None:
+    shared = common_spread([sides([0.0, 2.0], [0.0, 1.0, 2.0])])
+    assert shared == Spread(pytest.approx((2.0 + 2 * 1.0) / 3), 3)
+
+
+def test_pairs_that_spread_differently_share_nothing() -> None:
+    quiet = [sides(drawn(n, 0.001, 5), drawn(n + 50, 0.001, 5)) for n in range(5)]
+    noisy = [sides(drawn(n, 0.1, 5), drawn(n + 50, 0.1, 5)) for n in range(5, 10)]
+    assert common_spread(quiet) is not None
+    assert common_spread(quiet + noisy) is None
+
+
+def test_starts_that_do_not_differ_and_single_starts_show_no_spread() -> None:
+    assert common_spread([sides([1.0, 1.0], [1.0, 1.1])]) is None
+    assert common_spread([sides([1.0], [1.1])]) is None
+    assert common_spread([]) is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_lies_between_bonferroni_and_no_correction(p_values: list[float]) -> None:
+    fallen = holm(p_values)
+    for p, falls in zip(p_values, fallen, strict=True):
+        assert falls or p > 0.05 / len(p_values)
+        assert not falls or p <= 0.05
+
+
+def test_holm_steps_down() -> None:
+    assert holm([0.04, 0.01, 0.02]) == [True, True, True]
+    assert holm([0.04, 0.02, 0.03]) == [False, False, False]
+    assert holm([]) == []
+
+
+def verdict(
+    base: list[float], new: list[float], spread: Spread | None = None, higher: bool = True
+) -> Verdict:
+    return judge_together([Gated(sides(base, new), higher, BOUND, spread)])[0].verdict
+
+
+QUIET = Spread(0.005**2, 20)
+
+
+def test_each_verdict() -> None:
+    assert verdict([0.0, 0.0], [-0.06, -0.06], QUIET) is Verdict.WORSE
+    assert verdict([0.0, 0.0], [-0.06, -0.06], QUIET, higher=False) is Verdict.BETTER
+    assert verdict([0.0, 0.0], [0.06, 0.06], QUIET) is Verdict.BETTER
+    assert verdict([0.0, 0.0], [0.001, 0.001], QUIET) is Verdict.SAME
+    assert verdict([0.0, 0.0], [-0.03, -0.03], QUIET) is Verdict.UNDECIDED
+
+
+def test_a_certain_difference_within_the_bound_is_the_same() -> None:
+    assert verdict([0.0, 0.0], [-0.02, -0.02], Spread(0.001**2, 20)) is Verdict.SAME
+
+
+def test_one_start_on_either_side_decides_nothing() -> None:
+    for base, new in (([0.0], [-1.0, -1.0]), ([0.0, 0.0], [-1.0]), ([0.0], [-1.0])):
+        for spread in (QUIET, None):
+            (judged,) = judge_together([Gated(sides(base, new), True, BOUND, spread)])
+            assert judged.verdict is Verdict.UNDECIDED
+            assert judged.more_starts == 1
+
+
+def test_so_many_more_starts_would_decide() -> None:
+    noisy = Spread(0.03**2, 20)
+    (judged,) = judge_together([Gated(sides([0.0, 0.0], [-0.05, -0.05]), True, BOUND, noisy)])
+    assert judged.verdict is Verdict.UNDECIDED
+    assert judged.more_starts is not None
+    enough = 2 + judged.more_starts
+    for starts, expected in ((enough, Verdict.WORSE), (enough - 1, Verdict.UNDECIDED)):
+        shared = Spread(0.03**2, 20 + 2 * (starts - 2))
+        assert verdict([0.0] * starts, [-0.05] * starts, shared) is expected
+
+
+def test_what_would_take_too_many_starts_has_no_number() -> None:
+    (judged,) = judge_together(
+        [Gated(sides([0.0, 0.0], [-BOUND, -BOUND]), True, BOUND, Spread(1.0, 20))]
+    )
+    assert judged.more_starts is None
+
+
+def test_more_figures_need_more_certainty() -> None:
+    pair = sides([0.0, 0.0], [-0.05, -0.05])
+    unchanged = sides([0.0, 0.0], [0.0, 0.0])
+    spread = Spread(0.02**2, 20)
+    alone = judge_together([Gated(pair, True, 0.0, spread)])
+    among = judge_together(
+        [Gated(pair, True, 0.0, spread)] + [Gated(unchanged, True, 0.0, spread)] * 20
+    )
+    assert alone[0].verdict is Verdict.WORSE
+    assert among[0].verdict is Verdict.UNDECIDED
+
+
+def test_the_noise_of_requests_is_the_least_uncertainty_of_shares() -> None:
+    agreeing = Sides(StartValues((0.99, 0.99), 0.01), StartValues((0.95, 0.95), 0.01))
+    assert welch(agreeing).standard_error == pytest.approx(math.sqrt(2) * 0.01)
+    (judged,) = judge_together([Gated(agreeing, True, 0.03)])
+    assert judged.verdict is Verdict.UNDECIDED
+
+
+def test_exact_figures_differ_or_do_not() -> None:
+    assert verdict([1.0, 1.0], [1.0, 1.0]) is Verdict.SAME
+    assert verdict([1.0, 1.0], [0.9, 0.9]) is Verdict.WORSE
+
+
+@given(STARTS, STARTS)
+def test_worse_one_way_is_better_the_other_way(base: list[float], new: list[float]) -> None:
+    one_way, other_way = verdict(base, new), verdict(base, new, higher=False)
+    mirrored = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}
+    assert other_way is mirrored.get(one_way, one_way)
+
+
+def test_p_values_of_a_known_t() -> None:
+    difference = Difference(estimate=-2.0, standard_error=1.0, freedom=10)
+    assert difference.p_below(0.0) == pytest.approx(0.0367, abs=1e-4)
+    assert difference.p_above(0.0) == pytest.approx(1 - 0.0367, abs=1e-4)
+    assert difference.p_two_sided == pytest.approx(0.0734, abs=1e-4)

@@ -1,0 +1,167 @@
+"""``orchestrator compare``: two small stores, its forms and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.base.errors import InputError
+from orchestrator.cli.compare import ACROSS, GATED, parse_share
+from orchestrator.report.documents import comparison as documents
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import Done, invoke
+from tests.unit.report.stores import commit_starts
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return sweep(tmp_path / "base", 100, 101)
+
+
+def sweep(folder: Path, *ttft_ms: float) -> str:
+    store = Store.open(str(folder), "exp")
+    commit_starts(store, ttft_ms)
+    return store.uri
+
+
+def at_80(monkeypatch: pytest.MonkeyPatch, *argv: str) -> Done:
+    monkeypatch.setenv("COLUMNS", "80")
+    return invoke("compare", *argv)
+
+
+def test_a_slower_sweep_fails_and_the_worst_comes_first(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = at_80(monkeypatch, base, sweep(tmp_path / "new", 110, 111))
+    lines = done.stdout.splitlines()
+    assert done.status == 4
+    assert lines[2].split("  ")[-1] == "worse"
+    assert "TTFT p99" in lines[2]
+    assert "6 figures of 2 pairs: 2 worse, 4 same" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_sweep_with_itself_is_the_same(base: str) -> None:
+    done = invoke("compare", base, base)
+    assert done.status == 0
+    assert "6 figures of 2 pairs: 6 same" in done.stdout
+
+
+def test_an_improvement_fails_nothing(base: str, tmp_path: Path) -> None:
+    done = invoke("compare", base, sweep(tmp_path / "new", 80, 81))
+    assert done.status == 0
+    assert "2 better" in done.stdout
+
+
+def test_one_start_fails_nothing_however_slow_it_is(base: str, tmp_path: Path) -> None:
+    done = invoke("compare", base, sweep(tmp_path / "new", 145))
+    assert done.status == 0
+    assert done.stdout.count("undecided: 1 more start") == 6
+
+
+def test_what_is_tolerated_and_what_is_gated_can_be_said(base: str, tmp_path: Path) -> None:
+    slower = sweep(tmp_path / "new", 110, 111)
+    assert invoke("compare", base, slower, "--within", "15%").status == 0
+    assert invoke("compare", base, slower, "--fail-on", "output_token_throughput").status == 0
+    assert invoke("compare", base, slower, "--fail-on", "ttft_ms.p50").status == 4
+
+
+def test_json_has_every_figure_with_its_interval(base: str, tmp_path: Path) -> None:
+    new = sweep(tmp_path / "new", 110, 111)
+    document = json.loads(invoke("compare", base, new, "--format", "json").stdout)
+    assert document["regression"] is True
+    assert document["counts"] == {"worse": 2, "better": 0, "same": 4, "undecided": 0}
+    first = document["changes"][0]
+    assert (first["metric"], first["verdict"]) == ("ttft_ms.p99", "worse")
+    assert first["change.lower"] < first["change"] < first["change.upper"]
+    assert first["change"] == pytest.approx(0.0995, abs=1e-3)
+    assert (first["base_starts"], first["new_starts"]) == (2, 2)
+    assert document["slo"] == "ttft<=150ms,attainment>=0.9"
+
+
+def test_markdown_is_a_table_for_a_pull_request(base: str) -> None:
+    done = invoke("compare", base, base, "--format", "md")
+    assert "| deployment | load | figure | base | new | change (95 %) | verdict |" in done.stdout
+    assert "- 6 figures of 2 pairs: 6 same" in done.stdout
+
+
+def test_other_levels_have_no_partner_and_are_listed(base: str, tmp_path: Path) -> None:
+    other = Store.open(str(tmp_path / "other"), "exp")
+    commit_starts(other, (100, 101), levels=[4])
+    done = invoke("compare", base, other.uri)
+    assert done.status == 3
+    assert "nothing could be compared" in done.stdout
+    assert "BASE only: emulator seqs=8, chat 2 in flight" in done.stdout
+
+
+def test_another_setting_is_named_and_may_be_compared_across(base: str, tmp_path: Path) -> None:
+    other = Store.open(str(tmp_path / "other"), "exp")
+    commit_starts(other, (100, 101), max_num_seqs=[32])
+    alone = invoke("compare", base, other.uri)
+    assert (
+        "NEW only: emulator, chat 2 in flight: the nearest differs in max_num_seqs" in alone.stdout
+    )
+    ambiguous = invoke("compare", base, other.uri, "--across", "max_num_seqs")
+    assert "several points are alike but for --across" in ambiguous.stdout
+    smaller = Store.open(str(tmp_path / "smaller"), "exp")
+    commit_starts(smaller, (100, 101), max_num_seqs=[8])
+    assert invoke("compare", smaller.uri, other.uri, "--across", "max_num_seqs").status == 0
+
+
+def test_an_invalid_point_is_no_regression(base: str, tmp_path: Path) -> None:
+    spoilt = Store.open(str(tmp_path / "new"), "exp")
+    commit_starts(
+        spoilt, (140, 141), validity="client_bound", validity_reasons=["its core was full"]
+    )
+    done = invoke("compare", base, spoilt.uri)
+    assert done.status == 3
+    assert "NEW is client_bound: its core was full" in done.stdout
+
+
+def test_a_side_that_an_emulator_answered_is_said(base: str, tmp_path: Path) -> None:
+    emulated = Store.open(str(tmp_path / "new"), "exp")
+    commit_starts(emulated, (100, 101), emulated=True)
+    assert "NEW is emulated: " in invoke("compare", base, emulated.uri).stdout
+
+
+def test_what_was_simulated_is_not_paired_with_what_was_measured(base: str, tmp_path: Path) -> None:
+    simulated = Store.open(str(tmp_path / "new"), "exp")
+    commit_starts(simulated, (100, 101), simulated=True)
+    assert invoke("compare", base, simulated.uri).status == 3
+    assert "simulated: " in invoke("compare", simulated.uri, simulated.uri).stdout
+
+
+def test_two_experiments_of_one_store_are_compared_by_their_folders(tmp_path: Path) -> None:
+    for name in ("monday", "tuesday"):
+        commit_starts(Store.open(str(tmp_path), name), (100, 101))
+    monday, tuesday = str(tmp_path / "monday"), str(tmp_path / "tuesday")
+    assert invoke("compare", monday, tuesday).status == 0
+    with pytest.raises(click.UsageError, match="BASE holds several experiments"):
+        invoke("compare", str(tmp_path), tuesday)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("--fail-on", "ttft_ms.p98", "did you mean 'ttft_ms.p9"),
+        ("--across", "max_seqs", "did you mean 'max_num_seqs'"),
+    ],
+)
+def test_a_wrong_name_is_refused(base: str, option: str, value: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        invoke("compare", base, base, option, value)
+
+
+def test_shares_are_percentages_or_numbers() -> None:
+    assert parse_share("3%") == parse_share("0.03") == 0.03
+    for text in ("3", "-1%", "much", "nan", "100%"):
+        with pytest.raises(click.UsageError, match="write it like 3%"):
+            parse_share(text)
+
+
+def test_the_defaults_that_help_shows_are_those_of_the_document() -> None:
+    assert tuple(GATED.split(",")) == documents.GATED
+    assert tuple(ACROSS.split(",")) == documents.ACROSS

@@ -1,0 +1,58 @@
+"""Words of a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.analysis.difference import Judged, StartValues, Verdict
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.comparison_text import change_text, metric_text, verdict_text
+from orchestrator.report.documents.comparison import (
+    ACROSS,
+    DifferenceRules,
+    MetricChange,
+    compare_sweeps,
+    metric_named,
+)
+from orchestrator.results.store import Store
+from tests.unit.report.stores import commit_starts
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> MetricChange:
+    store = Store.open(str(tmp_path), "exp")
+    commit_starts(store, (100, 101))
+    rules = DifferenceRules(ACROSS, 0.03, (metric_named("ttft_ms.p99"),))
+    experiment = StoredExperiment(store)
+    return compare_sweeps(experiment, experiment, rules, None).changes[0]
+
+
+def test_a_change_has_its_interval_where_there_are_two_starts(change: MetricChange) -> None:
+    assert change_text(change).startswith("+0.0% (-")
+    single = replace(change, new=StartValues((150.0,)), judged=Judged(Verdict.UNDECIDED, None, 1))
+    assert change_text(single) == "+49.3%"
+
+
+def test_an_endless_interval_is_cut(change: MetricChange) -> None:
+    assert change_text(replace(change, new=StartValues((1e6, 1e6)))).startswith(">+999% (")
+
+
+def test_an_undecided_verdict_says_what_would_decide(change: MetricChange) -> None:
+    said = []
+    for more_starts in (1, 3, None):
+        judged = Judged(Verdict.UNDECIDED, None, more_starts)
+        said.append(verdict_text(replace(change, judged=judged)))
+    assert said == [
+        "undecided: 1 more start",
+        "undecided: 3 more starts",
+        "undecided: many more starts",
+    ]
+
+
+def test_figures_have_their_short_names() -> None:
+    names = ["output_token_throughput", "ttft_ms.p99", "attainment", "normalized_ttft_ms.p50"]
+    texts = [metric_text(metric_named(name)) for name in names]
+    assert texts == ["tokens/s", "TTFT p99", "attainment", "normalized_ttft_ms p50"]
