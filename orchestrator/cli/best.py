@@ -87,6 +87,7 @@ def best(
     from orchestrator.report.documents.answer import answer_document
     from orchestrator.report.form import MarkdownForm, TextForm
     from orchestrator.report.formats import json_text
+    from orchestrator.report.next_step import next_step_text, next_steps
     from orchestrator.report.selection import (
         answers,
         check_prices,
@@ -132,6 +133,10 @@ def best(
         )
     for note in notes:
         echo(f"note: {note}", err=True)
+    is_of_the_file = slo_text is None or not any(sign in slo_text for sign in "<>=")
+    if form_name == "table" and is_of_the_file:  # a run decides under the file's limits
+        for step in next_steps(ranked):
+            echo(next_step_text(step), err=True)
     is_damaged = any(stored.damaged for stored in stored_experiments)
     is_measured = [comparison.measured for comparison in ranked.comparisons]
     is_answered = bool(is_measured) and all(is_measured)

@@ -1,0 +1,49 @@
+"""Where to look next after an answer that is not certain."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.run import run as run_command
+from orchestrator.report.next_step import NextStep, next_step_text
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.test_current import commit, planned, run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def test_the_command_can_be_pasted(store: Store) -> None:
+    plan = planned()
+    store.write_plan(plan.to_json())
+    commit(store, plan, plan.points[0])  # the other points are not measured
+    lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
+    (command,) = [line for line in lines if line.startswith("next: ")]
+    _, name, *argv = shlex.split(command.removeprefix("next: "))
+    assert name == "run"
+    context = run_command.make_context(name, argv)
+    assert context.params["until"] == "decided"
+    assert context.params["experiment"].exists()
+    assert "it measures what can still change who is best" in "\n".join(lines)
+
+
+def test_where_everything_is_measured_there_is_nothing_to_run(store: Store) -> None:
+    run(store, planned())
+    assert "next: " not in invoke("best", store.uri, "--slo", "interactive").stderr
+
+
+@pytest.mark.parametrize(
+    ("gpu_s", "cost"), [(3600.0, "up to about 1 h of GPU time"), (0.0, "up to about 2 min")]
+)
+def test_what_it_costs_is_said(gpu_s: float, cost: str) -> None:
+    step = NextStep("orchestrator run x", 3, gpu_s, 120.0)
+    assert next_step_text(step) == (
+        "next: orchestrator run x\n"
+        f"      ({cost}: it measures what can still change who is best, of 3 deployments)"
+    )
