@@ -48,6 +48,7 @@ _STYLES = {
     Verdict.SAME: None,
     Verdict.UNDECIDED: "yellow",
 }
+_ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
 _WIDEST_CHANGE = 9.995  # a relative change beyond it is no help
 
 
@@ -66,6 +67,8 @@ def comparison_text(comparison: SweepComparison, form: Form) -> Iterator[str]:
         yield from form.note(text)
     for text in _spread_texts(comparison):
         yield from form.note(text, "dim")
+    if any(change.judged.difference is None for change in comparison.changes):
+        yield from form.note(_ONE_START, "yellow")
     yield from form.note(counts_text(comparison), "bold")
     yield from form.closing()
 

@@ -60,6 +60,7 @@ def test_one_start_fails_nothing_however_slow_it_is(base: str, tmp_path: Path) -
     done = invoke("compare", base, sweep(tmp_path / "new", 145))
     assert done.status == 0
     assert done.stdout.count("undecided: 1 more start") == 6
+    assert done.stdout.count("one start decides nothing") == 1
 
 
 def test_what_is_tolerated_and_what_is_gated_can_be_said(base: str, tmp_path: Path) -> None:
