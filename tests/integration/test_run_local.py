@@ -197,3 +197,46 @@ def test_nothing_is_broken_on_a_terminal(columns: int, tmp_path: Path) -> None:
     assert any(re.fullmatch(r"\d of 4 measurements(, ~.* left)?", line) for line in lines)
     assert any("emulator len=4096: measure short" in line for line in lines)
     assert any("in flight" in line and "/30 done" in line for line in lines)
+
+
+DECIDED = """
+version: 1
+name: decided
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments: {engine: emulator, vary: [{grid: {max_num_seqs: [1, 32]}}]}
+workloads: [{name: short, input_tokens: 16, output_tokens: 64}]
+load: {levels: {request_rate: [2, 12]}, duration: 3s, warmup: 0s}
+slos: {fast: {ttft: 400ms, attainment: 0.8}}
+repeats: 2
+"""
+
+
+@AGAINST_THE_CLOCK
+def test_a_sweep_ends_when_it_is_decided_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    experiment, results = write_experiment(tmp_path, DECIDED), tmp_path / "results"
+    argv = ["run", str(experiment), "--results", str(results), "--address", "local"]
+    log = tmp_path / "log"
+    assert ended(start(*argv, "--until", "decided", log=log), 120, log) in (0, 3)
+    said = log.read_text()
+    assert " leads: " in said
+    decided = re.search(r"decided within 5 %: \d deployments? not measured to the end", said)
+    assert decided, said
+    assert_nothing_left()
+    measured = len(manifests(results))
+    assert measured < 8
+    assert decided[0] in orchestrator_says("best", str(results))
+    assert ended(start(*argv, log=log), 120, log) in (0, 3)
+    assert len(manifests(results)) == 8
+    assert decided[0] not in orchestrator_says("best", str(results))
+
+
+def orchestrator_says(*argv: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *argv],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout + done.stderr
