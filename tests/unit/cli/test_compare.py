@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from orchestrator.base.errors import InputError
 from orchestrator.cli.compare import ACROSS, GATED, parse_share
+from orchestrator.cli.main import cli
 from orchestrator.report.documents import comparison as documents
 from orchestrator.results.store import Store
+from tests.harness import ROOT
 from tests.unit.cli.commands import Done, invoke
 from tests.unit.report.stores import commit_starts
 
@@ -166,3 +170,25 @@ def test_shares_are_percentages_or_numbers() -> None:
 def test_the_defaults_that_help_shows_are_those_of_the_document() -> None:
     assert tuple(GATED.split(",")) == documents.GATED
     assert tuple(ACROSS.split(",")) == documents.ACROSS
+
+
+def test_the_workflow_calls_commands_and_options_that_exist() -> None:
+    workflow = yaml.safe_load((ROOT / "docs" / "compare.github.yaml").read_text())
+    called = []
+    for step in workflow["jobs"]["compare"]["steps"]:
+        program, *argv = shlex.split(step.get("run", "").split(" > ")[0]) or [""]
+        if program != "orchestrator":
+            continue
+        command = import_command(argv[0])
+        command.make_parser(click.Context(command)).parse_args(
+            argv[1:]
+        )  # raises for an unknown one
+        called.append(argv[0])
+    assert called == ["plan", "run", "compare"]
+
+
+def import_command(name: str) -> click.Command:
+    assert isinstance(cli, click.Group)
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
