@@ -1,9 +1,8 @@
-"""What answers need of an attempt, computed once from its requests and kept beside them
-(docs/data-format.md).
+"""Summaries of attempts: all that answers need, computed once and stored beside the requests.
 
-The requests stay the truth. The computed data is written when an attempt is committed, and again by
-any reader that finds it missing, damaged or of another version. The same function makes it each
-time, so it is the same to the last digit.
+The requests stay the truth (docs/data-format.md). A summary is written when its attempt is
+committed, and again by any reader that finds it missing, damaged or of another version. The same
+function makes it each time, so it is the same to the last digit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +33,8 @@ from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
 from orchestrator.spec.load import counted
 
-WORKERS = 4  # most of the time goes into reading
-AT_ONCE = 64  # attempts computed before they are written
+WORKERS = 4  # threads: most of the time goes into reading
+AT_ONCE = 64  # rows that are computed before they are written together
 AttemptIds = tuple[str, str]  # measurement and attempt
 Source = TypeVar("Source")
 Record = TypeVar("Record", AttemptData, PooledFigures)
@@ -43,27 +42,28 @@ Record = TypeVar("Record", AttemptData, PooledFigures)
 
 @dataclass(frozen=True, slots=True)
 class CommittedAttempt:
-    """One committed attempt as it was measured. Each table has the schema of its name."""
+    """One committed attempt as it was measured. Each table has the schema of the same name."""
 
     manifest: Manifest
     point: PointHead
     deployment: DeploymentRow | None
     requests: Rows
-    token_events: Rows | None  # None: none were stored, or they were deleted
+    token_events: Rows | None  # None: not stored, or not for the whole attempt
     engine_metrics: pa.Table
 
     def observed(self) -> Observed:
-        """What its figures are computed from. Raises ValueError where rows of several attempts are
-        mixed.
+        """Returns what the figures of the attempt are computed from.
+
+        Raises ValueError where rows of several attempts are mixed.
         """
         return observe(self.requests, self.token_events, self.point.window_ns)
 
     def data(self) -> AttemptData:
-        """All that answers need of it. Raises ValueError as ``observed`` does."""
+        """Returns the summary of the attempt. Raises ValueError as ``observed`` does."""
         limit_columns = LimitColumns(self.point.window_ns)
 
         def parts() -> Iterator[RequestArrays]:
-            """Each part is decoded once for the figures and the limits."""
+            """Yields the parts. Each is decoded once, for both the figures and the limits."""
             for columns in request_arrays(self.requests, self.token_events):
                 limit_columns.add(columns)
                 yield columns
@@ -97,7 +97,10 @@ class CommittedAttempt:
 
 
 def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
-    """A committed attempt from its files; None where its commit holds no row of ``points``."""
+    """Reads a committed attempt; None where its commit holds no row of ``points``.
+
+    Raises DamagedError where a file cannot be read.
+    """
     points = rows_of(store.read_manifests("points", [manifest]), PointHead)
     if not points:
         return None
@@ -121,11 +124,14 @@ def attempt_of_rows(
     engine_metrics: pa.Table,
     token_events: Rows | None = None,
 ) -> CommittedAttempt:
-    """A committed attempt whose rows are at hand. ``token_events`` None: they are read."""
+    """Makes a committed attempt of rows that are at hand.
+
+    ``token_events``: None: they are read from the store.
+    """
     if token_events is None:
         token_events = store.lazy_rows("token_events", manifest)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
-    has_all = token_events.num_rows == committed  # a part of them would mislead
+    has_all = token_events.num_rows == committed  # events of some requests only would mislead
     if not committed:
         has_all = has_all and requests["first_token_ns"].null_count == requests.num_rows
     return CommittedAttempt(
@@ -139,8 +145,9 @@ def attempt_of_rows(
 
 
 def store_computed(computed_rows: ComputedRows, rows: Sequence[Record]) -> None:
-    """Store computed rows where that is allowed. Read-only results give the same answers, only
-    slower.
+    """Stores computed rows where that is allowed.
+
+    Results that cannot be written to give the same answers, only slower.
     """
     with suppress(ResultsError):
         computed_rows.add(rows)
@@ -149,7 +156,7 @@ def store_computed(computed_rows: ComputedRows, rows: Sequence[Record]) -> None:
 def computed(
     store: Store, attempts: Iterable[AttemptIds], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """These columns of AttemptData. ``attempts``: ids; damaged ones are left out."""
+    """Yields these columns of AttemptData, some attempts at a time; damaged ones are left out."""
 
     def data_of(ids: AttemptIds) -> AttemptData | None:
         attempt = _undamaged(store, ids)
@@ -164,7 +171,7 @@ def computed(
 
 
 def attempt_data(store: Store, attempts: Iterable[Committed]) -> Iterator[AttemptData]:
-    """All that answers need of some attempts; damaged ones are left out."""
+    """Yields the summaries of attempts; damaged ones are left out."""
     ids = [attempt.ids for attempt in attempts]
     for rows in computed(store, ids, arrow_schema(AttemptData).names):
         yield from rows_of(rows, AttemptData)
@@ -176,11 +183,10 @@ def pool_key(attempt_ids: Iterable[str]) -> str:
 
 
 def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.Table]:
-    """The pooled figures of groups of attempts, as ``attempt_ids`` and ``figures``. ``groups``: the
-    ids of each.
+    """Yields the pooled figures of groups of attempts, as columns ``attempt_ids`` and ``figures``.
 
-    Raises DamagedError where attempts cannot be read. The store leaves those out from then on:
-    asking again succeeds.
+    Raises DamagedError where attempts cannot be read. The store leaves these attempts out from then
+    on, so a second call succeeds.
     """
 
     def pooled_figures(group: Sequence[AttemptIds]) -> PooledFigures | None:
@@ -211,8 +217,9 @@ def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.
 
 
 def _undamaged(store: Store, ids: AttemptIds) -> CommittedAttempt | None:
-    """An attempt from its files; where they cannot be read None, and the store leaves it out from
-    then on.
+    """Reads an attempt; None where its files cannot be read.
+
+    The store leaves an attempt that cannot be read out from then on.
     """
     manifest = store.manifest(*ids)
     if manifest is None:
@@ -235,11 +242,10 @@ def _stored_or_computed(
     record: type[Record],
     compute: Callable[[Source], Record | None],
 ) -> Iterator[pa.Table]:
-    """The rows of these keys, some at a time: first the stored ones, then those that are computed,
-    and stored, now.
+    """Yields the rows of these keys, some at a time, the stored ones first.
 
-    ``sources``: what each row is computed from, by its key. ``compute``: returns None where the
-    source cannot be read.
+    Missing rows are computed, stored and then yielded. ``sources``: what each row is computed from,
+    by its key. ``compute``: returns None where the source cannot be read.
     """
     missing = dict(sources)
     if sources:

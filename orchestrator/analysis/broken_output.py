@@ -10,8 +10,8 @@ from orchestrator.base.text import grouped
 from orchestrator.results.records import AnswerRow
 
 ENOUGH = 4  # fewer answers, or fewer tokens of an answer, may be alike by chance
-# one piece again and again; more often where a first token comes before it, since words may end in
-# "...."
+# A piece that occurs four times or more and is all of the text. Behind a first token (up to 32
+# characters) it must occur six times, since a word may end in "....".
 _REPEATED = re.compile(r"(.+?)\1{3,}|.{1,32}?(.+?)\2{5,}", re.DOTALL)
 
 
@@ -19,7 +19,7 @@ class Sign(Enum):
     """What shows that answers are no output."""
 
     NAN = auto()  # some answers have a log-probability that is not a number
-    EMPTY = auto()  # all answers
+    EMPTY = auto()  # all answers are empty
     SAME_TOKEN = auto()  # all tokens of all answers are the same one
     SAME_TOKEN_AFTER_FIRST = auto()  # the first token of each answer may still be right
     SAME_TEXT = auto()  # all answers repeat the same piece of text
@@ -27,11 +27,12 @@ class Sign(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokenOutput:
-    """Answers of one replica that are no output.
+    """Answers that are no output, of one replica or of all replicas together.
 
-    ``answers``: how many were looked at. ``replica``: None: the answers of all replicas show it
-    together. ``answers_with_nan``: with NAN. ``tokens``: how many tokens are the same one, which
-    has the id ``token_id``: with SAME_TOKEN and SAME_TOKEN_AFTER_FIRST. ``piece``: with SAME_TEXT.
+    ``answers``: how many were judged. ``replica``: None: all replicas together.
+    ``answers_with_nan``: set with NAN. ``tokens``, ``token_id``: how many tokens are the same one,
+    and its id; set with SAME_TOKEN and SAME_TOKEN_AFTER_FIRST. ``piece``: the text that is
+    repeated; set with SAME_TEXT.
     """
 
     sign: Sign
@@ -44,8 +45,9 @@ class BrokenOutput:
 
 
 def broken_output(answers: Sequence[AnswerRow]) -> list[BrokenOutput]:
-    """One record for each replica whose answers are no output; empty where the answers are output
-    or are too few to tell.
+    """Finds the replicas whose answers are no output; empty: none, or too few answers to tell.
+
+    Where no single replica shows it, one record may stand for all replicas together.
     """
     by_replica = grouped((answer.replica, answer) for answer in answers)
     broken_replicas = []
@@ -55,7 +57,7 @@ def broken_output(answers: Sequence[AnswerRow]) -> list[BrokenOutput]:
             broken_replicas.append(replace(broken, replica=replica))
     if broken_replicas and len(by_replica) > 1:
         return broken_replicas
-    broken = _broken(answers)  # of all together: each replica may have answered too few prompts
+    broken = _broken(answers)  # of all replicas: each may have answered too few prompts
     return [] if broken is None else [broken]
 
 
@@ -75,8 +77,9 @@ def _broken(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
 
 
 def _answers_with_nan(answers: Sequence[AnswerRow]) -> int:
-    """How many answers have a log-probability that is NaN; 0 where so few may be nulls that the API
-    gave.
+    """Counts the answers that have a log-probability of NaN.
+
+    0 where there are so few that the API may have sent null for them.
     """
     is_nan = [[math.isnan(value) for value in answer.logprobs or ()] for answer in answers]
     with_nan = sum(any(flags) for flags in is_nan)
@@ -106,8 +109,6 @@ def _same_text(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
 
 
 def _repeated_piece(text: str) -> str | None:
-    """The piece that a text repeats, perhaps after a first token; None where the text does anything
-    else.
-    """
+    """The piece that a text repeats, perhaps after a first token; None: it repeats none."""
     match = _REPEATED.fullmatch(text)
     return (match[1] or match[2]) if match else None

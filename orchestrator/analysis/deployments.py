@@ -1,6 +1,4 @@
-"""Deployments as they are stored, with their settings and what the plan predicted of them, parsed
-once.
-"""
+"""Stored deployments: their settings, and what the plan predicted of them, parsed once."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ _MEMORY_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class PredictedLevel:
-    """Predicted at one load level: median latencies in ms, and output tokens/s. None: not known."""
+    """What is predicted at one load level: median latencies, output tokens/s. None: unknown."""
 
     workload: str
     control: str
@@ -33,8 +31,9 @@ class PredictedLevel:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFactors:
-    """The factor that nine in ten predictions are right to: of TTFT, and of all else. ``source``:
-    what was measured to find it.
+    """The factors within which nine in ten predictions are right.
+
+    ``ttft``: of TTFT. ``tpot``: of every other figure. ``source``: what was measured to find them.
     """
 
     ttft: float
@@ -73,7 +72,7 @@ class StoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StoredDeployment:
-    """One engine configuration; ``settings`` is empty where its row was never stored."""
+    """One engine configuration. ``settings``: empty where its row was never stored."""
 
     deployment_id: str
     label: str
@@ -91,7 +90,7 @@ class StoredDeployment:
 
     @property
     def launched(self) -> bool:
-        """False for an endpoint, which somebody else started."""
+        """Whether its engine was started for the experiment; False for an endpoint."""
         return self.engine != "endpoint"
 
     @property
@@ -101,14 +100,15 @@ class StoredDeployment:
 
     @property
     def is_quantized(self) -> bool:
-        """By its settings, or by its checkpoint."""
+        """Whether its settings quantize the model, or its checkpoint is a quantized one."""
         return bool(self.quantization or self.prediction.checkpoint_quantization)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedModel:
-    """One model in the checkpoints that are compared. ``checkpoint``: an unquantized one where there
-    is one; ``other_checkpoints``: how many more there are.
+    """One model, in all the checkpoints that are compared.
+
+    ``checkpoint``: an unquantized one if there is one. ``other_checkpoints``: how many others.
     """
 
     checkpoint: str
@@ -141,7 +141,7 @@ def stored_deployment(row: DeploymentRow) -> StoredDeployment:
 
 
 def unknown_deployment(deployment_id: str) -> StoredDeployment:
-    """A deployment of which nothing but the id is stored."""
+    """Stands for a deployment of which only the id is stored."""
     return StoredDeployment(
         deployment_id=deployment_id,
         label=deployment_id,
@@ -160,7 +160,7 @@ def unknown_deployment(deployment_id: str) -> StoredDeployment:
 
 
 def prediction_of(predicted: Mapping[str, Any]) -> StoredPrediction:
-    """``predicted``: as plan.json and ``predicted_json`` have it."""
+    """Parses a prediction. ``predicted``: as plan.json and ``predicted_json`` hold it."""
     capacities = predicted.get("capacity", {})
     return StoredPrediction(
         parameters=predicted.get("parameters"),

@@ -19,14 +19,16 @@ import numpy as np
 
 from orchestrator.analysis.intervals import CONFIDENCE, MOST_STARTS
 
-FALSE_ALARMS = 1 - CONFIDENCE  # of all that is gated together
-# Below it the spreads of pairs are held to differ. At the usual 5 % every twentieth sweep would
-# lose the pooled variance, and with it most of what two starts can find, by chance.
+# probability of at least one false alarm among all figures that are gated together
+FALSE_ALARMS = 1 - CONFIDENCE
+# P-value of Bartlett's test below which the variances of pairs count as different. At the usual
+# 5 %, one sweep in twenty would lose the pooled variance by chance, and with it most of what two
+# starts show.
 BARTLETT_LEVEL = 0.01
 
 
 class Verdict(StrEnum):
-    """What came of the figure of one pair."""
+    """The verdict on one figure of one pair."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -36,8 +38,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartValues:
-    """One figure of one side: a value per engine start. ``noise``: the least standard error of
-    their mean, as the requests within the starts show it; 0: not known.
+    """One figure of one side: a value per engine start.
+
+    ``noise``: the least standard error that the mean can have, as the requests within the starts
+    show it; 0: unknown.
     """
 
     values: tuple[float, ...]
@@ -53,7 +57,7 @@ class StartValues:
 
     @property
     def variance(self) -> float:
-        """Between starts; 0 with one start."""
+        """The variance between starts; 0 with one start."""
         return float(np.var(self.values, ddof=1)) if self.starts > 1 else 0.0
 
     @property
@@ -67,7 +71,7 @@ class StartValues:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """One figure of both sides of a pair, on the scale that it is compared on."""
+    """One figure of both sides of a pair, on the scale on which it is compared."""
 
     base: StartValues
     new: StartValues
@@ -117,7 +121,7 @@ class Difference:
 
     @property
     def half_width(self) -> float:
-        """Half the width of its two-sided interval."""
+        """Half the width of its two-sided confidence interval."""
         from scipy.special import stdtrit
 
         return float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * self.standard_error
@@ -125,8 +129,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """One figure of one pair to be judged. ``bound``: what is tolerated, on the scale of ``sides``.
-    ``spread`` None: the pair's own starts alone count.
+    """One figure of one pair, to be judged.
+
+    ``bound``: the difference that is tolerated, on the scale of ``sides``. ``spread``: None: only
+    the pair's own starts say how much starts differ.
     """
 
     sides: Sides
@@ -135,7 +141,7 @@ class Gated:
     spread: Spread | None = None
 
     def difference(self) -> Difference | None:
-        """None where either side has one start."""
+        """NEW minus BASE; None where either side has one start."""
         if self.sides.least_starts < 2:
             return None
         return welch(self.sides) if self.spread is None else pooled(self.sides, self.spread)
@@ -154,8 +160,10 @@ class Gated:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """``more_starts``: starts of each side that would decide, if figures and spread stay; None:
-    decided, or more than MOST_STARTS would be needed.
+    """The verdict on one figure.
+
+    ``more_starts``: how many more starts the side that has fewer needs for a verdict, if figures
+    and spread stay; None: it is decided, or would take more than MOST_STARTS starts.
     """
 
     verdict: Verdict
@@ -164,8 +172,10 @@ class Judged:
 
 
 def common_spread(sides: Iterable[Sides]) -> Spread | None:
-    """The variance between starts pooled over all pairs; None where Bartlett's test tells the
-    variances apart, where starts do not differ at all, and where no side has two starts.
+    """Pools the variance between starts over all pairs.
+
+    None where Bartlett's test tells the variances apart, where the starts of some side do not
+    differ at all, and where no side has two starts.
     """
     from scipy.stats import bartlett
 
@@ -184,8 +194,10 @@ def common_spread(sides: Iterable[Sides]) -> Spread | None:
 
 
 def welch(sides: Sides) -> Difference:
-    """Welch's t-test of two starts or more on each side: the same as
-    ``scipy.stats.ttest_ind(new, base, equal_var=False)`` where the noise within starts is smaller.
+    """Welch's t-test of two starts or more on each side.
+
+    The same as ``scipy.stats.ttest_ind(new, base, equal_var=False)``, except where the noise within
+    starts is larger than the spread between them.
     """
     return _unequal(
         sides.difference,
@@ -196,13 +208,15 @@ def welch(sides: Sides) -> Difference:
 
 
 def _unequal(estimate: float, of_base: float, of_new: float, starts: tuple[int, int]) -> Difference:
-    """``of_base``, ``of_new``: the variances of the means; ``starts``: of BASE and of NEW. The
-    degrees of freedom are those of Welch and Satterthwaite.
+    """A difference between sides of unequal variance.
+
+    ``of_base``, ``of_new``: the variances of the means; ``starts``: of BASE and of NEW. The degrees
+    of freedom are those of Welch and Satterthwaite.
     """
     variance = of_base + of_new
     freedom = 1.0
     if variance > 0:
-        share = of_base / variance  # squares of small variances would be 0
+        share = of_base / variance  # the squares of small variances would underflow to 0
         freedom = 1 / (share**2 / (starts[0] - 1) + (1 - share) ** 2 / (starts[1] - 1))
     return Difference(estimate, math.sqrt(variance), freedom)
 
@@ -214,15 +228,15 @@ def pooled(sides: Sides, spread: Spread) -> Difference:
 
 
 def judge_together(gated: Sequence[Gated]) -> list[Judged]:
-    """The verdict on each.
+    """Judges each figure, with a limit on the false alarms of all of them.
 
-    ``worse`` and ``better``: there certainly is a difference (Holm over everything gated), and the
-    measured one is beyond the bound. ``same``: both one-sided tests hold the difference within the
-    bound. With one start on either side nothing is decided.
+    ``worse`` and ``better``: the difference is certain (by Holm's method over everything gated),
+    and the measured difference is beyond the bound. ``same``: two one-sided tests show that the
+    difference is within the bound. With one start on either side nothing is decided.
     """
     worse = holm([each.p_worse() for each in gated])
     better = holm([each.p_better() for each in gated])
-    # what one more start may show has to pass Holm's strictest level
+    # what further starts may show must pass the strictest of Holm's levels
     level = FALSE_ALARMS / max(len(gated), 1)
     judged = []
     for each, is_worse, is_better in zip(gated, worse, better, strict=True):
@@ -236,7 +250,7 @@ def judge_together(gated: Sequence[Gated]) -> list[Judged]:
 
 
 def holm(p_values: Sequence[float], level: float = FALSE_ALARMS) -> list[bool]:
-    """Which hypotheses fall, so that any true one falls with probability ``level`` at most."""
+    """Which hypotheses are rejected; that a true one is among them has at most this probability."""
     fallen = [False] * len(p_values)
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     for rank, index in enumerate(order):
@@ -261,7 +275,7 @@ def _verdict(
 
 
 def _more_starts(gated: Gated, level: float) -> int | None:
-    """How many more starts of the side that has fewer would decide; None: more than MOST_STARTS."""
+    """How many more starts the side that has fewer needs; None: over MOST_STARTS starts in all."""
     sides = gated.sides
     if sides.least_starts < 2 and gated.spread is None:
         return 2 - sides.least_starts  # the spread is not known
@@ -275,7 +289,7 @@ def _more_starts(gated: Gated, level: float) -> int | None:
 
 
 def _of_starts(gated: Gated, starts: int) -> Difference:
-    """The difference expected from ``starts`` starts of each side that differ as those seen do."""
+    """The difference expected with ``starts`` starts a side, if they vary as those seen do."""
     sides, spread = gated.sides, gated.spread
     if spread is not None:
         added = 2 * starts - sides.base.starts - sides.new.starts

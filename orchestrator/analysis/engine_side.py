@@ -1,4 +1,4 @@
-"""What engines say of themselves during an attempt (``engine_metrics``) as a few figures."""
+"""Sums up what engines report of themselves during an attempt (``engine_metrics``)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from orchestrator.results.records import EngineSide
 
 
 def engine_side(samples: pa.Table) -> EngineSide | None:
-    """Figures of one attempt's ``engine_metrics`` over all replicas, warm-up included; None without
-    samples.
+    """Figures of one attempt's ``engine_metrics``; None without samples.
 
-    Gauges: the highest reading; counters: the growth from the first reading to the last. None where
-    a replica does not report the metric (a part of a sum would be taken for the whole) or a counter
-    fell (the engine was restarted). Where replicas have roles a request passes through two of them:
-    prompts and prefixes are counted at prefill, output and TTFT at decode, whose TTFT begins when
-    the router asks it.
+    They are taken over all replicas, warm-up included. A gauge gives its highest reading, a counter
+    its growth from the first reading to the last. A figure is None where a replica does not report
+    the metric (a part of the sum would be taken for the whole) or a counter fell (the engine was
+    restarted). Where replicas have roles, a request passes through two of them: prompts and
+    prefixes are counted at prefill, output and TTFT at decode. TTFT at decode begins when the
+    router passes the request on.
     """
     if not samples.num_rows:
         return None
@@ -52,7 +52,7 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
 
 @dataclass(frozen=True, slots=True)
 class _Replica:
-    """``rows``: of its readings, oldest first."""
+    """One replica. ``rows``: where its readings are, oldest first."""
 
     role: str | None
     rows: Ints
@@ -91,7 +91,7 @@ class _Readings:
         return _finite(total)
 
     def _of_each_replica(self, metric: str, without_role: str = "") -> list[Floats]:
-        """The known readings of each replica, oldest first."""
+        """The known readings of each replica without this role, oldest first."""
         column = np.asarray(self.samples[metric].to_numpy(), dtype=np.float64)
         readings = []
         for replica in self.replicas:

@@ -1,5 +1,6 @@
-"""Token gaps counted by whole microseconds: exact quantiles of hundreds of millions of gaps in
-little memory.
+"""Counts token gaps by whole microseconds.
+
+So the quantiles of hundreds of millions of gaps are exact and take little memory.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import numpy.typing as npt
 from orchestrator.analysis.requests import TokenEventBlock
 from orchestrator.base.arrays import Bools, Floats, Ints
 
-# gaps below about one second are counted in an array, the few longer ones by sorting
+# gaps below about one second are counted in an array; the few longer ones are sorted and counted
 _DENSE_US = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class GapCounts:
-    """How often each gap occurred. ``us``: sorted, distinct; ``counts``: of the same length."""
+    """How often each gap occurred. ``us``: the distinct gaps, sorted; ``counts``: of each gap."""
 
     us: Ints
     counts: Ints
@@ -30,17 +31,18 @@ class GapCounts:
         return int(self.counts.sum())
 
     def mean_us(self) -> float:
-        """The mean gap; there must be one."""
+        """The mean gap; there must be at least one gap."""
         return float(self.us @ self.counts) / self.total
 
     def std_us(self) -> float:
-        """The standard deviation of the gaps; there must be one."""
+        """The standard deviation of the gaps; there must be at least one gap."""
         squares = (self.us - self.mean_us()) ** 2
         return float(np.sqrt((squares @ self.counts) / self.total))
 
     def quantiles_us(self, probabilities: Iterable[float]) -> Floats:
-        """What ``numpy.quantile`` gives for the single gaps (linear interpolation, Hyndman and
-        Fan's type 7).
+        """The quantiles in us, as ``numpy.quantile`` computes them from the single gaps.
+
+        Linear interpolation, Hyndman and Fan's type 7.
         """
         ends = np.cumsum(self.counts)
         rank = np.asarray(list(probabilities)) * (ends[-1] - 1)
@@ -55,9 +57,7 @@ NO_GAPS = GapCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class BlockGaps:
-    """Every gap between two tokens of a block, in us, and the row of the block that it belongs
-    to.
-    """
+    """Every gap between two tokens of a block. ``row``: the row of the block that each is in."""
 
     us: Ints
     row: Ints
@@ -65,7 +65,7 @@ class BlockGaps:
 
 @dataclass(frozen=True, slots=True)
 class _WeightedGaps:
-    """Gaps in us, and how many tokens have each; ``counts`` None: one token each."""
+    """Gaps in us. ``counts``: how many tokens have each; None: one token each."""
 
     us: npt.NDArray[np.integer[Any]]
     counts: Ints | None
@@ -87,9 +87,9 @@ def merge_gaps(parts: Iterable[GapCounts]) -> GapCounts:
 
 
 def count_gaps(blocks: Iterable[TokenEventBlock], chosen: Bools) -> GapCounts:
-    """Inter-token gaps of the chosen requests (a mask over RequestArrays).
+    """Counts the inter-token gaps of the chosen requests (a mask over RequestArrays).
 
-    A gap before a chunk of k tokens counts as k gaps in whole microseconds that add up to it.
+    A gap before a chunk of k tokens counts as k gaps, in whole microseconds, that add up to it.
     """
     dense_counts = np.zeros(0, np.int64)  # how often each gap below _DENSE_US occurred
     long_us: list[Ints] = []

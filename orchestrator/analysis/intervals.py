@@ -2,16 +2,17 @@
 neighbours.
 
 Failures come in runs: a queue fills up, then everything behind it is late. Intervals for
-independent samples are therefore too narrow; in a synthetic check the usual one let a false claim
-through in 40 % of runs. This is the method of batch means (Schmeiser 1982, "Batch size effects in
-the analysis of simulation output"): each repeat is cut into 10 batches in order of time, and the
-spread of the batches gives the standard error of the mean. Batches of different size and several
-repeats are weighted as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where whole
-repeats differ by more than their batches do, the spread of the repeats counts instead.
+independent samples are therefore too narrow: in a synthetic check, the usual interval let a false
+claim through in 40 % of runs. The method here is that of batch means (Schmeiser 1982, "Batch size
+effects in the analysis of simulation output"): each repeat is cut into 10 batches in order of time,
+and the spread of the batches gives the standard error of the mean. Batches of different size and
+several repeats are weighted as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where
+whole repeats differ by more than their batches do, the spread of the repeats counts instead.
 
 Two starts of one engine differ by more than anything seen within one start (memory layout, clocks,
-compiled code, neighbours). Where there are several starts, the interval is at least that of the
-spread between them, with its own degrees of freedom: two starts that happen to agree prove little.
+compiled code, neighbours). Where there are several starts, the interval is at least as wide as the
+spread between them makes it. That spread has its own degrees of freedom, because two starts that
+happen to agree prove little.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from orchestrator.analysis.throughput import BATCHES, Batches
 from orchestrator.base.arrays import Bools, Ints
 
 CONFIDENCE = 0.95
-CONFIDENCE_OF_MODEL = 0.9  # of the interval of what was simulated
+CONFIDENCE_OF_MODEL = 0.9  # of the interval of a simulated figure
 MOST_STARTS = 20  # nobody is advised to make more starts than this
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its two-sided interval. ``design_effect``: its variance over that of
-    independent samples.
+    """An estimate and its two-sided interval.
 
-    ``starts``: engine starts; with one, the interval says nothing of how much another start would
+    ``design_effect``: the variance of the estimate over that of as many independent samples.
+    ``starts``: engine starts; with one, the interval does not include how much another start would
     differ.
     """
 
@@ -48,7 +49,7 @@ class Interval:
     standard_error: float = 0.0
 
     def scaled(self, factor: float) -> Interval:
-        """The same in another unit."""
+        """The same interval in another unit."""
         return replace(
             self,
             estimate=self.estimate * factor,
@@ -59,19 +60,20 @@ class Interval:
 
     @property
     def variance(self) -> float:
-        """Of the estimate."""
+        """The variance of the estimate."""
         return self.standard_error**2
 
 
 def interval_of_model(estimate: float, lower: float, upper: float) -> Interval:
-    """What was simulated, and between what nine in ten measurements of it lie. The bounds are NaN
-    where the model's error is not known.
+    """A simulated figure, and the bounds between which nine in ten measurements of it lie.
+
+    The bounds are NaN where the model's error is not known.
     """
     return Interval(estimate, lower, upper, confidence=CONFIDENCE_OF_MODEL)
 
 
 def exceeds(first: Interval, second: Interval) -> bool:
-    """Whether ``first`` is above ``second`` by more than starts differ (Welch's t-test, 1947).
+    """Whether ``first`` is above ``second`` by more than starts vary (Welch's t-test, 1947).
 
     False where either has fewer than two starts.
     """
@@ -88,8 +90,9 @@ def exceeds(first: Interval, second: Interval) -> bool:
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
-    """How many starts of each would show the observed difference, if the spread stays; None: more
-    than MOST_STARTS.
+    """How many starts of each would show that ``first`` is above; None: more than MOST_STARTS.
+
+    This takes for granted that more starts show the same difference and the same spread.
     """
     for starts in range(2, MOST_STARTS + 1):
         if exceeds(_of_starts(first, starts), _of_starts(second, starts)):
@@ -98,7 +101,7 @@ def starts_to_decide(first: Interval, second: Interval) -> int | None:
 
 
 def _of_starts(interval: Interval, starts: int) -> Interval:
-    """The interval expected from ``starts`` starts that differ as those seen do."""
+    """The interval expected with ``starts`` starts, if they vary as those seen do."""
     standard_error = interval.standard_error * float(np.sqrt(interval.starts / starts))
     return replace(interval, starts=starts, standard_error=standard_error)
 
@@ -107,8 +110,9 @@ NO_BATCHES = Batches(np.zeros(0), np.zeros(0))
 
 
 def batches_of(flags: Bools) -> Batches:
-    """BATCHES batches of nearly equal size; fewer where there are fewer flags. ``flags``: in order
-    of schedule.
+    """Cuts flags into BATCHES batches of nearly equal size; fewer batches if there are fewer flags.
+
+    ``flags``: in order of schedule.
     """
     sizes = np.full(min(BATCHES, flags.size), flags.size // BATCHES)
     sizes[: flags.size - int(sizes.sum())] += 1
@@ -117,9 +121,10 @@ def batches_of(flags: Bools) -> Batches:
 
 
 def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Interval | None:
-    """Interval of the share of true flags; None without flags. ``repeats``: the flags of each
-    repeat, in order of schedule. ``starts``: the engine start that each repeat was measured on;
-    empty: all on one.
+    """Interval of the share of true flags; None without flags.
+
+    ``repeats``: the flags of each repeat, in order of schedule. ``starts``: the engine start that
+    each repeat was measured on; empty: all on one.
 
     Wilson's interval (1927) with n / design effect as the effective sample size, and Student's t
     with the degrees of freedom of the batches or starts. Where all flags are equal there is no
@@ -174,9 +179,7 @@ def rate_interval(repeats: Sequence[Batches], starts: Sequence[int] = ()) -> Int
 
 @dataclass(frozen=True, slots=True)
 class _Ratio:
-    """Total amount over total ``size``. ``t``: half the interval's width, in square roots of the
-    variance.
-    """
+    """Total amount over total size. ``t``: half the interval's width, in standard errors."""
 
     estimate: float
     size: float
@@ -199,8 +202,9 @@ class _Spread:
 
 
 def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
-    """None where the size is 0. The variance is that of batches, repeats or starts, whichever
-    differ most.
+    """The ratio over all repeats; None where their total size is 0.
+
+    Its variance is that of the batches, the repeats or the starts, whichever is largest.
     """
     start_of_repeat = list(starts) or [0] * len(repeats)
     measured: list[Batches] = []

@@ -39,8 +39,9 @@ class _Level:
 
 
 def knees(points: Iterable[StoredPoint]) -> frozenset[str]:
-    """Ids of the points that are the knee of a curve: one workload on one deployment, under one
-    control.
+    """Ids of the points that are the knee of a curve.
+
+    A curve has the points of one workload on one deployment under one control.
     """
     curves: dict[tuple[str, str, str], list[_Level]] = {}
     for point in points:
@@ -58,8 +59,9 @@ def knees(points: Iterable[StoredPoint]) -> frozenset[str]:
 
 
 def _shows_throughput(point: StoredPoint) -> bool:
-    """Whether a point belongs to the curve: the engine was measured, at a level that has a place on
-    the axis.
+    """Whether a point belongs to the curve.
+
+    It does where its requests show how the engine did, at a level that has a place on the axis.
     """
     is_measured = point.validity in ("valid", FAILING, BACKLOG)
     return bool(point.used) and is_measured and point.head.level < math.inf

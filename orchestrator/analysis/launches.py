@@ -9,7 +9,8 @@ from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# a figure's name in engine_reported_json (of Engine.reported): its name in StoredPrediction.memory
+# By the name that a figure has in engine_reported_json (see Engine.reported): the name that it has
+# in StoredPrediction.memory.
 FIGURES = {
     "weight_bytes": "weight_bytes",  # on the fullest rank
     "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
@@ -21,10 +22,10 @@ FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class PredictedFigure:
-    """One figure as predicted and as reported, each None where unknown.
+    """One figure as predicted and as reported; None where unknown.
 
-    ``difference_percent``: predicted minus reported, in per cent of reported: above 0 the
-    prediction was too high.
+    ``difference_percent``: predicted minus reported, in percent of the reported value; above 0
+    where the prediction was too high.
     """
 
     predicted: float | None
@@ -34,9 +35,9 @@ class PredictedFigure:
 
 @dataclass(frozen=True, slots=True)
 class StoredLaunch:
-    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by the
-    names of FIGURES.
+    """One launch, failed or not.
 
+    ``deployment``: None: its row was not stored. ``figures``: by the names of FIGURES.
     ``reported``: all that the engine reported, by the names of ``Engine.reported``.
     """
 
@@ -67,7 +68,7 @@ def load_launches(store: Store) -> list[StoredLaunch]:
 
 
 def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, LaunchRow]:
-    """The committed launches that attempts ran on, by id."""
+    """The committed launches on which these attempts ran, by id."""
     launch_ids = {attempt.launch_id for attempt in attempts if attempt.launch_id}
     committed = store.launches(sorted(launch_ids))
     rows = store.read_manifests("launches", committed, leave_out=True)
@@ -77,7 +78,9 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 def compared(
     predicted: Mapping[str, float], reported: Mapping[str, object]
 ) -> dict[str, PredictedFigure]:
-    """All figures of FIGURES, from ``StoredPrediction.memory`` and the content of
+    """All figures of FIGURES as predicted and as reported.
+
+    ``predicted``: ``StoredPrediction.memory``. ``reported``: the content of
     ``engine_reported_json``.
     """
     figures = {}

@@ -38,9 +38,9 @@ BROKEN = Validity.BROKEN_OUTPUT
 class Delivered:
     """What ok requests got inside a window.
 
-    ``requests``: how many were completed. ``input_tokens``: of the requests whose first token came;
-    NaN where those of any request are unknown, since a part of the sum would be taken for the
-    whole. ``output_tokens``: those that came.
+    ``requests``: how many were completed. ``input_tokens``: of the requests whose first token came
+    in the window; NaN where those of any request are unknown, since a part of the sum would be
+    taken for the whole. ``output_tokens``: how many came in the window.
     """
 
     requests: float
@@ -52,9 +52,9 @@ class Delivered:
 class Observed:
     """What the metrics of one attempt, or of several pooled, are computed from.
 
-    ``samples``: per attempt, by the names of Figures, the values of the requests that have one.
-    ``delivered``: in windows of ``window_s`` seconds in all. ``token_batches``: output tokens over
-    time, one entry per attempt.
+    ``samples``: one entry per attempt: by the names of Figures, the values of all requests that
+    have one. ``delivered``: in all windows together, which have ``window_s`` seconds.
+    ``token_batches``: output tokens over time, one entry per attempt.
     """
 
     scheduled: int
@@ -72,10 +72,10 @@ class Observed:
 def steady_window_ns(
     warmup_s: float | None, duration_s: float | None, requests: Rows | None
 ) -> WindowNs:
-    """The steady window of a run: from the end of its warm-up, for its duration or else until the
-    last request ended.
+    """The steady window of a run, which begins when its warm-up ends.
 
-    ``warmup_s`` None: from where the run became steady; the whole run where it never did.
+    ``warmup_s``: None: the window begins where the run became steady; it is the whole run where it
+    never did. ``duration_s``: how long the window is; None: until the last request ended.
     """
     start_ns = round((warmup_s or 0.0) * 1e9)
     if duration_s is None:
@@ -100,14 +100,15 @@ def _end_of_last_ns(requests: Rows | None) -> int:
 
 
 def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> Observed:
-    """Everything the metrics of one attempt need. Raises ValueError when rows of several attempts
-    are mixed.
+    """Gathers everything that the metrics of one attempt need.
+
+    Raises ValueError where rows of several attempts are mixed.
     """
     return observe_arrays(request_arrays(requests, token_events), window_ns)
 
 
 def observe_arrays(arrays: Iterable[RequestArrays], window_ns: WindowNs) -> Observed:
-    """As ``observe``, of requests that are read already."""
+    """Does what ``observe`` does, with requests that are already decoded."""
     parts = (_observed(columns, window_ns) for columns in arrays)
     observed = next(parts)
     for part in parts:
@@ -141,7 +142,7 @@ def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
 
 
 def _joined(first: Observed, more: Observed) -> Observed:
-    """Requests of one attempt and more of them. The samples of ``first`` grow."""
+    """Adds more requests of the same attempt. The samples of ``first`` grow in place."""
     for name, column in more.samples[0].items():
         first.samples[0][name].add(column.values())
     amounts = first.token_batches[0].amounts + more.token_batches[0].amounts
@@ -151,8 +152,9 @@ def _joined(first: Observed, more: Observed) -> Observed:
 
 
 def merge(parts: Iterable[Observed]) -> Observed:
-    """Several attempts as one: samples are pooled (percentiles are never averaged), windows are
-    added.
+    """Several attempts as one. Samples are pooled (percentiles are never averaged).
+
+    The lengths of their windows are added.
     """
     attempts = list(parts)
     return Observed(
@@ -178,7 +180,8 @@ def figures(observed: Observed) -> Figures:
 
     request_throughput = ok requests completed in the window / its length; requests_per_minute = 60
     times that; output_token_throughput and input_token_throughput are the same for tokens,
-    total_token_throughput is their sum. The last two are None where nobody counted the prompts.
+    total_token_throughput is their sum. The last two are None where the tokens of a prompt are
+    unknown.
     """
     delivered, window_s = observed.delivered, observed.window_s
     total_tokens = delivered.output_tokens + delivered.input_tokens
@@ -201,8 +204,9 @@ def figures(observed: Observed) -> Figures:
 
 
 def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
-    """The verdict; ``failing`` in place of valid where more than FAILING_SHARE of the requests
-    failed, since the latencies of the others are then no answer.
+    """The verdict on a point; ``failing`` in place of ``valid`` where too many requests failed.
+
+    Too many are more than FAILING_SHARE: the latencies of the others alone would then mislead.
     """
     failed = sum(totals.failed for totals in requests)
     scheduled = sum(totals.scheduled for totals in requests)
@@ -211,16 +215,18 @@ def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
 
 
 def few(count: int, quantile: float) -> bool:
-    """Whether ``count`` values are too few for this percentile: less than one of them is expected
-    above it.
+    """Whether ``count`` values are too few for this percentile.
+
+    They are where less than one of them is expected to lie above it.
     """
     return count * (1 - quantile) < 1 - 1e-9
 
 
 def distribution(values: Floats) -> Distribution | None:
-    """Mean, spread and percentiles of ``values``; None without values. Percentiles interpolate
-    linearly (numpy's default). ``values`` are sorted where they lie, so that the sum of the same
-    values is the same to the last digit.
+    """Mean, spread and percentiles of ``values``; None without values.
+
+    Percentiles interpolate linearly (numpy's default). ``values`` are sorted in place, so that the
+    same values in another order have the same sum to the last digit.
     """
     if not values.size:
         return None
@@ -259,13 +265,13 @@ def _distribution(
 
 
 def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Floats]]:
-    """One value per chosen request, NaN where its formula has none.
+    """Yields each figure with one value per chosen request, NaN where the formula gives none.
 
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
     - ttfo_ms = first token of the answer - scheduled, of requests whose stream began with reasoning
     - e2e_ms = last content token - scheduled; e2e_from_sent_ms = … - sent
-    - tpot_ms = (last - first content token) / (N - k) for N > k streamed tokens, of which the first
-      chunk held k; none where the stream was buffered, or the answer came in one event or few
+    - tpot_ms = (last - first content token) / (N - k), with N tokens streamed, k < N of them in the
+      first chunk; none where the stream was buffered, or the answer came in one event or a few
     - prefill_throughput = prompt tokens / TTFT from sent, in tokens/s of one request (genai-bench's
       input_throughput)
     - decode_throughput = (N - k) / (last - first), in tokens/s of one request: 1 / TPOT

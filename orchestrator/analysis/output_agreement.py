@@ -1,8 +1,8 @@
-"""Compares what a deployment answered to fixed prompts, before it was measured, with the answers
-of its model's reference deployment.
+"""Compares a deployment's answers to fixed prompts with those of its model's reference deployment.
 
-This does not evaluate quality: it tells a fast engine from one that computes something else. Only
-answers of one model to the same prompt through the same API are compared (docs/metrics.md).
+The prompts are sent before anything is measured. The comparison does not evaluate quality: it tells
+a fast engine from one that computes something else. Only answers of one model to the same prompt
+through the same API are compared (docs/metrics.md).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# below this share, answers agree with the reference no better than those of another model
+# below this share, answers agree with the reference no better than another model's would
 NEAR_CHANCE = 0.1
 
 
@@ -26,7 +26,7 @@ class AgreementNote(Enum):
 
     # no share
     IS_REFERENCE = auto()
-    ALONE = auto()  # nothing else of its model was asked the same
+    ALONE = auto()  # no other launch of its model answered through the same API
     NOT_STORED = auto()  # its answers are not stored
     MADE_UP = auto()  # an emulator made its answers up
     NO_REFERENCE = auto()  # no deployment of its model gave output
@@ -39,11 +39,11 @@ class AgreementNote(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``share`` of ``n`` tokens that equal the reference's, up to the first difference in each
-    answer.
+    """How far a deployment's answers equal the reference's.
 
-    Characters are compared where either side has no token ids (``unit``). ``reference``: label of
-    the deployment.
+    ``share``: of ``n`` tokens, those that equal the reference's up to the first difference in each
+    answer. ``unit``: ``tokens``, or ``characters`` where either side has no token ids.
+    ``reference``: the label of the reference deployment.
     """
 
     share: float | None = None
@@ -59,16 +59,17 @@ MADE_UP = Agreement(note=AgreementNote.MADE_UP)
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A deployment that is not shown to agree with its model's reference as far as ``limit``."""
+    """An agreement with the reference that is not shown to reach the share ``limit``."""
 
     agreement: Agreement
     limit: float
 
 
 def disagreement(agreement: Agreement, limit: float) -> Disagreement | None:
-    """Judge an agreement by ``limit``; None if it is at least that.
+    """Judges an agreement by the share ``limit``; None if it is at least that.
 
-    The reference, and a deployment that nothing can be compared with, count as agreeing.
+    The reference counts as agreeing, and so does a deployment that there is nothing to compare
+    with.
     """
     if agreement.share is None:
         agrees = agreement.note in (AgreementNote.IS_REFERENCE, AgreementNote.ALONE)
@@ -79,7 +80,7 @@ def disagreement(agreement: Agreement, limit: float) -> Disagreement | None:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFamily:
-    """Answers are compared within a family: one model, in any checkpoint, asked through one API."""
+    """Answers are compared only within a family: one model, in any checkpoint, through one API."""
 
     model: str
     api: str
@@ -87,7 +88,7 @@ class AnswerFamily:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredLaunch:
-    """One launch and what it answered."""
+    """One launch and its answers to the fixed prompts."""
 
     launch: LaunchRow
     deployment: StoredDeployment
@@ -109,8 +110,8 @@ def agreements(
 ) -> dict[str, Agreement]:
     """The agreement of every deployment whose answers are stored, by deployment id.
 
-    ``described``: turns a deployment into the one that is shown; ``planned``: deployment ids in the
-    order of the file.
+    ``described``: turns a stored deployment into the one that is shown. ``planned``: ids of the
+    deployments that the plan asks for, in the order of the file.
     """
     manifests = [
         manifest
@@ -176,9 +177,10 @@ def reference(
 ) -> AnsweredLaunch | None:
     """The launch that the others are compared with; None where no launch gave output.
 
-    It is the first launch of the unquantized deployment with the plainest settings. A superseded
-    deployment is taken only where the plan asks for no unquantized one; where all are quantized,
-    the first launch of all. ``family``: in the order of the file, then of time.
+    It is the first launch of the unquantized deployment with the plainest settings. A deployment
+    that the plan no longer asks for is taken only where the plan asks for no unquantized one. Where
+    all are quantized, it is the first launch of all. ``family``: in the order of the file, then of
+    time.
     """
     with_output = [launch for launch in family if not broken_output(launch.answers)]
     unquantized = [launch for launch in with_output if not launch.deployment.is_quantized]
@@ -190,8 +192,10 @@ def reference(
 
 
 def _plainness(launch: AnsweredLaunch) -> tuple[bool, bool, int, int]:
-    """Sorts plainer deployments first: those that report token ids, whose KV cache has the model's
-    type, with few devices and few settings.
+    """A sort key that puts plainer deployments first.
+
+    Plainer are those that report token ids, then those whose KV cache has the model's type, then
+    those with fewer devices, then those with fewer settings.
     """
     deployment = launch.deployment
     return (

@@ -1,6 +1,4 @@
-"""Stored measurements with their metrics: load points, each with its repeats, for tables and
-``best``.
-"""
+"""Stored load points with their repeats and metrics, for tables and ``best``."""
 
 from __future__ import annotations
 
@@ -55,9 +53,9 @@ from orchestrator.spec.load import Slo
 _log = logging.getLogger(__name__)
 RecordT = TypeVar("RecordT")
 ReadT = TypeVar("ReadT", covariant=True)
-# the figures in a reason; a replica's number is its name
+# a figure in a reason; the number behind "replica" is a name, not a figure
 _FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
-# failures that say nothing of a deployment
+# failures that say nothing about the engine
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
 
@@ -90,8 +88,10 @@ class _StoredRecord(Generic[RecordT]):
 
 @dataclass(frozen=True, slots=True)
 class VerdictBounds:
-    """One verdict per SLO on the same requests if all latencies of a simulation were longer, and if
-    they were shorter, by the factors that nine in ten measurements lie within.
+    """What a simulation's verdicts, one per SLO, would be at both ends of the model's error.
+
+    ``if_slower``: if all latencies were longer by the factors within which nine in ten measurements
+    lie. ``if_faster``: if they were shorter by as much.
     """
 
     if_slower: tuple[Verdicts, ...]
@@ -100,8 +100,10 @@ class VerdictBounds:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One repeat of a point: the attempt of it that counts. ``bounds``: None where it was measured,
-    or where the error of the model that simulated it is not known.
+    """One repeat of a point: the attempt that counts.
+
+    ``bounds``: None where it was measured, and where the error of the model that simulated it is
+    not known.
     """
 
     head: PointHead
@@ -119,7 +121,7 @@ class Repeat:
 
     @property
     def engine_side(self) -> EngineSide | None:
-        """What the engines' own metrics say; None where they gave none."""
+        """What the engines' own metrics say; None where the engines gave none."""
         return self._engine_side.read()
 
     @property
@@ -132,23 +134,23 @@ class Repeat:
 
     @property
     def counts(self) -> bool:
-        """Whether its requests show how the engine did. A repeat in which the engine fell behind
-        counts too.
-        """
+        """Whether its requests show how the engine did, even if the engine fell behind."""
         return self.valid or (self.ok and self.head.validity == BACKLOG)
 
     @property
     def engine_failed(self) -> bool:
-        """Whether it failed because the engine died, took too long or cannot run this
-        configuration.
+        """Whether the engine is why it failed.
+
+        The engine died, took too long or cannot run this configuration.
         """
         return not self.ok and self.head.failure_class not in _NOT_THE_ENGINES
 
 
 @dataclass(frozen=True, slots=True)
 class Attained:
-    """The result of one test of an SLO at a load: the share of requests that met it, and the share
-    that must meet it.
+    """The result of one test of an SLO at a load.
+
+    ``share``: the share of requests that met the test. ``target``: the share that must meet it.
     """
 
     name: str
@@ -157,8 +159,9 @@ class Attained:
 
 
 def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[Attained, ...]:
-    """The results of all tests of an SLO over some repeats; empty without requests. ``starts``: see
-    share_interval.
+    """The results of all tests of an SLO over some repeats; empty without requests.
+
+    ``starts``: see share_interval.
     """
     results = []
     for tests in zip(*(repeat.tests for repeat in verdicts), strict=True):
@@ -169,8 +172,9 @@ def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[
 
 
 def attained_by(repeats: Sequence[Repeat], slo_index: int) -> tuple[Attained, ...]:
-    """The results of all tests of an SLO over some repeats; empty without requests. The intervals of
-    what was simulated are those of the model's error.
+    """The results of all tests of one SLO over some repeats; empty without requests.
+
+    Where repeats were simulated, the intervals show the model's error.
     """
     starts = [repeat.head.start for repeat in repeats]
     results = attained([repeat.verdicts[slo_index] for repeat in repeats], starts)
@@ -189,7 +193,7 @@ def attained_by(repeats: Sequence[Repeat], slo_index: int) -> tuple[Attained, ..
 
 
 def _share_by_test(verdicts: Sequence[Verdicts]) -> dict[str, float]:
-    """Empty without requests: a slower or faster engine may have had none that was due."""
+    """The share that met each test, by the test's name; empty without requests."""
     return {result.name: result.share.estimate for result in attained(verdicts)}
 
 
@@ -201,7 +205,7 @@ class StoredPoint:
     repeats: tuple[Repeat, ...]
     _figures: _Readable[Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
-    # of a simulated one: the most output tokens/s that its deployment gives at any rate
+    # of a simulated point: the most output tokens/s that its deployment gives at any request rate
     peak_throughput: float = 0.0
 
     @property
@@ -215,7 +219,7 @@ class StoredPoint:
         return _used(self.repeats)
 
     def named(self, workload: str | None) -> StoredPoint:
-        """The point under the name that its workload has now: renaming changes no measurement."""
+        """The point under the name that its workload has now; renaming changes no measurement."""
         if workload is None or workload == self.head.workload:
             return self
         return self._with_heads(
@@ -223,7 +227,7 @@ class StoredPoint:
         )
 
     def of_experiment(self, name: str) -> StoredPoint:
-        """The point as one of another experiment, which it is shown in."""
+        """The point as one of another experiment, in which it is shown."""
         return self._with_heads([replace(repeat.head, experiment=name) for repeat in self.repeats])
 
     def _with_heads(self, heads: Sequence[PointHead]) -> StoredPoint:
@@ -235,12 +239,12 @@ class StoredPoint:
 
     @property
     def validity(self) -> str:
-        """The verdict on its used repeats.
+        """The verdict on the point, from its used repeats.
 
-        It is ``failing`` where more than 5 % of the requests of valid repeats failed; requests that
+        It is ``failing`` where more than 5 % of the requests of valid repeats failed. Requests that
         failed in a repeat in which the engine fell behind do not count, since the load itself may
-        have ended them. It is ``broken_output`` where that is the verdict on any repeat: the prompts
-        of the others may just not have shown it.
+        have ended them. It is ``broken_output`` where any repeat has that verdict: the prompts of
+        the other repeats may just not have shown it.
         """
         if self._broken_output:
             return BROKEN
@@ -252,8 +256,9 @@ class StoredPoint:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for its validity, from every repeat that decides it. Of reasons of several
-        repeats that differ in their figures only, the first repeat's is taken.
+        """The reasons for its validity, from every repeat that decides it.
+
+        Where the reasons of several repeats differ only in their figures, the first one is taken.
         """
         reasons: list[str] = []
         for repeat in self._broken_output or self.used or self.repeats:
@@ -265,19 +270,19 @@ class StoredPoint:
 
     @property
     def _broken_output(self) -> tuple[Repeat, ...]:
-        """The repeats whose engine answered what is no output."""
+        """The repeats whose verdict is ``broken_output``."""
         return tuple(
             repeat for repeat in self.repeats if repeat.ok and repeat.head.validity == BROKEN
         )
 
     @property
     def engine_failures(self) -> tuple[Repeat, ...]:
-        """Its repeats that the engine failed. A level with such a repeat does not hold."""
+        """Its repeats that failed because of the engine; a level with one of them does not hold."""
         return tuple(repeat for repeat in self.repeats if repeat.engine_failed)
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The start of its deployment that each used repeat was measured on."""
+        """The engine start on which each used repeat was measured."""
         return tuple(repeat.head.start for repeat in self.used)
 
     @property
@@ -291,14 +296,15 @@ class StoredPoint:
 
     @property
     def model_error(self) -> ErrorFactors | None:
-        """How far off the model is that simulated the point; None where that is not known, and for
-        what was measured.
-        """
+        """How far off the model is that simulated the point; None: unknown, or it was measured."""
         return self.deployment.prediction.error_factors if self.simulated else None
 
     @property
     def figures(self) -> Figures:
-        """The used repeats pooled; where all repeats failed, all of them (counts, no latencies)."""
+        """The figures of the used repeats pooled.
+
+        Where all repeats failed, the figures of all of them: these have counts but no latencies.
+        """
         return self._figures.read()
 
     @cached_property
@@ -310,7 +316,7 @@ class StoredPoint:
         return tuple(attained_by(self.used, slo_index) for slo_index in range(slos))
 
     def under(self, slo_index: int) -> StoredPoint:
-        """The point as if it were judged by one of its SLOs alone."""
+        """The point as if it had been judged by one of its SLOs alone."""
         repeats = [
             replace(repeat, verdicts=repeat.verdicts[slo_index : slo_index + 1])
             for repeat in self.repeats
@@ -324,15 +330,15 @@ class StoredPoint:
 
     @property
     def attainment(self) -> Interval | None:
-        """The share of the first of these tests."""
+        """The share that met the first of ``tests``; None without tests."""
         return self.tests[0].share if self.tests else None
 
     def output_token_throughput(self) -> Interval | None:
-        """Output tokens per second, with its interval: of a simulated point that of the model's
-        error.
+        """Output tokens/s with an interval, which shows the model's error where it was simulated.
 
-        At a rate that is kept up with, what comes out is what was sent: less only where the engine,
-        slower by the model's error, gives less at its best.
+        At a request rate that the engine keeps up with, the throughput is what the requests ask
+        for, even if the engine is faster. The lower bound is below that only where the engine, if
+        slower by the model's error, could not give so much at its peak.
         """
         rate = rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
         if rate is None or not self.simulated:
@@ -346,8 +352,9 @@ class StoredPoint:
 
 
 def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
-    """An attempt that counts, judged by one SLO. Raises InputError where a limit needs token_events
-    that are not there.
+    """Makes a repeat of an attempt that counts, judged by one SLO.
+
+    Raises InputError where a limit needs token_events that are not there.
     """
     verdicts: tuple[Verdicts, ...] = ()
     if attempt.status == "ok":
@@ -364,7 +371,7 @@ def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
 
 
 def point_of(deployment: StoredDeployment, repeats: Sequence[Repeat]) -> StoredPoint:
-    """The point of these repeats. Its pooled figures are those of the first repeat alone."""
+    """Makes a point of these repeats. Its figures are those of the first repeat, not pooled."""
     figures = _RecordAtHand(repeats[0].figures)
     return StoredPoint(deployment, tuple(repeats), figures)
 
@@ -372,9 +379,10 @@ def point_of(deployment: StoredDeployment, repeats: Sequence[Repeat]) -> StoredP
 def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
     """Every point of an experiment, judged by these SLOs, sorted by deployment, workload and level.
 
-    Of each measurement the first ok attempt that nothing spoilt counts, else the first ok one, else
-    the latest failed one. Attempts with damaged files are left out (``store.damage``); where one is
-    found, all is read again without it.
+    Of each measurement, the first ok attempt that nothing spoilt counts, else the first ok attempt,
+    else the latest failed one. Attempts with damaged files are left out (``store.damage``): when
+    one is found, everything is read again without it. Raises DamagedError where a file is damaged
+    that cannot be left out.
     """
     while True:
         damaged = len(store.damage)
@@ -389,9 +397,7 @@ def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
 
 
 def complete(store: Store) -> None:
-    """Compute and store what later answers need and is not computed yet, as far as that is possible
-    now.
-    """
+    """Computes and stores what later answers need, as far as possible; else logs a warning."""
     try:
         load_points(store)
     except (ResultsError, ValueError) as error:  # nothing is lost: readers compute what is missing
@@ -424,7 +430,10 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
 
 
 def _with_peaks(points: Sequence[StoredPoint]) -> list[StoredPoint]:
-    """The points with the most output tokens/s of their deployment and workload at any rate."""
+    """The points, each with its peak: the most output tokens/s at any request rate.
+
+    The peak is that of the point's deployment and workload.
+    """
     peaks: dict[_Served, float] = {}
     for point in points:
         rate = point.output_token_throughput()
@@ -470,7 +479,7 @@ def _deployment(
 
 @dataclass(frozen=True, slots=True)
 class _CountingAttempt:
-    """The small things of an attempt that counts."""
+    """What is kept as a record of an attempt that counts; its figures stay in Arrow."""
 
     head: PointHead
     output_tokens: Batches
@@ -479,9 +488,9 @@ class _CountingAttempt:
 
 
 class _AttemptColumns:
-    """The attempts that count, read from the columns of AttemptData that are needed.
+    """Gathers the attempts that count, from the columns of AttemptData that are needed.
 
-    Small things are kept as records, figures as Arrow.
+    Figures stay in Arrow, because they are large; the rest is kept as records.
     """
 
     def __init__(self, slos: Sequence[Slo]) -> None:
@@ -500,7 +509,7 @@ class _AttemptColumns:
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
     def add(self, rows: pa.Table) -> None:
-        """Add attempts. ``rows``: the columns ``columns``."""
+        """Adds attempts. ``rows``: must have the columns of ``self.columns``."""
         points = rows_of(_unnested(rows["point"]), PointHead)
         tokens, seconds = _split(rows["batch_tokens"]), _split(rows["batch_s"])
         batches = map(Batches, tokens, seconds)
@@ -510,7 +519,7 @@ class _AttemptColumns:
         self._figures.append(rows.select(["figures", "engine_side"]))
 
     def _add_deployments(self, rows: pa.Table, points: Sequence[PointHead]) -> None:
-        """Keep the oldest row of each deployment: prices and labels may change."""
+        """Keeps the oldest row of each deployment, since prices and labels may change."""
         row_of_deployment: dict[str, int] = {}
         has_deployment = rows["deployment"].is_valid().to_pylist()
         for row, committed in enumerate(rows_of(rows, Committed)):
@@ -531,8 +540,9 @@ class _AttemptColumns:
     def repeats(
         self, deployments: Mapping[str, StoredDeployment], tries: Mapping[str, int]
     ) -> list[Repeat]:
-        """The attempts as repeats, sorted by deployment, load and repeat. ``tries``: how many
-        attempts each measurement had.
+        """The attempts as repeats, sorted by deployment, workload, level and repeat.
+
+        ``tries``: how many attempts each measurement had.
         """
 
         def order(row: int) -> tuple[str, str, float, str, int]:
@@ -542,7 +552,7 @@ class _AttemptColumns:
 
         rows_in_order = sorted(range(len(self._attempts)), key=order)
         columns = pa.concat_tables(self._figures)
-        # the copy in order is made, and these given back, before anything else is
+        # the memory of the unsorted tables is given back before anything else is allocated
         self._figures = []
         columns = columns.take(pa.array(rows_in_order, pa.int64()))
         pa.default_memory_pool().release_unused()
@@ -567,7 +577,7 @@ class _AttemptColumns:
         return repeats
 
     def _bounds(self, rows: pa.Table, points: Sequence[PointHead]) -> list[VerdictBounds | None]:
-        """What the model's error makes of the verdicts on each attempt."""
+        """The verdicts on each attempt at both ends of the model's error; None where unknown."""
         factors: list[ErrorFactors | None] = []
         for head in points:
             deployment = _deployment(self.deployments, head.deployment_id)
@@ -588,8 +598,10 @@ class _AttemptColumns:
     def _verdicts(
         self, rows: pa.Table, factors: Sequence[ErrorFactors] = ()
     ) -> list[tuple[Verdicts, ...]]:
-        """The verdicts on each attempt, none on failed ones. The requests of all attempts are
-        judged at once. ``factors``: what the latencies of each attempt are multiplied by.
+        """The verdicts on each attempt; none on failed ones.
+
+        The requests of all attempts are judged at once, which is faster. ``factors``: what the
+        latencies of each attempt are multiplied by.
         """
         if not self._slos:
             return [()] * rows.num_rows
@@ -642,7 +654,7 @@ def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_R
 
 
 def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
-    """The repeats that count; without any, those that ran at all."""
+    """The repeats that count; where none counts, those that are ok."""
     counting = tuple(repeat for repeat in repeats if repeat.counts)
     return counting or tuple(repeat for repeat in repeats if repeat.ok)
 

@@ -23,11 +23,11 @@ ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay belo
 
 @dataclass(frozen=True, slots=True)
 class RequestArrays:
-    """Some requests of one attempt; every array has one entry for each. Times in ns since the
-    point's start; NaN where a value is unknown.
+    """Some requests of one attempt; every array but ``position`` has one entry for each.
 
-    ``rows``: the rows of the requests. ``position``: for each row of ``token_events`` the index of
-    its request in the other arrays.
+    Times are in ns since the point's start; a value is NaN where it is unknown. ``rows``: the rows
+    of the requests. ``position``: for each row of ``token_events``, the index of its request in the
+    other arrays.
     """
 
     rows: Rows
@@ -40,24 +40,22 @@ class RequestArrays:
     answer_ns: Floats  # first token after the reasoning, where that was streamed
     last_ns: Floats
     done_ns: Floats
-    # as the engine counted them, else as asked for; NaN for a prompt from a file that the engine
-    # did not count
+    # as the engine counted them, else as asked for; NaN where the prompt came from a file and the
+    # engine did not count it
     input_tokens: Floats
     output_tokens: Floats  # N of throughput
     shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
     first_tokens: Floats  # tokens of the first chunk; 1 where that is not known
-    in_lumps: Bools  # the answer came whole, or in a few lumps: no time between tokens is seen
-    # more than BUFFERED_SHARE of the attempt came in lumps: the times of its events say nothing of
-    # tokens
+    in_lumps: Bools  # the answer came whole, or in a few lumps: times between tokens are unknown
+    # more than BUFFERED_SHARE of the attempt came in lumps: the times of its events say nothing
+    # about its tokens
     buffered: bool
     token_events: Rows | None
     position: npt.NDArray[np.int32]
 
     @property
     def intervals(self) -> Floats:
-        """Number of gaps between the tokens of the first chunk and the last streamed token; NaN
-        where token times are unknown.
-        """
+        """Number of gaps from the first chunk to the last streamed token; NaN where unknown."""
         if self.buffered:
             return np.full(self.ok.size, np.nan)
         return np.where(self.in_lumps, np.nan, self.shown_tokens - self.first_tokens)
@@ -73,7 +71,7 @@ class RequestArrays:
         return np.where(np.isnan(self.last_ns), self.done_ns, self.last_ns)
 
     def scheduled_in(self, window_ns: WindowNs) -> Bools:
-        """Measured requests that were due in the window: latencies and attainment are theirs."""
+        """Which requests count for latencies and attainment: measured ones due in the window."""
         return self.measured & within(self.scheduled_ns, window_ns)
 
     def blocks(self) -> Iterator[TokenEventBlock]:
@@ -90,11 +88,11 @@ class RequestArrays:
 
 
 def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[RequestArrays]:
-    """All requests of one attempt, AT_ONCE at a time; all at once if token_events have another
-    order than requests.
+    """Yields the requests of one attempt, AT_ONCE at a time.
 
-    Raises ValueError where rows of several attempts are mixed: a request_index occurs twice, or
-    token_events have one that requests do not have.
+    They come all at once if token_events are in another order than requests. Raises ValueError
+    where rows of several attempts are mixed: a request_index occurs twice, or token_events have one
+    that requests do not have.
     """
     index = _index(requests)
     if (np.diff(np.sort(index)) == 0).any():
@@ -152,9 +150,11 @@ def _index(rows: Rows) -> npt.NDArray[np.int32]:
 
 
 def _is_buffered(requests: Rows) -> bool:
-    """Whether more than BUFFERED_SHARE of the chunks of measured requests came together with the
-    chunk before, or more than that share of their ok answers came in lumps. Only answers that could
-    have come in several events count.
+    """Whether the stream was buffered, so that the times of events say nothing about tokens.
+
+    It was where more than BUFFERED_SHARE of the chunks of measured requests came together with the
+    chunk before, or where more than that share of their ok answers came in lumps. Only answers that
+    could have come in several events count.
     """
     chunks = coalesced_chunks = 0.0
     divisible_answers = answers_in_lumps = 0
@@ -196,10 +196,10 @@ def _in_lumps(requests: Rows) -> Bools:
 
 
 def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> list[int]:
-    """For each block of AT_ONCE requests, where its rows in token_events end. If the tables are not
-    in the same order, there is one end, that of all rows.
+    """For each block of AT_ONCE requests, where its rows in token_events end.
 
-    Clients write both tables in the order in which requests end. ``index``, ``event_index``: the
+    Clients write both tables in the order in which requests end. If the tables are not in the same
+    order, the result is one number, the end of all rows. ``index``, ``event_index``: the
     request_index of requests and of token_events.
     """
     if index.size <= AT_ONCE:
@@ -218,12 +218,12 @@ def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> l
 
 
 def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
-    """Which instants lie in a window; unknown ones do not."""
+    """Which instants lie in a window; an unknown instant (NaN) does not."""
     return (times_ns >= window_ns[0]) & (times_ns < window_ns[1])
 
 
 def equals(table: Rows, name: str, value: str) -> Bools:
-    """Where a string column holds ``value``; False where it is null."""
+    """In which rows a string column holds ``value``; False where it is null."""
     is_equal = pc.equal(table[name], value)
     if is_equal.null_count:
         is_equal = is_equal.fill_null(False)
@@ -247,9 +247,9 @@ class TokenEventBlock:
     """Some rows of ``token_events``.
 
     ``request``: the index of each row's request in RequestArrays. ``gaps_us``: the gaps of all
-    rows, one row after the other; ``starts``: where each row's begin (length rows + 1). ``tokens``:
-    tokens of the chunk after each gap; None: each holds one. ``first_tokens``: tokens of each row's
-    first chunk.
+    rows, one row after the other. ``starts``: where the gaps of each row begin, and where all end
+    (one entry more than rows). ``tokens``: tokens of the chunk after each gap; None: one each.
+    ``first_tokens``: tokens of each row's first chunk.
     """
 
     request: Ints
@@ -270,8 +270,9 @@ class TokenEventBlock:
 def _positions(
     index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
-    """For each row of token_events the place of its request in ``index``. Raises ValueError where
-    there is none.
+    """For each row of token_events, the place of its request in ``index``.
+
+    Raises ValueError where a request is missing.
     """
     problem = "token_events holds a request_index that requests does not"
     if not index.size:
@@ -289,7 +290,7 @@ def _positions(
 def _block(
     total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArray
 ) -> TokenEventBlock:
-    """``total``: the streamed output tokens of each row's request."""
+    """Makes a block of rows. ``total``: the streamed output tokens of each row's request."""
     offsets = gaps.offsets.to_numpy().astype(np.int64)
     values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
     starts = offsets - offsets[0]
@@ -311,8 +312,10 @@ def _block(
 
 
 def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:
-    """Spread all tokens but the first of each of these rows over its gaps, as evenly as whole
-    tokens allow: then mean ITL equals TPOT. Writes to ``after``, the tokens after each gap.
+    """Spreads all tokens but the first of each of these rows over its gaps; writes to ``after``.
+
+    The tokens are spread as evenly as whole tokens allow, so that the mean ITL equals TPOT.
+    ``after``: tokens after each gap.
     """
     lengths = np.where(rows, np.diff(starts), 0)
     nth = _counting(lengths)
@@ -323,9 +326,10 @@ def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> Non
 
 
 def _take_counts(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.ListArray) -> None:
-    """Write the counts of ``tokens_per_chunk`` of these rows to ``first`` (tokens of each row's
-    first chunk) and ``after`` (tokens after each gap). Raises ValueError where a row has other than
-    one count for each chunk.
+    """Writes the counts of ``tokens_per_chunk`` of these rows to ``first`` and ``after``.
+
+    ``first``: tokens of each row's first chunk. ``after``: tokens after each gap. Raises ValueError
+    where a row has more or fewer counts than chunks.
     """
     lengths = tokens.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     expected = np.diff(starts) + 1

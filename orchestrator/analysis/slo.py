@@ -32,8 +32,9 @@ _TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What a share ``target`` of all requests must meet. ``met``: one entry per request; errors are
-    misses.
+    """A condition that the share ``target`` of all requests must meet.
+
+    ``met``: whether each request met it; an error is a miss.
     """
 
     __test__: ClassVar[bool] = False  # keeps pytest from collecting it
@@ -45,26 +46,27 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """One entry per request that was due in the window, in order of schedule; an error met nothing.
+    """How the requests of one attempt did under one SLO.
 
-    An SLO holds where all its ``tests`` hold: that of the limits on each request together, then one
-    per percentile.
+    ``tests``: each has one entry per request that was due in the window, in order of schedule; an
+    error met nothing. First comes the test of all limits on single requests together, then one test
+    per limit on a percentile. The SLO holds where all of them hold.
     """
 
     tests: tuple[Test, ...]
-    by_limit: dict[str, int]  # how many met each limit alone
+    by_limit: dict[str, int]  # how many requests met each limit alone
 
     @property
     def met(self) -> Bools:
-        """Who met the first test: attainment is the share of these."""
+        """Which requests met the first test; attainment is their share."""
         return self.tests[0].met
 
 
 @dataclass(frozen=True, slots=True)
 class LimitValues:
-    """What limits are checked against: one entry per measured request that was due in the window,
-    in order of schedule.
+    """The values that limits are checked against.
 
+    There is one entry per measured request that was due in the window, in order of schedule.
     ``seconds``: by the names of LIMITS; -inf where a request cannot violate the limit, NaN (never
     met) where its value is unknown. ``itl_p99`` is missing where there are no token_events.
     """
@@ -74,10 +76,10 @@ class LimitValues:
 
 
 def parse_slo(text: str) -> Slo:
-    """Reads ``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``,
-    ``reader=visual``, ``agreement>=0.9``, ``95%``).
+    """Reads an SLO such as ``ttft<=500ms,tpot<=50ms,attainment>=0.95``.
 
-    Raises ProblemsError with everything that is wrong at once.
+    It may also have ``ttft_p95<=500ms``, ``reader=visual``, ``agreement>=0.9`` and shares like
+    ``95%``. Raises ProblemsError with everything that is wrong at once.
     """
     values: dict[str, str | float] = {}
     problems: list[str] = []
@@ -150,7 +152,7 @@ def _share(text: str) -> float:
     return share
 
 
-# how the value behind each word is read
+# by name of a term: what reads its value
 _PARSERS: dict[str, Callable[[str], str | float]] = {
     **dict.fromkeys(LIMITS, parse_duration),
     "reader": _reader,
@@ -168,8 +170,9 @@ def format_slo(slo: Slo) -> str:
 
 
 def format_limits(slo: Slo) -> str:
-    """``format_slo`` without the agreement, which limits no request: a running probe is judged by
-    these limits.
+    """The limits of an SLO, by which a running probe is judged.
+
+    This is ``format_slo`` without the agreement, which limits no request.
     """
     terms = [f"{limit.name}<={format_duration(limit.seconds)}" for limit in slo.limits]
     if is_joint(slo):
@@ -178,13 +181,14 @@ def format_limits(slo: Slo) -> str:
 
 
 def is_joint(slo: Slo) -> bool:
-    """Whether it has limits on single requests, not only on percentiles."""
+    """Whether an SLO has limits on single requests, not only on percentiles."""
     return any(limit.share is None for limit in slo.limits)
 
 
 class LimitColumns:
-    """Gathers LimitValues from the requests of one attempt that were due in a window, some at a
-    time.
+    """Gathers LimitValues from requests of one attempt, some at a time.
+
+    Only requests that were due in the window are taken.
     """
 
     def __init__(self, window_ns: WindowNs) -> None:
@@ -195,7 +199,7 @@ class LimitColumns:
         self._seconds = defaultdict[str, NumberColumn](NumberColumn)
 
     def add(self, columns: RequestArrays) -> None:
-        """Append further requests."""
+        """Adds further requests, in any order."""
         due = columns.scheduled_in(self._window_ns)
         self._index.add(columns.index[due])
         self._scheduled_ns.add(columns.scheduled_ns[due])
@@ -204,20 +208,20 @@ class LimitColumns:
             self._seconds[name].add(seconds[due])
 
     def values(self) -> LimitValues:
-        """All of them, in order of schedule."""
+        """The values of all requests that were added, in order of schedule."""
         order = np.lexsort((self._index.values(), self._scheduled_ns.values()))
         seconds = {name: column.taken(order) for name, column in self._seconds.items()}
         return LimitValues(self._ok.taken(order), seconds)
 
 
 def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
-    """The values that any limit can be checked against. Raises ValueError where rows of several
-    attempts are mixed.
+    """The values that any limit can be checked against.
 
     TTFT and E2E count from scheduled. A request of one token has no TPOT and no ITL to violate.
-    ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that
-    came in lumps, and for an answer of several tokens that came in one event; ``normalized_ttft``
-    (per prompt token) is unknown where nobody counted the prompt.
+    ``itl_p99`` is the 99th percentile of the request's own gaps. TPOT and ``itl_p99`` are unknown
+    for a stream that came in lumps, and for an answer of several tokens that came in one event.
+    ``normalized_ttft`` (per prompt token) is unknown where the tokens of the prompt are. Raises
+    ValueError where rows of several attempts are mixed.
     """
     limit_columns = LimitColumns(window_ns)
     for columns in request_arrays(requests, token_events):
@@ -226,7 +230,7 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
 
 
 def _seconds(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
-    """One value per request for each of LIMITS; see ``limit_values``."""
+    """Yields one value per request for each of LIMITS; see ``limit_values``."""
     intervals = arrays.intervals
     known_intervals = np.where(intervals > 0, intervals, np.nan)
     prompt_tokens = np.where(arrays.input_tokens > 0, arrays.input_tokens, np.nan)
@@ -257,15 +261,18 @@ def stored_values(data: AttemptData) -> LimitValues:
 
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:
-    """Judges every request by every limit. Raises InputError where a limit needs token_events that
-    are not there.
+    """Judges every request by every limit.
+
+    Raises InputError where a limit needs token_events that are not there.
     """
     return next(judge_each(values, slo, [values.ok.size]))
 
 
 def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[Verdicts]:
-    """As ``judge``, for several attempts whose requests come one attempt after the other. ``ends``:
-    where those of each attempt end.
+    """Judges several attempts at once, as ``judge`` does one.
+
+    ``values``: of the requests of all attempts, one attempt after the other. ``ends``: where the
+    requests of each attempt end.
     """
     by_limit = _met(values, slo)
     tests_of_all = _tests(by_limit, slo)
@@ -315,8 +322,9 @@ def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
 
 
 def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
-    """The tests that must all hold for an SLO to hold, the joint one first. Raises as ``judge``
-    does.
+    """The tests that must all hold for an SLO to hold, the joint one first.
+
+    Raises InputError as ``judge`` does.
     """
     return _tests(_met(values, slo), slo)
 
@@ -335,7 +343,7 @@ def _itl_p99(arrays: RequestArrays) -> Floats:
 def _p99_of_rows(block: TokenEventBlock) -> Floats:
     """99th percentile (linear) of each row's own gaps in us; -inf for a row without gaps."""
     gaps = token_gaps(block)
-    sorted_us = np.sort((gaps.row << 32) | gaps.us) & 0xFFFFFFFF  # sorted within their row
+    sorted_us = np.sort((gaps.row << 32) | gaps.us) & 0xFFFFFFFF  # by row, then by gap
     lengths = np.bincount(gaps.row, minlength=block.request.size)
     has_gaps = lengths > 0
     rank = 0.99 * (lengths[has_gaps] - 1)

@@ -15,24 +15,24 @@ import numpy as np
 from orchestrator.base.arrays import Floats
 from orchestrator.results.lazy_rows import Rows, slices
 
-PARTS = 64  # the run is cut into so many parts, each with its mean number in flight
-# the first cut within so many times the least error counts: in a flat run the least lies anywhere
+PARTS = 64  # into which the run is cut; each has its mean number of requests in flight
+# The first cut counts whose error is at most this many times the least error: in a flat run the
+# least error may lie anywhere.
 NEARLY = 1.25
 FIRST_REQUESTS = 8  # at least so many requests give the end-to-end time of an empty engine
-# share of the run in which more may be in flight than later (a cold engine); after it that is
-# chance
+# Share of the run, at its beginning, in which more requests may be in flight than later, because
+# the engine is cold. After that, more in flight is chance.
 COLD_SHARE = 0.1
-# share of the run: where it became steady later than that, no part is taken for steady
+# share of the run; if it becomes steady later than that, no part of it is taken for steady
 LATEST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpans:
-    """When some requests were due and when they were done, in one unit of time from the begin of
-    the run.
+    """When some requests were due and when they were done, since the run began.
 
-    ``done``: infinity where a request has not ended. A request is in flight from when it was due
-    until it was done.
+    Both are in the same unit of time. ``done``: infinity where a request has not ended. A request
+    is in flight from when it was due until it was done.
     """
 
     due: Floats
@@ -40,8 +40,9 @@ class RequestSpans:
 
 
 def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
-    """When the steady part of a run begins, ns; None: there is none. ``duration_ns``: how long
-    requests were due.
+    """When the steady part of a run begins, in ns; None: there is none.
+
+    ``duration_ns``: for how long requests were due.
     """
     begin = steady_from(lambda: map(_times_ns, slices(requests)), float(duration_ns))
     return None if begin is None else round(begin)
@@ -55,10 +56,10 @@ def _times_ns(requests: Rows) -> RequestSpans:
 
 
 def steady_from(parts: Callable[[], Iterable[RequestSpans]], now: float) -> float | None:
-    """When the steady part of a run begins that has gone on until ``now``; None: there is none.
+    """When the steady part of a run begins; None: there is none.
 
-    ``parts``: the requests of the run, in the unit of ``now``; it is called twice, so that not all
-    requests need be in memory.
+    ``parts``: yields the requests of the run; it is called twice, so that the requests need not all
+    be in memory. ``now``: up to when the run has gone, in the unit of ``parts``.
     """
     edges = np.linspace(0, max(now, 0), PARTS + 1)
     time_in_flight = np.zeros(PARTS + 1)
@@ -71,7 +72,7 @@ def steady_from(parts: Callable[[], Iterable[RequestSpans]], now: float) -> floa
     if not earliest_due.size or now <= 0:
         return None
     in_flight = np.diff(time_in_flight) * PARTS / now
-    # those that were due first, at least FIRST_REQUESTS of them, met an empty engine
+    # the requests that were due first, at least FIRST_REQUESTS of them, met an empty engine
     first_until = max(float(edges[1]), float(earliest_due[-1]))
     end_to_end = [
         (np.minimum(times.done, now) - times.due)[times.due <= first_until] for times in parts()
@@ -83,11 +84,12 @@ def steady_from(parts: Callable[[], Iterable[RequestSpans]], now: float) -> floa
 
 def _cut(in_flight: Floats) -> int:
     """How many parts to cut off: the first cut whose error is close to the least (MSER).
-    ``in_flight``: the mean number in flight in each of PARTS parts.
+
+    ``in_flight``: the mean number of requests in flight in each of PARTS parts.
     """
     cuts = np.arange(int(PARTS * LATEST_SHARE) + 1)
     sum_before_cut = np.concatenate([[0.0], np.cumsum(in_flight)])[cuts]
-    # only a cold start, or less in flight than later, is a warm-up
+    # what is cut off is a warm-up only if it is a cold start, or if less is in flight than later
     is_cold_start = cuts <= PARTS * COLD_SHARE
     is_below_mean = sum_before_cut < in_flight.mean() * cuts
     squared_errors = _variances_from(in_flight)[cuts] / (PARTS - cuts)

@@ -1,5 +1,6 @@
-"""Output tokens that had come by an instant. The count never falls, so adjacent windows add up to
-the whole.
+"""Counts the output tokens that had come by an instant.
+
+The count never falls, so adjacent windows add up to the whole.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,15 @@ from orchestrator.analysis.requests import RequestArrays, TokenEventBlock, Windo
 from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.results.columns import or_zero
 
-BATCHES = 10  # parts of each repeat, for intervals.py
+BATCHES = 10  # into which each repeat is cut for its interval (analysis/intervals.py)
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """One repeat cut in order of time: the amount in each batch, and the batch's size (requests, or
-    seconds).
+    """One repeat, cut into batches in order of time.
+
+    ``amounts``: what each batch has (requests that met a test, or tokens). ``sizes``: how large
+    each batch is (in requests, or in seconds).
     """
 
     amounts: Floats
@@ -29,9 +32,9 @@ class Batches:
 def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Floats:
     """Output tokens of ok requests that came before each edge.
 
-    A token came with its chunk: the first at first_token_ns, the others after the gaps of
-    ``token_events``. Where a request has no gaps there, its N tokens count as evenly spread from
-    first to last. They add up to N in any case.
+    A token comes with its chunk: the first chunk at first_token_ns, the others after the gaps of
+    ``token_events``. Where a request has no row there, its N tokens count as evenly spread from the
+    first to the last. Either way, the tokens of a request add up to N.
     """
     edges = np.asarray(edges_ns, dtype=np.float64)
     has_output = columns.ok & (or_zero(columns.output_tokens) > 0)
@@ -43,15 +46,16 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
 
 
 def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
-    """Output tokens in each of BATCHES equal parts of the window, and the parts' lengths in
-    seconds.
-    """
+    """Output tokens in each of BATCHES equal parts of the window. Sizes are in seconds."""
     edges = np.linspace(window_ns[0], max(window_ns), BATCHES + 1)
     return Batches(np.diff(output_tokens_by(columns, edges.tolist())), np.diff(edges) / 1e9)
 
 
 def basis(columns: RequestArrays) -> frozenset[str]:
-    """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or both."""
+    """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or both.
+
+    Requests of one token do not count.
+    """
     is_timed = _timed(columns)[columns.ok & (or_zero(columns.output_tokens) > 1)]
     names = set()
     if is_timed.any():
@@ -69,8 +73,9 @@ def _timed(columns: RequestArrays) -> Bools:
 
 
 def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Floats:
-    """Tokens of these requests before each edge, with token j of N at
-    first + j (last - first) / (N - 1).
+    """Tokens of these requests before each edge, if they came evenly.
+
+    Token j of N, counted from 0, came at first + j * (last - first) / (N - 1).
     """
     if not requests.size:
         return np.zeros(edges.size)
@@ -90,11 +95,10 @@ def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Flo
 def _timed_before(
     columns: RequestArrays, block: TokenEventBlock, is_counted: Bools, edges: Floats
 ) -> Floats:
-    """Tokens of a block before each edge: requests under way there are counted by their gaps,
-    others whole or not.
+    """Tokens of the requests of a block before each edge.
 
-    The running sums over all gaps of the block are sorted, so a request's place in them is found by
-    bisection.
+    A request that is over at an edge counts in full, one under way by its gaps. The running sums
+    over all gaps of the block rise, so the place of an edge in them is found by bisection.
     """
     rows = np.flatnonzero(is_counted[block.request])
     requests = block.request[rows]

@@ -1,3 +1,4 @@
-"""The highest load that holds: strategies that ask for levels, what probes show, races, and the answer
-(``best.py``).
+"""Finds the highest load that holds.
+
+Strategies ask for levels, probes show what holds, deployments race, and ``best.py`` has the answer.
 """

@@ -1,5 +1,7 @@
-"""Attainment over load levels, fitted to all probes: what a level is expected to hold, and how much
-load it takes to prove it.
+"""Fits attainment over load levels to all probes.
+
+The fit says which attainment is expected at a level, and how many requests it takes to prove on
+which side of the target the level is.
 """
 
 import math
@@ -11,18 +13,18 @@ from orchestrator.capacity.design_effect import PRIOR_EFFECT, isotonic
 from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.sequential_test import FEWEST, FEWEST_TO_FAIL, requests_needed
 
-# of the load: the power with which misses are expected to rise below the lowest level probed
+# below the lowest level probed, the odds of a miss are expected to rise with this power of the load
 LEAST_POWER = 3.0
 
 
 class AttainmentFit:
-    """The share of requests that meet the limits, which never rises with the level: isotonic
-    regression (pool adjacent violators: Ayer et al. 1955) at the levels that were probed, straight
-    between them in logit over log.
+    """The share of requests that meet the limits, which never rises with the level.
 
-    Below the lowest of them the odds of a miss fall with the third power of the load. A level
-    without figures that failed, or could not be measured, counts as one where ``FEWEST`` requests
-    missed.
+    At the levels that were probed it is found by isotonic regression (pool adjacent violators: Ayer
+    et al. 1955). Between two of them the logit of the share is linear in the logarithm of the
+    level. Below the lowest of them the odds of a miss fall with the third power of the load. A
+    level without figures that failed, or could not be measured, counts as one where ``FEWEST``
+    requests missed.
     """
 
     def __init__(self, levels: Sequence[LevelEvidence], target: float) -> None:
@@ -45,7 +47,7 @@ class AttainmentFit:
             for evidence in levels
             if evidence.verdict is None and evidence.whole
         ]
-        # requests of a probe of full length, as far as is known
+        # requests of a probe that ran its time; infinite where that is not known
         self.longest_probe = max(undecided, default=math.inf)
 
     def level_of(self, share: float) -> float:
@@ -57,19 +59,18 @@ class AttainmentFit:
         return float(np.exp(log_level))
 
     def share(self, level: float) -> float:
-        """Attainment that is expected at a level."""
+        """The attainment that is expected at a level."""
         from scipy.special import expit
 
         log_odds = np.interp(math.log(level), self._log_levels, self._logits)
         return float(expit(log_odds))
 
     def requests(self, level: float) -> float:
-        """Requests that are expected to show on which side of the target a level is, beside those
-        that it had.
+        """How many more requests are expected to show on which side of the target a level is.
 
         No level is taken to be nearer to the target than the standard error of what is known of
         it: a share that happens to lie on the target would take for ever. A verdict that a level
-        fails takes ``FEWEST_TO_FAIL`` independent requests at least.
+        fails takes at least ``FEWEST_TO_FAIL`` independent requests.
         """
         share = self.share(level)
         evidence = self._by_level.get(level)
@@ -87,8 +88,10 @@ class AttainmentFit:
         return needed
 
     def _off_target(self, share: float, independent: float) -> float:
-        """``share``, or one that is a standard error (binomial) of so many requests away from the
-        target, on the same side. Without this, 22 of 128 searches ended unresolved, with it 5.
+        """Moves a share away from the target, so that it is a standard error away at least.
+
+        The standard error is the binomial one of ``independent`` requests; the share stays on its
+        side. Without this, 22 of 128 searches ended unresolved, with it 5.
         """
         error = math.sqrt(self._target * (1 - self._target) / independent)
         distance = share - self._target
@@ -96,13 +99,14 @@ class AttainmentFit:
 
 
 def is_known(evidence: LevelEvidence) -> bool:
-    """Whether anything is known of the level that a fit can use."""
+    """Whether a fit can use what is known of the level."""
     return bool(evidence.requests) or evidence.verdict == "fails" or evidence.blocked
 
 
 def _smoothed_share(evidence: LevelEvidence) -> float:
-    """The share at a level with half a request added that met the limits, and half a request that
-    missed them, so that its logit is finite.
+    """The share at a level, with half a request added that met the limits and half that missed.
+
+    With these two halves its logit is finite.
     """
     met = (evidence.share or 0.0) * evidence.requests
     return (met + 0.5) / ((evidence.requests or FEWEST) + 1)

@@ -1,16 +1,16 @@
 """How likely each capacity is after the probes of a search: attainment over load, fitted on all
 outcomes.
 
-At a level near the capacity the odds of a miss are those that the target allows, times a power of
-the load over the capacity. Both the capacity and the power are unknown; each pair of them on a grid
-has the likelihood of what was counted. Levels whose share of misses is far from the one that the
-target allows only say on which side of the capacity they lie, because the curve has another shape
-there: a queue overflows, a floor of errors stays.
+At a level near the capacity, the odds of a miss are the odds that the target allows, times a power
+of the load over the capacity. Both the capacity and the power are unknown: for each pair of them on
+a grid, the likelihood of what was counted is computed. Levels whose share of misses is far from the
+allowed one only say on which side of the capacity they lie, because the curve has another shape
+there: a queue overflows, or a floor of errors stays.
 
-Misses come in runs. How much less they tell than independent ones, the design effect, is learned
-from how the share of misses varies between parts of the probes, beside what runs of misses say of
-it (``capacity/design_effect.py``). It has an inverse gamma distribution, over which the likelihood
-is integrated: so few parts make wide intervals, as in Student's t.
+Misses come in runs. How much less they tell than independent ones (the design effect) is learned
+from how the share of misses varies between parts of the probes, and from the runs themselves
+(``capacity/design_effect.py``). The design effect has an inverse gamma distribution, over which the
+likelihood is integrated. Few parts therefore make wide intervals, as in Student's t.
 """
 
 from __future__ import annotations
@@ -26,33 +26,37 @@ from orchestrator.capacity.attainment_fit import is_known
 from orchestrator.capacity.levels import LevelEvidence, Part
 from orchestrator.capacity.sequential_test import FEWEST
 
-# Of the share of misses from the one that is allowed, in logits: up to which a level is near. For a
-# target of 95 % these are shares from 0.7 to 28 %. With 1.5 intervals of M/M/8 covered less often.
+# A level is near the capacity if its share of misses lies within so many logits of the allowed one:
+# for a target of 95 % these are shares from 0.7 to 28 %. With 1.5, the intervals of M/M/8 covered
+# the capacity less often.
 NEAR = 2.0
-# Standard deviation of the curve from a power of the load, in logits, for each logit from the
-# target. M/M/8 is the reason: 0.1 covered its capacity in 19 of 24 searches, 0.25 in 21.
+# How far the curve strays from a power of the load: its standard deviation in logits, for each
+# logit of distance from the target. It was chosen on M/M/8: 0.1 covered the capacity in 19 of 24
+# searches, 0.25 in 21.
 MISFIT = 0.2
-# The power: log-normal before anything is known, with this median, and this standard deviation of
-# its logarithm. 8 slots have 6, batches 18, flat curves 3.
+# The power is log-normal before anything is known: its median, and the standard deviation of its
+# logarithm. A server of 8 slots has a power of 6, batches 18, flat curves 3.
 USUAL_POWER, POWER_SPREAD = 7.0, 0.45
 POWERS = np.geomspace(1.0, 50.0, 16)
-PRIOR_PARTS = 8  # parts of probes, that weigh as much as the design effect that runs of misses say
-# Evidence (a logarithm) that one probe can bring at most that its level fails: one long run of
-# misses may be all that it has seen.
+# the design effect that runs of misses show weighs as much as so many parts of probes
+PRIOR_PARTS = 8
+# The most evidence (a logarithm) for failure that one probe can bring: one long run of misses may
+# be all that it has seen.
 MOST_OF_A_PROBE = 5.0
 # capacities beyond the levels probed are less likely by this power of their distance
 DECAY = 2.0
-STEP = 0.005  # of the grid of capacities, in logarithms
-BEYOND = 3.0  # times the lowest and the highest level probed: where the grid ends
+STEP = 0.005  # of the grid of capacities, in natural logarithms
+# the grid reaches by this factor below the lowest and above the highest level probed
+BEYOND = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
     """How likely each capacity is.
 
-    ``chances`` [capacities, powers]: of each capacity of the grid with each of ``POWERS``; their sum
-    is 1. ``allowed``: the share of requests that may miss. ``lowest``, ``highest``: the levels that
-    were probed.
+    ``chances`` [capacities, powers]: the probability of each capacity of the grid with each of
+    ``POWERS``; their sum is 1. ``allowed``: the share of requests that may miss. ``lowest``,
+    ``highest``: of the levels that were probed.
     """
 
     log_capacities: Floats
@@ -74,10 +78,10 @@ class Belief:
         return float(self.chances[is_enough].sum())
 
     def information(self, level: float, requests: float) -> float:
-        """How much so many independent requests at the level are expected to tell of the capacity,
-        in nats: the mutual information, as if logits of shares were normal.
+        """How much so many independent requests at a level would tell of the capacity, in nats.
 
-        Above the capacity runs of misses are longer, so as many requests count for less there.
+        This is the mutual information, as if the logits of shares were normal. Above the capacity,
+        runs of misses are longer, so the same number of requests counts for less there.
         """
         logits = np.outer(math.log(level) - self.log_capacities, POWERS)
         logits = np.clip(logits, -NEAR, NEAR)
@@ -95,8 +99,9 @@ class Belief:
 
 
 def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
-    """What is believed after these levels, the lowest first; None: none of them tells anything, or
-    every request must meet the limits.
+    """What is believed after these levels, the lowest first.
+
+    None: no level tells anything, or every request must meet the limits.
     """
     counts = _counts(levels)
     if not counts or target >= 1:
@@ -122,8 +127,11 @@ def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """What was counted at a level: requests, and the share of them that missed. ``independent``:
-    requests that would say as much. ``most_evidence``: a logarithm, that it fails.
+    """What was counted at a level.
+
+    ``missed``: the share of ``requests`` that missed. ``independent``: how many independent
+    requests would say as much. ``most_evidence``: the most that it may count as evidence that the
+    level fails (a logarithm).
     """
 
     level: float
@@ -135,7 +143,10 @@ class _Count:
 
 
 def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
-    """A level that failed without figures counts as one where ``FEWEST`` requests missed."""
+    """What was counted at each level.
+
+    A level that failed without figures counts as one where ``FEWEST`` requests missed.
+    """
     counts: list[_Count] = []
     for evidence in levels:
         if evidence.share is not None:
@@ -154,12 +165,12 @@ def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
 
 
 def _fit(near: Sequence[_Count], log_capacities: Floats, allowed: float, effect: float) -> Floats:
-    """Log-likelihood [capacities, powers] of what was counted at levels near the capacity, up to a
-    constant. ``effect``: the design effect that runs of misses say.
+    """Log-likelihood [capacities, powers] of what was counted near the capacity, up to a constant.
 
-    With effect e and D the Kullback-Leibler divergence of what was counted from a curve, times
-    requests, the likelihood is exp(-D/e) / e^(n/2) for n parts. Integrated over an inverse gamma
-    distribution of e it is (s + D)^(-n/2), where s is what the parts differ from each other.
+    ``effect``: the design effect that runs of misses show. With e the design effect, D the number
+    of requests times the Kullback-Leibler divergence of what was counted from a curve, and n parts,
+    the likelihood is exp(-D/e) / e^(n/2). Integrated over an inverse gamma distribution of e it is
+    (s + D)^(-n/2), where s is how much the parts differ from each other.
     """
     parts = PRIOR_PARTS
     between_parts = PRIOR_PARTS / 2 * effect
@@ -180,8 +191,10 @@ def _fit(near: Sequence[_Count], log_capacities: Floats, allowed: float, effect:
 
 
 def _side(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
-    """Log-likelihood of capacities on the wrong side of a level: there its share of misses is at
-    best the one that is allowed. 0 on the other side.
+    """Log-likelihood of each capacity, from a level that is far from the capacity.
+
+    Such a level only says on which side of it the capacity lies: there it is 0. On the other side,
+    the level's share of misses would at best be the allowed one.
     """
     evidence = count.independent * _divergence(count.missed, allowed)
     is_above = log_capacities > math.log(count.level)
@@ -191,8 +204,10 @@ def _side(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
 
 
 def _distance(count: _Count, allowed: float) -> float:
-    """How far the share of misses lies from the one that is allowed, in logits. One independent
-    request more is counted that misses as often as is allowed: a few requests lie near.
+    """How far the share of misses lies from the allowed one, in logits.
+
+    One more independent request is counted that misses as often as is allowed, so that a level with
+    few requests counts as near.
     """
     missed = (count.missed * count.independent + allowed) / (count.independent + 1)
     return _logit(missed) - _logit(allowed)
@@ -207,9 +222,7 @@ def _entropy(share: float) -> float:
 
 
 def _divergence(share: float, other: float) -> float:
-    """The Kullback-Leibler divergence of a share from another one; infinite where the other one
-    excludes it.
-    """
+    """The Kullback-Leibler divergence of a share from another; infinite where that excludes it."""
     from scipy.special import rel_entr  # imported late: most sweeps search nothing
 
     return float(rel_entr(share, other) + rel_entr(1 - share, 1 - other))

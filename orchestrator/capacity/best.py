@@ -1,6 +1,6 @@
 """Which deployment gives the most throughput while the limits hold, and how sure that is.
 
-``capacities.py`` finds what each deployment holds, ``doubts.py`` why the order may be wrong.
+``capacities.py`` finds what each deployment holds, ``doubts.py`` finds why the order may be wrong.
 """
 
 from collections import Counter
@@ -47,8 +47,8 @@ class Certainty(Enum):
 
     # certain
     ONLY_ONE_HOLDS = auto()
-    OTHERS_FAIL = auto()  # each was shown to fail at what is claimed of the first, or below
-    AHEAD = auto()  # by more than starts differ
+    OTHERS_FAIL = auto()  # each was shown to fail at the load that the first one claims, or below
+    AHEAD = auto()  # the first one is ahead by more than engine starts differ
     # not certain
     DOUBTED = auto()
     # nothing is ranked
@@ -65,10 +65,10 @@ CERTAIN = (Certainty.ONLY_ONE_HOLDS, Certainty.OTHERS_FAIL, Certainty.AHEAD)
 class ComparisonRules:
     """How deployments are compared.
 
-    ``per``: None: per GPU, or per deployment where a comparison has an endpoint, whose GPUs are not
-    known. ``searches``: workloads whose capacity was searched, and how. ``full_grid``: the
-    deployments did not race. ``startable_deployments``: how many that were not measured yet may be
-    started; None: all.
+    ``per``: what throughputs are divided by; None: GPUs, or nothing where a comparison has an
+    endpoint, whose GPUs are not known. ``searches``: by workload, how its capacity was searched.
+    ``full_grid``: the deployments did not race. ``startable_deployments``: how many deployments
+    that are not measured yet may still be started; None: all.
     """
 
     per: Per | None = None
@@ -79,7 +79,7 @@ class ComparisonRules:
 
 @dataclass(frozen=True, slots=True)
 class Shortlisted:
-    """A shortlist left deployments of a comparison out: ``listed`` of ``of`` were not."""
+    """Of the ``of`` deployments of a comparison, a shortlist took ``listed``."""
 
     listed: int
     of: int
@@ -87,14 +87,14 @@ class Shortlisted:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ranking of deployments of one model that were asked the same, best first.
+    """The ranking of deployments of one model that got the same workload, best first.
 
-    ``doubts``: why it is not certain, with the measurements that would make it so. ``content``:
-    what was asked, where there is no plan to say it. ``run_again``: how often what was spoilt must
-    be allowed to be measured again so that running the same plan again (``run --again``) measures
-    something that is in doubt; None: it would measure nothing. ``run_command``: the command that
-    does so. ``groups``: those that its points are shown in; several where prices make hardware
-    comparable. ``shortlisted``: None: no deployment was left out by its prediction.
+    ``doubts``: why it is not certain, and the measurements that would make it so. ``content``: what
+    the requests were, where there is no plan to say it. ``run_again``: the N with which ``run
+    --again N`` of the same plan measures something that is in doubt; None: no N does.
+    ``run_command``: that command. ``groups``: the groups in which its points are shown; there are
+    several where prices make different hardware comparable. ``shortlisted``: None: no deployment
+    was left out because of its prediction.
     """
 
     experiment: str
@@ -109,7 +109,7 @@ class Comparison:
     certainty: Certainty
     doubts: tuple[Doubt, ...]
     emulated: bool
-    measured: bool  # it has a valid measurement, whether or not that holds the limits
+    measured: bool  # it has a valid measurement, whether or not the limits hold there
     run_again: int | None
     simulated: bool = False
     incomparable: Exclusion | None = None  # with INCOMPARABLE
@@ -127,9 +127,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _DeploymentKey:
-    """What tells the deployments of a comparison apart.
+    """Tells the deployments of a comparison apart.
 
-    The label counts too: two runs of ``orchestrator load`` may have measured one endpoint.
+    The label is part of it, since two runs of ``orchestrator load`` may have measured one endpoint.
     """
 
     deployment_id: str
@@ -138,7 +138,7 @@ class _DeploymentKey:
 
 @dataclass(slots=True)
 class _StoredAndMissing:
-    """What is stored, and what is missing."""
+    """The points that are stored, and the levels that are missing."""
 
     points: list[StoredPoint] = field(default_factory=list)
     missing: list[MissingLevel] = field(default_factory=list)
@@ -150,11 +150,11 @@ def best(
     rules: ComparisonRules | None = None,
     missing: Sequence[MissingLevel] = (),
 ) -> list[Comparison]:
-    """One comparison per experiment, workload, model and hardware; per dollar all hardware is
-    compared. Emulated points are compared among themselves, and so are simulated ones.
+    """One comparison per experiment, workload, model and hardware.
 
-    ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the
-    same content.
+    Per dollar, all hardware is compared. Emulated points are compared among themselves, and so are
+    simulated ones. ``points``: from ``load_points`` with the same ``slo``; workloads of one name
+    must have the same content.
     """
     rules = rules or ComparisonRules()
     groups: dict[Group, _StoredAndMissing] = {}
@@ -168,7 +168,7 @@ def best(
 
 
 def group_of(point: StoredPoint) -> Group:
-    """The group that a point is shown in: all checkpoints of one model stand together."""
+    """The group in which a point is shown; all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
     return Group(
         experiment=head.experiment,
@@ -181,7 +181,7 @@ def group_of(point: StoredPoint) -> Group:
 
 
 def ranked_in(point: StoredPoint, per: Per | None) -> Group:
-    """The group that a point is ranked in."""
+    """The group in which a point is ranked."""
     return _ranked_group(group_of(point), per)
 
 
@@ -253,7 +253,7 @@ def _comparison(
 
 
 def _groups(evidence: _StoredAndMissing) -> tuple[Group, ...]:
-    """The groups that what is stored and what is missing are shown in."""
+    """The groups in which the stored and the missing levels are shown."""
     groups = {group_of(point) for point in evidence.points}
     groups |= {missing_level.group for missing_level in evidence.missing}
     return tuple(sorted(groups))
@@ -316,14 +316,14 @@ def _ranking(
         if note is not None:
             ranked = replace(ranked, notes=(*ranked.notes, note))
         ranking.append(ranked)
-    # claims come first: an estimate is not shown to hold
+    # claims come first: an estimate was not shown to hold
     return sorted(ranking, key=lambda ranked: (ranked.is_estimate, -ranked.rank, ranked.label))
 
 
 def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer:
-    """The deployment, out of the ranking if its outputs agree too little with the reference's.
+    """Takes a deployment out of the ranking if its outputs agree too little with the reference's.
 
-    No further measurement changes that, so nothing is in doubt about it either.
+    No further measurement changes that, so it leaves no doubts either.
     """
     if slo.agreement is None or answer.ranked is None:
         return answer
@@ -343,8 +343,9 @@ def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer
 
 
 def _notes_on_answers(points: Sequence[StoredPoint]) -> dict[str, Note]:
-    """By deployment id, a note on outputs that hardly equal the reference's, where those of others
-    of the model do.
+    """By deployment id, a note where hardly any output equals the reference's.
+
+    There are notes only if the outputs of other deployments of the model do equal it.
     """
     agreement_known: dict[str, StoredPoint] = {}
     for point in points:
@@ -370,8 +371,9 @@ def _is_near_chance(point: StoredPoint) -> bool:
 def _certainty_of(
     ranking: Sequence[RankedDeployment], doubts: Sequence[Doubt], some_outraced: bool
 ) -> Certainty:
-    """How certain the first of the ranking is. ``some_outraced``: some deployments were beaten
-    before anything could be claimed of them.
+    """How certain it is that the first of the ranking is the best.
+
+    ``some_outraced``: some deployments were beaten before anything could be claimed of them.
     """
     if doubts:
         return Certainty.DOUBTED

@@ -1,11 +1,11 @@
-"""What one deployment holds: its best level, why others are not it, and what could still be better.
+"""What one deployment holds: its best level, why no other level is, and what may still be better.
 
-The best level is the highest measured one at which every test of the SLO holds (the share of
-requests, a point estimate over all repeats that count, is at least its target), with the output
-token throughput measured there. Only valid points can be best: one that the client slowed down, or
-whose engine never came to a steady state, may show that a level fails but not that it holds; and
-one repeat that the engine failed is enough for that. A level that was asked for and not measured is
-as open as one that was measured badly.
+The best level is the highest measured one at which every test of the SLO holds: the share of
+requests that met it, a point estimate over all repeats that count, is at least its target. Its
+figure is the output token throughput measured there. Only valid points can be best. A point shows
+that its level fails where the engine fell behind or answered noise, or where a single repeat failed
+because of the engine. Any other point that is not valid, such as one that the client slowed down,
+shows nothing. A level that was asked for and not measured is as open as a badly measured one.
 
 Everything here is a fact; ``report/words.py`` has the sentences.
 """
@@ -31,9 +31,9 @@ from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
 
-# statuses of searches that more time, longer probes or more clients take further
+# statuses of searches that would go on with more time, longer probes or more clients
 _GOES_ON = ("budget", "unresolved", "client_bound")
-# fields of Figures by latency; itl_ms is missing because it pools the gaps of all requests
+# by latency, its field of Figures; itl_p99 is missing because itl_ms pools the gaps of all requests
 _FIGURE_OF = {
     "ttft": "ttft_ms",
     "tpot": "tpot_ms",
@@ -62,8 +62,8 @@ class Group:
 class SearchRules:
     """How the capacity under a workload was searched.
 
-    ``precision``: the claim ends at most this share below the lowest level that fails. ``starts``:
-    of the engine.
+    ``precision``: how far the lowest level that fails may lie above the claim, as a share of it.
+    ``starts``: how often the engine is started.
     """
 
     precision: float = PRECISION
@@ -72,7 +72,7 @@ class SearchRules:
 
 @dataclass(frozen=True, slots=True)
 class MissingLevel:
-    """A level that the plan asks of a deployment and of which nothing is stored yet."""
+    """A level of a deployment that the plan asks for and of which nothing is stored yet."""
 
     group: Group
     deployment_id: str
@@ -88,7 +88,7 @@ class Exclusion(Enum):
     FAILED = auto()  # a repeat failed because of the engine, or none ran
     NOT_VALID = auto()
     ENDED_EARLY = auto()  # a probe that missed its limits early
-    NO_REQUESTS = auto()  # none was due in the steady window
+    NO_REQUESTS = auto()  # no request was due in the steady window
     # of a deployment
     NO_LEVEL_HOLDS = auto()
     SEARCH_FOUND_NO_LEVEL = auto()
@@ -116,7 +116,7 @@ class ExceededPercentile:
 
 @dataclass(frozen=True, slots=True)
 class MissedLimit:
-    """A limit that some answered requests missed. ``met``: the share of all requests that met it."""
+    """A limit that some answered requests missed. ``met``: the share of all requests within it."""
 
     limit: Limit
     met: float
@@ -126,8 +126,9 @@ class MissedLimit:
 class Shortfall:
     """What keeps a level from holding the limits.
 
-    ``test``: the one furthest below its target. ``percentile``: where a percentile of one limit
-    says it all; else ``missed`` lists the limits that answered requests missed.
+    ``test``: the test that is furthest below its target. ``percentile``: the percentile of one
+    limit that says it all; None: there is none, and ``missed`` lists the limits that answered
+    requests missed.
     """
 
     test: Attained
@@ -137,10 +138,10 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A level that is not in the ranking, or a whole deployment.
+    """A level, or a whole deployment, that is not in the ranking.
 
-    ``level``: None if the whole deployment is excluded. ``evidence``: the point that shows the
-    reason, where one does.
+    ``level``: None: the whole deployment is excluded. ``evidence``: the point that shows the
+    reason; None: no single point does.
     """
 
     deployment: StoredDeployment
@@ -168,10 +169,10 @@ class NoteKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note on a deployment's best level, which has the figures.
+    """A note on a deployment's best level, whose point has the figures.
 
-    ``test``: with MAY_MISS_TARGET. ``agreeing``: with ANSWERS_DIFFER, the labels of the deployments
-    whose answers equal the reference's.
+    ``test``: set with MAY_MISS_TARGET. ``agreeing``: set with ANSWERS_DIFFER: the labels of the
+    deployments whose answers equal the reference's.
     """
 
     kind: NoteKind
@@ -181,7 +182,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The highest request rate that a search claims, and the lowest that fails, per unit."""
+    """The highest request rate that a search claims and the lowest that fails, per unit."""
 
     claim: float
     fails: float
@@ -192,12 +193,13 @@ class RankedDeployment:
     """The best level of one deployment.
 
     ``lower_bound_only``: no higher level was seen to fail, so it may hold more. ``capacity``: what
-    a search knows of it. ``rank``: what it is ranked by: the throughput, of a search at the load
-    that it is expected to hold (``capacity/dominance.py``). ``divisor``: what the comparison
-    divides loads by.
+    a search knows of it; None: it was not searched. ``rank``: what it is ranked by: its throughput;
+    after a search, the throughput at the load that it is expected to hold
+    (``capacity/dominance.py``). ``divisor``: what the comparison divides loads by.
 
-    ``estimate``: where a search claims nothing yet, what its probes expect to hold. The throughput
-    is then the one that is expected there, and ``point`` the probe that it is computed from.
+    ``estimate``: set where a search claims nothing yet: the load that is expected to hold. The
+    throughput is then the one that is expected at that load, and ``point`` is the probe from which
+    it is computed.
     """
 
     point: StoredPoint
@@ -216,9 +218,9 @@ class RankedDeployment:
 
     @property
     def bounds(self) -> Bounds | None:
-        """Bounds of the searched request rate.
+        """The bounds of the request rate that was searched.
 
-        None: nothing is claimed, or requests in flight were searched, where more is not more
+        None: nothing is claimed, or requests in flight were searched: more of them do not mean more
         throughput.
         """
         capacity = self.capacity
@@ -249,10 +251,11 @@ class LastingVerdict:
 class DeploymentAnswer:
     """What is known of one deployment.
 
-    ``open_levels``: nobody judged them and they could hold; ``near_levels``: they failed by no more
-    than chance; both above what holds and below what is shown to fail. ``lasting_levels``: those of
-    the open ones whose verdict another run would not change. ``incomparable``: why it has
-    no figure to rank by. ``unsettled``: claims of searches that ended before they knew enough.
+    ``open_levels``: levels that could hold and have no valid measurement. ``near_levels``: levels
+    that missed a target by no more than chance. Both lie above what holds and below what is shown
+    to fail. ``lasting_levels``: the open levels whose verdict another run would not change.
+    ``incomparable``: why the deployment has no figure to be ranked by. ``unsettled``: the claims of
+    searches that ended before they knew enough.
     """
 
     label: str
@@ -352,10 +355,9 @@ def claims(
 def claims_among_rivals(
     searches: Sequence[tuple[StoredDeployment, Mapping[str, Claim]]], per: Per
 ) -> list[dict[str, Claim]]:
-    """What searches of deployments that are compared show, as ``claims``, with the status
-    ``outraced`` for those that are beaten.
+    """The claims of deployments that are compared, with the status ``outraced`` for the beaten.
 
-    Only request rates are compared: more requests in flight are not more throughput.
+    Only request rates are compared: more requests in flight do not mean more throughput.
     """
     control = "request_rate"
     divisors = [divisor_of(deployment, per) or 0.0 for deployment, _ in searches]
@@ -377,8 +379,10 @@ def claims_among_rivals(
 def searched_answer(
     points: Sequence[StoredPoint], slo: Slo, per: Per, claims_by_control: Mapping[str, Claim]
 ) -> DeploymentAnswer:
-    """A deployment whose capacity was searched: what holds is what is claimed. Where nothing is, an
-    estimate of a search that may go on stands for it.
+    """What is known of a deployment whose capacity was searched.
+
+    What holds is what is claimed. Where nothing is claimed, the estimate of a search that may go on
+    takes its place.
     """
     deployment = points[0].deployment
     searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
@@ -413,7 +417,9 @@ def _is_unsettled(claim: Claim) -> bool:
 def _search_found_no_level(
     points: Sequence[StoredPoint], searched: Sequence[SearchedClaim], slo: Slo
 ) -> Excluded:
-    """If the probes are such that no other load would tell more, that is the reason. Where nothing
+    """Why nothing is claimed of a deployment.
+
+    If the probes have a verdict that no other load would change, that is the reason. Where nothing
     holds, the lowest level with requests shows why.
     """
     deployment = points[0].deployment
@@ -449,7 +455,7 @@ def _ranked_by_claim(
 
 @dataclass(frozen=True, slots=True)
 class _Estimated:
-    """An estimate of a search that claims nothing, and the point that it is ranked with."""
+    """The estimate of a search that claims nothing, and the point with which it is ranked."""
 
     claim: Claim
     estimate: Estimate
@@ -490,8 +496,9 @@ def _has_figures(point: StoredPoint) -> bool:
 
 
 def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployment:
-    """The throughput is taken to rise with the load from the level that was probed to the one that
-    is estimated.
+    """Ranks a deployment by an estimate.
+
+    Throughput is taken to be proportional to the load between the probed and the estimated level.
     """
     estimate, level = estimated.estimate, estimated.point.head.level
     ranked = _ranked(
@@ -514,7 +521,7 @@ def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployme
 
 @dataclass(frozen=True, slots=True)
 class _LevelsAbove:
-    """Levels above the one that holds: see ``DeploymentAnswer``."""
+    """The levels above the one that holds; see ``DeploymentAnswer``."""
 
     none_fails: bool
     open: list[Level]
@@ -528,8 +535,9 @@ def _levels_above(
     missing: Sequence[MissingLevel],
     best_point: StoredPoint | None,
 ) -> _LevelsAbove:
-    """What is known above ``best_point`` (None: no level holds), up to the first level that is
-    shown to fail.
+    """What is known above the best point, up to the first level that is shown to fail.
+
+    ``best_point``: None: no level holds.
     """
     floor = best_point.head.level if best_point else 0.0
     higher = [
@@ -544,7 +552,7 @@ def _levels_above(
         if point.head.level >= ceiling:
             continue
         if reason_to_exclude(point) is None:
-            near.append(point.head.level)  # not held: the best point is the highest that holds
+            near.append(point.head.level)  # it does not hold, since it is above the best point
         else:
             open_values.add(point.head.level)
             if point.validity in LASTING_VERDICTS:
@@ -566,8 +574,10 @@ def _levels(control: str, values: Iterable[float]) -> list[Level]:
 
 
 def is_shown_to_fail(point: StoredPoint) -> bool:
-    """Whether such a level is too much: the engine broke, fell behind or answered noise, or too
-    many requests missed a limit for chance.
+    """Whether a point shows that its level fails.
+
+    It does if the engine broke, fell behind or answered noise, or if more requests missed a limit
+    than chance explains.
     """
     if point.engine_failures or point.validity in (BACKLOG, BROKEN):
         return True
@@ -577,7 +587,7 @@ def is_shown_to_fail(point: StoredPoint) -> bool:
 
 
 def holds(point: StoredPoint) -> bool:
-    """Whether all tests of the SLO hold at it, as far as its requests say."""
+    """Whether all tests of the SLO hold at a point, by the estimates from its requests."""
     return bool(point.tests) and all(test.share.estimate >= test.target for test in point.tests)
 
 
@@ -592,8 +602,9 @@ def _weakest_test(point: StoredPoint) -> Attained:
 
 
 def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
-    """Why a point cannot win; None if it can. One with many failed requests can win if the SLO
-    allows as many.
+    """Why a point cannot be the best; None: it can.
+
+    A point with many failed requests can be the best if the SLO allows that many.
     """
     if point.engine_failures or not point.used:
         return Exclusion.FAILED
@@ -607,8 +618,9 @@ def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
 
 
 def divisor_of_capacity(deployment: StoredDeployment, per: Per, control: str) -> float | None:
-    """What a capacity is divided by; None where that means nothing: requests in flight are not
-    bought by the dollar.
+    """What a capacity is divided by; None: unknown, or it would mean nothing.
+
+    Requests in flight are not divided by dollars, since nobody buys them by the dollar.
     """
     if per == "usd" and control == "concurrency":
         return None
@@ -623,7 +635,10 @@ def _ranked(
     claim: Claim | None = None,
     expected_level: float | None = None,
 ) -> RankedDeployment:
-    """``expected_level``: the one with which a search is ranked; None or 0: the point's own."""
+    """Ranks a deployment by one of its points.
+
+    ``expected_level``: the level by which a search is ranked; None or 0: that of the point.
+    """
     rate = point.output_token_throughput()
     attainment = point.attainment
     assert rate is not None
@@ -674,14 +689,14 @@ def tests_that_may_miss(point: StoredPoint) -> list[Attained]:
 
 
 def per_or_default(per: Per | None, deployments: Sequence[StoredDeployment]) -> Per:
-    """What deployments are compared per. ``per`` None: per GPU, if all of them have some."""
+    """What throughputs are divided by; None stands for GPUs, if all deployments have some."""
     if per is not None:
         return per
     return "gpu" if all(deployment.devices for deployment in deployments) else "deployment"
 
 
 def divisor_of(deployment: StoredDeployment, per: Per) -> float | None:
-    """What tokens/s are divided by: GPUs, USD per second, or 1; None where it is not known."""
+    """What tokens/s are divided by: GPUs, USD per second, or 1; None: unknown."""
     if per == "deployment":
         return 1.0
     if per == "usd":
@@ -694,7 +709,7 @@ def _reason_without_divisor(deployment: StoredDeployment) -> Exclusion:
 
 
 def _no_level_holds(usable: Sequence[StoredPoint], slo: Slo) -> Excluded:
-    """The reason is told by the point that comes nearest."""
+    """Excludes a deployment at which no level holds; the point that comes nearest shows why."""
     nearest = max(usable, key=lambda point: _margin(_weakest_test(point)))
     return Excluded(
         nearest.deployment,
@@ -724,7 +739,10 @@ def shortfall_of(point: StoredPoint, slo: Slo) -> Shortfall:
 def _exceeded_percentile(
     point: StoredPoint, slo: Slo, met: Mapping[Limit, float]
 ) -> ExceededPercentile | None:
-    """The percentile of the worst limit that belongs to the share that must meet it."""
+    """The percentile of the worst limit, at the share of requests that must meet it.
+
+    None: the latency has no percentiles, or this one does not exceed the limit.
+    """
     worst = min(met, key=lambda limit: met[limit] - (limit.share or slo.attainment))
     share_to_meet = worst.share or slo.attainment
     quantile = next((quantile for quantile in QUANTILES if quantile >= share_to_meet), 0.99)

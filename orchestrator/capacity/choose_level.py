@@ -1,20 +1,21 @@
 """Which load level a capacity search probes next, and when more probes would tell nothing.
 
-A function of what all probes of a tier have shown (``capacity/levels.py``), in whatever order they
-came, so that a search that was interrupted goes on by it, and a claim says by it whether its search
-had ended (docs/search.md).
+The choice depends only on what all probes of a tier have shown (``capacity/levels.py``), and not on
+their order. So a search that was interrupted can go on, and a claim can say whether its search had
+ended (docs/search.md).
 
-1. Screening: double or halve the load from the first guess until one level passes and a higher one
-   fails.
+1. Screening: the load is doubled or halved from the first guess until one level passes and a higher
+   one fails.
 2. Attainment is fitted over the levels (``capacity/attainment_fit.py``). Of all levels in between,
    the one is probed whose verdict is expected to narrow the bracket most for the load that it
    takes: first levels well below the expected capacity, which are proved quickly, then levels
    nearer to it.
 3. A level that was shown to hold is probed again, with fresh seeds, until it is confirmed.
 
-Where only so much time is left, what comes first is an estimate (``capacity/estimate.py``): a level
-a little below it, which is safe, then the levels that tell most of it. A level is proved where that
-takes a small part of what is left, and any that can be proved in time once the estimate is precise.
+Where time is limited, an estimate comes first (``capacity/estimate.py``): a level a little below it
+is probed, which should be safe, then the levels that tell most about it. While the estimate is not
+precise, a level is proved only if that takes a small part of the time left; after that, any level
+is proved that can be proved in time.
 """
 
 import math
@@ -27,41 +28,43 @@ from orchestrator.capacity.estimate import Estimate, estimate_of
 from orchestrator.capacity.levels import HIGHEST, LOWEST, SAME, STEPS, LevelEvidence, SearchState
 from orchestrator.capacity.sequential_test import FAR_BELOW, FEWEST, PATIENT, ProbeSize
 
-# Where nothing is predicted. Rather too high than too low: a level that is too high shows it in
-# seconds, one that is too low takes as long as a hundred requests.
+# First levels (requests/s, requests in flight) where nothing is predicted. They are rather too high
+# than too low: a level that is too high shows it in seconds, one that is too low takes as long as a
+# hundred requests.
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
-# a claim below the expected capacity divided by this is of no use: with 4 instead, searches at a
-# cliff took 67 % more load
+# A claim is of no use if it is below the expected capacity divided by this. With 4 instead,
+# searches at a cliff took 67 % more load.
 WORTHLESS = 1.5
 SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
-# Raising the claim, which is what was asked for, counts this many times as much as lowering ``high``.
-# With 1, median claims were 0.7 % of the capacity lower. This figure and all below:
-# benchmarks/search/RESULTS.md.
+# Raising the claim, which is what was asked for, counts for this many times as much as lowering
+# ``high``. With 1, median claims were lower by 0.7 % of the capacity. This figure and all below are
+# from benchmarks/search/RESULTS.md.
 RAISE = 3.0
-# The same where the time is limited, in which fewer levels are shown to fail. With 3, median claims
-# after an hour (8 searches of four servers each) were up to 2 % of the capacity lower.
+# The same where time is limited: fewer levels are then shown to fail. With 3, median claims after
+# an hour (of four servers, 8 searches each) were lower by up to 2 % of the capacity.
 RAISE_IN_TIME = 6.0
 
 
-# probes of full length that decide one level at most, and as many again that confirm it
+# the most probes of full length that a level gets to be decided, and again to be confirmed
 MOST_REPEATS = 8
-MOST_REQUESTS = 130_000.0  # that a verdict on a level may be expected to take
-MOST_SCREENING = 3  # probes of a level that only say whether to go up or down
-# Where the time is limited: the part of what is left that a proof and its confirmation may take
+MOST_REQUESTS = 130_000.0  # the most that a verdict on a level may be expected to take
+MOST_SCREENING = 3  # the most probes of a level that only say whether to go up or down
+# where time is limited: the share of the requests left that a proof and its confirmation may take
 # while the estimate is not precise
 PROOF_SHARE = 0.35
-PRECISE = 0.08  # half of the interval, over the estimate
-# times the estimate: the level that should be safe, and between which levels one that met the
-# target will do for it
+PRECISE = 0.08  # an estimate is precise if half its interval is at most this share of it
+# Shares of the estimate: the level that should be safe, and the range in which any level that met
+# the target will do for it.
 SAFE_AT, SAFE_FROM, SAFE_TO = 0.9, 0.86, 0.94
-PROBES_LEFT = 5  # near the estimate: a probe takes this part of the time left, where that is enough
-MOST_INDEPENDENT = 100.0
-INDEPENDENT = 60.0  # requests that one of them is taken to have
+PROBES_LEFT = 5  # where time is limited, a probe takes one part in so many of the requests left
+MOST_INDEPENDENT = 100.0  # independent requests that such a probe takes at most
+INDEPENDENT = 60.0  # independent requests that such a probe is taken to have
 
 
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
-    """The level to be probed next; None: no probe would tell more. ``guess``: as in
-    ``level_to_explore``.
+    """The level to be probed next; None: no probe would tell more.
+
+    ``guess``: see ``level_to_explore``.
     """
     confirms_last = any(evidence.start > 0 for evidence in state.levels)
     starts = 2 if confirms_last else 1
@@ -74,13 +77,12 @@ def level_to_explore(
     confirms_last: bool = False,
     left_s: float = math.inf,
 ) -> float | None:
-    """A level whose verdict is still open; None: there is none worth its load, or it is time to
-    confirm one.
+    """A level to probe whose verdict is still open.
 
-    ``guess``: the highest level that the tier is expected to hold. ``confirms_last``: levels are
-    confirmed on another start of the engine, when nothing is left to explore on this one.
-    ``left_s``: seconds of load that are left; ignored for levels in requests in flight, because it
-    is not known how many requests those make in a second.
+    None: no such level is worth its load, or it is time to confirm one. ``guess``: the highest
+    level at which the tier is expected to hold. ``confirms_last``: levels are confirmed on another
+    start of the engine, once nothing is left to explore on this one. ``left_s``: seconds of load
+    that are left; ignored while it is not known how many requests those are.
     """
     if not state.levels:
         first = FIRST_IN_FLIGHT if state.whole_numbers else FIRST_RATE
@@ -111,7 +113,10 @@ def level_to_explore(
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What is left of a search whose time is limited. ``requests``: at the estimate."""
+    """What is left of a search whose time is limited.
+
+    ``requests``: how many can still be sent, at the load of the estimate.
+    """
 
     estimate: Estimate
     requests: float
@@ -124,8 +129,10 @@ class _Budget:
 
 
 def _budget(state: SearchState, left_s: float) -> _Budget | None:
-    """None: time is not limited, it is not known how many requests there are in it, or nothing can
-    be estimated yet.
+    """What is left of a search.
+
+    None: time is not limited, nothing can be estimated yet, or it is not known how many requests
+    can be sent in the time left.
     """
     if math.isinf(left_s):
         return None
@@ -142,9 +149,10 @@ def is_screening(state: SearchState, left_s: float) -> bool:
 
 
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
-    """The highest level that was shown to hold and is not confirmed yet, but may still be; None: it
-    is confirmed, or there is none. ``starts``: 2 where a claim is confirmed on a second start of the
-    engine.
+    """The highest level that was shown to hold and that more probes may confirm.
+
+    None: it is confirmed, or there is none. ``starts``: 2 where a claim is confirmed on a second
+    start of the engine.
     """
     if starts == 1 and state.is_precise(state.confirmed_level):
         return None
@@ -156,10 +164,10 @@ def level_among_rivals(
 ) -> float | None:
     """The level that a search in a race probes next; None: nothing is left to probe.
 
-    ``level``: what the search would probe by itself. A level below ``leader_estimate``, which the
-    leader of the race is expected to hold, is not worth a probe: a deployment that holds less does
-    not win, however exactly its capacity is known. Then the level of the leader is probed instead,
-    until it is confirmed, is shown to fail, or has had all its probes.
+    ``level``: what the search would probe by itself. ``leader_estimate``: what the leader of the
+    race is expected to hold. A lower level is not worth a probe: a deployment that holds less does
+    not win, however exactly its capacity is known. The level of the leader is probed instead, until
+    it is confirmed, is shown to fail, or has had all its probes.
     """
     at_leader = state.on_grid(leader_estimate)
     if at_leader > leader_estimate * SAME:
@@ -175,8 +183,10 @@ def level_among_rivals(
 
 
 def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> ProbeSize:
-    """Requests that a probe of the level should take: enough for a verdict or, where that is out of
-    reach or would not be in time, enough to know the share of requests that meet the limits.
+    """How many requests a probe of the level should take.
+
+    They should be enough for a verdict. Where that is out of reach, or would not come in time, they
+    should be enough to know the share of requests that meet the limits.
     """
     if is_screening(state, left_s):
         return ProbeSize(SCREENING)
@@ -195,15 +205,17 @@ def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> Pr
 
 
 def affordable_requests(fit: AttainmentFit, level: float) -> float | None:
-    """Requests that a verdict on the level is expected to take; None: more than any level gets."""
+    """How many requests a verdict on the level should take; None: more than any level gets."""
     requests = fit.requests(level)
     most = min(MOST_REQUESTS, MOST_REPEATS * fit.longest_probe)
     return requests if requests <= most else None
 
 
 def is_spent(evidence: LevelEvidence) -> bool:
-    """Whether the level had all the probes that it gets: MOST_REPEATS to be decided, and as many
-    again to be confirmed once it was shown to hold. Probes that ended early count half.
+    """Whether the level had all the probes that it gets.
+
+    It gets MOST_REPEATS to be decided, and as many again to be confirmed once it was shown to hold.
+    Probes that ended early count half.
     """
     most = 2 * MOST_REPEATS if evidence.verdict == "holds" else MOST_REPEATS
     return evidence.whole >= most or evidence.probes >= 2 * most
@@ -214,8 +226,9 @@ def _is_done(evidence: LevelEvidence) -> bool:
 
 
 def _unconfirmed(state: SearchState, starts: int) -> float | None:
-    """The highest level that was shown to hold and may still be confirmed; None: it is confirmed,
-    or there is none.
+    """The highest level that was shown to hold and that more probes may confirm.
+
+    None: it is confirmed, or there is none.
     """
     for evidence in reversed(state.levels):
         if evidence.verdict != "holds" or evidence.level >= state.high:
@@ -228,8 +241,9 @@ def _unconfirmed(state: SearchState, starts: int) -> float | None:
 
 
 def _further_out(state: SearchState) -> float | None:
-    """A level beyond the end at which the bracket is open: twice the highest or half the lowest, or
-    the outermost one again. None: nothing can be shown there.
+    """A level beyond the end at which the bracket is open; None: nothing can be shown there.
+
+    It is twice the highest level or half the lowest, or one that was probed and is undecided.
     """
     upward = math.isinf(state.ceiling)
     top = state.levels[-1]
@@ -244,7 +258,7 @@ def _further_out(state: SearchState) -> float | None:
 
 
 def _misses_by_far(evidence: LevelEvidence, target: float) -> bool:
-    """Whether requests of a level miss so often that a much lower one comes next."""
+    """Whether requests of an undecided level miss so often that a much lower level comes next."""
     has_enough = evidence.requests >= FEWEST
     return has_enough and (evidence.share or 0.0) < FAR_BELOW * target and not evidence.verdict
 
@@ -257,8 +271,9 @@ def _step_out(state: SearchState, upward: bool) -> float:
 
 
 def _ends_downward(lowest: LevelEvidence) -> bool:
-    """Whether lower levels tell nothing: their probes would be invalid as well, or get too few
-    requests.
+    """Whether levels below the lowest would tell nothing.
+
+    Their probes would be invalid as well, or get too few requests.
     """
     is_invalid = lowest.blocked and not lowest.client_bound
     has_too_few_requests = 0 < lowest.requests < FEWEST
@@ -279,8 +294,10 @@ def _undecided(state: SearchState) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A level whose verdict is affordable. ``worth``: how much the verdict narrows the bracket, in
-    logarithms of load, over the square root of the requests that it takes.
+    """A level whose verdict is affordable.
+
+    ``worth``: how much the verdict narrows the bracket (in logarithms of load), over the square
+    root of the requests that it takes.
     """
 
     level: float
@@ -288,7 +305,7 @@ class _Candidate:
 
 
 def _to_be_safe(state: SearchState, estimate: Estimate) -> float | None:
-    """A level a little below the estimate; None: one that met the target was probed there."""
+    """A level a little below the estimate; None: it is decided, or one near it met the target."""
     for evidence in state.levels:
         part = evidence.level / estimate.level
         if SAFE_FROM <= part <= SAFE_TO and (evidence.share or 0.0) >= state.target:
@@ -299,8 +316,9 @@ def _to_be_safe(state: SearchState, estimate: Estimate) -> float | None:
 
 
 def _most_telling(state: SearchState, estimate: Estimate) -> float | None:
-    """The level without a verdict, within the interval of the estimate, that is expected to tell
-    most of it; None: there is none.
+    """The undecided level in the interval of the estimate that should tell most of the capacity.
+
+    None: no level in the interval is undecided.
     """
     belief = belief_of(state.levels, state.target)
     assert belief is not None
@@ -314,12 +332,11 @@ def _most_telling(state: SearchState, estimate: Estimate) -> float | None:
 
 
 def _inside(state: SearchState, confirms_last: bool, budget: _Budget | None) -> float | None:
-    """The level, between what is held and what fails, whose verdict is worth most; None: no verdict
-    is affordable.
+    """The level, between what holds and what fails, whose verdict is worth most.
 
-    Until there is a claim, one far below the expected capacity counts for nothing. Where the time
-    is limited, only a verdict counts that is expected in time, and that a level fails only where
-    this ends the search.
+    None: no verdict is affordable. Until there is a claim, a level far below the expected capacity
+    counts for nothing. Where time is limited, a verdict counts only if it is expected in time, and
+    a verdict that a level fails only if it ends the search.
     """
     fit = AttainmentFit(state.levels, state.target)
     held = state.low if confirms_last else state.confirmed_level
@@ -350,14 +367,14 @@ def _inside(state: SearchState, confirms_last: bool, budget: _Budget | None) -> 
             continue
         if budget is not None and proofs * requests > budget.for_a_proof:
             continue
-        # to decide a level at half the distance from the capacity takes four times the load
+        # a level at half the distance from the capacity takes four times the load to decide
         candidates.append(_Candidate(level, gain / math.sqrt(proofs * requests)))
     best = max(candidates, key=lambda candidate: candidate.worth, default=None)
     return None if best is None else best.level
 
 
 def _levels_between(state: SearchState, low: float, high: float) -> list[float]:
-    """Levels of the grid in between, and those that were probed."""
+    """The levels between two loads that lie on the grid or were probed, the lowest first."""
     first = math.ceil(math.log2(low) * STEPS)
     last = math.floor(math.log2(high) * STEPS)
     on_grid = {state.on_grid(2.0 ** (step / STEPS)) for step in range(first, last + 1)}

@@ -1,9 +1,9 @@
-"""The capacity that probes show: the highest load at which a tier of limits holds, with bounds, for
-any limits.
+"""The capacity that probes show: the highest load at which a tier of limits holds, with bounds.
 
-``low`` and ``high`` bound the capacity: the highest level that is shown to hold below the lowest
-one that is shown to fail (``capacity/levels.py``). The claim is the highest level that was
-confirmed. A status says why the search ended, or that it has not.
+It can be computed for any limits. ``high``, the lowest level that is shown to fail, and ``low``,
+the highest level below it that is shown to hold, bound the capacity (``capacity/levels.py``). The
+claim is the highest level that was confirmed. A status says why the search ended, or that it has
+not.
 """
 
 import math
@@ -26,30 +26,36 @@ ClaimStatus = Literal[
     "non_monotonic",
     "outraced",
     "budget",
-    # verdicts that no other load changes end a search, and are its status
+    # verdicts on a probe that no other load changes: they end a search and become its status
     "broken_output",
     "invalid",
     "stream_buffered",
 ]
-# statuses that are verdicts which no other load changes
+# the statuses that are such verdicts
 POINTLESS: tuple[ClaimStatus, ...] = ("broken_output", "invalid", "stream_buffered")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``claim``: load that holds the tier, confirmed; None: nothing is. ``high`` is infinite where
-    no level was shown to fail.
+    """What the probes of a search show of the capacity.
 
-    ``passed``: the highest level below ``high`` whose probes met the limits, confirmed or not.
-    ``estimate``: what the load that holds is expected to be; None: too little is known.
+    ``claim``: the load at which the tier is confirmed to hold; None: none is. ``high``: infinite
+    where no level was shown to fail. ``passed``: the highest level below ``high`` whose probes met
+    the limits, confirmed or not. ``estimate``: the load that is expected to hold; None: too little
+    is known.
 
-    Statuses: ``converged``, ``high`` is as near above it as was asked for; ``cliff``, so it is and
-    attainment is less than half the target there; ``unresolved``, more probes would hardly tell
-    which of the levels in between hold; ``nothing_holds``, not even the lowest at which a probe has
-    enough requests; ``client_bound``, the clients cannot load those in between; ``non_monotonic``,
-    a level holds above one that fails; ``outraced``, another deployment holds as much as this one
-    fails at (``capacity/dominance.py``); ``budget``, it ended before it knew what it could; the
-    verdicts of ``POINTLESS``, probes of no load would tell anything.
+    ``status``:
+
+    - ``converged``: ``high`` is as close above the claim as was asked for
+    - ``cliff``: the same, and less than half the target is attained at ``high``
+    - ``unresolved``: more probes would hardly tell which of the levels in between hold
+    - ``nothing_holds``: not even the lowest level at which a probe has enough requests holds
+    - ``client_bound``: the clients are too slow for the levels in between
+    - ``non_monotonic``: a level holds above one that fails
+    - ``outraced``: another deployment holds a load at which this one fails
+      (``capacity/dominance.py``)
+    - ``budget``: it ended before it knew what more probes could tell
+    - a verdict of ``POINTLESS``: no probe of any load would tell anything
     """
 
     claim: float | None
@@ -62,7 +68,7 @@ class Claim:
 
     @property
     def pointless(self) -> bool:
-        """Whether no other load changes what is wrong with its probes."""
+        """Whether its probes have a verdict that no other load changes."""
         return self.status in POINTLESS
 
 
@@ -72,10 +78,10 @@ def claim_of(
     whole_numbers: bool = False,
     precision: float = PRECISION,
 ) -> Claim:
-    """What is claimed of these levels, the lowest first. Arguments as of ``search_state``."""
+    """What these levels, the lowest first, show. The arguments are those of ``search_state``."""
     state = search_state(levels, target, whole_numbers, precision)
     verdicts = {evidence.pointless for evidence in levels}
-    if Validity.BROKEN_OUTPUT in verdicts:  # whatever was measured was no output
+    if Validity.BROKEN_OUTPUT in verdicts:  # nothing that was measured counts
         return Claim(None, 0.0, math.inf, "broken_output", tuple(levels))
     pointless = [status for status in POINTLESS if status in verdicts]
     status = pointless[0] if pointless else _status(state)
@@ -92,8 +98,9 @@ def claim_of(
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:
-    """In JSON values. ``high`` is null where no level was shown to fail, the estimate where there is
-    none.
+    """The claim as JSON values.
+
+    ``high`` is null where no level was shown to fail, and the estimate where there is none.
     """
     high = claim.high if math.isfinite(claim.high) else None
     estimate = claim.estimate
@@ -110,7 +117,7 @@ def claim_document(claim: Claim) -> dict[str, float | str | None]:
 
 
 def _status(state: SearchState) -> ClaimStatus:
-    """Why a search would end here, if no verdict of a probe ended it."""
+    """Why a search would end here if no verdict on a probe ended it."""
     if any(
         evidence.verdict == "holds" and evidence.level > state.high for evidence in state.levels
     ):

@@ -1,12 +1,11 @@
-"""The curve from idle to saturation: a ladder of levels, each twice the one below, as far as more
-load gives more.
+"""Measures the curve from idle to saturation: a ladder of levels, each twice the one below.
 
-Up from the start until a level is *saturated*: twice the load gave less than GROWTH times the
-output tokens per second, or the level failed, or under every SLO fewer than BROKEN of the requests
-were within the limits. Of rates also down from the start until the engine is *idle*: on average
-less than one request is open (Little's law: rate times mean end-to-end time). Then one level where
-the curve bends, and everything again for each repeat. It ends at once at a verdict that no other
-load changes.
+The ladder goes up from the start until a level is *saturated*: twice the load gave less than GROWTH
+times the output tokens per second, or the level failed, or under every SLO fewer than BROKEN of the
+requests were within the limits. A ladder of request rates also goes down from the start until the
+engine is *idle*: on average less than one request is open (Little's law: rate times mean end-to-end
+time). Then comes one level where the curve bends, and then everything again for each repeat. The
+search ends at once at a verdict that no other load changes.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import MOST_IN_FLIGHT, Level, Slo
 
 GROWTH = 1.1
-# the curve bends between two loads if doubling the load gave less than this many times the throughput
+# the curve bends between two loads if twice the load gave less than this many times the throughput
 BENT = 1.7
-BROKEN = 0.5
+BROKEN = 0.5  # share of the requests
 # requests/s, where nothing is predicted; a closed loop starts with one request in flight
 START = 1.0
-BELOW_GUESS = 8.0  # times under the capacity that is predicted
-MOST_STEPS = 12  # up, and down
-EXPECTED = 8  # levels that are counted on before any is known
+BELOW_GUESS = 8.0  # the start is the predicted capacity divided by this
+MOST_STEPS = 12  # in each direction from the start
+EXPECTED = 8  # levels that a curve is taken to have before any is measured
 
 
 @dataclass(frozen=True, slots=True)
 class _LadderLevel:
     """What was measured at one level of the ladder.
 
-    ``throughput``: output tokens per second; None: not known. ``is_too_much``: the level failed or
-    is far beyond every limit. ``open_requests``: on average.
+    ``throughput``: output tokens per second; None: unknown. ``is_too_much``: the level failed or is
+    far beyond every limit. ``open_requests``: how many were open on average.
     """
 
     throughput: float | None
@@ -48,7 +47,7 @@ class _LadderLevel:
 
 
 class Curve:
-    """One ladder of one control."""
+    """Asks for the levels of one curve, under one control."""
 
     needs_figures = True
 
@@ -60,7 +59,7 @@ class Curve:
         self._start = float(f"{guess / BELOW_GUESS:.3g}") if guess else START
         if self._control == "concurrency":
             self._start = 1.0
-        self._measured: dict[float, _LadderLevel] = {}  # the first time
+        self._measured: dict[float, _LadderLevel] = {}  # by level, its first measurement
         self._attempts: Counter[float] = Counter()
         self._is_pointless = False  # a verdict came that no other load would change
 
@@ -83,7 +82,10 @@ class Curve:
         self._measured.setdefault(level.value, _ladder_level(attempt, level, self._slos))
 
     def ahead(self) -> Sequence[Level]:
-        """The next level. At first, as many levels as a curve usually has, each twice the one before."""
+        """The levels that will probably be asked for, with repeats.
+
+        At first they are as many as a curve usually has, each twice the one before.
+        """
         if self._is_pointless:
             return []
         rung = next(self._ladder(), None)
@@ -96,14 +98,14 @@ class Curve:
         return [Level(control=self._control, value=value) for value in possible]
 
     def _repeats_left(self) -> Iterator[float]:
-        """Repeats that are left of what was measured once."""
+        """Yields the repeats that are left of levels that were measured once."""
         repeats: list[float] = []
         for done in range(1, self._repeats):
             repeats += [level for level in sorted(self._measured) if self._attempts[level] <= done]
         yield from repeats
 
     def _ladder(self) -> Iterator[float]:
-        """What is still to be measured once."""
+        """Yields the levels of the ladder that are still to be measured a first time."""
         top = self._top()
         if top <= MOST_IN_FLIGHT and top not in self._measured:
             yield top
@@ -117,7 +119,7 @@ class Curve:
             yield bend
 
     def _top(self) -> float:
-        """The highest rung, as far as is known."""
+        """The highest level of the ladder, as far as is known."""
         top = self._start
         highest = self._start * 2**MOST_STEPS
         while top in self._measured and top < highest and self._gain(top) >= GROWTH:
@@ -125,7 +127,7 @@ class Curve:
         return top
 
     def _low(self) -> float:
-        """The lowest rung, as far as is known."""
+        """The lowest level of the ladder, as far as is known."""
         low = self._start
         if self._control != "request_rate":
             return low
@@ -134,9 +136,9 @@ class Curve:
         return low
 
     def _bend(self, low: float, top: float) -> float | None:
-        """The level in the middle of where the curve bends; None: it does not."""
+        """The level in the middle of the step in which the curve bends; None: it does not bend."""
         rungs = [top / 2**step for step in range(round(math.log2(top / low)) + 1)]
-        # from the top: lower gains vary by chance
+        # from the top, since gains at lower levels vary by chance
         bent = list(takewhile(lambda rung: self._gain(rung) < BENT, rungs))
         if not bent:
             return None
@@ -146,8 +148,10 @@ class Curve:
         return float(f"{middle:.3g}")
 
     def _gain(self, level: float) -> float:
-        """Throughput over that of half the load; 2, as of an idle engine, where that is not known;
-        0 at levels that are too much.
+        """The throughput of a level over that of half the load.
+
+        It is 2, as with an idle engine, where one of them is unknown, and 0 at levels that are too
+        much.
         """
         measured = self._measured[level]
         below = self._measured.get(level / 2)
@@ -158,7 +162,7 @@ class Curve:
         return 2.0
 
     def _is_idle(self, level: float) -> bool:
-        """Whether the server was idle at this level, or it is too far below the start to go on."""
+        """Whether the engine was idle at this level, or the level is too far below the start."""
         if level <= self._start / 2**MOST_STEPS:
             return True
         measured = self._measured[level]
@@ -166,7 +170,10 @@ class Curve:
 
 
 def _ends_search(attempt: Committed) -> bool:
-    """Whether a verdict came that no other load changes. Other programs may know more verdicts."""
+    """Whether an attempt has a verdict that no other load changes.
+
+    A verdict that this version does not know is none.
+    """
     if not isinstance(attempt, AttemptData) or attempt.point.validity not in list(Validity):
         return False
     return Validity(attempt.point.validity).ends_search is EndsSearch.YES
@@ -187,8 +194,9 @@ def _ladder_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _Lad
 
 
 def _shares(values: LimitValues, slos: Sequence[Slo]) -> list[float]:
-    """The share of requests within the limits of each SLO whose values are stored, by its worst
-    test.
+    """The share of requests that met the worst test of each SLO.
+
+    SLOs on values that are not stored are left out.
     """
     shares: list[float] = []
     for slo in slos:

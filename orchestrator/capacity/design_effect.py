@@ -1,9 +1,9 @@
 """How much less dependent requests tell than independent ones, where misses come in runs.
 
-The *design effect* is how many times the variance of batch means (Schmeiser 1982) is above that of
-independent requests. It rises with the share of misses, and one probe with few runs of them hardly
-tells it; so it is learned from all levels that were probed, for a level at which just so many miss
-as may. Where no level tells, it is ``PRIOR_EFFECT``.
+The *design effect* is the variance of batch means (Schmeiser 1982) over that of independent
+requests. It rises with the share of misses, and one probe with few runs of misses hardly shows it.
+So it is learned from all levels that were probed, for a level at which just as many requests miss
+as are allowed to. Where no level tells anything, it is ``PRIOR_EFFECT``.
 """
 
 import math
@@ -15,17 +15,19 @@ import numpy as np
 from orchestrator.base.arrays import Bools, Ints
 
 PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
-PRIOR_RUNS = 4  # of misses, that weigh as much as what is assumed of a design effect
-NEAR = 4  # times as many misses as there may be, at most, where runs of them are learned from
-FEWEST_BATCHES = 10
-# requests in a batch, unless a probe has too few for so many batches
+PRIOR_RUNS = 4  # ``PRIOR_EFFECT`` weighs as much as so many runs of misses
+NEAR = 4  # a level tells of runs only if at most this many times the allowed requests miss
+FEWEST_BATCHES = 10  # of each probe
+# requests in a batch, unless a probe has too few for ``FEWEST_BATCHES`` of this size
 FEWEST_IN_A_BATCH = 10
 
 
 @dataclass(frozen=True, slots=True)
 class MissRuns:
-    """What one level tells of runs of misses: the share of requests that miss, their design effect,
-    how many runs there were.
+    """What one level tells of runs of misses.
+
+    ``missed``: the share of requests that missed. ``effect``: their design effect. ``runs``: how
+    many runs of misses there were.
     """
 
     missed: float
@@ -36,13 +38,14 @@ class MissRuns:
 def design_effect(probes: Sequence[Bools]) -> float:
     """How many times the variance of the share is that of independent requests; at least 1.
 
-    ``probes``: for each probe whether each request met the test, in order of when they were due.
-    The largest over batches of several sizes: runs of misses that are longer than a batch, or much
-    shorter, would not be seen by one size alone. With one size 8 of 156 searches of M/M/8 said that
-    a level fails which holds, with the largest none of 76; it takes up to a quarter more load.
+    ``probes``: for each probe, whether each request met the test, in order of when they were due.
+    The result is the largest over batches of several sizes: one size alone would not show runs of
+    misses that are longer than a batch, or much shorter. With one size, 8 of 156 searches of M/M/8
+    said that a level fails which holds; with the largest, none of 76 did. Searches take up to a
+    quarter more load for it.
     """
     with_requests = [probe for probe in probes if len(probe)]
-    # of each probe, how many of its first requests met the test
+    # of each probe: at place i, how many of its first i requests met the test
     sums = [np.concatenate([[0], np.cumsum(probe)]) for probe in with_requests]
     count = sum(len(probe) for probe in with_requests)
     met = sum(int(cumulated[-1]) for cumulated in sums)
@@ -62,8 +65,9 @@ def design_effect(probes: Sequence[Bools]) -> float:
 
 
 def _batches(sums: Sequence[Ints], batches: int) -> tuple[Ints, Ints]:
-    """Requests that met the test, and all requests, of each batch, where each probe is cut into so
-    many. ``sums``: of each probe, how many of the first requests met the test.
+    """Cuts each probe into batches; returns the requests of each that met the test, and all.
+
+    ``sums``: of each probe: at place i, how many of its first i requests met the test.
     """
     amounts: list[Ints] = []
     sizes: list[Ints] = []
@@ -77,8 +81,9 @@ def _batches(sums: Sequence[Ints], batches: int) -> tuple[Ints, Ints]:
 
 
 def miss_runs(probes: Sequence[Bools], target: float) -> MissRuns | None:
-    """What all probes of a level tell; None: no request missed, or so many that they say nothing of
-    a level at the target.
+    """What all probes of a level tell of runs of misses.
+
+    None: no request missed, or so many did that they say nothing about a level at the target.
     """
     count = sum(len(probe) for probe in probes)
     met = sum(int(np.count_nonzero(probe)) for probe in probes)
@@ -90,18 +95,18 @@ def miss_runs(probes: Sequence[Bools], target: float) -> MissRuns | None:
 
 
 def _runs_begun(probe: Bools) -> int:
-    """How many misses follow a request that met the test."""
+    """How many runs of misses began in a probe, after a request that met the test."""
     changes = np.diff(np.asarray(probe, np.int8))
     return int(np.count_nonzero(changes < 0))
 
 
 def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
-    """Design effect of a level where just so many miss as may: between the levels that were seen,
-    in logarithms of both, and never falling with the share of misses.
+    """The design effect of a level at which just as many requests miss as are allowed to.
 
-    Each level weighs as many runs of misses as it had, beside ``PRIOR_RUNS`` of ``PRIOR_EFFECT``:
-    a level with few of them tells little. With the largest effect of any level instead, searches
-    took 39 % more load.
+    It is interpolated between the levels that were seen, in logarithms of effect and share of
+    misses, and never falls as the share of misses rises. Each level weighs as much as the number of
+    its runs of misses, beside ``PRIOR_RUNS`` of ``PRIOR_EFFECT``, so a level with few runs tells
+    little. With the largest effect of any level instead, searches took 39 % more load.
     """
     levels = sorted(seen, key=lambda level: (level.missed, level.effect, level.runs))
     if not levels:
@@ -118,8 +123,9 @@ def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest values, by weighted squares, that do not rise from one to the next (pool adjacent
-    violators: Ayer et al. 1955).
+    """The values nearest to these, by weighted squares, that do not rise from one to the next.
+
+    Pool adjacent violators: Ayer et al. 1955.
     """
     from scipy.optimize import isotonic_regression  # imported late: most sweeps search nothing
 

@@ -1,14 +1,14 @@
-"""When a deployment whose capacity is searched can no longer be the best: one rule, while searches
-run and afterwards.
+"""Says when a deployment whose capacity is searched can no longer be the best.
 
-A value is a level divided by what the deployment takes: its GPUs, its USD an hour, or 1. The lead is the
-highest value that any of those that are compared was shown to hold, or claims, once its search is
-over; a deployment that is shown to fail there, or below, is dominated, and its status is
+The rule is the same while searches run and afterwards. A *value* is a level divided by what the
+deployment takes: its GPUs, its price (USD per second), or 1. The *lead* is the highest value of all
+deployments that are compared: what one was shown to hold or, once its search is over, claims.
+A deployment that is shown to fail at the lead, or below it, is *dominated*, and its status is
 ``outraced``. Nothing else about it changes: its bounds stay, and so does its claim if it had one.
 
-Claims lie on a grid and end where more probes hardly tell, so near ones say little of which
-deployment is better: those that have one are ranked by what all their probes together expect them
-to hold.
+Claims lie on a grid and end where more probes would hardly tell anything. So claims that are close
+to each other say little about which deployment is better, and deployments that have one are ranked
+by what all their probes together expect them to hold.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,12 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 
 SETTLED = ("converged", "cliff")
-NEAR = 1.1  # expectations count up to this many times a claim: more than that was never shown
+# An expectation counts up to this many times the claim: more than that was never shown.
+NEAR = 1.1
 
 
 def lead_of(claims: Iterable[tuple[Claim, float]]) -> float:
-    """The highest value of any of the claims, each with what it is divided by; 0: none holds."""
+    """The highest value of all claims; 0: nothing holds. Each claim comes with its divisor."""
     return max(
         (leading_level(claim, claim.status != "budget") / divisor for claim, divisor in claims),
         default=0.0,
@@ -32,8 +33,9 @@ def lead_of(claims: Iterable[tuple[Claim, float]]) -> float:
 
 
 def leading_level(claim: Claim, is_over: bool) -> float:
-    """The level with which a deployment leads: what was shown once, and when its search is over
-    what it claims.
+    """The level with which a deployment may lead; 0: none.
+
+    It is the highest that was shown to hold or, once its search is over, what it claims.
     """
     if is_over:
         return claim.claim or 0.0
@@ -41,8 +43,9 @@ def leading_level(claim: Claim, is_over: bool) -> float:
 
 
 def is_dominated(claim: Claim, lead: float) -> bool:
-    """Whether it fails at ``lead`` or below, a level (the lead times what the deployment takes),
-    and was not shown to hold that much.
+    """Whether a deployment fails at the lead or below, and was not shown to hold as much.
+
+    ``lead``: as a level of this deployment: the lead times what the deployment takes.
     """
     if claim.high > lead * SAME:
         return False
@@ -52,8 +55,10 @@ def is_dominated(claim: Claim, lead: float) -> bool:
 
 
 def expected(claim: Claim, target: float) -> float | None:
-    """The level that is expected to hold, within the bounds; None: no probe tells. A dominated
-    deployment has no claim, and how far it missed at the leader's level tells it from others.
+    """The level that is expected to hold, within the bounds; None: no probe tells anything.
+
+    For dominated deployments too, which may have no claim: how far they missed the limits at the
+    leader's level tells them apart.
     """
     if not any(is_known(evidence) for evidence in claim.levels):
         return None
@@ -62,18 +67,18 @@ def expected(claim: Claim, target: float) -> float | None:
 
 
 def worth(claim: Claim, target: float) -> float:
-    """The level with which it is ranked; 0: nothing is claimed."""
+    """The level with which a deployment is ranked; 0: it claims nothing."""
     if claim.claim is None:
         return 0.0
     return min(expected(claim, target) or 0.0, NEAR * claim.claim)
 
 
 def among_rivals(claim: Claim, lead: float) -> Claim:
-    """The claim with its status among others.
+    """The claim with the status that it has among rivals.
 
-    ``outraced`` where nothing more is probed because it is dominated; ``client_bound`` or
-    ``unresolved`` where probes at the lead do not tell, or cannot be made there: levels below are
-    not probed.
+    It is ``outraced`` where the deployment is dominated, so that nothing more is probed. It is
+    ``client_bound`` or ``unresolved`` where probes at the lead cannot be made, or do not tell
+    enough, since levels below the lead are not probed. ``lead``: as a level of this deployment.
     """
     if claim.status in (*SETTLED, "non_monotonic") or claim.pointless:
         return claim
@@ -97,6 +102,6 @@ def _is_open(evidence: LevelEvidence, claim: Claim, lead: float) -> bool:
 
 
 def _is_tied(evidence: LevelEvidence, lead: float) -> bool:
-    """Whether more probes of the level would not tell it from the lead."""
+    """Whether more probes of the level could not tell it apart from the lead."""
     near_the_lead = lead / 2 ** (1.5 / STEPS)
     return evidence.blocked or (is_spent(evidence) and evidence.level > near_the_lead)

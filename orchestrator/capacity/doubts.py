@@ -1,8 +1,8 @@
-"""Why the answer is not certain, and which measurement would settle it: facts that
-``report/words.py`` puts into sentences.
+"""Finds why the answer is not certain, and which measurement would settle it.
 
-A level that was asked for and not measured is as much a doubt as one that was measured badly:
-nothing is certain while a level that was never judged could still change the answer.
+These are facts that ``report/words.py`` puts into sentences. A level that was asked for and not
+measured is as much a doubt as a badly measured one: nothing is certain while a level that was never
+judged could still change the answer.
 """
 
 import math
@@ -29,14 +29,14 @@ from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Per
 
-GRID_STEP = 2 ** (1 / STEPS)  # a searched level over the next lower one
+GRID_STEP = 2 ** (1 / STEPS)  # a level of the search grid over the next lower one
 
 
 class DoubtKind(Enum):
     """What is in doubt."""
 
     # deployments that could turn out better than all in the ranking
-    NOT_MEASURED = auto()  # nothing of them is measured yet
+    NOT_MEASURED = auto()  # no level of theirs is measured yet
     OPEN_LEVELS = auto()  # levels that could hold have no valid measurement
     NEAR_THE_LIMIT = auto()  # levels failed by no more than chance
     NOT_SETTLED = auto()  # the search ended before it knew enough
@@ -48,9 +48,9 @@ class DoubtKind(Enum):
     ONE_START = auto()
     ONE_VALID_START = auto()
     MAY_MISS_TARGET = auto()
-    MORE_IS_CLAIMED = auto()  # of others than the first
+    MORE_IS_CLAIMED = auto()  # others claim more than the first
     BOUNDS_OVERLAP = auto()
-    STARTS_DIFFER = auto()  # the difference is smaller than that of starts
+    STARTS_DIFFER = auto()  # deployments differ by less than their engine starts do
     SIMULATED = auto()  # nothing was measured; some are behind by less than the model's error
     # nothing holds
     NO_LEVEL_HOLDS = auto()
@@ -68,14 +68,14 @@ class Remedy(Enum):
     MORE_STARTS = auto()
     SEARCH_LONGER = auto()
     LONGER_PROBES = auto()
-    VALID_PROBES = auto()  # something spoilt those of the levels that are open
+    VALID_PROBES = auto()  # something spoilt all probes of the levels that are open
     MORE_CLIENTS = auto()
     OTHER_LIMITS = auto()
     SMALLER_PRECISION = auto()
     HIGHER_LEVELS = auto()
     LOWER_LEVELS = auto()
-    REPAIR = auto()  # of the deployment: no measurement helps
-    MEASURE = auto()  # what was simulated
+    REPAIR = auto()  # repair the deployment: no measurement helps
+    MEASURE = auto()  # measure what was simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class DeploymentLevels:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentClaims:
-    """What searches of one deployment show, by control."""
+    """What the searches of one deployment show, one per control."""
 
     label: str
     claims: tuple[SearchedClaim, ...]
@@ -98,8 +98,8 @@ class DeploymentClaims:
 class Doubt:
     """One reason why the answer is not certain. Deployments are named by their labels.
 
-    ``deployments``: those that are in doubt. ``remedy``: None: no measurement settles it.
-    ``to_remedy``: the deployments to which the remedy is applied, where those are others.
+    ``deployments``: those that are in doubt. ``remedy``: None: no measurement settles the doubt.
+    ``to_remedy``: the deployments that need the remedy, where those are others.
     """
 
     kind: DoubtKind
@@ -112,8 +112,8 @@ class Doubt:
     leader: str = ""
     test: Attained | None = None  # with MAY_MISS_TARGET
     excess: float = 0.0  # how far bounds reach above the leader's claim, as a share of it
-    starts_needed: int | None = None  # with STARTS_DIFFER; None: more than anybody makes
-    startable_deployments: int | None = None  # with NOT_MEASURED; None: all
+    starts_needed: int | None = None  # with STARTS_DIFFER; None: more than MOST_STARTS
+    startable_deployments: int | None = None  # with NOT_MEASURED: how many may start; None: all
     validity: Validity = Validity.VALID  # with REPAIR
 
 
@@ -161,7 +161,7 @@ def unsettled_doubts(
         yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
 
 
-# what takes a search further, by why it ended; another status: nothing that is known
+# by the status of a search: what would take it further; for other statuses nothing is known to
 _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
     "budget": Remedy.SEARCH_LONGER,
     "unresolved": Remedy.LONGER_PROBES,
@@ -171,7 +171,7 @@ _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
 
 
 def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
-    """Searches that ended before they knew enough, those together that the same takes further."""
+    """Searches that ended before they knew enough: one doubt for each remedy."""
     by_remedy = grouped(
         (_remedy_of_search(answer.unsettled[0].claim), answer)
         for answer in answers
@@ -193,7 +193,7 @@ def _remedy_of_search(claim: Claim) -> Remedy | None:
 
 
 def _has_no_valid_probe(claim: Claim) -> bool:
-    """Whether that is so of all levels between the claim and what fails."""
+    """Whether no level between the claim and what fails has a valid probe."""
     between = [
         evidence for evidence in claim.levels if (claim.claim or 0.0) < evidence.level < claim.high
     ]
@@ -201,8 +201,9 @@ def _has_no_valid_probe(claim: Claim) -> bool:
 
 
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
-    """Levels that could hold and that nobody judged: another run measures them, unless their
-    verdict is one that lasts.
+    """Levels that could hold and have no valid measurement.
+
+    Another run measures them, unless they have a verdict that neither load nor repeats change.
     """
     to_measure: list[DeploymentLevels] = []
     to_repair: dict[Validity, list[DeploymentLevels]] = {
@@ -238,8 +239,8 @@ def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
 def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     """Doubts about the order of the ranking.
 
-    Deployments that were outraced need no more measuring, unless one of them is first: they failed
-    at a load that another one holds. Estimates are a doubt of their own (NOT_SETTLED): until
+    Deployments that were outraced need no more measuring unless one of them is first, since they
+    failed at a load that another one holds. Estimates are a doubt of their own (NOT_SETTLED): until
     something is claimed, nothing else matters.
     """
     claimed = [deployment for deployment in ranking if not deployment.is_estimate]
@@ -279,7 +280,7 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     yield from _order_doubts(first, others, bool(with_one_start))
 
 
-# doubts that a model leaves none of: it does the same each time
+# doubts that a simulation cannot have: its model does the same each time
 _OF_MEASUREMENTS = (
     DoubtKind.NEAR_THE_LIMIT,
     DoubtKind.ONE_START,
@@ -295,9 +296,10 @@ def doubts_of_simulation(
     points: Sequence[StoredPoint],
     per: Per,
 ) -> list[Doubt]:
-    """Those of ``doubts`` that a simulation can have, and which deployments may hold more than the
-    first of the ranking gives at least, by the model's error. ``points``: all of the comparison,
-    whose throughputs are ``per`` something.
+    """The doubts of a simulation: those of ``doubts`` that it can have, and SIMULATED.
+
+    SIMULATED lists the deployments that may, by the model's error, hold more than the least that
+    the first of the ranking gives. ``points``: all points of the comparison.
     """
     first = ranking[0]
     kept = [doubt for doubt in doubts if doubt.kind not in _OF_MEASUREMENTS]
@@ -313,9 +315,11 @@ def doubts_of_simulation(
 def _most_by_model(
     ranking: Sequence[RankedDeployment], points: Sequence[StoredPoint], per: Per
 ) -> dict[str, float]:
-    """The most that each deployment may hold, by its label, those of the ranking first: of levels
-    the highest throughput where the limits may hold; of a search the one that it claims, times the
-    model's error. NaN where that error is not known.
+    """By label, the most that each deployment may hold; those of the ranking come first.
+
+    Where levels were simulated, it is the highest throughput at which the limits may hold. Where
+    capacities were searched, it is the claimed throughput times the model's error, or NaN where
+    that error is not known.
     """
     most: dict[str, float] = {}
     for deployment in ranking:
@@ -345,8 +349,9 @@ def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
 
 
 def lasting_verdicts(points: Sequence[StoredPoint]) -> dict[str, str]:
-    """Deployments, by label, all of whose points have the same verdict that no other load or
-    repeat changes, with that verdict.
+    """By label, the lasting verdict of each deployment all of whose points have it.
+
+    A lasting verdict is one that no other load and no repeat changes.
     """
     verdicts: dict[str, set[str]] = {}
     for point in points:
@@ -363,7 +368,7 @@ def lasting_verdicts(points: Sequence[StoredPoint]) -> dict[str, str]:
 
 def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     to_start: list[RankedDeployment] = []
-    spoilt: list[RankedDeployment] = []  # started more than once; the other starts are not valid
+    spoilt: list[RankedDeployment] = []  # started more than once, but one start alone is valid
     for deployment in with_one_start:
         if not deployment.point.deployment.launched:
             continue
@@ -382,8 +387,10 @@ def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:
 def _order_doubts(
     first: RankedDeployment, others: Sequence[RankedDeployment], some_have_one_start: bool
 ) -> Iterator[Doubt]:
-    """Doubts about which one holds most. Request rates that were searched are compared by their
-    bounds: the throughput at a rate is what was sent.
+    """Doubts about which deployment holds most.
+
+    Request rates that were searched are compared by their bounds, because the throughput at a rate
+    is what was sent.
     """
     claiming_more = [other for other in others if _claims_more(other, first)]
     if claiming_more:
@@ -421,8 +428,9 @@ def _order_doubts(
 def _overlapping_bounds(
     first: RankedDeployment, settled: Sequence[RankedDeployment]
 ) -> Iterator[Doubt]:
-    """Deployments whose search ended without showing that they fail at what is claimed of the
-    first. Searches that are not settled are a doubt of their own.
+    """Deployments whose search ended before they were shown to fail at the first one's claim.
+
+    Searches that are not settled are a doubt of their own.
     """
     if first.bounds is None:
         return
@@ -443,7 +451,7 @@ def _overlapping_bounds(
 
 
 def _has_wide_bounds(deployment: RankedDeployment) -> bool:
-    """Whether a level of the grid lies between its bounds."""
+    """Whether a level of the grid lies between its bounds, which more probes could decide."""
     bounds = deployment.bounds
     return bounds is not None and bounds.fails > bounds.claim * GRID_STEP * SAME
 
@@ -460,7 +468,7 @@ def _is_outraced(deployment: RankedDeployment) -> bool:
 
 
 def _lower_levels(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
-    """Below the lowest level that failed, if there is anything below."""
+    """Asks for levels below the lowest one that failed, if there can be any."""
     failing = [
         point for point in points if point.tests and not holds(point) and _tells_of_load(point)
     ]
@@ -479,7 +487,7 @@ def _lower_levels(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
 
 
 def _tells_of_load(point: StoredPoint) -> bool:
-    """Whether its requests show how the engine did, and another load could change that."""
+    """Whether its requests show how the engine did, and another load could change the verdict."""
     return point.validity not in LASTING_VERDICTS and any(repeat.counts for repeat in point.repeats)
 
 

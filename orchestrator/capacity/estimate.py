@@ -1,8 +1,7 @@
-"""What a search expects the capacity to be, with an interval, from its first probes on.
+"""Estimates the capacity, with an interval, from the first probes of a search on.
 
 Every level that was probed tells something, whether or not it has a verdict
-(``capacity/belief.py``). How often the interval covers the truth is measured:
-benchmarks/search/RESULTS.md.
+(``capacity/belief.py``). benchmarks/search/RESULTS.md has how often the interval covers the truth.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ from dataclasses import dataclass
 from orchestrator.capacity.belief import Belief, belief_of
 from orchestrator.capacity.levels import LevelEvidence
 
-OUTSIDE = 0.025  # probability on each side of the interval
-LIKELY = 0.95  # probability with which a level that is called safe holds
-# times the lowest and the highest level probed: the least and the most that bounds may be
+OUTSIDE = 0.025  # probability that the capacity lies on one side of the interval
+LIKELY = 0.95  # a level that is called safe holds with at least this probability
+# bounds may lie by this factor below the lowest and above the highest level probed
 BEYOND = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """``level``: the highest load at which the target is expected to be met. ``lower``, ``upper``:
-    its interval of 95 %. ``safe``: the highest level probed that was shown to hold, or holds with a
+    """What the capacity is expected to be.
+
+    ``level``: the highest load at which the target is expected to be met. ``lower``, ``upper``: its
+    95 % interval. ``safe``: the highest level probed that was shown to hold, or that holds with a
     probability of 95 %; None: there is none.
     """
 
@@ -34,15 +35,17 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """Half of the interval, as a part of the level."""
+        """Half the width of the interval, as a share of the level."""
         return (self.upper - self.lower) / (2 * self.level) if self.level else math.inf
 
 
 def estimate_of(
     levels: Sequence[LevelEvidence], target: float, whole_numbers: bool = False
 ) -> Estimate | None:
-    """The estimate from these levels, the lowest first; None: they do not bound the capacity on both
-    sides yet. ``whole_numbers``: there is no level between 8 and 9.
+    """The estimate from these levels, the lowest first.
+
+    None: the levels do not bound the capacity on both sides yet. ``whole_numbers``: levels are
+    whole numbers: there is none between 8 and 9.
     """
     belief = belief_of(levels, target)
     if belief is None:

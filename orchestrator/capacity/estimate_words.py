@@ -1,4 +1,4 @@
-"""An estimate in words, which the live view, events and reports share."""
+"""Puts an estimate into words, for the live view, events and reports."""
 
 import math
 
@@ -9,7 +9,7 @@ DIGITS = 3  # of an estimated level
 
 
 def estimate_words(control: str, estimate: Estimate) -> str:
-    """``estimate 16.2 req/s (15.1 to 17.0), safe so far 13.1``."""
+    """The estimate in words: ``estimate 16.2 req/s (15.1 to 17.0), safe so far 13.1``."""
     level, lower, upper = (
         rounded_text(value, control, estimate)
         for value in (estimate.level, estimate.lower, estimate.upper)
@@ -21,8 +21,9 @@ def estimate_words(control: str, estimate: Estimate) -> str:
 
 
 def rounded_text(value: float, control: str, estimate: Estimate) -> str:
-    """A level with as many decimals as give the estimate three digits: ``17.0`` beside ``16.2``.
-    Requests in flight have none.
+    """A level with as many decimals as the estimate needs for three digits.
+
+    ``17.0`` stands beside ``16.2``. Requests in flight have no decimals.
     """
     if control == "concurrency" or estimate.level <= 0:
         return f"{value:.0f}"

@@ -1,5 +1,6 @@
-"""What to change first where a search ended without an answer: facts that ``report/words.py`` puts
-into sentences.
+"""Finds what to change first where a search ended without an answer.
+
+These are facts that ``report/words.py`` puts into sentences.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Limit, Slo
 
-# a claim below what fails by at most this share is near enough to be taken as it is
+# a claim may be taken as it is if the level that fails is above it by at most this share
 NEAR_ENOUGH = 0.25
 
 
@@ -26,8 +27,8 @@ NEAR_ENOUGH = 0.25
 class WidestMiss:
     """The limit that the requests of a level missed by most.
 
-    ``needed``: the share of them that must meet it; ``met``: the share that did. ``value_s``: the
-    value that the needed share stayed within; infinite where fewer requests were answered.
+    ``needed``: the share of requests that must meet it. ``met``: the share that did. ``value_s``:
+    the value (seconds) within which the needed share stayed; infinite where fewer were answered.
     """
 
     level: float
@@ -39,7 +40,7 @@ class WidestMiss:
 
 @dataclass(frozen=True, slots=True)
 class LongerProbes:
-    """The shortest probes, in seconds, that are expected to decide a level that is open."""
+    """How long probes must at least be, in seconds, to be expected to decide an open level."""
 
     level: float
     seconds: float
@@ -47,7 +48,7 @@ class LongerProbes:
 
 @dataclass(frozen=True, slots=True)
 class WiderPrecision:
-    """The least precision with which the claim is the answer."""
+    """The smallest ``precision`` with which the claim would have been the answer."""
 
     precision: float
 
@@ -58,7 +59,10 @@ FirstChange = WidestMiss | LongerProbes | WiderPrecision
 def first_change(
     claim: Claim, probes: Sequence[AttemptData], slo: Slo, target: float
 ) -> FirstChange | None:
-    """None: the status of the claim needs no change, or the probes do not tell which one."""
+    """What to change first. ``target``: the share of requests that must meet the limits.
+
+    None: nothing needs a change with this status, or the probes do not tell what would help.
+    """
     if claim.status == "nothing_holds":
         return _widest_miss(probes, slo)
     if claim.status != "unresolved":
@@ -79,7 +83,7 @@ def _wider_precision(claim: Claim) -> WiderPrecision | None:
 def _longer_probes(
     claim: Claim, probes: Sequence[AttemptData], target: float
 ) -> LongerProbes | None:
-    """Of the levels between the claim and what fails, the one that is decided soonest."""
+    """The probes that would decide one level between the claim and what fails soonest."""
     open_levels = [
         evidence
         for evidence in claim.levels
@@ -101,7 +105,7 @@ def _longer_probes(
 
 
 def _requests_per_second(probes: Sequence[AttemptData], level: float) -> float:
-    """Requests that were due in each second of the probes of a level; 0: it has none."""
+    """How many requests were due per second in the probes of a level; 0: it has no requests."""
     at_level = [probe for probe in probes if probe.point.level == level]
     seconds = sum(probe.figures.window_s for probe in at_level)
     requests = sum(len(probe.request_ok) for probe in at_level)
@@ -109,7 +113,7 @@ def _requests_per_second(probes: Sequence[AttemptData], level: float) -> float:
 
 
 def _widest_miss(probes: Sequence[AttemptData], slo: Slo) -> WidestMiss | None:
-    """Of the probes at the lowest level that has requests."""
+    """The widest miss at the lowest level that has requests; None: no level has any."""
     with_requests = [probe for probe in probes if len(probe.request_ok)]
     if not with_requests:
         return None
@@ -126,8 +130,9 @@ def _widest_miss(probes: Sequence[AttemptData], slo: Slo) -> WidestMiss | None:
 
 
 def _value_of_share(seconds: Floats, ok: Bools, share: float) -> float:
-    """The least value that this share of requests stayed within. Those that were not answered, or
-    whose value is not known, stayed within none.
+    """The least value within which this share of requests stayed.
+
+    Requests that were not answered, or whose value is not known, stayed within no value.
     """
     is_known = ok & ~np.isnan(seconds)
     in_order = np.sort(np.where(is_known, seconds, np.inf))

@@ -1,9 +1,9 @@
-"""What all probes of each level show together, and what is known of a search from that.
+"""What all probes of each level show together, and where a search stands.
 
 A level is *shown to hold* or *shown to fail* where the evidence of all its probes, taken together
 (``capacity/sequential_test.py``), says so with 95 % confidence; else it is undecided. A single long
-run of misses is not enough to fail a level, since levels that hold have such runs, too: it takes 20
-independent requests, or a share far below the target with two probes that were far below it by
+run of misses is not enough to fail a level, since levels that hold have such runs too. It takes 20
+independent requests, or a share far below the target and two probes that were far below it by
 themselves. How long runs of misses are is learned from all levels that are near the target.
 
 A level that was shown to hold is *confirmed* where later probes, each with a seed of its own, show
@@ -36,25 +36,28 @@ from orchestrator.capacity.sequential_test import (
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import MOST_IN_FLIGHT
 
-STEPS = 48  # of the grid, from a level to twice that: 1.5 % each
+STEPS = 48  # steps of the grid from a level to twice that level: 1.5 % each
 SAME = 1.001  # levels within this factor are the same: they are written with four digits
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
-# A search ends when the lowest level that fails is at most so much above the claim. Used where the
-# file gives no precision: two deployments as close as this cannot be told apart in a race.
+# A search ends when the lowest level that fails is above the claim by at most this share of it,
+# unless the file gives another precision. Deployments as close as this cannot be told apart in a
+# race.
 PRECISION = 0.05
-# Times the target. A level with a smaller share has collapsed: no level near it holds. Where it
-# lies just above the claim, the claim's status is "cliff".
+# A level whose share is below this part of the target has collapsed: no level near it holds. Where
+# it lies just above the claim, the claim's status is "cliff".
 COLLAPSED = 0.5
-# Parts of a probe, between which the share of misses varies, and requests in one. Longer than runs
-# of misses, which a queue has for some hundred requests.
+# Into how many parts a probe is cut, and the fewest requests of a part. Parts should be longer than
+# runs of misses, which last for some hundred requests where there is a queue.
 PARTS, LEAST_PART = 4, 100
 MOST_INVALID = 2  # a level is given up after so many invalid probes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive requests of a probe: how many, and the share of them that missed, of the test
-    that is worst off, scaled to the target of the first test.
+    """Consecutive requests of a probe.
+
+    ``missed``: the share of ``requests`` that missed the test that is worst off, scaled to the
+    target of the first test.
     """
 
     requests: int
@@ -65,16 +68,17 @@ class Part:
 class LevelEvidence:
     """What all probes of one level show of a tier.
 
-    ``share``: of ``requests``, the share that met the test that is worst off, scaled to the target
-    of the first test; None: no probe has figures. ``tests``: the evidence on each test.
-    ``confirmed``: shown to hold again by the probes after those that first showed it, on the second
-    start of the engine where the search has come to it. ``proof``: how many probes, of those that
-    are evidence, first showed that it holds. ``whole``: probes that ran their time. ``start``: the
-    last start of the engine that was probed. ``blocked``: it cannot be measured, because clients
-    are too slow (``client_bound``) or because of what made its probes invalid. ``collapsed``: not
-    even half of the target was met. ``usual_effect``: the design effect that was learned.
-    ``pointless``: the verdict on one of its probes that no other load changes. ``parts``: of all
-    its probes that count in ``share``. ``seconds``: in which the requests of those were due.
+    ``confirmed``: later probes than those that first showed it showed once more that the level
+    holds; on the second start of the engine, once the search has come to it. ``share``: of
+    ``requests``, the share that met the test that is worst off, scaled to the target of the first
+    test; None: no probe has figures. ``tests``: the evidence on each test. ``whole``: how many
+    probes ran their time. ``blocked``: the level cannot be measured, because clients are too slow
+    (``client_bound``) or because something else made its probes invalid. ``collapsed``: not even
+    half the target was met. ``usual_effect``: the design effect that was learned. ``proof``: how
+    many probes it took to show first that the level holds; only those that are evidence count.
+    ``start``: the last start of the engine that was probed. ``pointless``: a verdict on one of its
+    probes that no other load changes; None: there is none. ``parts``: of all probes that count in
+    ``share``. ``seconds``: for how long requests were due in these probes.
     """
 
     level: float
@@ -96,8 +100,9 @@ class LevelEvidence:
     seconds: float = 0.0
 
     def log_evidence(self, holds: bool) -> float:
-        """Logarithm of the evidence so far that the level holds, or that it fails; 0 where there
-        is none, or a verdict.
+        """Logarithm of the evidence so far that the level holds (else: that it fails).
+
+        0 where there is no evidence, or a verdict already.
         """
         if self.verdict is not None or not self.tests:
             return 0.0
@@ -107,19 +112,19 @@ class LevelEvidence:
 
     @property
     def effective(self) -> float:
-        """Independent requests that would say as much."""
+        """How many independent requests would say as much, for the test that has fewest."""
         return min((test.effective for test in self.tests), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """What is known of one search, of one tier.
+    """Where the search for one tier stands.
 
-    ``levels``: what was probed, the lowest first. ``high``: the lowest level that was shown to
-    fail; infinite: none was. ``low``: the highest below it that was shown to hold; 0: none was.
-    ``target``: share of requests, of the tier's first test. ``whole_numbers``: there is no level
-    between 8 and 9. ``precision``: how far, relative to the claim, ``high`` may lie above it when
-    the search ends.
+    ``levels``: the levels that were probed, the lowest first. ``high``: the lowest level that was
+    shown to fail; infinite: none was. ``low``: the highest level below it that was shown to hold;
+    0: none was. ``target``: the share of requests that must meet the tier's first test.
+    ``whole_numbers``: levels are whole numbers: there is none between 8 and 9. ``precision``: how
+    far ``high`` may lie above the claim when the search ends, as a share of the claim.
     """
 
     levels: Sequence[LevelEvidence]
@@ -142,7 +147,10 @@ class SearchState:
         )
 
     def is_precise(self, level: float) -> bool:
-        """Whether a level that holds is as near to one that fails as is asked for; 0: none holds."""
+        """Whether a level that holds is as close to one that fails as was asked for.
+
+        ``level``: 0: no level holds.
+        """
         if level <= 0:
             return False
         is_next_number = self.whole_numbers and self.high <= level + 1
@@ -150,13 +158,15 @@ class SearchState:
 
     @property
     def is_screening(self) -> bool:
-        """Whether no level is known yet that fails, or none that could hold."""
+        """Whether it is not yet known of any level that it fails, or of any that it could hold."""
         return math.isinf(self.ceiling) or not self._levels_that_could_hold
 
     @property
     def can_wait(self) -> bool:
-        """Whether other searches may be asked first: it is known where to look, or a whole probe
-        left its level undecided. Where no search waited, races took 63 % more load.
+        """Whether other searches may be asked first.
+
+        They may where this search knows where to look, or where a whole probe left its level
+        undecided. Where no search waited, races took 63 % more load.
         """
         if not self.is_screening:
             return True
@@ -164,12 +174,12 @@ class SearchState:
 
     @property
     def reach(self) -> float:
-        """The highest level that could hold, as far as is known; 0: none."""
+        """The highest level probed that could hold, as far as is known; 0: none could."""
         return max(self._levels_that_could_hold, default=0.0)
 
     @property
     def ceiling(self) -> float:
-        """The level below which everything lies that is probed: it fails, or cannot be measured."""
+        """The level from which on nothing is probed: it fails, or cannot be measured."""
         blocked = (
             evidence.level
             for evidence in self.levels
@@ -179,7 +189,7 @@ class SearchState:
 
     @property
     def _levels_that_could_hold(self) -> list[float]:
-        """Levels below the ceiling that could hold, the lowest first."""
+        """The levels probed below the ceiling that could hold, the lowest first."""
         ceiling = self.ceiling
         return [
             evidence.level
@@ -192,8 +202,9 @@ class SearchState:
         return next((evidence for evidence in self.levels if evidence.level == level), None)
 
     def requests_per_s(self, level: float) -> float | None:
-        """Requests that a probe of the level sends in a second; None: that is not known. Of levels
-        in requests in flight it is that of the nearest level probed.
+        """How many requests a probe of the level sends per second; None: unknown.
+
+        Of a level in requests in flight, it is what was sent at the nearest level probed.
         """
         if not self.whole_numbers:
             return level
@@ -209,7 +220,7 @@ class SearchState:
         return evidence is not None and evidence.verdict == "holds"
 
     def on_grid(self, level: float) -> float:
-        """The nearest level that may be probed."""
+        """The nearest level of the grid, which is one that may be probed."""
         level = min(max(level, 1.0 if self.whole_numbers else LOWEST), HIGHEST)
         near = 2.0 ** (round(math.log2(level) * STEPS) / STEPS)
         return float(max(1, round(near))) if self.whole_numbers else float(f"{near:.4g}")
@@ -221,7 +232,7 @@ def search_state(
     whole_numbers: bool = False,
     precision: float = PRECISION,
 ) -> SearchState:
-    """Where these levels, the lowest first, hold and fail. Arguments as of ``SearchState``."""
+    """Where a search with these levels stands. The arguments are the fields of ``SearchState``."""
     high = min(
         (evidence.level for evidence in levels if evidence.verdict == "fails"), default=math.inf
     )
@@ -237,8 +248,9 @@ def search_state(
 
 
 def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[LevelEvidence]:
-    """The evidence on each level that was probed, the lowest first. ``targets``: of each test of
-    the tier.
+    """The evidence on each level that was probed, the lowest first.
+
+    ``targets``: the share of requests that must meet each test of the tier.
     """
     by_level = grouped((probe.level, probe) for probe in probes)
     judge = _LevelJudge(
@@ -258,9 +270,10 @@ def earlier_probes(
 ) -> tuple[EarlierProbes, ...]:
     """What the next probe of ``level`` begins with, for each test.
 
-    ``probes``: all of the tier. ``shown``: what is known of that level. ``start``: of the engine.
-    To confirm a level, only probes after those that showed that it holds count, and on the second
-    start only those of that start.
+    ``probes``: all probes of the tier. ``shown``: the evidence on ``level``; None: it was not
+    probed. ``start``: the start of the engine on which the probe will run. To confirm a level, only
+    probes after those that first showed that it holds count, and on the second start only those of
+    that start.
     """
     by_level = grouped((probe.level, probe) for probe in probes)
     here = [probe for probe in by_level.pop(level, []) if probe.met]
@@ -285,8 +298,10 @@ def earlier_probes(
 
 @dataclass(frozen=True, slots=True)
 class _TierTest:
-    """One test of the tier. ``column``: its place in ``ProbeOutcome.met``. ``usual_effect``: the
-    design effect that was learned for it.
+    """One test of the tier.
+
+    ``column``: its place in ``ProbeOutcome.met``. ``usual_effect``: the design effect that was
+    learned for it.
     """
 
     column: int
@@ -296,11 +311,11 @@ class _TierTest:
 
 @dataclass(frozen=True, slots=True)
 class _LevelJudge:
-    """What the evidence on each level takes from all probes.
+    """Judges one level after the other, with what the probes of all levels tell.
 
-    ``second_start``: a second start of the engine was probed, at whatever level.
-    ``client_limit``: the second highest level at which clients were too slow for a probe. Up to it
-    one such probe is enough to give a level up; 0: there was at most one.
+    ``second_start``: a second start of the engine was probed, at whatever level. ``client_limit``:
+    the second highest level at which clients were too slow for a probe; 0: there are not two. Up to
+    this level, one such probe is enough to give a level up.
     """
 
     tests: tuple[_TierTest, ...]
@@ -308,7 +323,7 @@ class _LevelJudge:
     client_limit: float
 
     def evidence(self, probes: Sequence[ProbeOutcome]) -> tuple[Evidence, ...]:
-        """What these probes, taken together, show of each test."""
+        """The evidence of these probes, taken together, on each test."""
         return tuple(
             evidence_from(
                 [probe.met[test.column] for probe in probes], test.target, test.usual_effect
@@ -319,12 +334,14 @@ class _LevelJudge:
     def verdict(
         self, probes: Sequence[ProbeOutcome], alpha_to_hold: float = ALPHA
     ) -> LevelVerdict | None:
-        """What these probes, taken together, show of the tier."""
+        """The verdict of these probes, taken together, on the tier; None: undecided."""
         return together([test.verdict(ALPHA, alpha_to_hold) for test in self.evidence(probes)])
 
     def holds(self, probes: Sequence[ProbeOutcome], alpha: float = ALPHA) -> bool:
-        """Whether these probes show that their level holds. Those that can show it by themselves and
-        all of them together must agree: to leave out those that missed would choose the lucky ones.
+        """Whether these probes show that their level holds.
+
+        All of them together must show it, and those must that may show it by themselves: to leave
+        out the others would be to choose the lucky ones.
         """
         if self.verdict(probes, alpha) != "holds":
             return False
@@ -400,20 +417,22 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
 
 
 def _able_to_hold(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
-    """Those that may show that a level holds."""
+    """The probes that may show that a level holds."""
     return [probe for probe in probes if probe.shows == "all"]
 
 
 def _fails_outright(probes: Sequence[ProbeOutcome], telling: Sequence[ProbeOutcome]) -> bool:
-    """Whether the engine died of the level, or requests came in faster than they were answered in
-    two probes that ended for it.
+    """Whether the level fails whatever its requests say.
+
+    It does if the engine died of it, or if two probes were ended because requests came in faster
+    than they were answered.
     """
     diverged = sum(probe.shows == "diverged" and not probe.whole for probe in telling)
     return diverged > 1 or any(probe.shows == "fails" for probe in probes)
 
 
 def _proof(telling: Sequence[ProbeOutcome], judge: _LevelJudge) -> int:
-    """How many probes, from the first, show that the level holds; all where no fewer do."""
+    """How many probes, from the first on, it takes to show that the level holds, or else all."""
     for count in range(1, len(telling)):
         if judge.holds(telling[:count]):
             return count
@@ -421,8 +440,9 @@ def _proof(telling: Sequence[ProbeOutcome], judge: _LevelJudge) -> int:
 
 
 def _is_confirmed(later: Sequence[ProbeOutcome], judge: _LevelJudge) -> bool:
-    """Whether the probes after the proof show once more that the level holds: on the second start,
-    where that was probed.
+    """Whether the probes after the proof show once more that the level holds.
+
+    Once a second start was probed, only its probes count.
     """
     confirming = [probe for probe in later if probe.start or not judge.second_start]
     return judge.holds(confirming, CONFIRM_ALPHA)
@@ -434,9 +454,10 @@ def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MetShare:
-    """Of ``requests`` the share that met the test that is worst off, scaled to the target of the
-    first test; None without requests. ``parts``: of the probes. ``seconds``: in which the requests
-    were due.
+    """The share of requests that met the test that is worst off.
+
+    ``share``: scaled to the target of the first test; None without requests. ``parts``: of the
+    probes. ``seconds``: for how long requests were due.
     """
 
     requests: int
@@ -451,7 +472,7 @@ def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _M
     requests = sum(len(probe.met[0]) for probe in with_figures)
     if not requests:
         return _MetShare(0, None)
-    scaled_by_test: list[float] = []  # misses, as many as they would be of the first test
+    scaled_by_test: list[float] = []  # misses of each test, in misses of the first test
     for test in tests:
         missed = requests - sum(int(probe.met[test.column].sum()) for probe in with_figures)
         scaled_by_test.append(missed * _scale(test, tests[0]))
@@ -466,12 +487,12 @@ def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _M
 
 
 def _scale(test: _TierTest, first: _TierTest) -> float:
-    """How many misses of the first test one miss of ``test`` is."""
+    """How many misses of the first test weigh as much as one miss of ``test``."""
     return (1 - first.target) / max(1 - test.target, 1e-9)
 
 
 def _parts(met: Bools, scale: float) -> list[Part]:
-    """A probe in equal parts: PARTS of them, or fewer where they would be too short."""
+    """Cuts a probe into PARTS equal parts, or into fewer where they would be too short."""
     count = min(PARTS, max(len(met) // LEAST_PART, 1))
     parts: list[Part] = []
     for flags in np.array_split(met, count):
@@ -487,7 +508,7 @@ def _could_hold(evidence: LevelEvidence, target: float) -> bool:
 def _miss_runs(
     by_level: Mapping[float, Sequence[ProbeOutcome]], test: int, target: float
 ) -> list[MissRuns]:
-    """What each level tells of runs of misses, where it tells anything."""
+    """What each level tells of runs of misses; levels that tell nothing are left out."""
     runs_by_level: list[MissRuns] = []
     for probes in by_level.values():
         of_level = miss_runs([probe.met[test] for probe in probes if probe.met], target)

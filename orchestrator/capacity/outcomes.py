@@ -1,4 +1,4 @@
-"""The requests of a point that still runs, as the values that limits are checked against."""
+"""The requests of a point that still runs, as values that limits are checked against."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ ALL_NS = (0, 2**62)  # a window without end
 class Outcomes:
     """Measured requests, without warm-up. Instants are seconds since the point's start.
 
-    ``ended``: the values of the requests that ended since the last call, due at ``due_s`` and over
-    at ``done_s``. ``open``: for requests that were still open, due at ``open_due_s``, the least
-    that their values can still become. ``now_s``: the instant up to which all clients have
-    reported.
+    ``now_s``: the instant up to which all clients have reported. ``ended``: the values of the
+    requests that ended since the last call; they were due at ``due_s`` and over at ``done_s``.
+    ``open``: the least that the values of the requests that are still open can become; these were
+    due at ``open_due_s``.
     """
 
     now_s: float
@@ -42,8 +42,10 @@ class Outcomes:
 
 
 def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Table) -> Outcomes:
-    """The requests of a running point. ``reports``: the last one of each client. ``requests``,
-    ``token_events``: the rows of what ended, which are not taken from the reports.
+    """The requests of a running point.
+
+    ``reports``: the last report of each client, which gives the open requests. ``requests``,
+    ``token_events``: the rows of the requests that ended.
     """
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
     open_due_s, open_values = _open_requests(reports)
@@ -63,9 +65,10 @@ def _seconds(column_ns: pa.ChunkedArray) -> Floats:
 
 
 def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
-    """When open requests were due, and the least that their values can still become: the end-to-end
-    time of each is at least what has passed since it was due, and so is its TTFT while nothing of
-    its answer has come.
+    """When open requests were due, and the least that their values can still become.
+
+    The end-to-end time of a request is at least the time since it was due. So is its TTFT, while
+    nothing of its answer has come.
     """
     due_ns: list[int] = []
     ages_ns: list[int] = []
@@ -86,7 +89,7 @@ def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
 
 
 def targets(slos: Sequence[Slo]) -> list[list[float]]:
-    """The targets of the tests of each SLO, in the order of ``Outcomes.met``."""
+    """The targets of the tests of each SLO, in the order of the columns of ``Outcomes.met``."""
     no_requests = LimitValues(np.zeros(0, np.bool_), dict.fromkeys(LIMITS, np.zeros(0)))
     targets_by_slo: list[list[float]] = []
     for slo in slos:

@@ -16,20 +16,20 @@ from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import Slo
 
-SEPARATOR = "; "  # between the limits of several SLOs that a probe ended for
-# of the requests of a probe that shows that a level holds: how many may wait under max_in_flight
+SEPARATOR = "; "  # between the limits of several SLOs for which a probe ended
+# share of the requests that max_in_flight may hold back in a probe that shows that its level holds
 MOST_CAPPED = 0.01
 # limits that need the time of every token, which a stream that came in lumps does not tell
 TOKEN_LIMITS = ("tpot", "itl_p99")
 Shows = Literal[
-    "all",  # that its level holds, or that it fails
-    "misses",  # only that its level fails
-    "diverged",  # only that it fails: requests came in faster than they were answered
-    "interrupted",  # only that it fails, and it counts in no share: slow answers were not waited for
-    "fails",  # that its level fails, without figures: the engine died of it
-    "client_bound",  # that the clients are too slow for its level
+    "all",  # it may show that its level holds, or that it fails
+    "misses",  # it may only show that its level fails
+    "diverged",  # the same: requests came in faster than they were answered
+    "interrupted",  # the same, and it counts in no share, since slow answers were not waited for
+    "fails",  # its level fails, without figures: the engine died of it
+    "client_bound",  # the clients are too slow for its level
     "nothing",
-    "pointless",  # that probes of every level will show nothing
+    "pointless",  # probes of every level will show nothing
 ]
 # kinds of probes whose requests are evidence on their level
 EVIDENCE: tuple[Shows, ...] = ("all", "misses", "diverged", "interrupted")
@@ -41,8 +41,8 @@ class ProbeOutcome:
 
     ``met``: for each test of the tier, whether each request met it, in order of when requests were
     due. ``whole``: the probe ran its time, so more evidence on its level takes another probe.
-    ``start``: number of the engine start that it ran on, from 0. ``validity``: the verdict on the
-    probe. ``seconds``: in which its requests were due; 0: not known.
+    ``start``: number of the engine start on which it ran, from 0. ``validity``: the verdict on the
+    probe. ``seconds``: for how long its requests were due; 0: unknown.
     """
 
     level: float
@@ -55,7 +55,7 @@ class ProbeOutcome:
 
 
 def outcome_of_attempt(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> ProbeOutcome:
-    """Judge a stored attempt by the tier ``slo``. ``starts``: see ``outcome_of_point``."""
+    """Judges a stored attempt by the tier ``slo``. ``starts``: see ``outcome_of_point``."""
     if not isinstance(attempt, AttemptData):
         return ProbeOutcome(level, shows="nothing")
     met: tuple[Bools, ...] = ()
@@ -73,11 +73,12 @@ def outcome_of_point(
     launched: bool = True,
     starts: int = 1,
 ) -> ProbeOutcome:
-    """Judge a stored row by the tier ``slo``, of whose tests ``met`` are the results.
+    """Judges a stored row of ``points`` by the tier ``slo``.
 
-    ``launched``: the engine was started for this experiment; why the server behind an endpoint
-    died is not known. ``starts``: engine starts that the file asks for now; where it asks for one,
-    it does not matter which start a probe ran on.
+    ``met``: the results of the tests of ``slo``. ``launched``: the engine was started for this
+    experiment; of the server behind an endpoint it is not known why it died. ``starts``: how many
+    engine starts the file asks for now; where it is one, it does not matter on which start a probe
+    ran.
     """
     shows = _shows(point, slo, launched, any(test.size for test in met))
     return ProbeOutcome(
@@ -92,9 +93,9 @@ def outcome_of_point(
 
 
 def no_load_changes(validity: str, slo: Slo) -> bool:
-    """Whether probes of every load will have this verdict once one has it."""
+    """Whether probes of every load will have this verdict once one probe has it."""
     if validity not in list(Validity):
-        return False  # of another version
+        return False  # a verdict of another version of the orchestrator
     ends_search = Validity(validity).ends_search
     if ends_search is EndsSearch.PARTLY:
         return _limits_tokens(slo)
@@ -125,15 +126,15 @@ def _shows(point: PointHead, slo: Slo, launched: bool, has_requests: bool) -> Sh
 
 
 def _died_under_load(point: PointHead) -> bool:
-    """Whether the engine died, and not before clients sent it load."""
+    """Whether the engine died after clients had begun to send load."""
     died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
     return died and bool(point.clients)
 
 
 def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
-    """Whether its verdict is one that no other load changes."""
+    """Whether the probe has a verdict that no other load changes."""
     was_judged = point.status == "ok" or point.validity == Validity.BROKEN_OUTPUT
-    # a window without requests, or whose requests were aborted, is the doing of its load
+    # this load is why a window has no requests, or why its requests were aborted
     is_of_this_load = point.validity == Validity.INVALID and (
         point.ended_early == "fails" or not has_requests
     )
@@ -141,7 +142,7 @@ def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
 
 
 def _says_something_of(point: PointHead, slo: Slo) -> bool:
-    """Whether the requests of a probe that ended well are evidence under this tier."""
+    """Whether the requests of a probe with status ok are evidence under this tier."""
     telling: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
     if point.ended_early == "fails":
         telling.add(Validity.INVALID)  # no answer came in time

@@ -1,9 +1,10 @@
-"""Chooses the deployments that a race starts where it may not start all: those predicted best
-(without predictions the first in order), or those that Optuna proposes.
+"""Chooses which deployments a race starts, where it may not start all of them.
 
-The proposer is asked anew for every start, with everything that is known by then, and remembers
-nothing: after the same outcomes it makes the same proposal, also in a sweep that is continued.
-A deployment that is not chosen is not started, so the answer is the best of those that were.
+It chooses those predicted best (without predictions, the first in order), or those that Optuna
+proposes. The proposer is asked anew for every start, with everything that is known by then, and
+remembers nothing: after the same outcomes it makes the same proposal, also in a sweep that is
+continued. A deployment that is not chosen is not started, so the answer is the best of the started
+ones.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from orchestrator.capacity.dominance import expected
 from orchestrator.capacity.race import GroupClaims, Race, distance
 
 INSTALL = "pip install llm-serving-orchestrator[optuna]"
-FIRST = 10  # starts of a group before outcomes count: fewer are not enough for a model
+FIRST = 10  # starts of a group before the proposer chooses: its model needs so many outcomes
 
 Settings = Mapping[str, Any]
 T = TypeVar("T")
@@ -25,8 +26,9 @@ T = TypeVar("T")
 class Shortlist:
     """Chooses at most ``most`` deployments of a race, by name; with None, all of them.
 
-    ``targets``: share of requests, by name of SLO. ``promise``: ``plan/order.py:
-    queue_priority``; empty where nothing is predicted.
+    ``targets``: by name of SLO, the share of requests that must meet its first test. ``promise``:
+    by name of deployment, what is predicted (``plan/order.py: queue_priority``); empty where
+    nothing is. ``proposer``: None: the predictions alone choose.
     """
 
     def __init__(
@@ -65,9 +67,9 @@ class Shortlist:
         return [deployment for name, deployment in by_name.items() if name not in beyond]
 
     def choose(self, names: Sequence[str], running: Collection[str]) -> str:
-        """Choose one more of ``names``. ``running``: deployments chosen before that are not over.
+        """Chooses one more of ``names``. ``running``: the chosen deployments that are not over.
 
-        Groups that are not compared with each other take turns. With a proposer, too, the first
+        Groups that are not compared with each other take turns. Even with a proposer, the first
         starts of a group are those predicted best, if there are predictions.
         """
         turns = Counter(self._group(chosen) for chosen in self.chosen)
@@ -85,19 +87,24 @@ class Shortlist:
         return name
 
     def _asks_the_proposer(self, group: Hashable, starts: int) -> bool:
-        """Whether the proposer chooses after so many starts of a group that is compared."""
+        """Whether the proposer chooses, after so many starts of the group.
+
+        It chooses only in groups whose deployments are compared with each other.
+        """
         if not self._proposes or group is None:
             return False
         return starts >= FIRST or not self._promise
 
     def _group(self, name: str) -> Hashable:
-        """The group that a deployment is compared in; None: it is compared with no other."""
+        """The group in which a deployment is compared; None: it is compared with no other."""
         entrant = self._race.entrants.get(name)
         return None if entrant is None else entrant.group
 
     def _results(self, group: Hashable, running: Collection[str]) -> dict[str, float | None]:
-        """What each chosen deployment of the group holds, as a share of the best of them: 0 if it
-        failed, None if nothing is known yet. Of several searches the largest share counts.
+        """What each chosen deployment of the group holds, as a share of what the best of them does.
+
+        It is 0 if the deployment failed and None if nothing is known yet. Of several searches of a
+        deployment, the largest share counts.
         """
         results: dict[str, float | None] = {}
         for name in sorted(self.chosen):
@@ -111,8 +118,9 @@ class Shortlist:
         return results
 
     def _values(self, group_claims: GroupClaims, names: Collection[str]) -> dict[str, float]:
-        """The load that each of ``names`` is expected to hold, divided by its divisor. Deployments
-        of which probes say nothing yet are left out.
+        """The load that each of ``names`` is expected to hold, divided by its divisor.
+
+        Deployments whose probes say nothing yet are left out.
         """
         target = self._targets[group_claims.slo]
         values: dict[str, float] = {}
@@ -126,10 +134,11 @@ class Shortlist:
 
 
 def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None], seed: int) -> str:
-    """The name in ``settings`` to try next, by Optuna's tree-structured Parzen estimator.
+    """The deployment to try next, by Optuna's tree-structured Parzen estimator.
 
-    ``known``: by name, the value of each that was tried, the higher the better; None if it is not
-    known yet. Raises InputError if Optuna is not installed.
+    ``settings``: by name of deployment; one of these names is returned. ``known``: the value of
+    each that was tried, the higher the better; None: not known yet. Raises InputError if Optuna is
+    not installed.
     """
     try:
         import optuna
@@ -166,7 +175,7 @@ def _axes(settings: Sequence[Settings]) -> dict[str, list[Any]]:
     ``repr``, so 1 and True differ.
     """
     axes: dict[str, list[Any]] = {}
-    patterns: set[tuple[int, ...]] = set()  # in which deployments a setting has equal values
+    patterns: set[tuple[int, ...]] = set()  # each: which deployments share a value of a setting
     names = dict.fromkeys(name for of_deployment in settings for name in of_deployment)
     for name in names:
         by_text: dict[str, Any] = {}
@@ -189,8 +198,10 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _distribution(kinds: Any, values: Sequence[Any]) -> Any:
-    """The distribution of indexes into ``values``. Indexes of numbers are ordered, so that Optuna
-    takes neighbours for alike; others are categories.
+    """The distribution of indexes into ``values``.
+
+    Indexes of numbers are ordered, so that Optuna takes neighbours to be alike; others are
+    categories.
     """
     if _are_numbers(values):
         return kinds.IntDistribution(0, len(values) - 1)

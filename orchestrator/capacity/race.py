@@ -1,11 +1,10 @@
-"""Many deployments, one winner: where to search first, which can no longer win, and which may wait
-for the others.
+"""Many deployments, one winner: which to search first, which can no longer win, and which may wait.
 
-Every deployment is probed, first at the level at which it would equal the leader; one that is shown
-to fail there is dominated, and finished (``capacity/dominance.py``). Predictions set the order and
-the first levels; they exclude no deployment. One that holds more is searched until its bounds are
-close, and to the end once all others have been probed, because most leaders are overtaken before
-that.
+Every deployment is probed, first at the level at which it would equal the leader. A deployment that
+is shown to fail there is dominated, and its search is over (``capacity/dominance.py``). Predictions
+set the order and the first levels; they exclude no deployment. A deployment that holds more than
+the leader is searched until its bounds are close. It is searched to the end only once all others
+have been probed, because most leaders are overtaken before that.
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.dominance import leading_level
 from orchestrator.spec.load import Per
 
-# share of the level that a rival could hold, at which others are probed first: with 1, races of 24
-# took 30.2 engine starts instead of 27.7, for the same load (benchmarks/search/RESULTS.md)
+# Deployments are first probed at this share of the level that a rival could hold. With 1, races of
+# 24 took 30.2 engine starts instead of 27.7, for the same load (benchmarks/search/RESULTS.md).
 CAUTION = 0.9
-# upper over lower bound of an estimate, up to which a capacity is known well enough to look at
-# others again that may hold more
+# If the upper bound of an estimate is below its lower bound times this, the capacity is known well
+# enough to look again at other deployments that may hold more.
 WELL_KNOWN = 1.25
-# times its upper estimate: as far as a deployment may come that has no level yet that fails
+# a deployment without a level that fails may come to its upper estimate times this, at most
 FURTHEST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One deployment. It is compared with others of its ``group``, by levels divided by
-    ``divisor``, which is what it takes of ``per``.
+    """One deployment of a race.
+
+    It is compared with others of its ``group``, by levels divided by ``divisor``: what the
+    deployment takes, in the unit ``per``.
     """
 
     group: Hashable
@@ -46,11 +47,12 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a deployment has to equal, as levels of its own; 0: there is nothing.
+    """What a deployment has to equal, as levels of its own; 0: there is nothing to equal.
 
-    ``lead``: at this level it would equal what the others were shown to hold. ``leader_estimate``:
-    at this one, what the best of the others holds by a cautious estimate, never below the lead;
-    where the lead alone counted, races took 76 % more load.
+    ``lead``: at this level it would equal the best that the others were shown to hold.
+    ``leader_estimate``: at this level it would equal what the best of the others holds by a
+    cautious estimate, which is never below the lead. Where the lead alone counted, races took 76 %
+    more load.
     """
 
     lead: float = 0.0
@@ -67,33 +69,35 @@ class GroupClaims:
 
 @dataclass(frozen=True, slots=True)
 class _SearchProgress:
-    """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could
-    hold, 0 once it is over; ``counts``: whether others look at that. ``asks``: whether it asks for
-    a level now.
+    """State of one search.
+
+    ``lead``: the level that counts as held. ``reach``: the highest level that could hold; 0 once
+    the search is over. ``counts``: whether others take ``reach`` into account. ``asks``: whether
+    the search asks for a level now.
     """
 
     claim: Claim
     lead: float
     reach: float
     counts: bool
-    # others see what follows from it, so it is no news to them
+    # not compared: others see only what follows from it, which is in ``counts``
     asks: bool = field(compare=False)
 
     @property
     def upper_estimate(self) -> float:
-        """The level it may come to, by a cautious estimate."""
+        """The level that the search may come to, by a cautious estimate."""
         return max(self.lead, CAUTION * self.reach)
 
     @property
     def most(self) -> float:
-        """The level that it may come to at most; 0: nothing is known of it, or it is over."""
+        """The highest level that the search may come to; 0: nothing is known, or it is over."""
         if self.upper_estimate:
             return min(self.claim.high, FURTHEST * self.upper_estimate)
         return self.claim.high if self.asks and math.isfinite(self.claim.high) else 0.0
 
     @property
     def leader_estimate(self) -> float:
-        """The level that others must hold to be as good, as far as is known."""
+        """The level that others must equal to be as good, as far as is known."""
         return self.upper_estimate if self.counts else self.lead
 
 
@@ -106,18 +110,16 @@ class _RivalValue:
 
 
 class _Field:
-    """What is known of the deployments that are compared, by name, and which of them have the
-    highest values.
-    """
+    """The deployments that are compared, by name, and which of them have the highest values."""
 
     def __init__(self) -> None:
         self.progress: dict[str, _SearchProgress] = {}
-        # the best two: one of them is another than the deployment that asks
+        # the best two, since the best of the others may be either
         self._leads: list[_RivalValue] = []
         self._estimates: list[_RivalValue] = []
 
     def put(self, name: str, progress: _SearchProgress, entrants: Mapping[str, Entrant]) -> None:
-        """Note the progress of one search, and which two are the best now."""
+        """Notes the progress of one search, and which two deployments are the best now."""
         self.progress[name] = progress
         leads: list[_RivalValue] = []
         estimates: list[_RivalValue] = []
@@ -140,30 +142,31 @@ class Race:
     """What the searches of a sweep know of each other, by name of deployment. Thread-safe.
 
     The *lead* was shown to hold: a deployment that fails there is dominated. The *leader estimate*
-    says cautiously what the best of the others holds, and is never below the lead: a deployment
-    that was not shown to hold as much probes no lower level. ``full_grid``: none is ever dominated;
-    searches still begin at what their nearest neighbour holds.
+    is a cautious guess of what the best of the others holds, never below the lead: a deployment
+    that was not shown to hold as much probes no lower level. ``full_grid``: no deployment is ever
+    dominated; a search still begins at what its nearest neighbour holds.
     """
 
     def __init__(self, entrants: Mapping[str, Entrant], full_grid: bool = False) -> None:
         self.full_grid = full_grid
         self.version = 0  # rises whenever the next level of some search may have changed
         self.entrants = entrants
-        # workload, SLO, group
+        # by workload, SLO and group
         self._fields: defaultdict[tuple[str, str, Hashable], _Field] = defaultdict(_Field)
         self._lock = threading.Lock()
 
     def tell(
         self, name: str, workload: str, slo: str, claim: Claim, reach: float, asks: bool = True
     ) -> None:
-        """Note what is known of a deployment. ``reach``: the highest level that could hold; 0 once
-        its search is over, and then only its claim counts as its lead. ``asks``: whether it asks
-        for a level now.
+        """Notes what is known of a deployment.
 
-        While it asks, a level that once held and was not shown to fail remains its lead, or others
-        would return at every doubt. When it stops asking, its reach no longer counts until it is
-        probed again: of two deployments that wait for each other one goes on, and no such change is
-        followed by another before something is probed.
+        ``reach``: the highest level that could hold; 0 once its search is over: then only its claim
+        counts as its lead. ``asks``: whether the search asks for a level now.
+
+        While it asks, a level that was once shown to hold and not to fail since remains its lead,
+        or rivals would come back at every doubt. When it stops asking, its reach no longer counts
+        until it is probed again. So of two deployments that wait for each other one goes on, and
+        after such a change there is no other before something is probed.
         """
         entrant = self.entrants.get(name)
         if entrant is None:
@@ -177,7 +180,7 @@ class Race:
                 is_doubted = lead < before.lead < claim.high
                 if reach and is_doubted:
                     lead = before.lead
-                # it returned and has not been probed since
+                # where it did not count before, it does so only once it was probed again
                 counts = before.counts or _bounds(before.claim) != _bounds(claim)
             now = _SearchProgress(claim, lead, reach, counts, asks)
             if before is None or replace(before, claim=claim) != now:
@@ -203,8 +206,10 @@ class Race:
             ]
 
     def neighbour(self, name: str, workload: str, slo: str) -> float | None:
-        """The level it holds if it is as good as the deployment with the nearest settings; None:
-        none holds any.
+        """The level that a deployment holds if it is as good as its nearest neighbour.
+
+        The neighbour is the deployment with the nearest settings of those that hold a level; None:
+        no deployment holds any.
         """
         entrant = self.entrants.get(name)
         if entrant is None:
@@ -225,10 +230,12 @@ class Race:
         return leads[nearest] / self.entrants[nearest].divisor * entrant.divisor
 
     def priority(self, name: str) -> float:
-        """The most that a deployment may still hold, over what the best of all is expected to hold,
-        of all its searches the largest; 0: nothing is known of it. Without this order races took
-        15 % more load; where each was compared with the best of the others, the leader always came
-        first, and 19 of 24 races had found the best within 5 % after 2 hours instead of 23.
+        """The most that a deployment may still hold, over what the best of all is expected to hold.
+
+        It is the largest over all searches of the deployment; 0: nothing is known of it. Without
+        this order, races took 15 % more load. When each was compared with the best of the others
+        instead, the leader always came first, and after 2 hours only 19 of 24 races had found the
+        best within 5 %, not 23.
         """
         if name not in self.entrants:
             return 0.0
@@ -257,8 +264,10 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class _RaceView:
-    """What a search saw of the race for one SLO. ``neighbour``: as of ``Race``; only in a full
-    grid, because otherwise the leader estimate says where to begin.
+    """What a search saw of the race for one SLO.
+
+    ``neighbour``: see ``Race.neighbour``; set only in a full grid, because otherwise the leader
+    estimate says where to begin.
     """
 
     ahead: Ahead
@@ -266,8 +275,10 @@ class _RaceView:
 
 
 class Rivals:
-    """The race as one search sees it, by name of SLO: as it was when the search last looked, so
-    that all its answers until it looks again are consistent.
+    """The race as one search sees it, by name of SLO.
+
+    It shows the race as it was when the search last looked, so that all answers of the search are
+    consistent until it looks again.
     """
 
     def __init__(self, race: Race, name: str, workload: str) -> None:
@@ -277,8 +288,9 @@ class Rivals:
         self._seen: dict[str, _RaceView] = {}
 
     def look(self, begun: bool) -> bool:
-        """Update to the race as it is now; whether anything changed. ``begun``: it has chosen where
-        to begin.
+        """Takes in the race as it is now. Returns whether anything changed.
+
+        ``begun``: the search has chosen where to begin.
         """
         if begun and self._race.full_grid:
             return False
@@ -287,15 +299,15 @@ class Rivals:
         return before != self._seen
 
     def lead(self, slo: str) -> float:
-        """See ``Ahead``."""
+        """``Ahead.lead`` for one SLO."""
         return self._at(slo).ahead.lead
 
     def leader_estimate(self, slo: str) -> float:
-        """See ``Ahead``."""
+        """``Ahead.leader_estimate`` for one SLO."""
         return self._at(slo).ahead.leader_estimate
 
     def neighbour(self, slo: str) -> float | None:
-        """See ``Race``; None unless the whole grid is searched."""
+        """``Race.neighbour`` for one SLO; None unless the whole grid is searched."""
         return self._at(slo).neighbour
 
     def _at(self, slo: str) -> _RaceView:
@@ -311,13 +323,17 @@ class Rivals:
 
 
 def is_well_known(claim: Claim) -> bool:
-    """Whether a capacity is known well enough to look at others again before it is known better."""
+    """Whether a capacity is known well enough to probe others before it is probed again."""
     estimate = claim.estimate
     return estimate is not None and estimate.upper < WELL_KNOWN * estimate.lower
 
 
 def distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
-    """Between settings: doublings where both are numbers, 1 where they differ in kind."""
+    """The distance between settings, summed over their names.
+
+    Two positive numbers are as far apart as doublings lie between them; other values that differ
+    are 1 apart.
+    """
     return sum(
         _distance_between(first.get(name), second.get(name))
         for name in first.keys() | second.keys()
@@ -341,5 +357,5 @@ def _best_of_others(best: list[_RivalValue], name: str) -> float:
 
 
 def _bounds(claim: Claim) -> tuple[object, ...]:
-    """What another probe changes."""
+    """The parts of a claim that another probe changes."""
     return claim.low, claim.high, claim.levels

@@ -2,10 +2,10 @@
 (docs/search.md).
 
 The next level depends only on the outcomes that the search was told, not on their order
-(``capacity/choose_level.py``). Tiers of limits share probes: the tier about which least is known
-has its level probed first. A tier asks for nothing more once it is dominated in a race
-(``capacity/race.py``), or once its probes have a verdict that no other load can change. Where the
-deployment is started more than once, the search explores on the first start, confirms what it
+(``capacity/choose_level.py``). Tiers of limits share probes; the level of the tier about which
+least is known is probed first. A tier asks for nothing more once it is dominated in a race
+(``capacity/race.py``), or once one of its probes has a verdict that no other load can change. Where
+the deployment is started more than once, the search explores on the first start, confirms what it
 found on the second, and stays on the second from then on.
 """
 
@@ -40,15 +40,15 @@ from orchestrator.capacity.strategy import Question
 from orchestrator.results.records import Committed
 from orchestrator.spec.load import Level, Slo
 
-MOST_PROBES = 64  # of one run; another one goes on
+MOST_PROBES = 64  # of one run; another run goes on with the search
 # for estimates of time: how many probes a search takes
 EXPECTED_PROBES = 12
-EXPECTED_PROBES_BEHIND = 2  # while other deployments of the race are expected to hold more
+EXPECTED_PROBES_BEHIND = 2  # the same while others of the race are expected to hold more
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class WantedLevel:
-    """A level that a tier would have probed next.
+    """A level that a tier wants to have probed next.
 
     ``width``: of the tier's bracket. The wider the bracket, the less is known of the tier; the
     widest comes first.
@@ -61,10 +61,10 @@ class WantedLevel:
 
 @dataclass(frozen=True, slots=True)
 class WantedLevels:
-    """What all tiers would have probed next.
+    """The levels that all tiers want to have probed next.
 
-    ``to_confirm``: levels for the second start of the engine, probed when nothing is left
-    ``to_explore``; empty where the engine is started only once.
+    ``to_confirm``: levels for the second start of the engine, which are probed once nothing is left
+    in ``to_explore``; empty where the engine is started only once.
     """
 
     to_explore: list[WantedLevel]
@@ -73,17 +73,17 @@ class WantedLevels:
 
 @dataclass(frozen=True, slots=True)
 class TierLevels:
-    """The levels that one tier would have probed next; None where it needs none."""
+    """The levels that one tier wants to have probed next; None: it needs none."""
 
     to_explore: float | None
     to_confirm: float | None
 
 
 class Capacity:
-    """One search, of all tiers. Its points are probes: each ends as soon as it is known whether it
-    holds every SLO.
+    """The search for the capacities of all tiers of one workload on one deployment.
 
-    Its answers change only after ``look``, ``tell`` or ``hurry``.
+    Its points are probes: each ends as soon as every SLO has its verdict. What it asks for changes
+    only after ``look``, ``tell`` or ``hurry``.
     """
 
     needs_figures = True
@@ -99,11 +99,11 @@ class Capacity:
         whole_numbers = question.control == "concurrency"
         self._tiers = [Tier(whole_numbers, slo, precision) for slo in question.slos]
         self._left_s = math.inf
-        self._told = 0  # probes
-        self._told_before: int | None = None  # those of earlier runs; None: nothing was asked yet
-        self._refused = False
-        self._confirms = False  # on the second start
-        self._wanted_levels: WantedLevels | None = None  # until it hears more
+        self._told = 0  # how many probes the search was told of
+        self._told_before: int | None = None  # by earlier runs; None: nothing was asked yet
+        self._refused = False  # the engine cannot run this configuration
+        self._confirms = False  # a probe ran on the second start
+        self._wanted_levels: WantedLevels | None = None  # None: compute them again
 
     @staticmethod
     def problem(question: Question) -> str | None:
@@ -129,14 +129,14 @@ class Capacity:
         return Level(control=self._control, value=max(levels).level)
 
     def look(self) -> bool:
-        """Take in what rivals hold now. Returns whether that has changed."""
+        """Takes in what rivals hold now. Returns whether that has changed."""
         if self._rivals is None or not self._rivals.look(self._told > 0):
             return False
         self._wanted_levels = None
         return True
 
     def hurry(self, left_s: float) -> None:
-        """Only ``left_s`` seconds of load are left: explore only what they suffice to show."""
+        """From now on, asks only for what can be shown in ``left_s`` seconds of load."""
         self._left_s = left_s
         self._wanted_levels = None
 
@@ -167,7 +167,7 @@ class Capacity:
         return wanted
 
     def _wanted_by(self, tier: Tier) -> TierLevels:
-        """Neither level lies below what the leader of the race is expected to hold."""
+        """What a tier wants: no level below what the leader of the race is expected to hold."""
         guess = self._guess
         leader_estimate = 0.0
         if self._rivals is not None:
@@ -203,7 +203,7 @@ class Capacity:
         return (level,) * max(probes - self._told, 1)
 
     def _is_behind(self) -> bool:
-        """Whether others of the race are expected to hold more, so that a probe or two are enough."""
+        """Whether others of the race are expected to hold more: then a probe or two are enough."""
         if self._follows and not self._told:
             return True
         if self._rivals is None:
@@ -214,8 +214,9 @@ class Capacity:
 
     @property
     def before(self) -> tuple[tuple[EarlierProbes, ...], ...]:
-        """What earlier probes say to each test of each tier, for the next probe
-        (``capacity/sequential_test.py: Probe``).
+        """What earlier probes say of each test of each tier, for the next probe.
+
+        See ``capacity/sequential_test.py: Probe``.
         """
         level = self.ask()
         if level is None:
@@ -224,8 +225,9 @@ class Capacity:
 
     @property
     def size(self) -> ProbeSize:
-        """Requests that the next probe should take, for the tier that needs most
-        (``capacity/sequential_test.py: Probe``).
+        """How many requests the next probe should take, by the tier that needs most.
+
+        See ``capacity/sequential_test.py: Probe``.
         """
         level = self.ask()
         if level is None:
@@ -235,8 +237,9 @@ class Capacity:
 
     @property
     def start(self) -> int:
-        """The start of the deployment that the next probe belongs to: 0 for the first, 1 for the
-        second. A search that has probed on the second start stays there.
+        """The start of the deployment on which the next probe runs: 0: the first, 1: the second.
+
+        A search that has probed on the second start stays there.
         """
         return int(self._starts > 1 and (self._confirms or not self._wanted().to_explore))
 
@@ -245,8 +248,9 @@ class Capacity:
         return {tier.slo.name: among_rivals(tier.claim, self._lead(tier)) for tier in self._tiers}
 
     def reaches(self) -> dict[str, float]:
-        """The highest level that could hold, as far as is known, by name of SLO; 0: none, or its
-        search is over.
+        """By name of SLO, the highest level that could hold, as far as is known.
+
+        0: no level could, or the search of this SLO is over.
         """
         reaches: dict[str, float] = {}
         for tier in self._tiers:
@@ -259,8 +263,9 @@ class Capacity:
         return {tier.slo.name for tier in self._tiers if self._ended or tier.is_over(self._starts)}
 
     def asking(self) -> set[str]:
-        """Names of the SLOs for which a level is wanted now. The others are over, dominated, or wait
-        for rivals.
+        """Names of the SLOs for which a level is wanted now.
+
+        The others are over or dominated, or wait for rivals.
         """
         wanted = self._wanted()
         if self._ended:
@@ -302,7 +307,7 @@ class Tier:
 
     @property
     def claim(self) -> Claim:
-        """As far as it is known."""
+        """What the probes so far show of the tier."""
         if self._claim is None:
             levels = at_levels(self._probes, self._targets)
             self._claim = claim_of(levels, self._targets[0], self._whole_numbers, self._precision)
@@ -310,7 +315,7 @@ class Tier:
 
     @property
     def state(self) -> SearchState:
-        """What says which level is probed next."""
+        """Where the search of the tier stands, from which the next level follows."""
         return search_state(
             self.claim.levels, self._targets[0], self._whole_numbers, self._precision
         )
@@ -327,7 +332,7 @@ class Tier:
 
     @property
     def width(self) -> float:
-        """The bracket's upper bound divided by its lower: the wider, the less is known."""
+        """The bracket's upper bound over its lower one: the wider, the less is known."""
         return self.claim.high / max(self.claim.low, LOWEST)
 
     def before(
@@ -336,7 +341,7 @@ class Tier:
         """What the next probe of a level begins with, for each test.
 
         While the search only needs to know whether to go up or down, the first probe of a level is
-        quick: without that, searches took 17 % more load.
+        quick. Without that, searches took 17 % more load.
         """
         evidence = self.state.at(level)
         if evidence is None and is_screening(self.state, left_s):

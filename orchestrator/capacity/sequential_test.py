@@ -1,9 +1,8 @@
-"""Does a load level hold a latency target? A sequential test, for a probe that still runs and for
-stored ones.
+"""A sequential test whether a load level holds latency targets, for running and stored probes.
 
-A request meets a test or misses it; errors are misses. A *test* has a target: the share of requests
-that must meet it. A *tier* (an SLO) is one or more tests, and holds when all of them do. Requests
-that have not ended count as soon as they are certain misses.
+A request meets a *test* or misses it; an error is a miss. A test has a target: the share of
+requests that must meet it. A *tier* (an SLO) is one or more tests, and holds where all of them do.
+Requests that have not ended count as soon as it is certain that they miss.
 
 Evidence is a likelihood ratio mixed over all shares on one side of the target (Robbins 1970,
 "Statistical methods related to the law of the iterated logarithm"). Where the truth is on the other
@@ -12,11 +11,11 @@ side, the ratio passes 1/alpha with probability alpha at most, however often it 
 simply taken together.
 
 That holds for independent requests, but failures come in runs. So counts are first divided by the
-design effect (``capacity/design_effect.py``): how many times the variance of batch means is above
-that of independent requests. A lucky probe sees fewer and shorter runs of misses than there are, so
-the effect is never taken to be less than what other levels say of a level that just meets the
-target. Where no level tells, it is ``PRIOR_EFFECT``: no miss in 60 requests is no evidence for 95 %
-where misses come 20 at a time.
+design effect (``capacity/design_effect.py``): the variance of batch means over that of independent
+requests. A lucky probe sees fewer and shorter runs of misses than there are, so the effect is never
+taken to be less than what other levels say of a level that just meets the target. Where no level
+tells anything, it is ``PRIOR_EFFECT``: no miss in 60 requests is no evidence for 95 % where misses
+come 20 at a time.
 
 Used while a probe runs (``Probe``), and by ``capacity/levels.py`` over what is stored
 (``evidence``).
@@ -38,41 +37,46 @@ from orchestrator.capacity.design_effect import (
     usual_effect,
 )
 
-ALPHA = 0.05  # how often one verdict may be wrong
-# the same for probes that confirm: their level was shown to hold before, and they only have to say
-# that this was no luck
+ALPHA = 0.05  # probability with which a verdict may be wrong
+# The same for probes that confirm: their level was shown to hold before, and they only have to show
+# that this was no luck.
 CONFIRM_ALPHA = 0.2
-# a running probe gets this part of alpha: its stored rows, which are cut a little differently, must
-# lead to the same verdict later
+# A running probe gets this share of alpha, because its stored rows, which are cut a little
+# differently, must lead to the same verdict later.
 LIVE = 0.6
-PRIOR_MISSES = 6  # independent misses that weigh as much as the design effect that was assumed
-# standard deviations by which a backlog grows, in each of the last two quarters of a run
+PRIOR_MISSES = 6  # the assumed design effect weighs as much as so many independent misses
+# A backlog diverges if it grows by so many standard deviations in each of the last two quarters of
+# a run.
 GROWTH = 3.0
-MOSTLY = 0.8  # share of the requests of the last quarter that miss
-SLOWER = 2.0  # the last requests take so many times as long as the first ones
+MOSTLY = 0.8  # the last quarter mostly misses if more than this share of its requests does
+SLOWER = 2.0  # the last requests are slower if they take so many times as long as the first ones
 FEWEST = 30  # requests that a verdict needs: two slow ones of a cold engine show nothing
-# independent requests that "fails" needs: one long run of misses happens at good levels, too
+# independent requests that "fails" needs: one long run of misses happens at good levels too
 FEWEST_TO_FAIL = 20.0
-# times the target: a running probe that falls so far fails, and two such probes, which began apart,
-# show that their level fails; with evidence alone, searches took 8 % more load, at a cliff 67 %
+# A running probe fails if its share falls below this part of the target. Two such probes, which
+# began apart, show that their level fails. With evidence alone, searches took 8 % more load, at a
+# cliff 67 %.
 FAR_BELOW = 0.7
-# between two looks at a running probe: the longer of this and this share of how long it has run
+# The time between two looks at a running probe is the longer of so many seconds and this share of
+# how long it has run.
 LOOK_S = 0.5
 LOOK_SHARE = 0.1
-# evidence (a logarithm) that is expected at the end of a probe, with what the mixture costs
+# evidence (a logarithm) that a probe is expected to end with: that of alpha, and 2 for the mixture
 NEEDED = -np.log(ALPHA) + 2.0
-# a probe may be judged to take far more requests than expected after 1 / PATIENT of those expected
+# only after 1 / PATIENT of the expected requests may a probe be judged to take far more of them
 PATIENT = 4.0
-FAR_MORE = 2.0  # times the expected requests
-FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before they are judged
+FAR_MORE = 2.0  # far more requests are more than so many times the expected ones
+FEWEST_LATE = 8  # requests of the last quarter whose fate must be known before they are judged
 LevelVerdict = Literal["holds", "fails"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence on one test at one level. ``share``: of ``requests`` that met it. ``holds``,
-    ``fails``: logarithms of the evidence that the true share is above, below the target.
-    ``effective``: independent requests that would say as much.
+    """The evidence on one test at one level.
+
+    ``share``: of ``requests``, the share that met the test. ``effective``: how many independent
+    requests would say as much. ``holds``, ``fails``: logarithms of the evidence that the true share
+    is above or below the target.
     """
 
     requests: int
@@ -83,14 +87,15 @@ class Evidence:
     fails: float
 
     def verdict(self, alpha: float = ALPHA, to_hold: float | None = None) -> LevelVerdict | None:
-        """What this evidence shows; None: undecided, more requests would tell. ``to_hold``:
-        ``alpha`` of "holds", where that is another one.
+        """What this evidence shows; None: it is undecided, and more requests would tell.
+
+        ``to_hold``: the alpha of "holds"; None: the same as ``alpha``.
         """
         alpha_to_hold = alpha if to_hold is None else to_hold
         if self.holds >= -np.log(alpha_to_hold):
             return "holds"
-        # one long run of misses comes at good levels, too; where every request must meet the test,
-        # one miss is enough
+        # Good levels have a long run of misses too, so one is not enough. Where every request must
+        # meet the test, a single miss is enough.
         is_enough = self.effective >= FEWEST_TO_FAIL or np.isinf(self.fails)
         return "fails" if is_enough and self.fails >= -np.log(alpha) else None
 
@@ -99,10 +104,10 @@ class Evidence:
 class EarlierProbes:
     """What earlier probes say of one test when a probe begins.
 
-    ``runs``: flags of earlier probes of its level that count as evidence, in any order.
-    ``learned``: flags of those that only tell how misses run. ``seen``: how misses run at other
-    levels. ``confirms``: its level was shown to hold. ``quick``: the probe only has to tell whether
-    to go up or down, which proves nothing, so requests are taken to be independent.
+    ``runs``: the flags of the earlier probes of its level that count as evidence, in any order.
+    ``learned``: the flags of those that only tell how misses come in runs. ``seen``: the runs of
+    misses at other levels. ``confirms``: the level was shown to hold. ``quick``: the probe only has
+    to tell whether to go up or down; that proves nothing, so requests are taken to be independent.
     """
 
     runs: tuple[Bools, ...] = ()
@@ -112,8 +117,9 @@ class EarlierProbes:
     quick: bool = False
 
     def evidence(self, met: Bools, target: float) -> Evidence:
-        """The evidence of earlier probes together with that of the running one. ``met``: whether
-        each of its requests so far met the test.
+        """The evidence of the earlier probes and the running one together.
+
+        ``met``: whether each request of the running probe met the test.
         """
         runs = [*self.runs, met]
         if self.quick:
@@ -125,8 +131,9 @@ class EarlierProbes:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSize:
-    """Requests of a probe. ``expected``: to its verdict. ``most``: after which it ends without
-    one.
+    """How many requests a probe takes.
+
+    ``expected``: until it has its verdict. ``most``: after so many it ends without a verdict.
     """
 
     expected: float = np.inf
@@ -137,10 +144,11 @@ ANY_SIZE = ProbeSize()
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
-    """How many requests are expected to show on which side of the target this share of them lies:
-    the evidence that is needed over what one request brings (the Kullback-Leibler divergence of
-    the share from the target), times the design effect. ``shown``: evidence that is there, a
-    logarithm.
+    """How many requests are expected to show on which side of the target a share lies.
+
+    This is the evidence that is needed, over what one request brings (the Kullback-Leibler
+    divergence of the share from the target), times the design effect. ``shown``: the evidence that
+    there is already, a logarithm.
     """
     from scipy.special import rel_entr  # imported late: most sweeps search nothing
 
@@ -149,8 +157,9 @@ def requests_needed(share: float, target: float, effect: float, shown: float = 0
 
 
 def next_look_s(now_s: float) -> float:
-    """When a running probe is looked at again. A look costs what all its requests cost, and may
-    come as late as a tenth of the probe.
+    """When a running probe is looked at again.
+
+    A look takes time in proportion to all requests so far, so the wait grows with the probe.
     """
     return now_s + max(LOOK_S, LOOK_SHARE * now_s)
 
@@ -158,10 +167,10 @@ def next_look_s(now_s: float) -> float:
 def evidence_from(
     runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_EFFECT
 ) -> Evidence:
-    """How much the probes say for and against a test.
+    """The evidence of some probes for and against a test.
 
-    ``runs``: per probe whether each request met the test, in order of when they were due.
-    ``target``: in (0, 1]. ``prior_effect``: the least design effect.
+    ``runs``: for each probe, whether each request met the test, in order of when they were due.
+    ``target``: in (0, 1]. ``prior_effect``: the design effect that is assumed before these probes.
 
     The share of misses q has the density of Jeffreys, Beta(1/2, 1/2), cut at the target's q0 =
     1 - target: below it for "holds", above it for "fails". With n independent requests of which m
@@ -176,8 +185,8 @@ def evidence_from(
     if not count:
         return Evidence(0, 0.0, 0.0, prior_effect, 0.0, 0.0)
     q = 1.0 - target
-    # every request must: nothing short of all of them shows that it holds, one miss that it does
-    # not
+    # Every request must meet the test: no number of them shows that it holds, and a single miss
+    # shows that it does not.
     if q <= 0:
         return Evidence(count, met / count, count, 1.0, 0.0, np.inf if met < count else 0.0)
     effect = _effect_of(runs, count - met, prior_effect)
@@ -187,7 +196,7 @@ def evidence_from(
     b = n - missed + 0.5
     at_target = missed * np.log(q) + (n - missed) * np.log1p(-q)
     whole = betaln(a, b) - betaln(0.5, 0.5) - at_target
-    with np.errstate(divide="ignore"):  # no weight at all on one side
+    with np.errstate(divide="ignore"):  # log(0): one side may have no weight at all
         below = np.log(betainc(a, b, q))
         above = np.log(betainc(b, a, 1 - q))
     holds = whole + below - np.log(betainc(0.5, 0.5, q))
@@ -196,8 +205,10 @@ def evidence_from(
 
 
 def _effect_of(runs: Sequence[Bools], missed: int, prior_effect: float) -> float:
-    """The design effect that these probes show, and ``prior_effect`` with the weight of
-    ``PRIOR_MISSES`` independent misses; never less than what they show.
+    """The design effect of these probes, never less than what they show.
+
+    It is the mean of what they show and of ``prior_effect``, which weighs as much as
+    ``PRIOR_MISSES`` independent misses.
     """
     shown = design_effect(runs)
     independent_misses = missed / prior_effect
@@ -206,8 +217,9 @@ def _effect_of(runs: Sequence[Bools], missed: int, prior_effect: float) -> float
 
 
 def far_below(met: Bools, target: float) -> bool:
-    """Whether so many requests of a probe miss that it should end. Whether they were one long run
-    of misses is told sooner by another probe than by the rest of this one.
+    """Whether so many requests of a probe miss that it should end.
+
+    They may be one long run of misses; another probe tells that sooner than the rest of this one.
     """
     return len(met) >= FEWEST and bool(met.mean() < FAR_BELOW * target)
 
@@ -234,10 +246,10 @@ def _joined(parts: Sequence[_EndedRequests], tests: int) -> _EndedRequests:
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """Requests that were due by an instant, in that order. Open ones are done at infinity.
+    """Requests that were due by an instant, in order of when they were due.
 
-    ``certain`` [n, tests]: whether it is certain that each request meets or misses each test.
-    ``met`` [n, tests]: whether it meets it.
+    ``done_s``: infinite for open requests. ``certain`` [n, tests]: whether it is certain that each
+    request meets, or misses, each test. ``met`` [n, tests]: whether each request meets each test.
     """
 
     due_s: Floats
@@ -248,9 +260,11 @@ class _Requests:
 
 @dataclass(frozen=True, slots=True)
 class _TestLook:
-    """What a look at a running probe finds of one test. ``independent``: requests of the probe that
-    were judged, over their design effect. ``needed``: requests of this probe that a verdict is
-    expected to take; 0 where there is one.
+    """What a look at a running probe finds for one test.
+
+    ``independent``: how many requests of the probe were judged, over their design effect.
+    ``needed``: how many requests of this probe a verdict is expected to take; 0 where there is a
+    verdict.
     """
 
     verdict: LevelVerdict | None
@@ -259,13 +273,13 @@ class _TestLook:
 
 
 class Probe:
-    """One running probe: tell it what ended, look when you like, stop when every tier has a
-    verdict.
+    """Judges one running probe, which may end when every tier has a verdict.
 
-    ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier
-    after tier. Instants are seconds since the probe's start, in any order. With several tests each
-    has its share of ``alpha``. ``before``: of each tier's tests; empty: nothing is known.
-    ``size``: how long it should take.
+    It is told which requests ended (``tell``), and may be asked at any time (``look``). Instants
+    are seconds since the probe's start. ``tiers``: the targets of each tier's tests; the columns of
+    all ``met`` arrays are these tests, tier after tier. With several tests, each gets its part of
+    alpha. ``before``: what earlier probes say of each tier's tests; empty: nothing is known.
+    ``size``: how many requests the probe should take.
     """
 
     def __init__(
@@ -280,28 +294,28 @@ class Probe:
         self._before = [of_test for tier in before for of_test in tier]
         if not self._before:
             self._before = [EarlierProbes()] * len(self._targets)
-        self._alpha = LIVE / max(1, len(self._targets))  # times that of a verdict
+        self._alpha = LIVE / max(1, len(self._targets))  # by which each alpha is multiplied
         self._ended: list[_EndedRequests] = []
         # a tier keeps its first verdict, but fails as soon as the probe diverges
         self.verdicts: tuple[LevelVerdict | None, ...] = (None,) * len(tiers)
-        # at the last look: to a verdict it would take far more requests than expected, or more than
-        # it may have
+        # as of the last look: a verdict would take far more requests than expected, or more than
+        # the probe may have
         self.takes_longer = False
-        self.diverging = False  # at the last look: requests come in faster than they are answered
+        self.diverging = False  # as of the last look: requests come in faster than answers go out
 
     def tell(self, due_s: Floats, done_s: Floats, met: Bools) -> None:
-        """Requests that ended since the last call: [n], [n], [n, tests]."""
+        """Adds requests that ended since the last call, in any order: [n], [n], [n, tests]."""
         self._ended.append(_EndedRequests(due_s, done_s, met))
 
     def look(
         self, now_s: float, open_due_s: Floats, open_missed: Bools, saturated: bool = False
     ) -> tuple[LevelVerdict | None, ...]:
-        """The verdict on every tier now; None: go on. What was due later than that is not judged
-        yet.
+        """The verdict on every tier at ``now_s``; None: the probe must go on.
 
-        ``open_due_s`` [m]: requests that were due and have not ended; ``open_missed`` [m, tests]:
-        which of them are certain to miss, however they end. ``saturated``: the client or its limits
-        slow the load down, so it may show that a level fails, never that it holds.
+        Requests that were due later than ``now_s`` are not judged yet. ``open_due_s`` [m]: when the
+        requests that have not ended were due. ``open_missed`` [m, tests]: which of them are certain
+        to miss, however they end. ``saturated``: the client or its limits slow the load down, so
+        the probe may show that the level fails, but never that it holds.
         """
         requests = self._requests(now_s, open_due_s, open_missed)
         self.diverging = _diverging(requests, now_s) and _late(requests, now_s)
@@ -342,8 +356,10 @@ class Probe:
     def _look_at(
         self, column: int, requests: _Requests, begin_s: float | None, saturated: bool
     ) -> _TestLook:
-        """Look at one test. ``begin_s``: when cold starts and the burst that begins a closed loop
-        were over, which do not belong to the level; None: they are not over yet.
+        """Looks at one test.
+
+        ``begin_s``: when the cold start, or the burst with which a closed loop begins, was over,
+        since neither belongs to the level; None: it is not over yet.
         """
         target = self._targets[column]
         before = self._before[column]
@@ -368,9 +384,10 @@ class Probe:
         return _TestLook(verdict, len(judged) / shown.design_effect, needed)
 
     def _takes_longer(self, looks: Sequence[_TestLook], requests: int) -> bool:
-        """Whether a verdict takes far more requests than expected, so that another level may tell
-        more for its load; not before the probe saw enough itself to say that. Without this, searches
-        took 10 % more load.
+        """Whether a verdict takes far more requests than expected, or more than the probe may have.
+
+        Another level may then tell more for its load. False until the probe itself has seen enough
+        to say so. Without this, searches took 10 % more load.
         """
         if requests >= self._size.most:
             return True
@@ -382,15 +399,16 @@ class Probe:
 
 
 def together(verdicts: Sequence[LevelVerdict | None]) -> LevelVerdict | None:
-    """The verdict on a tier: it fails with one of its tests and holds with all of them."""
+    """The verdict on a tier: it fails if one of its tests fails, and holds if all of them hold."""
     if "fails" in verdicts:
         return "fails"
     return None if None in verdicts else "holds"
 
 
 def _diverging(requests: _Requests, now_s: float) -> bool:
-    """Whether more is in flight at every quarter of the last half, by more than chance (two Poisson
-    counts) brings.
+    """Whether the number in flight grew in both of the last two quarters, by more than chance.
+
+    Chance is that of two Poisson counts: the requests that came and those that went.
     """
     edges_s = now_s * np.array([0.5, 0.75, 1.0])
     came = np.searchsorted(requests.due_s, edges_s, "right")
@@ -401,8 +419,9 @@ def _diverging(requests: _Requests, now_s: float) -> bool:
 
 
 def _late(requests: _Requests, now_s: float) -> bool:
-    """Whether the last quarter misses mostly, or takes far longer than the first requests did: an
-    engine that only fills up with long answers does neither.
+    """Whether the last requests mostly miss, or take far longer than the first ones did.
+
+    Neither is so for an engine that only fills up with long answers.
     """
     return _misses_mostly(requests, now_s) or _is_slower(requests, now_s)
 
@@ -420,11 +439,12 @@ def _misses_mostly(requests: _Requests, now_s: float) -> bool:
 
 
 def _is_slower(requests: _Requests, now_s: float) -> bool:
-    """Whether the last tenth of the requests that had time to end takes ``SLOWER`` times as long as
-    the first tenth, in medians; open ones are as old as they are now.
+    """Whether the last tenth of the requests takes ``SLOWER`` times as long as the first tenth.
 
-    This ends a probe under limits that a backlog does not miss: 8 slots of 400 ms at twice to five
-    times what they can do, under a limit of 1000 s, after 3 to 10 s; without it, it runs its time.
+    Medians are compared, and only requests that had time to end count; an open request takes as
+    long as it is old. This ends a probe whose limits a backlog does not miss: with 8 slots of
+    400 ms, at two to five times the load that they can serve and under a limit of 1000 s, it ends
+    after 3 to 10 s. Without it, such a probe runs its full time.
     """
     tenth = max(len(requests.due_s) // 10, FEWEST_LATE)
     if len(requests.due_s) < 4 * tenth:

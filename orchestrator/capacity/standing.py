@@ -1,18 +1,17 @@
 """The answer as it forms: which deployment leads, and which ones may still beat it.
 
-What measurements that are still to be made can show is bounded by what was measured, never by
-predictions:
+What future measurements can show is bounded by what was measured, never by predictions:
 
-- A search of request rates can show no more than the lowest rate that was shown to fail, and once
+- A search of request rates can show no more than the lowest rate that was shown to fail and, once
   it asks for nothing more, no more than it claims.
-- Of a list of levels, none above a level that was shown to fail can hold, as more load meets no
-  more limits. The highest one that holds counts, so levels below it change nothing.
-- Request rates that hold are sent whole, so they are compared as they are. The throughput of
-  requests in flight is not known before it is measured: more of them may bring any.
+- In a list of levels, no level above one that was shown to fail can hold, since more load meets no
+  more limits. The highest level that holds counts, so levels below it change nothing.
+- A request rate that holds is answered in full, so rates are compared as they are. The throughput
+  of requests in flight is unknown until it is measured: more of them may bring any throughput.
 - A deployment that was not measured may hold anything.
 
-A ranking is *decided* within a precision where no deployment can come to more than that above what
-the leader was shown to hold.
+A ranking is *decided* within a precision if no deployment can exceed what the leader was shown to
+hold by more than that.
 """
 
 import math
@@ -34,13 +33,14 @@ from orchestrator.spec.load import Level
 class Standing:
     """What one deployment holds under one SLO, and what it may still come to.
 
-    ``rank``: what it is ranked by, divided by what it takes; 0: nothing holds, as far as is known.
-    ``is_shown``: a level was measured to hold, or is claimed; else ``rank`` is that of an estimate.
-    ``shown``: what no measurement that is still to be made takes from it; 0: nothing. ``most``: the
-    most that such measurements could show; infinite: nothing bounds it.
+    ``rank``: what it is ranked by, over its divisor; 0: nothing holds, as far as is known.
+    ``is_shown``: a level was measured to hold, or is claimed; else ``rank`` is from an estimate.
+    ``shown``: what it holds whatever future measurements show, over its divisor; 0: nothing.
+    ``most``: the most that future measurements could show, over its divisor; infinite: nothing
+    bounds it.
 
-    ``level``: the one that ``rank`` stands for. ``throughput``: output tokens/s there, divided by
-    what it takes; ``claim``, ``estimate``: of a search, as loads of the whole deployment.
+    ``level``: the level that ``rank`` stands for. ``throughput``: output tokens/s there, over its
+    divisor. ``claim``, ``estimate``: those of a search, as loads of the whole deployment.
     """
 
     rank: float = 0.0
@@ -59,22 +59,24 @@ class Standing:
 
     @property
     def ended(self) -> "Standing":
-        """The same where nothing more will be measured."""
+        """The same standing if nothing more will be measured."""
         if not self.is_shown:
             return OUT
         final = self.shown or self.rank
         return replace(self, shown=final, most=final)
 
 
-# statuses of searches that ask for nothing more, with which another run would say the same
+# statuses of a search that asks for nothing more, and that another run would not change
 FINAL = (*SETTLED, "unresolved", "nothing_holds", "outraced")
 UNKNOWN = Standing()
-OUT = Standing(most=0.0)  # it holds nothing, and nothing is left to measure
+OUT = Standing(most=0.0)  # the deployment holds nothing, and nothing is left to measure
 
 
 def standing_of_rates(claim: Claim, target: float, divisor: float, is_over: bool) -> Standing:
-    """Where a search of request rates stands. ``target``: share of requests, of the first test.
-    ``is_over``: it asks for nothing more.
+    """Where a search of request rates stands.
+
+    ``target``: the share of requests that must meet the first test. ``is_over``: the search asks
+    for nothing more.
     """
     if claim.pointless:
         return OUT
@@ -100,8 +102,9 @@ def standing_of_rates(claim: Claim, target: float, divisor: float, is_over: bool
 def standing_of_concurrency(
     claim: Claim, points: Sequence[StoredPoint], divisor: float, is_over: bool
 ) -> Standing:
-    """Where a search of requests in flight stands. ``points``: those that it measured.
-    ``is_over``: it asks for nothing more.
+    """Where a search of requests in flight stands.
+
+    ``points``: the points that it measured. ``is_over``: the search asks for nothing more.
     """
     if claim.pointless:
         return OUT
@@ -129,11 +132,11 @@ def standing_of_levels(
     divisor: float,
     compares_rates: bool,
 ) -> Standing:
-    """Where a deployment stands whose levels are given.
+    """Where a deployment stands that measures a list of levels.
 
-    ``points``: its measured levels of one workload, judged by one SLO. ``open_levels``: those with
-    measurements that are still to be made. ``compares_rates``: all levels of its comparison are
-    request rates, which are finite.
+    ``points``: its measured levels of one workload, judged by one SLO. ``open_levels``: the levels
+    that are still to be measured, for the first time or again. ``compares_rates``: all levels of
+    its comparison are finite request rates.
     """
     best = _best_point(points)
     settled = [point for point in points if level_of(point) not in open_levels]
@@ -160,16 +163,14 @@ def standing_of_levels(
 
 
 def is_measured_again(point: StoredPoint) -> bool:
-    """Whether another run measures a level again: what happened to it says nothing of the engine."""
+    """Whether another run measures a level again, since this time says nothing about the engine."""
     if point.used:
         return point.validity in SPOILT
     return not point.engine_failures
 
 
 def _best_point(points: Iterable[StoredPoint]) -> StoredPoint | None:
-    """The level that counts: of each control the highest that holds, of these the one with most
-    tokens/s.
-    """
+    """The level that counts: the highest that holds; of two controls, that with more tokens/s."""
     highest: dict[str, StoredPoint] = {}
     for point in points:
         if not _is_held(point):
@@ -191,15 +192,17 @@ def _tokens_per_s(point: StoredPoint) -> float:
 
 
 def _value(point: StoredPoint, divisor: float, compares_rates: bool) -> float:
-    """What a level that holds is compared by."""
+    """The value by which a level that holds is compared."""
     if compares_rates:
         return point.head.level / divisor
     return _tokens_per_s(point) / divisor
 
 
 def _may_count(level: Level, points: Iterable[StoredPoint], settled: Iterable[StoredPoint]) -> bool:
-    """Whether a level that has measurements left may become the one that counts: it lies below all
-    that were shown to fail, and above all that hold and have none left.
+    """Whether a level that is still to be measured may become the one that counts.
+
+    It may if it lies below all levels that were shown to fail, and is not below a settled level
+    that holds.
     """
     for point in points:
         is_same_kind = point.head.control == level.control
@@ -214,7 +217,7 @@ def _may_count(level: Level, points: Iterable[StoredPoint], settled: Iterable[St
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What is compared: deployments of one group, for one workload under one SLO."""
+    """A comparison of the deployments of one group, for one workload under one SLO."""
 
     workload: str
     slo: str
@@ -225,9 +228,9 @@ class Contest:
 class Lead:
     """How one contest stands.
 
-    ``leader``: the name of the deployment that leads; None: nothing is known to hold. ``bar``: the
-    most that any was shown to hold. ``rivals``: how many others may still come above it, of
-    ``deployments``.
+    ``leader``: the name of the deployment that leads; None: nothing is known to hold. ``standing``:
+    where the leader stands. ``bar``: the most that any deployment was shown to hold. ``rivals``:
+    how many of the other ``deployments`` may still exceed the bar.
     """
 
     contest: Contest
@@ -241,32 +244,32 @@ class Lead:
 class Standings:
     """Where all deployments stand, by contest and name. Thread-safe.
 
-    ``within``: the precision at which a ranking is decided, as a share.
+    ``within``: the precision within which a ranking is decided, as a share.
     """
 
     def __init__(self, within: float) -> None:
         self.within = within
         self._contests: dict[Contest, dict[str, Standing]] = {}
         self._of_deployment: dict[str, set[Contest]] = {}
-        self._leads: dict[tuple[Contest, float], Lead] = {}  # those that are still right
+        self._leads: dict[tuple[Contest, float], Lead] = {}  # cached until the contest changes
         self._lock = threading.Lock()
 
     def put(self, contest: Contest, name: str, standing: Standing) -> None:
-        """Note where a deployment stands."""
+        """Notes where a deployment stands."""
         with self._lock:
             self._contests.setdefault(contest, {})[name] = standing
             self._of_deployment.setdefault(name, set()).add(contest)
             self._changed(contest)
 
     def remove(self, name: str) -> None:
-        """Take a deployment out of all its contests: it will not be measured."""
+        """Takes a deployment out of all its contests, because it will not be measured."""
         with self._lock:
             for contest in self._of_deployment.pop(name, ()):
                 del self._contests[contest][name]
                 self._changed(contest)
 
     def at(self, contest: Contest, name: str) -> Standing:
-        """Where a deployment stands."""
+        """Where a deployment stands; UNKNOWN if nothing was noted."""
         with self._lock:
             return self._contests.get(contest, {}).get(name, UNKNOWN)
 
@@ -287,9 +290,7 @@ class Standings:
             return all(self._is_decided(contest) for contest in self._contests)
 
     def needs(self, name: str) -> bool:
-        """Whether measuring a deployment further may change who is best in a contest that is not
-        decided.
-        """
+        """Whether more measurements of a deployment may change who is best in an open contest."""
         with self._lock:
             for contest in self._of_deployment.get(name, ()):
                 if self._is_decided(contest):

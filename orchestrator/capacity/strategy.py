@@ -1,5 +1,6 @@
-"""What a search strategy is, and the simplest one: it asks for levels, is told what came of them,
-and runs nothing.
+"""What a search strategy is, and the simplest one.
+
+A strategy asks for levels and is told what came of them; it runs nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be found out of one workload on one deployment, as the experiment file says it."""
+    """What is to be found out about one workload on one deployment, as the experiment file says."""
 
     levels: tuple[Level, ...] = ()
     control: Control | None = None
     slos: tuple[Slo, ...] = ()
     repeats: int = 1
-    # level up to which the first of the limits is predicted to hold; None: unknown
+    # highest level at which the first SLO is predicted to hold; None: unknown
     first_guess: float | None = None
-    starts: int = 1  # of the engine
+    starts: int = 1  # how often the engine is started
     rivals: Rivals | None = None  # searches of other deployments; None: there are none
-    precision: float | None = None  # of a search for capacities; None: its own
+    precision: float | None = None  # of a search for capacities; None: its default
     # another deployment of its race is expected to be ahead; used for estimates
     follows: bool = False
 
@@ -37,40 +38,40 @@ class Question:
 class Strategy(Protocol):
     """Says which level to measure next, for one workload on one deployment.
 
-    What it asks for depends only on what it was told, so a sweep that was killed goes on by telling
-    it what is committed. A strategy that needs figures is first told all of that, the oldest first,
-    whether or not it would have asked for it. A level is repeated by asking for it again.
+    What it asks for depends only on what it was told, so a sweep that was killed can go on: the
+    strategy is told what is committed. A strategy that needs figures is first told all of it, the
+    oldest first, whether or not it would have asked for it. To repeat a level, a strategy asks for
+    it again.
     """
 
-    # whether it must be told AttemptData, where the stored rows have it: then the rows of earlier
-    # sweeps are read, too
+    # whether it must be told AttemptData, where the stored rows have it; the rows of earlier sweeps
+    # are then read too
     needs_figures: ClassVar[bool]
 
     def __init__(self, question: Question) -> None: ...
 
     @staticmethod
     def problem(question: Question) -> str | None:
-        """One sentence when it cannot answer such a question."""
+        """Why it cannot answer such a question, as one sentence; None: it can."""
         ...
 
     def ask(self) -> Level | None:
-        """The next level; the same until something is told. None: nothing is left to measure."""
+        """The next level, the same until it is told something; None: nothing is left to measure."""
         ...
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        """What came of a level, measured or given up."""
+        """Takes in what came of a level, whether it was measured or given up."""
         ...
 
     def ahead(self) -> Sequence[Level]:
-        """What it will ask for as far as is known now, for estimates and progress. First is what
-        ``ask`` says.
-        """
+        """What it will probably ask for, for estimates and progress; first what ``ask`` returns."""
         ...
 
 
 class LevelsInOrder:
-    """The levels of a list, then all of them again for each repeat. What it is told of them does
-    not matter.
+    """Asks for the levels of a list, then for all of them again for each repeat.
+
+    What it is told of them does not matter.
     """
 
     needs_figures = False
@@ -94,8 +95,10 @@ class LevelsInOrder:
 
 @dataclass(frozen=True, slots=True)
 class ProbeWatch:
-    """What a probe is watched for. ``before``, ``size``: see ``capacity/sequential_test.py:
-    Probe``. ``over``: whether its search ends now, whatever is known.
+    """What a probe is watched for.
+
+    ``before``, ``size``: see ``capacity/sequential_test.py: Probe``. ``over``: returns whether the
+    probe's search must end now, whatever is known.
     """
 
     slos: tuple[Slo, ...]
