@@ -1,5 +1,6 @@
-"""How far a deployment's answers equal those of its model's reference, beside its speed
-(``analysis/output_agreement.py``).
+"""Shows, beside a deployment's speed, how far its answers equal the reference's.
+
+See ``analysis/output_agreement.py``.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from orchestrator.report.words import agreement_note_text
 
 
 def agreement_fields(point: StoredPoint) -> JsonObject:
-    """The columns of one point: the share always comes with its n."""
+    """The fields of one point; the share always comes with its n."""
     agreement = point.agreement
     return {
         "agreement": agreement.share,
@@ -39,13 +40,13 @@ def _cell(point: StoredPoint) -> str:
 
 
 def agreement_text(points: Iterable[StoredPoint]) -> Iterator[str]:
-    """One line for each reference that a table's answers were compared with, for a terminal."""
+    """The sentences of ``agreement_notes``, styled for a terminal."""
     for text in agreement_notes(points):
         yield say(text, "dim")
 
 
 def agreement_notes(points: Iterable[StoredPoint]) -> Iterator[str]:
-    """A sentence for each reference that a table's answers were compared with."""
+    """A sentence for each reference with which a table's answers were compared."""
     units_by_reference: dict[str, set[str]] = {}
     for point in points:
         agreement = point.agreement
@@ -56,7 +57,7 @@ def agreement_notes(points: Iterable[StoredPoint]) -> Iterator[str]:
             reference = f"{reference} (superseded)"
         units_by_reference.setdefault(reference, set()).add(str(agreement.unit))
     for reference, units in sorted(units_by_reference.items()):
-        # an engine that tells no token ids is compared by characters
+        # answers of an engine that gives no token ids are compared by characters
         unit = " or ".join(sorted(units, reverse=True))
         yield (
             f"agreement: share of {unit} equal to those of {reference}, fixed prompts"

@@ -50,14 +50,14 @@ from orchestrator.report.words import (
 from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking
-SHORTLIST_SIZE = 8  # where a command with one is shown
-FEW_ROWS = 3  # of each ranking where there are more than two
-BAR = 8  # characters
+SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation
+FEW_ROWS = 3  # of each ranking where there are more than two rankings
+BAR = 8  # width in characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
 UNCERTAIN = "not certain: "
 AGREEMENT = "agreement"  # the title of a column
 _MARKED_FIGURE = re.compile(rf"\d\\?{re.escape(FEW_MARK)}(\s|$)")
-# Of a unit, in the title of a column; the line above has it whole.
+# The unit in the title of a column; the line above the table has it whole.
 SHORT_UNITS: dict[Per, str] = {
     "gpu": "tokens/s",
     "deployment": "tokens/s",
@@ -67,8 +67,11 @@ SHORT_UNITS: dict[Per, str] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How much is shown. ``width``: what a line should fit into. ``top``: rows of each ranking.
-    ``footnotes``: what is said once, below all rankings.
+    """How an answer is shown.
+
+    ``width``: characters into which a line should fit. ``top``: how many rows of each ranking are
+    shown. ``footnotes``: sentences that stand once below all rankings, gathered while they are
+    written.
     """
 
     form: Form
@@ -86,8 +89,9 @@ class _Section:
 
 
 def rows_to_show(answer: AnswerDocument) -> int:
-    """How many rows of each ranking fit on one screen. A line that says that there is one more is
-    no shorter than that row.
+    """How many rows of each ranking to show, so that all fit on one screen.
+
+    A single row is never left out: the line that says so would take as much room.
     """
     most = FEW_ROWS if len(answer.comparisons) > 2 else MOST_ROWS
     longest = max((len(document.ranking) for document in answer.comparisons), default=0)
@@ -95,7 +99,9 @@ def rows_to_show(answer: AnswerDocument) -> int:
 
 
 def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
-    """For each comparison the winner and the first of the ranking, then what is in doubt, what
+    """The lines of an answer.
+
+    Each comparison has its winner and the first rows of its ranking, then what is in doubt, what
     would decide it, and what was left out.
     """
     form = view.form
@@ -115,9 +121,9 @@ def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
 
 
 def answer_text(experiment: StoredExperiment, view: View) -> Iterator[str]:
-    """How a sweep ends: the best deployment under each of the file's limits, and what is in doubt.
+    """What a sweep prints at its end: the best deployment under each of the file's limits.
 
-    Of several limits only the winners are shown.
+    The doubts follow. Where the file has several limits, only the winners are shown.
     """
     form = view.form
     found = answers([ExperimentLimits(experiment, experiment.slos)])
@@ -136,7 +142,7 @@ def answer_text(experiment: StoredExperiment, view: View) -> Iterator[str]:
 
 
 def _origin_notes(documents: Sequence[ComparisonDocument], form: Form) -> Iterator[str]:
-    """That something was not measured, and what the intervals of what was simulated are."""
+    """Notes that something was not measured, and what the intervals of simulated points mean."""
     for text in origin_texts([document.comparison for document in documents]):
         yield from form.note(text, "yellow")
     ranked: list[RankedDocument] = []
@@ -147,12 +153,12 @@ def _origin_notes(documents: Sequence[ComparisonDocument], form: Form) -> Iterat
 
 
 def next_commands(experiment: StoredExperiment) -> Iterator[str]:
-    """What to type next: at most two commands."""
+    """The commands to type next, at most two, one per line."""
     options = f"'{experiment.store.uri}' --experiment {experiment.name}"
     is_measured = any(point.used for point in experiment.points().current)
     has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
     commands = []
-    # where nothing was measured there is nothing to rank
+    # without a measurement there is nothing to rank
     if is_measured and experiment.slos:
         commands.append(f"orchestrator best {options}")
     elif is_measured:
@@ -170,7 +176,7 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
 
 
 def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
-    """The command that measures those deployments of a simulation that may be the best."""
+    """The command that measures the deployments of a simulation that may be the best, if any."""
     deployments = len(experiment.plan.runnable()) if experiment.plan is not None else 0
     if deployments < 2:
         return
@@ -216,7 +222,7 @@ def _limits_text(document: ComparisonDocument) -> str:
 
 
 def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterator[str]:
-    """The winner and the first of the ranking. ``unit``: empty where the heading has it."""
+    """The winner and the first rows of the ranking. ``unit``: empty where the heading has it."""
     if not document.ranking:
         yield from view.form.note(document.verdict)
         return
@@ -229,7 +235,7 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterat
 def _remarks(
     document: ComparisonDocument, shared: Sequence[DoubtLine], view: View
 ) -> Iterator[str]:
-    """How certain the answer is, what is known of deployments in the ranking, what was left out."""
+    """How certain the answer is, notes on deployments in the ranking, and what was left out."""
     if document.comparison.certain:
         yield from view.form.note(document.verdict)
     shared_words = [line.words for line in shared]
@@ -255,8 +261,9 @@ def _title(document: ComparisonDocument) -> str:
 
 
 def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
-    """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (95 %: 900-962)``; without
-    a unit, which stands above, the figures alone.
+    """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (95 %: 900-962)``.
+
+    ``unit``: empty: it stands in a line above, and the figures come without it.
     """
     throughput = deployment.throughput
     mark = ranked_mark(deployment)
@@ -277,7 +284,7 @@ def _ranking_table(document: ComparisonDocument, view: View) -> Iterator[str]:
     columns = [each.column for each in filled]
     lines = list(view.form.table(columns, rows_of(filled), is_ruled=False))
     yield from lines
-    # the columns that footnotes are about may be left out
+    # a footnote stands only where its column was not left out
     if any(_MARKED_FIGURE.search(line) for line in lines):
         view.footnotes[FEW_TEXT] = None
     if any(AGREEMENT in line for line in lines[:2]):
@@ -288,7 +295,7 @@ def _ranking_table(document: ComparisonDocument, view: View) -> Iterator[str]:
 def _columns(
     deployments: Sequence[RankedDeployment], unit: str, highest: float
 ) -> Iterator[FilledColumn]:
-    """The columns that every ranking has, then those that go where the width is too small."""
+    """The columns that every ranking has, then those that are left out on a narrow terminal."""
     throughputs = [deployment.throughput for deployment in deployments]
     labels = [deployment.label for deployment in deployments]
     yield FilledColumn(Column("deployment", fold=True), labels)
@@ -310,8 +317,10 @@ def _columns(
 
 
 def _claim_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledColumn]:
-    """What searches know: between which loads the capacity lies, what it is expected to be, and why
-    the search ended.
+    """What searches know of capacities; no columns where nothing was searched.
+
+    They say between which loads a capacity lies, what it is expected to be, and why the search
+    ended.
     """
     claims = [deployment.capacity for deployment in deployments]
     if not any(claims):
@@ -359,7 +368,7 @@ def _detail_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledC
 
 
 def bar(share: float, width: int = BAR) -> str:
-    """A share of ``width`` characters in eighths of one; what is more than nothing is seen."""
+    """A bar that fills a share of ``width`` characters, in eighths; it has at least one eighth."""
     eighths = min(max(round(share * width * 8), 1), width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + EIGHTHS[rest].strip()
@@ -384,7 +393,7 @@ def _all_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
 
 
 def _shared_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
-    """The doubts that several of these comparisons have."""
+    """The doubts that more than one of these comparisons has."""
     times: Counter[tuple[str, str]] = Counter()
     for document in documents:
         times.update(line.words for line in doubt_lines(document.comparison.doubts))
@@ -397,13 +406,13 @@ def _doubts_text(
     view: View,
     with_command: bool = True,
 ) -> Iterator[str]:
-    """A line per cause; below them the command that runs the experiment again, where it helps."""
+    """A line per cause; below them, if it helps, the command that runs the experiment again."""
     ranked: dict[str, None] = {}
     for document in documents:
         ranked.update((each.deployment.label, None) for each in document.ranking)
     for line in lines:
         if not (ranked or line.remedy):
-            continue  # what is left out says why there is no ranking
+            continue  # the lines on what is left out say why there is no ranking
         before = UNCERTAIN if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
         yield from view.form.short_note(before + text, "yellow" if ranked else None)
@@ -414,8 +423,8 @@ def _doubts_text(
                 yield from view.form.note(f"  run again: {command}")
 
 
-# What is said of deployments in the ranking. That a load is not the limit stands beside it, and
-# that attainment may be below the target is a doubt about the winner alone.
+# Notes on deployments in the ranking. Two kinds of notes are missing: that a load is not the limit
+# stands beside the load, and that attainment may be below the target is a doubt about the winner.
 _NOTES: Mapping[NoteKind, str] = {
     NoteKind.NOT_MONOTONIC: "a lower level does not hold",
     NoteKind.FAILING: "many requests failed",
@@ -423,7 +432,7 @@ _NOTES: Mapping[NoteKind, str] = {
     NoteKind.FELL_BEHIND: "fell behind in a repeat",
     NoteKind.ANSWERS_DIFFER: "answers unlike the reference's",
 }
-# Doubts that say the same of a deployment as a note on it.
+# By kind of note, the doubt that says the same of a deployment.
 _SAID_BY_DOUBT: Mapping[NoteKind, DoubtKind] = {
     NoteKind.REPEATS_LEFT_OUT: DoubtKind.REPEATS_NOT_VALID,
     NoteKind.FELL_BEHIND: DoubtKind.REPEATS_NOT_VALID,
@@ -431,7 +440,7 @@ _SAID_BY_DOUBT: Mapping[NoteKind, DoubtKind] = {
 
 
 def _notes_text(document: ComparisonDocument, view: View) -> Iterator[str]:
-    """A line per kind of note, with the deployments that it is about."""
+    """A line per kind of note, with the deployments that have it."""
     in_doubt: set[tuple[DoubtKind, str]] = set()
     for doubt in document.comparison.doubts:
         in_doubt.update((doubt.kind, label) for label in doubt.deployments)
@@ -449,7 +458,7 @@ def _notes_text(document: ComparisonDocument, view: View) -> Iterator[str]:
 
 
 def _left_out_text(document: ComparisonDocument, view: View) -> Iterator[str]:
-    """A line per reason. Where there is no answer, what comes nearest to one is shown whole."""
+    """A line per reason; where there is no answer, also the whole of what comes nearest to one."""
     for line in exclusion_lines(document.excluded):
         before = "left out: "
         text = exclusion_line_text(line, view.width - len(before))
@@ -477,7 +486,7 @@ def _only_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
 
 
 def _several_answers(section: _Section, form: Form) -> Iterator[str]:
-    """A line for each of the limits."""
+    """A line for each of several limits."""
     yield from form.heading(f"{section.title}, {section.documents[0].unit}")
     for document in section.documents:
         name = document.comparison.slo.name
@@ -491,7 +500,7 @@ def _several_answers(section: _Section, form: Form) -> Iterator[str]:
 
 
 def _no_answer(document: ComparisonDocument, form: Form, before: str = "") -> Iterator[str]:
-    """Why nothing can be called best, and what comes nearest to it. ``before``: begins the line."""
+    """Why nothing can be called best, and what comes nearest to it. ``before``: begins a line."""
     yield from form.note(f"  {before}{document.verdict}")
     for line in exclusion_lines(document.excluded):
         nearest = nearest_text(line)

@@ -1,4 +1,4 @@
-"""Rows as one Arrow table with units and descriptions, and that as a pandas or Polars frame."""
+"""Makes Arrow tables of rows, with units and descriptions, and pandas or Polars frames of them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def arrow_table(
     rows: Sequence[RowT],
     about: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """A column for each, with its unit and description as metadata of its field; the entries of
-    mappings are columns of their own. ``about``: metadata of the table.
+    """A table of these columns. Each field has its column's unit and description as metadata.
+
+    The entries of mappings become columns of their own. ``about``: metadata of the table.
     """
     values_of_columns: list[list[object]] = [[] for _ in columns]
-    for row in rows:  # all columns of a row at once: its figures are decoded when they are read
+    for row in rows:  # row by row, since the figures of a row are decoded when they are read
         for column, values in zip(columns, values_of_columns, strict=True):
             values.append(column.value(row))
     arrays: list[pa.Array] = []
@@ -55,10 +56,10 @@ def arrow_table(
 
 
 def as_frame(table: pa.Table, library: Library) -> Frame:
-    """The table in a library of frames. A pandas frame's ``attrs`` have ``units`` and
-    ``descriptions`` by column, and what the table's metadata says.
+    """The table as a frame of a library.
 
-    Raises InputError for an unknown library, and for one that is not installed.
+    A pandas frame's ``attrs`` have ``units`` and ``descriptions`` by column, and the table's
+    metadata. Raises InputError for a library that is unknown or not installed.
     """
     if library == "arrow":
         return table
@@ -76,8 +77,9 @@ def as_frame(table: pa.Table, library: Library) -> Frame:
 
 
 def with_units(table: pa.Table) -> pa.Table:
-    """A stored table with the unit of each column as metadata of its field, beside the description
-    that is there. The names of stored columns say their units (docs/data-format.md).
+    """A stored table with the unit of each column added to the metadata of its field.
+
+    The names of stored columns say their units (docs/data-format.md).
     """
     fields = []
     for field in table.schema:
@@ -88,14 +90,14 @@ def with_units(table: pa.Table) -> pa.Table:
 
 
 def _unit_of_stored(name: str) -> str:
-    """Empty for names, and for numbers of things."""
+    """The unit of a stored column, by its name; empty for names and for numbers of things."""
     if name.endswith("_ns"):
         return "ns"
     return "tokens" if "tokens" in name.split("_") else ""
 
 
 def library_of_frames(library: Library) -> Any:
-    """The module of this name. Raises InputError for another one, and where it is not installed."""
+    """The module of this name. Raises InputError if it is no such library or is not installed."""
     if library not in get_args(Library):
         raise InputError(unknown_name("library of frames", library, get_args(Library)))
     try:
@@ -106,7 +108,7 @@ def library_of_frames(library: Library) -> Any:
 
 
 def _pandas_type(arrow_type: pa.DataType) -> Any:
-    """Integers and booleans stay such where values are missing; None: as pandas does it."""
+    """The pandas type that keeps integers and booleans beside nulls; None: the usual one."""
     import pandas as pd
 
     name = _NULLABLE.get(arrow_type)
@@ -151,7 +153,7 @@ def _plain_columns(column: ReportColumn[RowT], values: Sequence[object]) -> Iter
 
 
 def _array(kind: type, values: Sequence[object]) -> pa.Array:
-    """Values of one type. NaN is null, a list is text, and so are values of several types."""
+    """Makes an array of one type. NaN becomes null; lists and values of mixed types become text."""
     plain = [_text_of_list(value) for value in values]
     if kind is object:
         kind = _kind_of(plain)

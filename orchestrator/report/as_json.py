@@ -1,4 +1,4 @@
-"""Documents as JSON values. The order and names of fields are a promise to readers of the output."""
+"""Turns documents into JSON values. Names and order of fields are a promise to other programs."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ _FIGURES_OF_RANKED = (
     "e2e_ms",
     "itl_ms",
 )
-# of a point: its repeats do not have them
+# fields of a point that its repeats do not have
 _NOT_OF_A_REPEAT = (
     *("log_uri", "log_tail", "output_token_throughput.lower", "output_token_throughput.upper"),
     *("per_device", "per_device.lower", "per_device.upper"),
@@ -81,15 +81,16 @@ _LAUNCH_FIELDS = (
 
 
 def row_json(document: PointDocument | CapacityDocument) -> JsonObject:
-    """A row of ``orchestrator results``; its field ``row`` says which."""
+    """A row of ``orchestrator results``; its field ``row`` says of which kind it is."""
     if isinstance(document, PointDocument):
         return point_json(document)
     return capacity_json(document)
 
 
 def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator[JsonObject]:
-    """One line per point, per repeat (where a point has several) and per capacity. Column ``row``
-    says which.
+    """One line per point, per repeat (where a point has several) and per capacity.
+
+    Column ``row`` says which of these a line is.
     """
     for document in documents:
         if isinstance(document, CapacityDocument):
@@ -111,11 +112,10 @@ def _without(document: JsonObject, name: str) -> JsonObject:
 
 
 def point_json(document: PointDocument) -> JsonObject:
-    """One point: deployment, load, status, validity, the metrics over its repeats, each repeat
-    alone.
+    """One point: deployment, load, status, validity, metrics over its repeats, and each repeat.
 
-    ``slo`` is the result under the first of ``slos``. What columns.py names otherwise than the
-    field of an object stands under that name too: ``deployment``, ``attainment``, ``per_user``.
+    ``slo`` is the result under the first of ``slos``. A value for which columns.py has another name
+    than the nested field stands under that name too: ``deployment``, ``attainment``, ``per_user``.
     """
     point = document.point
     head, deployment = point.head, point.deployment
@@ -157,7 +157,7 @@ def point_json(document: PointDocument) -> JsonObject:
 
 
 def _model_error_json(error: ErrorFactors | None) -> JsonObject | None:
-    """The factors that 9 in 10 measurements lie within; null of what was measured."""
+    """The factors within which 9 in 10 measurements lie; null for a measured point."""
     if error is None:
         return None
     return {"ttft": error.ttft, "others": error.tpot, "source": error.source}
@@ -184,13 +184,15 @@ def _ends(name: str, interval: Interval | None) -> JsonObject:
 
 
 def _per_user(figures: Figures) -> float | None:
-    """Tokens per second that a user sees, the median."""
+    """The median of the tokens per second that a user sees."""
     return figures.decode_throughput.p50 if figures.decode_throughput else None
 
 
 def _slo_fields(results: Sequence[SloResult]) -> JsonObject:
-    """``slos``: the result under each SLO; ``slo``: that under the first, and its figures under the
-    names of columns; none of them without SLOs.
+    """The fields about SLOs; empty without SLOs.
+
+    ``slos`` has the result under each SLO, ``slo`` that under the first. The figures of the first
+    stand under the names of columns too.
     """
     by_name = {result.slo.name: slo_json(result) for result in results}
     if not by_name:
@@ -210,7 +212,7 @@ def _slo_fields(results: Sequence[SloResult]) -> JsonObject:
 
 
 def slo_json(result: SloResult) -> JsonObject:
-    """``attainment`` is that of the first test, ``met`` whether all tests hold."""
+    """One result. ``attainment`` is the share of the first test, ``met`` whether all tests hold."""
     return {
         "text": format_slo(result.slo),
         "attainment": result.attainment,
@@ -230,7 +232,7 @@ def slo_json(result: SloResult) -> JsonObject:
 
 
 def _prediction_fields(prediction: PredictionComparison | None) -> JsonObject:
-    """The prediction, measured over predicted, whether the known error explains the gap."""
+    """The prediction, measured over predicted, and what is worse than the known error explains."""
     if prediction is None:
         return {
             "predicted": None,
@@ -245,7 +247,7 @@ def _prediction_fields(prediction: PredictionComparison | None) -> JsonObject:
 
 
 def capacity_json(document: CapacityDocument) -> JsonObject:
-    """The claim, as in ``best``, what the plan predicts, and what the probes of each level showed."""
+    """One capacity: the claim as in ``best``, the prediction, and what each level's probes show."""
     probe = document.probe
     return {
         "row": "capacity",
@@ -271,7 +273,7 @@ def capacity_json(document: CapacityDocument) -> JsonObject:
 
 
 def _bounds_json(unit: str, bounds: CapacityBounds | None) -> JsonObject:
-    """Of one unit; all null where the deployment has none of it. ``high`` is null if infinite."""
+    """Bounds per unit; all null without them. ``high`` is null if it is infinite."""
     claim = low = high = None
     if bounds is not None:
         claim, low = bounds.claim, bounds.low
@@ -280,7 +282,7 @@ def _bounds_json(unit: str, bounds: CapacityBounds | None) -> JsonObject:
 
 
 def answer_json(document: AnswerDocument) -> JsonObject:
-    """Every comparison: what was compared, how sure the answer is, and the ranking, best first."""
+    """All comparisons: what was compared, how sure the answer is, and the ranking, best first."""
     return {"comparisons": [comparison_json(comparison) for comparison in document.comparisons]}
 
 
@@ -293,7 +295,7 @@ def comparison_json(document: ComparisonDocument) -> JsonObject:
 
 
 def comparison_fields(document: ComparisonDocument) -> JsonObject:
-    """What is said of all deployments of a comparison."""
+    """The fields that all deployments of a comparison share."""
     comparison = document.comparison
     return {
         **fields_of(comparison, "experiment", "workload"),
@@ -313,7 +315,7 @@ def comparison_fields(document: ComparisonDocument) -> JsonObject:
 
 
 def _shortlisted_json(shortlisted: Shortlisted | None) -> JsonObject:
-    """How many deployments were not left out by a shortlist; nothing without one."""
+    """How many deployments a shortlist took, and of how many; empty without a shortlist."""
     return {} if shortlisted is None else {"shortlisted": asdict(shortlisted)}
 
 
@@ -333,7 +335,7 @@ def ranked_json(document: RankedDocument) -> JsonObject:
         **_ends("attainment", share),
         "censored": ranked.lower_bound_only,
         "estimated": ranked.is_estimate,
-        # a list of levels claims none
+        # null where levels were listed: nothing was searched
         "capacity": None if ranked.capacity is None else claim_document(ranked.capacity),
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": deployment.settings,
@@ -423,7 +425,7 @@ def _probe_json(document: ProbeDocument) -> JsonObject:
 
 
 def runs_json(document: ExperimentRuns) -> JsonObject:
-    """The runs of one experiment, each as its record has it, with its state."""
+    """The runs of one experiment: the record of each, with its state."""
     return {
         **fields_of(document, "experiment", "simulated"),
         "runs": [_run_json(run) for run in document.runs],

@@ -117,7 +117,7 @@ def _per_usd(document: CapacityDocument) -> CapacityBounds | None:
 def _finite(
     bounds_of_row: Callable[[CapacityDocument], CapacityBounds | None], name: str
 ) -> Callable[[CapacityDocument], float | None]:
-    """None where no level was shown to fail."""
+    """Reads a field of bounds; None where it is infinite: no level was shown to fail."""
 
     def value(document: CapacityDocument) -> float | None:
         bounds = bounds_of_row(document)

@@ -1,4 +1,4 @@
-"""Capacities that searches found: tables below the points in ``orchestrator results``."""
+"""Tables of the capacities that searches found, below the points in ``orchestrator results``."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -98,8 +98,9 @@ def _claim_text(document: CapacityDocument) -> str:
 
 
 def _bounds_text(document: CapacityDocument) -> str:
-    """``5-7``; where nothing was shown to fail NOT_THE_LIMIT, or ``5-?`` beside an estimate, which
-    has an upper end.
+    """``5-7``; where no level was shown to fail, ``not the limit``.
+
+    Beside an estimate, which has an upper end, it is ``5-?`` instead.
     """
     low, high = document.claim.low, document.claim.high
     if math.isfinite(high):

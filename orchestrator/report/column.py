@@ -1,4 +1,4 @@
-"""The record of a named value of a row: its unit, its description, and how it is read."""
+"""A column: a named value of a row, with its unit, its description, and how it is read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Value = Callable[[RowT], Any]
 class ReportColumn(Generic[RowT]):
     """A named value of a row; ``value`` returns None where the row has none.
 
-    ``unit`` is empty for names, numbers of things, and shares from 0 to 1. ``kind``: bool, int,
-    float or str; ``Mapping`` for a value whose entries are columns of their own in a frame;
-    ``object`` where the values decide. ``is_usual``: one of those that are looked at first.
+    ``unit``: empty for names, numbers of things, and shares from 0 to 1. ``kind``: bool, int, float
+    or str; ``Mapping``: the entries of the value are columns of their own in a frame; ``object``:
+    the values decide. ``is_usual``: it is shown when no columns are asked for.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ReportColumn(Generic[RowT]):
 
 
 def field_of(record_of: Value[RowT], name: str) -> Value[RowT]:
-    """The value of a field of a record that each row has; None where it has no such record."""
+    """Reads a field of a record of each row; None where a row has no such record."""
 
     def value(row: RowT) -> Any:
         record = record_of(row)
@@ -58,7 +58,7 @@ def seen_from(column: ReportColumn[PartT], part_of: Callable[[RowT], PartT]) -> 
 def bounds_of(
     name: str, unit: str, interval_of: Callable[[RowT], Interval | None]
 ) -> Iterator[ReportColumn[RowT]]:
-    """Both ends of the 95 % interval of a value."""
+    """The columns of both ends of a value's interval."""
     for end in ("lower", "upper"):
         yield ReportColumn(
             name=f"{name}.{end}",
@@ -85,8 +85,10 @@ def entry_of(column: ReportColumn[RowT], entry: str) -> ReportColumn[RowT]:
 
 
 def named_column(columns: Mapping[str, ReportColumn[RowT]], name: str) -> ReportColumn[RowT] | None:
-    """The column of this name, or the entry that it names of a column of mappings. A setting is
-    found without ``settings.`` too. None: there is no such column.
+    """The column of this name; None: there is no such column.
+
+    The name may be that of an entry of a column of mappings. A setting is found without
+    ``settings.`` too.
     """
     for full_name in (name, f"{SETTINGS}{name}"):
         if full_name in columns:
@@ -100,8 +102,10 @@ def named_column(columns: Mapping[str, ReportColumn[RowT]], name: str) -> Report
 def chosen_columns(
     columns: Mapping[str, ReportColumn[RowT]], asked: str | Sequence[str] | None
 ) -> list[ReportColumn[RowT]]:
-    """The usual columns; all of them for ``"all"``; or those that are named, in this order. Raises
-    InputError for an unknown name, with the nearest one.
+    """The columns that are asked for.
+
+    None: the usual ones; ``"all"``: all of them; names: these, in this order. Raises InputError for
+    an unknown name, with the nearest one.
     """
     if asked is None:
         return [column for column in columns.values() if column.is_usual]

@@ -1,7 +1,9 @@
-"""The columns of a point: what ``--where``, ``--sort`` and ``--columns`` of ``orchestrator results``
-name, and ``orchestrator.points`` has. Its JSON has these names too, nested ones with dots. Two are
-more than a value there: ``repeats`` (a list; ``merged.used`` is the number) and ``slo`` (an object;
-``slo.text`` has the limits). docs/metrics.md defines the figures.
+"""The columns of a point.
+
+``--where``, ``--sort`` and ``--columns`` of ``orchestrator results`` name them, and frames of
+``orchestrator.points`` have them. The JSON of a point has the same names, nested ones with dots.
+Two of them are no single values there: ``repeats`` is a list (``merged.used`` is its number), and
+``slo`` is an object (``slo.text`` has the limits). docs/metrics.md defines the figures.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ USUAL = (
 
 @cache
 def point_columns() -> dict[str, PointColumn]:
-    """All columns by name: those of USUAL first, those of settings last."""
+    """All columns by name, those of USUAL first, settings last."""
     columns = [
         *_identity(),
         *_verdict(),
@@ -67,7 +69,7 @@ def point_columns() -> dict[str, PointColumn]:
 def by_name(
     columns: Iterable[ReportColumn[RowT]], usual: tuple[str, ...]
 ) -> dict[str, ReportColumn[RowT]]:
-    """Columns by name. ``usual``: names of those that are looked at first; they come first."""
+    """Columns by name. ``usual``: names of those that are shown by default; they come first."""
     all_columns = {column.name: column for column in columns}
     usual_columns = {name: replace(all_columns[name], is_usual=True) for name in usual}
     return usual_columns | {
@@ -76,7 +78,7 @@ def by_name(
 
 
 def named_slo_columns(names: Iterable[str]) -> Iterator[PointColumn]:
-    """How each SLO of the file was held: ``slos.interactive.attainment``."""
+    """The columns of each SLO of the file, such as ``slos.interactive.attainment``."""
     for name in names:
         yield from limit_columns(_result_named(name), f"slos.{name}.")
 
@@ -89,7 +91,7 @@ def column_names() -> list[str]:
 
 
 def column_named(name: str) -> PointColumn | None:
-    """A setting is found without ``settings.`` too; None: there is no such column."""
+    """The column of this name; None: there is none. ``settings.`` may be left out of a name."""
     return named_column(point_columns(), name)
 
 
@@ -227,7 +229,7 @@ def _failed_repeats(document: PointDocument) -> int:
 
 
 def _with_intervals(columns: Iterable[PointColumn]) -> Iterator[PointColumn]:
-    """Behind the output tokens per second: their interval, and both per device."""
+    """The columns; after output tokens per second come their interval, and both per device."""
     tokens, unit = "output_token_throughput", "tokens/s"
     for column in columns:
         yield column

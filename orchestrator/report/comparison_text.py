@@ -1,5 +1,6 @@
-"""What ``orchestrator compare`` prints: one line for each figure of a pair, the worst first, then
-how many there are of each verdict.
+"""What ``orchestrator compare`` prints.
+
+One line stands for each figure of a pair, the worst first; then come the counts of the verdicts.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _STYLES = {
     Verdict.UNDECIDED: "yellow",
 }
 _ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
-_WIDEST_CHANGE = 9.995  # a relative change beyond it is no help
+_WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
 
 def comparison_text(comparison: SweepComparison, form: Form) -> Iterator[str]:
-    """Lines of the table, of what could not be compared, and of the counts."""
+    """The lines of the table, of what could not be compared, and of the counts."""
     if comparison.changes:
         rows = [_row(change) for change in comparison.changes]
         yield from form.table(_COLUMNS, rows)
@@ -84,7 +85,7 @@ def counts_text(comparison: SweepComparison) -> str:
 
 
 def change_text(change: MetricChange) -> str:
-    """``-5.1% (-6.0 to -4.2)``; of a share in points: ``-2.0 pt (-3.0 to -1.0)``."""
+    """``-5.1% (-6.0 to -4.2)``; for a share, in points: ``-2.0 pt (-3.0 to -1.0)``."""
     unit = " pt" if change.metric.is_share else "%"
     text = f"{_percent(change.change)}{unit}"
     interval = change.interval
@@ -247,7 +248,7 @@ def _value_texts(comparison: SweepComparison) -> Iterator[str]:
 
 
 def _origin_texts(comparison: SweepComparison) -> Iterator[str]:
-    """What was not measured on an engine, and on which side."""
+    """Says what was not measured on an engine, and on which side."""
     pairs = [change.pair for change in comparison.changes]
     base, new = [pair.base for pair in pairs], [pair.new for pair in pairs]
     of_base, of_new = origin_texts(base), origin_texts(new)

@@ -1,5 +1,6 @@
-"""Doubts about an answer for people who look at a terminal: one line per cause, with what would
-decide it. ``words.py`` has them as whole sentences.
+"""Doubts about an answer in short, for a terminal: one line per cause, with what would decide it.
+
+``words.py`` has them as whole sentences.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,16 +17,16 @@ from orchestrator.report.words import (
     test_text,
 )
 
-LEAST_NAME = 12  # characters of a name, however long the rest of the line is
+LEAST_NAME = 12  # characters that a name keeps, however long the rest of the line is
 
 
 @dataclass(frozen=True, slots=True)
 class DoubtLine:
     """One cause of doubt about an answer.
 
-    ``names``: the deployments in doubt, some with their levels; ``deployments``: their labels
-    alone. ``remedy``: what would decide it; empty: no measurement does. ``is_run_again``: the
-    command of the experiment does.
+    ``names``: the deployments in doubt, some with their levels. ``deployments``: their labels
+    alone. ``remedy``: what would decide it; empty: no measurement does. ``is_run_again``: running
+    the experiment's command again decides it.
     """
 
     cause: str
@@ -36,7 +37,7 @@ class DoubtLine:
 
     @property
     def words(self) -> tuple[str, str]:
-        """What it says, whatever deployments it is about."""
+        """What the line says, apart from the deployments that it names."""
         return self.cause, self.remedy
 
 
@@ -46,7 +47,7 @@ def doubt_lines(doubts: Iterable[Doubt]) -> list[DoubtLine]:
 
 
 def merged(lines: Iterable[DoubtLine]) -> list[DoubtLine]:
-    """The lines that say the same of different deployments as one."""
+    """The lines, those that say the same of different deployments merged into one."""
     by_words = grouped((line.words, line) for line in lines)
     return [_together(alike) for alike in by_words.values()]
 
@@ -64,8 +65,10 @@ def _together(lines: Sequence[DoubtLine]) -> DoubtLine:
 
 
 def doubt_line_text(line: DoubtLine, ranked: Collection[str], width: int) -> str:
-    """``one start, spread unknown (all 7); to decide: starts: 2``, in ``width`` characters if it
-    can be. ``ranked``: the labels of all deployments in the ranking.
+    """``one start, spread unknown (all 7); to decide: starts: 2``.
+
+    It takes ``width`` characters at most, where that is possible. ``ranked``: the labels of all
+    deployments in the ranking.
     """
     remedy = f"to decide: {line.remedy}" if line.remedy else ""
     if not line.cause:
@@ -76,8 +79,10 @@ def doubt_line_text(line: DoubtLine, ranked: Collection[str], width: int) -> str
 
 
 def _in_brackets(line: DoubtLine, ranked: Collection[str], room: int) -> str:
-    """The names in brackets, after a space. Where ``room`` is too small their levels go first, then
-    the names of several are counted, and that of one is cut.
+    """The names in brackets, after a space, in ``room`` characters.
+
+    Where the room is too small, their levels are left out first. Then several names become a
+    number, and a single name is cut.
     """
     if not line.names:
         return ""
@@ -110,7 +115,7 @@ def _cause_text(doubt: Doubt) -> str:
 
 
 def _names(doubt: Doubt) -> tuple[str, ...]:
-    """What the line is about; empty where its words name it."""
+    """The names in a line; empty where its words have them."""
     if doubt.remedy is Remedy.REPAIR or doubt.kind is DoubtKind.MAY_MISS_TARGET:
         return ()
     if doubt.kind in _ABOUT_LEVELS:

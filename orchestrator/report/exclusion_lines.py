@@ -1,5 +1,6 @@
-"""What a ranking leaves out, for people who look at a terminal: counted, one line per reason.
-``words.py`` has each of the reasons as a whole sentence.
+"""What a ranking leaves out in short, for a terminal: counted, one line per reason.
+
+``words.py`` has the reasons as whole sentences.
 """
 
 import re
@@ -13,10 +14,10 @@ from orchestrator.report.documents.answer import ExcludedDocument
 from orchestrator.report.words import at_levels_text
 from orchestrator.spec.load import Level, counted
 
-ALL_REASONS = "--format json"  # of `best`: has every reason whole
+ALL_REASONS = "--format json"  # the option of `best` that shows every reason whole
 MOST_REASON = 60  # characters of why something failed
 
-# After how many it are; the others have a reason of their own.
+# What follows the number of levels or deployments. FAILED and NOT_VALID have words of their own.
 _REASONS: Mapping[Exclusion, str] = {
     Exclusion.ENDED_EARLY: " ended early, below the limits",
     Exclusion.NO_REQUESTS: " without a due request",
@@ -32,8 +33,9 @@ _REASONS: Mapping[Exclusion, str] = {
 class ExclusionLine:
     """What is left out for one reason.
 
-    ``reason``: what follows how many it are. ``nearest``: the one that came nearest to the limits,
-    with its whole reason; None where the reason has no figures.
+    ``reason``: the words that follow the number of levels or deployments. ``nearest``: the level or
+    deployment that came nearest to the limits, with its whole reason; None: the reason has no
+    figures.
     """
 
     reason: str
@@ -48,7 +50,7 @@ class ExclusionLine:
 
     @property
     def levels_by_label(self) -> dict[str, list[Level]]:
-        """The levels that are left out of each deployment; none: all of it is."""
+        """By label, the levels that are left out; an empty list: the whole deployment is."""
         levels_by_label: dict[str, list[Level]] = {}
         for excluded in self.excluded:
             levels = levels_by_label.setdefault(excluded.deployment.label, [])
@@ -68,8 +70,9 @@ def exclusion_lines(documents: Sequence[ExcludedDocument]) -> list[ExclusionLine
 
 
 def exclusion_line_text(line: ExclusionLine, width: int) -> str:
-    """``3 levels disturbed: a at 4 req/s, b at 2 req/s, 4 req/s``; in ``width`` characters the
-    levels go first, then names.
+    """``3 levels disturbed: a at 4 req/s, b at 2 req/s, 4 req/s``.
+
+    To fit into ``width`` characters, first the levels are left out, then names.
     """
     beginning = f"{line.count_text}{line.reason}: "
     room = width - len(beginning)
@@ -123,7 +126,7 @@ def _reason_text(document: ExcludedDocument) -> str:
 
 
 def _failure_text(document: ExcludedDocument) -> str:
-    """The kind of the failure; where it has none, the beginning of what was stored."""
+    """The kind of the failure; without one, the beginning of the stored reason."""
     point = document.excluded.evidence
     assert point is not None
     first = (point.engine_failures or point.repeats)[0].head

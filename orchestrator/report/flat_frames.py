@@ -1,7 +1,7 @@
-"""Frames as they were before ``orchestrator.points``: kept for one release.
+"""The frames that came before ``orchestrator.points``; they are kept for one release.
 
-Every setting of a deployment is a column ``settings.<name>`` (docs/experiment-file.md). It holds
-the default where the file gave none; None: the engine decides.
+Every setting of a deployment is a column ``settings.<name>`` (docs/experiment-file.md). It has the
+default where the file gave no value; None: the engine decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Library = Literal["pandas", "polars"]
 
 @dataclass(frozen=True, slots=True)
 class _ColumnType:
-    """The names of a column's type; None: the library infers it."""
+    """What each library calls a column's type; None: the library infers it."""
 
     pandas: str | None
     polars: str | None
@@ -61,7 +61,8 @@ def read(
 
     It stays for one release. Use ``launches``, ``series`` and ``requests``, or read the Parquet
     files (docs/data-format.md). Beside ``settings_json`` there is a column for each setting. In
-    pandas, integers that may be null are Int32 or Int64, not floats. Raises InputError.
+    pandas, integers that may be null are Int32 or Int64, not floats. Raises InputError for an
+    unknown or missing library, and where nothing is stored at ``uri``.
     """
     import pyarrow as pa
 
@@ -91,13 +92,14 @@ def read(
 def metrics(
     uri: str, *, slo: str | None = None, experiment: str | None = None, library: Library = "pandas"
 ) -> Frame:
-    """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has
-    their units).
+    """One row per current point, with the figures of ``orchestrator results``.
 
-    It stays for one release. Use ``points``, whose columns are fewer and have intervals as numbers.
-    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``.
-    ``slo``: limits, or the name of an SLO of the file. Without it all SLOs of the file are columns
-    (``slos.interactive.goodput``), and ``slo.…`` is the first of them. Raises InputError.
+    It stays for one release. Use ``points``, which has fewer columns, and intervals as numbers.
+    docs/metrics.md has the units of the figures. Nested values are dotted columns: ``ttft_ms.p99``,
+    ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits, or the name of an SLO of the file;
+    None: all SLOs of the file are columns (``slos.interactive.goodput``), and ``slo.…`` is the
+    first of them. Raises InputError for an unknown SLO, experiment or library, and where nothing is
+    stored at ``uri``.
     """
     rows = []
     for judged in with_limits(slo, experiments(open_results(uri), experiment)):
@@ -122,8 +124,9 @@ def _frame(objects: Iterable[JsonObject], library: Library) -> Frame:
 
 
 def _column(name: str, values: Sequence[object], library: Library) -> Any:
-    """A column of one type, also where values are None: numbers and booleans stay such, mixed
-    values become text.
+    """A column of one type, even where values are None.
+
+    Numbers and booleans keep their type; values of mixed types become text.
     """
     if name == "level":
         values = [math.inf if value == INFINITE else value for value in values]
@@ -152,8 +155,8 @@ def _kind(value: object) -> type:
 
 @cache
 def _setting_kinds() -> dict[str, set[type]]:
-    """The types that each setting's column may hold, also where no deployment gives it."""
-    # recursive (roles hold settings): hence $defs
+    """The types that each setting's column may have, even where no deployment sets it."""
+    # the schema is recursive (roles hold settings), so its properties stand in $defs
     schema = EngineSettings.model_json_schema(mode="serialization")
     properties = schema["$defs"][EngineSettings.__name__]["properties"]
     kinds: dict[str, set[type]] = {}

@@ -1,4 +1,4 @@
-"""Numbered notes below a table. What is said of several rows is said once."""
+"""Numbered notes below a table; a note on several rows stands there once."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,8 +9,9 @@ from orchestrator.report.form import Form
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence on a row. ``is_exact``: its figures tell it from others; else the same sentence
-    with other figures is the same note.
+    """A sentence about a row.
+
+    ``is_exact``: the same sentence with other figures is another note; else it is the same note.
     """
 
     text: str

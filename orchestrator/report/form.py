@@ -1,6 +1,4 @@
-"""How tables and the notes below them are written: for a terminal, or as Markdown for a pull
-request.
-"""
+"""Writes tables and the notes below them, for a terminal or as Markdown for a pull request."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +28,7 @@ class Form(Protocol):
         rows: Sequence[Sequence[str | Cell]],
         is_ruled: bool = True,
     ) -> Iterator[str]:
-        """``is_ruled``: with a line below the titles."""
+        """The lines of a table. ``is_ruled``: there is a line below the titles."""
         ...
 
     def note(self, text: str, style: str | None = None) -> Iterator[str]:
@@ -38,19 +36,19 @@ class Form(Protocol):
         ...
 
     def short_note(self, text: str, style: str | None = None) -> Iterator[str]:
-        """A sentence that may be cut: JSON has it whole."""
+        """A sentence that may be cut, since JSON has it whole."""
         ...
 
     def gap(self) -> Iterator[str]: ...
 
     def closing(self) -> Iterator[str]:
-        """What is said once of all tables."""
+        """The lines that stand once, below all tables."""
         ...
 
 
 @dataclass(slots=True)
 class TextForm:
-    """For a terminal. ``shown_by``: what shows the columns that the width has no room for."""
+    """For a terminal. ``shown_by``: names what shows the columns for which there is no room."""
 
     shown_by: str
     width: int = field(default_factory=output_width)

@@ -1,4 +1,4 @@
-"""JSON, CSV and Markdown text of what is shown. In JSON, NaN is null."""
+"""Writes what is shown as JSON, CSV and Markdown text. In JSON, NaN is null."""
 
 import csv
 import html
@@ -14,14 +14,14 @@ from orchestrator.report.text import Cell, Column, plain
 from orchestrator.results.records import Figures
 from orchestrator.spec.load import in_json
 
-# A JSON object by its keys; its values may be records, which orjson writes as objects too.
+# A JSON object. Its values may be records, which orjson writes as objects too.
 JsonObject = Mapping[str, object]
 # What Markdown reads as markup; an underscore inside a word is none.
 _MARKUP = re.compile(r"[\\`*\[\]|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def json_text(value: object) -> str:
-    """One JSON text of an object, a list or a record."""
+    """The JSON text of an object, a list or a record."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -59,7 +59,10 @@ def csv_text(lines: Iterable[JsonObject]) -> str:
 
 
 def _cell(value: object) -> object:
-    """Text that no spreadsheet runs as a formula and no terminal obeys; line breaks stay."""
+    """The value as text that no spreadsheet runs as a formula and no terminal obeys.
+
+    Line breaks stay. What is no text is returned as it is.
+    """
     if not isinstance(value, str):
         return value
     text = "\n".join(plain(line) for line in value.split("\n"))
@@ -69,7 +72,7 @@ def _cell(value: object) -> object:
 def markdown_table(
     columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]
 ) -> Iterator[str]:
-    """A table of GitHub's Markdown line by line, whatever its width."""
+    """The lines of a table in GitHub's Markdown, however wide it is."""
     titles = [markdown_cell(column.one_line) for column in columns]
     rules = [":--" if column.is_left_aligned else "--:" for column in columns]
     yield _markdown_row(titles)
@@ -84,8 +87,10 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Text that stands in a cell as it is: no markup, HTML, link or mention, and no formula where
-    the cell is pasted into a spreadsheet.
+    """Text that a cell shows as it is.
+
+    It makes no markup, HTML, link or mention, and no formula when the cell is pasted into a
+    spreadsheet.
     """
     escaped = html.escape(plain(text.strip()), quote=False)
     escaped = _MARKUP.sub(r"\\\g<0>", escaped)
@@ -95,7 +100,7 @@ def markdown_cell(text: str) -> str:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, object]:
-    """Nested objects and records become dotted columns (``ttft_ms.p50``), a list one cell."""
+    """Flattens nested objects and records to dotted columns (``ttft_ms.p50``), lists to cells."""
     columns: dict[str, object] = {}
     for name, item in _items(value):
         if isinstance(item, Mapping) or is_dataclass(item):

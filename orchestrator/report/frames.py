@@ -1,14 +1,15 @@
 """Results for notebooks: ``import orchestrator``, then ``orchestrator.points("results/")``.
 
 Frames are pandas frames, Polars frames with ``library="polars"``, or Arrow tables with
-``library="arrow"``. JSON has the same names, nested values with dots; but where a frame counts
-``repeats`` and has the text of limits as ``slo``, JSON has a list and an object (``merged.used``,
-``slo.text``). A unit and a description of each column are metadata of the Arrow fields; a pandas
-frame has them as ``attrs["units"]`` and ``attrs["descriptions"]``, a Polars frame has none.
+``library="arrow"``. The JSON of ``orchestrator results`` has the same names, nested values with
+dots. There are two exceptions: ``repeats`` is a number here and a list in JSON (``merged.used``),
+and ``slo`` is a text here and an object in JSON (``slo.text``). The unit and the description of
+each column are metadata of the Arrow fields. A pandas frame has them as ``attrs["units"]`` and
+``attrs["descriptions"]``; a Polars frame has none.
 
-``columns``: None for those that are looked at first; ``"all"``; or a list of names. An empty frame
-has its columns. Each function raises InputError for a name that is no column, for an unknown
-experiment, and where nothing is stored at ``uri``.
+``columns``: None: the usual ones; ``"all"``; or a list of names. An empty frame has its columns
+too. Each function raises InputError for a name that is no column, for an unknown experiment, and
+where nothing is stored at ``uri``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 Columns = str | Sequence[str] | None
-# of ``best``, where nothing is ranked
+# the reason that ``best`` gives where nothing is ranked
 NOTHING_TO_RANK = "no experiment there names limits, or has anything that could be ranked"
 _OF_FRONTIER = ("per_user", "per_device")
 
@@ -75,10 +76,10 @@ def points(
 ) -> Frame:
     """One row per point that the plan asks for, as ``orchestrator results`` shows it.
 
-    ``slo``: limits, or the name of an SLO of the file, that ``attainment``, ``met`` and ``goodput``
-    are under; without it the file's first one, and ``columns="all"`` has each of them as
-    ``slos.<name>.attainment`` and so on. ``superseded``: also the points of earlier versions of the
-    file.
+    ``slo``: limits, or the name of an SLO of the file, which ``attainment``, ``met`` and
+    ``goodput`` are about. None: they are about the file's first SLO, and ``columns="all"`` has
+    every SLO as ``slos.<name>.attainment`` and so on. ``superseded``: also the points of earlier
+    versions of the file.
     """
     documents = _documents(uri, slo, experiment, superseded)
     slo_names: dict[str, None] = {}
@@ -99,12 +100,12 @@ def best(
     columns: Columns = None,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per deployment that meets the limits, the best of each comparison first, as
-    ``orchestrator best`` ranks.
+    """One row per deployment that meets the limits, the best of each comparison first.
 
-    ``per`` None: per GPU, or per deployment where one has no known GPUs. ``prices``: USD per GPU
-    hour by hardware; they replace the file's. A pandas frame's ``attrs["why"]`` says how certain
-    each ranking is, or why there is none.
+    The ranking is that of ``orchestrator best``. ``per``: None: per GPU, or per deployment where
+    the GPUs of one are not known. ``prices``: USD per GPU hour by hardware; they replace those of
+    the file. A pandas frame's ``attrs["why"]`` says how certain each ranking is, or why there is
+    none.
     """
     stored = experiments(open_results(uri), experiment, prices)
     answer = answer_document(answers(limits(slo, stored), per).comparisons)
@@ -134,8 +135,9 @@ def repeats(
     superseded: bool = False,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per repeat of each point, failed ones too: the attempt that counts. Arguments as of
-    ``points``.
+    """One row per repeat of each point, failed ones too: the attempt that counts.
+
+    The arguments are those of ``points``.
     """
     rows = [
         RepeatRow(document, repeat)
@@ -153,9 +155,10 @@ def capacities(
     columns: Columns = None,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per deployment whose capacity was searched, and per SLO: what the search claims, in
-    requests/s or requests in flight (``control``). ``high`` is empty where no level was shown to
-    fail.
+    """One row per SLO and deployment whose capacity was searched: what the search claims.
+
+    Loads are in requests/s or requests in flight (``control``). ``high`` is empty where no level
+    was shown to fail.
     """
     rows: list[CapacityDocument] = []
     for judged in with_limits(slo, experiments(open_results(uri), experiment)):
@@ -170,9 +173,7 @@ def launches(
     columns: Columns = None,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per engine start, failed ones too, with what the plan predicted of it beside what the
-    engine reported.
-    """
+    """One row per engine start, failed ones too, with predicted and reported figures."""
     rows: list[LaunchDocument] = []
     for stored in experiments(open_results(uri), experiment):
         rows += launch_documents(load_launches(stored.store))
@@ -180,13 +181,13 @@ def launches(
 
 
 def series(results: str | Store, point: str, *, library: Library = "pandas") -> Frame:
-    """One row per reading of an engine's own metrics while a point ran, for each of its repeats and
-    replicas.
+    """One row per reading of the engines' own metrics while a point ran.
 
-    ``results``: a URI, or a ``Store``. ``point``: its ``point_id``. ``seconds`` count from the begin
-    of the steady window (below 0: warm-up) by the clock of the replica's node. Columns whose names
-    end in ``_total``, ``_sum`` and ``_count`` are counters that only grow. The frame is empty where
-    the engine reported nothing. Raises InputError for a point that is not stored.
+    There are readings of each repeat and replica; the frame is empty where the engine reported
+    nothing. ``results``: a URI, or a ``Store``. ``point``: its ``point_id``. ``seconds`` count from
+    the beginning of the steady window (below 0: warm-up) by the clock of the replica's node.
+    Columns whose names end in ``_total``, ``_sum`` and ``_count`` are counters that only grow.
+    Raises InputError for a point that is not stored.
     """
     return as_frame(series_table(results, point), library)
 
@@ -194,12 +195,11 @@ def series(results: str | Store, point: str, *, library: Library = "pandas") -> 
 def requests(
     uri: str, *, experiment: str | None = None, point: str | None = None
 ) -> Iterator[pa.Table]:
-    """The requests of every measurement that counts, one Arrow table each (columns:
-    docs/data-format.md), with units and descriptions as metadata of the fields. ``to_pandas()`` of a
-    table and ``polars.from_arrow(table)`` make frames of it.
+    """Yields the requests of every measurement that counts, one Arrow table each.
 
-    ``point``: only those of the point with this id. Raises InputError where no measurement of that
-    point counts.
+    docs/data-format.md has the columns; units and descriptions are metadata of the fields.
+    ``table.to_pandas()`` and ``polars.from_arrow(table)`` make frames. ``point``: only the
+    requests of the point with this id. Raises InputError where no measurement of that point counts.
     """
     is_found = point is None
     for stored in experiments(open_results(uri), experiment):
@@ -216,11 +216,12 @@ def requests(
 
 
 def frontier(points: Frame) -> Frame:
-    """The valid rows of ``points`` (or of ``metrics``) that no other beats: in tokens/s that a user
-    sees (``per_user``) and in tokens/s per device (``per_device``). Equal rows all stay.
+    """The valid rows of ``points`` (or of ``metrics``) that no other row beats.
 
-    Points of different workloads or models should not be compared: filter them first. Raises
-    InputError for a frame without these columns, and for simulated beside measured points.
+    A row beats another if it is better in tokens/s that a user sees (``per_user``) or in tokens/s
+    per device (``per_device``), and not worse in either. Equal rows all stay. Points of different
+    workloads or models should not be compared: filter them first. Raises InputError for a frame
+    without these columns, and for a frame with both simulated and measured points.
     """
     import numpy as np
 
@@ -238,7 +239,7 @@ def frontier(points: Frame) -> Frame:
 
 
 def _frontier_columns(points: Frame) -> dict[str, Any]:
-    """Tokens/s per user and per device; NaN where they are not known."""
+    """Tokens/s per user and per device; NaN where unknown."""
     import numpy as np
 
     names = getattr(points, "column_names", None) or list(points.columns)
@@ -247,7 +248,7 @@ def _frontier_columns(points: Frame) -> dict[str, Any]:
 
     def numbers(name: str) -> Any:
         values = points[name].to_numpy().tolist()
-        # pandas' nullable columns have NA there
+        # where a value is missing, pandas' nullable columns have NA
         known = [value if isinstance(value, int | float) else np.nan for value in values]
         return np.array(known, np.float64)
 

@@ -35,7 +35,7 @@ _PARTS_OF_FIGURES = {
 
 @cache
 def launch_columns() -> dict[str, LaunchColumn]:
-    """All columns of an engine start. Its command line is none: it may hold secrets."""
+    """All columns of an engine start. Its command line is left out, since it may hold secrets."""
     columns = [*_launch_head(), *_launch_outcome(), *_launch_figures()]
     return by_name(columns, USUAL_OF_LAUNCHES)
 

@@ -1,6 +1,4 @@
-"""Starts of engines, predicted beside reported: ``orchestrator results --launches``; their logs:
-``logs``.
-"""
+"""Starts of engines: the table of ``orchestrator results --launches``, and the text of ``logs``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ _SIMULATED = "simulated: no engine was started"
 
 @dataclass(frozen=True, slots=True)
 class _FigureColumn:
-    """A figure of ``analysis.launches.FIGURES``. ``drop_rank``: of what was reported."""
+    """A figure of ``analysis.launches.FIGURES``. ``drop_rank``: that of its reported column."""
 
     title: str
     figure: str
@@ -33,7 +31,7 @@ class _FigureColumn:
 
 @dataclass(frozen=True, slots=True)
 class _ReportedColumn:
-    """What is never predicted. ``text_of`` returns None where the engine did not report it."""
+    """A value that is never predicted. ``text_of``: returns None where it was not reported."""
 
     title: str
     text_of: Callable[[LaunchDocument], str | None]
@@ -58,7 +56,7 @@ def _kernel_text(document: LaunchDocument) -> str | None:
 
 
 def _network_text(document: LaunchDocument) -> str | None:
-    """NCCL calls plain TCP ``Socket``."""
+    """The network between ranks; NCCL calls plain TCP ``Socket``."""
     return "TCP" if document.network == "Socket" else document.network
 
 
@@ -81,9 +79,7 @@ _REPORTED = (
 
 
 def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[str]:
-    """A table of the launches that served, one line each; below it the failed ones, and where their
-    logs are.
-    """
+    """A table of the launches that served, and below it the failed ones, with their logs."""
     served = [document for document in documents if document.has_served]
     failed = [document for document in documents if not document.has_served]
     if served:
@@ -105,7 +101,7 @@ def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[s
 
 
 def _columns(served: Sequence[LaunchDocument]) -> Iterator[FilledColumn]:
-    """What is never predicted has a column where an engine reported it."""
+    """The columns of the table. What is never predicted has one only where it was reported."""
     is_mixed = len({badge_of(document.row) for document in served}) > 1
     labels = []
     for document in served:
@@ -128,7 +124,7 @@ def _columns(served: Sequence[LaunchDocument]) -> Iterator[FilledColumn]:
 def _figure_columns(
     served: Sequence[LaunchDocument], of_figure: _FigureColumn
 ) -> Iterator[FilledColumn]:
-    """Predicted, reported, and how far off the prediction was, each where a launch has it."""
+    """Predicted, reported, and the error of the prediction: each only if a launch has it."""
     figures = [document.figures[of_figure.figure] for document in served]
     predicted = [_value_text(each.predicted, of_figure.format) for each in figures]
     reported = [_value_text(each.reported, of_figure.format) for each in figures]
@@ -158,7 +154,7 @@ def _value_text(value: float | None, format_value: Callable[[float], str]) -> st
 
 
 def _version_cell(document: LaunchDocument) -> str:
-    """The version that was reported; also the one that was asked for, where they differ."""
+    """The version that was reported, and the one that was asked for if they differ."""
     reported = document.row.engine_version or "not said"
     asked = document.asked_version
     parts = [reported]
@@ -170,8 +166,10 @@ def _version_cell(document: LaunchDocument) -> str:
 
 
 def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
-    """The last lines of the logs of failed launches, or of all launches of one deployment.
-    ``lines`` 0: whole logs.
+    """The last lines of the logs of launches.
+
+    ``deployment``: part of a label, or the beginning of an id: all its launches; None: all launches
+    that failed. ``lines``: of each log; 0: all of them.
     """
     for launch in load_launches(store):
         if _is_wanted(launch, deployment):
@@ -179,7 +177,7 @@ def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
 
 
 def _is_wanted(launch: StoredLaunch, deployment: str | None) -> bool:
-    """``deployment``: part of a label, or the beginning of an id; None: what failed is wanted."""
+    """Whether the log of a launch is wanted; see ``log_text``."""
     row = launch.row
     if deployment is None:
         return row.status != "ok"

@@ -1,6 +1,4 @@
-"""What ``run`` and ``load`` show on stderr while they work: bars on a terminal, one line per event
-elsewhere.
-"""
+"""Shows on stderr what ``run`` and ``load`` do: bars on a terminal, elsewhere a line per event."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ from orchestrator.results.events import Event, standing_key
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
-# events that a phase shows already, or that is said before the sweep
+# kinds of events that a phase shows already, or that are printed before the sweep begins
 QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting", "shortlist"})
-# logged as they begin; others only once they take long
+# phases that are logged as they begin; others are logged only once they take long
 LOGGED_PHASES = frozenset({PhaseName.WAIT_FOR_NODES, PhaseName.START})
-# nothing is measured while all launches are in one of these: the time that is left does not pass
+# While all launches are in one of these states, nothing is measured, so the time left stands still.
 IDLE_STATES = frozenset({LaunchState.QUEUED, LaunchState.PLACING, LaunchState.OCCUPIED})
 STYLES = {
     "failed": "red",
@@ -35,30 +33,30 @@ STYLES = {
     "budget": "yellow",
     "measured": "green",
 }
-BAR = 24  # columns
-WIDEST_BAR = 60  # of the bar over all measurements
-# without a terminal: how often a phase that goes on is logged again
+BAR = 24  # width in characters of a phase's bar
+WIDEST_BAR = 60  # width in characters of the bar over all measurements
+# without a terminal: how often a phase that goes on is logged again, in a sweep and in ``load``
 STILL_S, LOAD_STILL_S = 60.0, 10.0
-MOST_LINES = 4  # of the terminal, for one sentence
-MOST_STANDINGS = 4  # of the terminal
-MOST_DETAIL = 100  # characters of what an engine says
+MOST_LINES = 4  # of a terminal, for one sentence
+MOST_STANDINGS = 4  # shown on a terminal
+MOST_DETAIL = 100  # characters of an engine's log line
 
 
 @dataclass(slots=True)
 class _Shown:
-    """A phase, when it began, and when it was last printed (``time.monotonic``)."""
+    """A phase, and when it began and was last printed (``time.monotonic``)."""
 
     phase: Phase
     since_s: float
     printed_s: float
 
     def is_same_as(self, phase: Phase) -> bool:
-        """Whether ``phase`` is this one again, with its progress."""
+        """Whether ``phase`` is this one again, perhaps further on."""
         return (self.phase.name, self.phase.detail) == (phase.name, phase.detail)
 
     @property
     def is_occupied(self) -> bool:
-        """Whether others hold its host, and it waits for them."""
+        """Whether the launch waits because others hold its host."""
         return self.phase.state is LaunchState.OCCUPIED
 
     def elapsed_s(self, now_s: float) -> float:
@@ -66,8 +64,9 @@ class _Shown:
 
 
 class LiveSweep:
-    """Shows a sweep's events and phases, from ``__enter__`` to ``__exit__``. Call it with each of
-    them.
+    """Shows the events and phases of a sweep, each of which it is called with.
+
+    It shows them from ``__enter__`` to ``__exit__``.
     """
 
     def __init__(self, console: Console, still_s: float | None = None) -> None:
@@ -75,12 +74,12 @@ class LiveSweep:
         self._still_s = still_s or STILL_S
         self._lock = threading.Lock()
         self._phases: dict[str, _Shown] = {}  # by the deployment's label
-        self._total = 0  # measurements
+        self._total = 0  # measurements that the sweep asks for
         self._ended = 0
         self._failed = 0
         self._end_s: float | None = None  # when the sweep is expected to end
-        self._idle_since_s: float | None = None  # since when all launches only wait
-        # what is known of the answer, by what it is about
+        self._idle_since_s: float | None = None  # since when all launches have only waited
+        # the latest event on who leads each comparison, by ``standing_key``
         self._standings: dict[str, Event] = {}
         self._over = threading.Event()
         self._live = Live(
@@ -112,12 +111,12 @@ class LiveSweep:
     def __call__(self, item: Event | Phase) -> None:
         with self._lock:
             line = self._phase(item) if isinstance(item, Phase) else self._event(item)
-        # printed outside: rich holds a lock of its own while it asks _render for the state
+        # printed outside the lock: rich holds a lock of its own while it calls _render
         if line is not None:
             self.say(line)
 
     def say(self, text: Text | str) -> None:
-        """Print a line above the live display; on a terminal it is wrapped between words."""
+        """Prints a line above the live display; on a terminal it is wrapped between words."""
         self._console.print(
             text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal
         )
@@ -139,7 +138,7 @@ class LiveSweep:
         return Text(f"{_clock()} {_named(phase)}")
 
     def _stop_or_start_countdown(self, now_s: float) -> None:
-        """The time that is left does not pass while nothing but waiting is done."""
+        """Stops the countdown while all launches only wait, and starts it again afterwards."""
         states = {shown.phase.state for shown in self._phases.values()}
         is_idle = bool(states) and states <= IDLE_STATES
         if is_idle and self._idle_since_s is None:
@@ -170,8 +169,10 @@ class LiveSweep:
         return line
 
     def _standing(self, event: Event) -> Text | None:
-        """A terminal always shows the last one; elsewhere it is a line where another deployment
-        leads, or fewer can still beat it.
+        """Notes who leads; the line to print, if any.
+
+        A terminal always shows the latest state. Elsewhere a line is printed when the leader
+        changes, or the number of deployments that can still beat it.
         """
         key = standing_key(event)
         before = self._standings.get(key)
@@ -186,11 +187,11 @@ class LiveSweep:
         self._ended += 1
         if event.kind == "failed":
             self._failed += 1
-        # a search asks for more
+        # a search may ask for more than was known when the sweep began
         self._total = max(self._total, self._ended + int(event.data.get("left", 0)))
 
     def _left(self) -> str:
-        """The time that is left, where it is known and something is left to do."""
+        """``, ~12 min left``; empty where the time is unknown or nothing is left to do."""
         if self._end_s is None or self._ended >= self._total:
             return ""
         if self._idle_since_s is None:
@@ -200,9 +201,7 @@ class LiveSweep:
         return f", ~{hours(left_s)} left after the wait"
 
     def _keep_printing(self) -> None:
-        """A log never stands still for minutes: phases that go on are printed again, with their
-        progress.
-        """
+        """Prints phases that go on again, so that a log never stands still for minutes."""
         while not self._over.wait(min(1.0, self._still_s)):
             now_s = time.monotonic()
             lines = []
@@ -246,7 +245,7 @@ def live_load() -> LiveSweep:
 
 
 def _who_leads(event: Event) -> tuple[object, object]:
-    """What an event of kind ``standing`` says, without its figures."""
+    """What an event of kind ``standing`` says apart from its figures."""
     return event.data.get("leader"), event.data.get("rivals")
 
 
@@ -260,7 +259,7 @@ def _named(phase: Phase) -> str:
 
 
 def _phase_lines(phases: Sequence[_Shown], now_s: float, width: int) -> list[Text]:
-    """Each phase with its bar beside it, or below it where the line has no room for both."""
+    """Each phase with its bar beside it, or below it where a line has no room for both."""
     lines: list[Text] = []
     names = [Text(_named(shown.phase)) for shown in phases]
     longest = max((name.cell_len for name in names), default=0)
@@ -285,7 +284,10 @@ def _still(shown: _Shown, now_s: float) -> str:
 
 
 def _wrapped(text: str, bold: int, width: int) -> list[Text]:
-    """A sentence that is too important to be cut off; ``bold``: how much of it."""
+    """Wraps a sentence that is too important to be cut off at the first line.
+
+    ``bold``: how many characters at its beginning are bold.
+    """
     parts = textwrap.wrap(
         text, width, subsequent_indent="  ", break_on_hyphens=False, max_lines=MOST_LINES
     )
@@ -305,7 +307,7 @@ def _share(shown: _Shown, now_s: float) -> float | None:
 
 
 def _progress(shown: _Shown, now_s: float) -> str:
-    """Seconds, requests, and the engine's last log line."""
+    """The seconds and requests of a phase, and the engine's last log line."""
     phase, requests = shown.phase, shown.phase.requests
     elapsed = f"{shown.elapsed_s(now_s):.0f}"
     parts = [f"{elapsed}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed} s"]
@@ -321,7 +323,7 @@ def _progress(shown: _Shown, now_s: float) -> str:
 
 
 def _bar(share: float | None, width: int) -> str:
-    """A bar; dotted where the share is not known."""
+    """A bar; dotted where the share is unknown."""
     if share is None:
         return "┄" * width
     full = round(min(1.0, max(0.0, share)) * width)

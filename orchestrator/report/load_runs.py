@@ -12,8 +12,10 @@ from orchestrator.results.store import Store
 
 
 def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> str:
-    """The lines that ``orchestrator results --format csv`` has for the points of these
-    measurements; None: for all points, and for the capacities that were searched.
+    """The CSV of stored points, as ``orchestrator results --format csv`` prints it.
+
+    ``measurement_ids``: only the points of these measurements; None: all points, and the capacities
+    that were searched.
     """
     experiment = StoredExperiment(store)
     slos = experiment.slos

@@ -1,4 +1,4 @@
-"""What ``orchestrator load`` shows people: one run per load level."""
+"""What ``orchestrator load`` shows people, for one load level or several."""
 
 import math
 import shlex
@@ -89,7 +89,7 @@ def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
 
 
 def _remarks(document: LevelDocument) -> Iterator[str]:
-    """What is said of one of several levels, below the table."""
+    """The lines on one of several levels, below the table."""
     load = level_text(document.level)
     cached = _cached_tokens(document, "the prefix cache")
     yield f"{load}: {_window(document)}; {_lengths(document)}{cached}"
@@ -133,7 +133,7 @@ def _output_tokens(document: LevelDocument) -> int:
 
 
 def _latency_cells(latencies: Distribution | None, count: int) -> list[str]:
-    """The mean and the percentiles; a percentile of too few values has their number beside it."""
+    """The mean and the percentiles; beside a percentile of too few values stands their number."""
     if latencies is None:
         return ["-" for _ in ("mean", *QUANTILES)]
     cells = [_number(latencies.mean)]
@@ -176,7 +176,7 @@ def _cached_tokens(document: LevelDocument, source: str) -> str:
 
 
 def _errors(document: LevelDocument, indent: str) -> Iterator[str]:
-    """How many requests failed by class of error, with the commonest message."""
+    """How many requests failed, by class of error, with the commonest message of each."""
     for error_class, count in document.figures.errors.items():
         message = document.all_requests.error_texts.get(error_class)
         mostly = f", mostly: {plain(message)}" if message else ""
@@ -184,7 +184,7 @@ def _errors(document: LevelDocument, indent: str) -> Iterator[str]:
 
 
 def _ending(documents: Sequence[LevelDocument]) -> Iterator[str]:
-    """Notes, each once; whether it was an emulator; how to send the same requests again."""
+    """Each note once; whether an emulator answered; how to send the same requests again."""
     notes = dict.fromkeys(note for document in documents for note in document.source.notes)
     for note in notes:
         yield say(f"note: {plain(note)}", "yellow")
@@ -202,7 +202,7 @@ def _ending(documents: Sequence[LevelDocument]) -> Iterator[str]:
 
 
 def _level_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]:
-    """One line per level."""
+    """The columns of the table, which has one line per level."""
     figures = [document.figures for document in documents]
     loads = [level_text(document.level) for document in documents]
     yield FilledColumn(Column("load", fold=True), loads)
@@ -235,7 +235,7 @@ def _verdict_cell(document: LevelDocument) -> Cell:
 def _latency_columns(
     documents: Sequence[LevelDocument], title: str, figure_name: str, drop_ranks: tuple[int, int]
 ) -> Iterator[FilledColumn]:
-    """Median and 99th percentile; ``drop_ranks``: of these two."""
+    """The median and the 99th percentile. ``drop_ranks``: of these two columns."""
     quantiles = {"p50": 0.5, "p99": 0.99}
     for (name, quantile), drop_rank in zip(quantiles.items(), drop_ranks, strict=True):
         texts = [
@@ -261,12 +261,12 @@ def _limit_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]
 
 
 def _has_few(document: LevelDocument) -> bool:
-    """Whether a 99th percentile is of too few answers."""
+    """Whether there are too few answers for a 99th percentile."""
     return few(document.figures.requests.ok, QUANTILES["p99"])
 
 
 def _limits(result: SloResult) -> Iterator[str]:
-    """The limits, and below them each share of requests that met them, with its interval."""
+    """The limits; below them, for each test, the share of requests that met it, with interval."""
     style = "green" if result.is_met else "yellow"
     yield say(f"limits: {format_slo(result.slo)}", style)
     if not result.tests:

@@ -1,4 +1,4 @@
-"""Where to look next: the command that measures what could still change the answer."""
+"""Proposes the command that measures what could still change the answer."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,15 +11,17 @@ from orchestrator.report.selection import Answers
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import counted, hours
 
-# what another run of the same plan does
+# remedies that another run of the same plan is
 _BY_RUNNING = (Remedy.RUN_AGAIN, Remedy.SEARCH_LONGER)
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """``command``: what to type. ``deployments``: how many are in doubt because something of them
-    is not measured. ``most_gpu_s``: estimated GPU seconds of all that the plan asks of them, engine
-    starts included; ``most_s``: seconds, one after the other.
+    """A command, and what it costs at most.
+
+    ``command``: what to type. ``deployments``: how many are in doubt because something of theirs is
+    not measured. ``most_gpu_s``: estimated GPU seconds for all that the plan asks of them, engine
+    starts included. ``most_s``: estimated seconds, if they run one after the other.
     """
 
     command: str
@@ -29,7 +31,7 @@ class NextStep:
 
 
 def next_steps(found: Answers) -> Iterator[NextStep]:
-    """For each experiment whose answer another run of its plan could change, that run."""
+    """The next step of each experiment whose answer another run of its plan could change."""
     for answered in found.experiments:
         experiment = answered.experiment
         if experiment.plan is None or experiment.is_load_run or not experiment.store.is_local:

@@ -1,6 +1,4 @@
-"""Whether what is shown was measured, answered by an emulator, or simulated by a model; and how far
-off the model is.
-"""
+"""Says whether a figure was measured, emulated or simulated, and how far off the model is."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -13,7 +11,7 @@ CLAIMS_OF_MODEL = "bounds and estimates are those of the search; the model's err
 
 
 class Origin(Protocol):
-    """A point, a launch or a comparison. An emulator that was simulated is both."""
+    """A point, a launch or a comparison. A simulated emulator is both emulated and simulated."""
 
     @property
     def emulated(self) -> bool: ...
@@ -23,30 +21,30 @@ class Origin(Protocol):
 
 
 def badge_of(origin: Origin) -> str:
-    """What stands behind the name of what was not measured: `` (simulated)``, `` (emulated)``."""
+    """`` (simulated)`` or `` (emulated)``, to be put behind a name; empty for what was measured."""
     if origin.simulated:
         return " (simulated)"
     return " (emulated)" if origin.emulated else ""
 
 
 def common_badge(origins: Sequence[Origin]) -> str:
-    """The badge that all of them have; empty where they differ."""
+    """The badge that all of these have; empty where they differ."""
     badges = {badge_of(origin) for origin in origins}
     return badges.pop() if len(badges) == 1 else ""
 
 
 def origin_texts(origins: Iterable[Origin]) -> list[str]:
-    """What is said once of all that was not measured: a line for each kind."""
+    """A line for each kind of what was not measured; empty where everything was."""
     badges = {badge_of(origin) for origin in origins}
     texts = {" (simulated)": SIMULATED, " (emulated)": EMULATED}
     return [text for badge, text in texts.items() if badge in badges]
 
 
 def model_error_texts(points: Iterable[StoredPoint]) -> list[str]:
-    """What the intervals of simulated points are, and by what: two lines.
+    """Two lines on the intervals of simulated points: what they mean, and on what they rest.
 
-    ``intervals: 9 in 10 measurements within 1.55-2.40x (TTFT), 1.41-1.99x (all else)`` and ``
-    model's error by 2 sources: published points of vllm on hopper GPUs, ...``.
+    ``intervals: 9 in 10 measurements within 1.55-2.40x (TTFT), 1.41-1.99x (all else)`` and
+    ``model's error by 2 sources: published points of vllm on hopper GPUs, ...``.
     """
     simulated = [point for point in points if point.simulated]
     if not simulated:
@@ -65,7 +63,7 @@ def model_error_texts(points: Iterable[StoredPoint]) -> list[str]:
 
 
 def model_errors_text(points: Iterable[StoredPoint]) -> str:
-    """The same as one sentence with every source; empty where nothing was simulated."""
+    """``model_error_texts`` as one sentence with every source; empty without simulated points."""
     simulated = [point for point in points if point.simulated]
     if not simulated:
         return ""
@@ -84,7 +82,7 @@ _UNKNOWN = "not known, the model was never compared with such engines"
 
 
 def _known_errors(points: Iterable[StoredPoint]) -> list[ErrorFactors]:
-    """Each once, the smallest first."""
+    """The known model errors of these points, each once, the smallest first."""
     errors = {point.model_error for point in points}
     known = [error for error in errors if error is not None]
     return sorted(known, key=lambda error: (error.ttft, error.tpot, error.source))

@@ -1,4 +1,4 @@
-"""What an experiment would measure, for other programs: ``orchestrator plan --format json``."""
+"""The JSON of ``orchestrator plan``: what an experiment would measure, for other programs."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,10 +11,10 @@ from orchestrator.report.shortlist_words import left_out_text
 
 
 def plan_json(estimate: Estimate) -> Iterator[bytes]:
-    """One JSON text in pieces: all settings of every deployment, counts and estimates.
+    """Yields one JSON text in pieces: all settings of every deployment, counts and estimates.
 
-    A deployment at a time: all of a large plan at once would take twice the memory that planning
-    does.
+    There is a piece per deployment, because all of a large plan at once would take twice the memory
+    of planning.
     """
     plan = estimate.plan
     yield b'{\n  "name": ' + orjson.dumps(plan.name) + b',\n  "deployments": ['

@@ -1,4 +1,4 @@
-"""What an experiment would measure, for people: the table of ``orchestrator plan``."""
+"""The table of ``orchestrator plan``: what an experiment would measure, for people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ COLUMNS = (
     "time",
 )
 NUMBERS = frozenset({"points", "weights", "KV tokens", "at once", "time"})
-# Left out, one after the other, where a terminal has no room for them beside the labels.
+# Columns that are left out, one after the other, if a terminal has no room for them beside labels.
 LEFT_OUT = ("at once", "KV tokens", "weights", "points")
-LABEL_WIDTH = 24  # that labels have at least, whatever is left out for it, if they need as much
-GAP = 2  # columns between two of the table
+LABEL_WIDTH = 24  # characters that labels get at least if they need them, whatever is left out
+GAP = 2  # characters between two columns
 MOST_LABELS = 8  # named with a reason; the others are counted
-LEFT_OUT_STATUS = "left out"  # by the shortlist
+LEFT_OUT_STATUS = "left out"  # the status of what the shortlist leaves out
 STYLES = {
     "planned": "green",
     "risky": "yellow",
@@ -44,7 +44,7 @@ STYLES = {
 
 
 def show(estimate: Estimate, console: Console) -> None:
-    """The table, the sums below it, and what is worth knowing."""
+    """Prints the table, below it why deployments are left out, and the sums."""
     deployments = estimate.plan.deployments
     rows = [_row(estimate, deployment) for deployment in deployments[:MOST_ROWS]]
     console.print(_table(rows, console.width))
@@ -86,7 +86,7 @@ def _row(estimate: Estimate, deployment: Deployment) -> _Row:
 
 
 def memory_cells(memory: PredictedMemory) -> dict[str, str]:
-    """By column; empty: not known."""
+    """The cells on predicted memory, by column; empty where unknown."""
     weights, tokens, at_once = "", "", ""
     if memory.weight_bytes is not None:
         weights = memory_text(memory.weight_bytes)
@@ -117,7 +117,7 @@ def _table(rows: Sequence[_Row], width: int) -> Table:
 
 
 def _shown_columns(rows: Sequence[_Row], width: int) -> list[str]:
-    """The columns for which ``width`` has room, so that labels break between words."""
+    """The columns for which there is room, such that labels break only between words."""
     shown = list(COLUMNS)
     widths = {}
     for name in COLUMNS:
@@ -135,8 +135,9 @@ def _shown_columns(rows: Sequence[_Row], width: int) -> list[str]:
 
 
 def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:
-    """What is said of deployments, levels of their own too: each sentence once, with the labels of
-    those that it is about.
+    """Each sentence about deployments once, with the labels of those that it is about.
+
+    The sentences are reasons for a status, and lists of levels of a deployment's own.
     """
     pairs = []
     for deployment in plan.deployments:
@@ -158,7 +159,10 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def footprint_text(deployment: Deployment) -> str:
-    """Replicas x nodes x devices, without the ones; of each role, where there are some."""
+    """``2 replicas x 8 GPUs``: replicas, nodes and devices, without those of one.
+
+    Where replicas have roles, each role has its part.
+    """
     settings = deployment.settings
     if settings.url:
         if not settings.endpoint_gpus:

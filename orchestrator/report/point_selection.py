@@ -1,5 +1,6 @@
-"""Which points are shown, in which order and with which columns: ``--where``, ``--sort``, ``--top``
-and ``--columns`` of ``orchestrator results``.
+"""Chooses which points ``orchestrator results`` shows, in which order and with which columns.
+
+The options are ``--where``, ``--sort``, ``--top`` and ``--columns``.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from orchestrator.report.text import Column
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.load import in_json
 
-# what --top alone sorts by: the first of these that some point has
+# with --top alone, points are sorted by the first of these columns that some point has
 _BEST_FIRST = ("per_device", "output_token_throughput")
-_WIDEST_TITLE = 12  # characters of a line in the title of a named column
+_WIDEST_TITLE = 12  # characters in a line of the title of a column that was asked for
 _HINT = "it is no column: 'results --help' says what may be named (text needs quotes)"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownColumns(Collection[str]):
-    """The names of columns that may be asked for. ``of_slos``: by name, those of each SLO."""
+    """The names of columns that may be asked for. ``of_slos``: the columns of each SLO, by name."""
 
     of_slos: Mapping[str, PointColumn]
 
@@ -52,14 +53,15 @@ class KnownColumns(Collection[str]):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What points must match. ``columns``: those that the expression reads, by the names in it."""
+    """What points must match. ``columns``: the columns that the expression names."""
 
     expression: Expression
     columns: Mapping[str, PointColumn]
 
     def matches(self, document: PointDocument) -> bool:
-        """False too where the rule has no value because the point lacks what it reads. Raises
-        InputError where it has none for another reason.
+        """Whether a point matches the rule; False if the point lacks a value that the rule needs.
+
+        Raises InputError where the rule cannot be evaluated for another reason.
         """
         values = {name: column.value(document) for name, column in self.columns.items()}
         try:
@@ -80,8 +82,10 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class PointSelection:
-    """``where`` None: all points. ``sort`` empty: as they are stored, or the best first where
-    ``top`` limits their number. ``top`` None: all of them.
+    """Which points, and in which order.
+
+    ``where``: None: all points. ``sort``: empty: in stored order, or the best first where ``top``
+    limits their number. ``top``: None: as many as there are.
     """
 
     where: Rule | None = None
@@ -93,9 +97,7 @@ class PointSelection:
         return self.where is None and not self.sort and self.top is None
 
     def of(self, documents: Iterable[PointDocument]) -> list[PointDocument]:
-        """The points that match, in their order. Raises InputError for a rule that cannot be
-        answered.
-        """
+        """The points that match, in order. Raises InputError if a rule cannot be evaluated."""
         selected = list(documents)
         if self.where is not None:
             selected = [each for each in selected if self.where.matches(each)]
@@ -109,7 +111,7 @@ class PointSelection:
 
 @dataclass(frozen=True, slots=True)
 class PointQuery:
-    """What is asked of the points. ``columns`` empty: the usual ones."""
+    """What the options ask for. ``named``: the columns of ``--columns``; empty: the usual ones."""
 
     selection: PointSelection
     named: Sequence[PointColumn] = ()
@@ -136,10 +138,10 @@ def parse_query(
     columns: str | None,
     slo_names: Iterable[str] = (),
 ) -> PointQuery:
-    """What the options of ``results`` ask. Raises InputError for a name that is no column, with the
-    nearest one, and for a rule that is no expression.
+    """Reads the options of ``results``. ``slo_names``: the SLOs by which the points are judged.
 
-    ``slo_names``: of the SLOs that the points are judged by.
+    Raises InputError for a name that is no column, with the nearest one, and for a rule that is no
+    expression.
     """
     known = KnownColumns({column.name: column for column in named_slo_columns(slo_names)})
     keys = [_sort_key(text, known) for text in _names(sort, "--sort")]
@@ -192,7 +194,7 @@ def _best_first(documents: Sequence[PointDocument]) -> list[SortKey]:
 
 
 def _sorted(documents: Sequence[PointDocument], key: SortKey) -> list[PointDocument]:
-    """Points without a value come last, whatever the order."""
+    """Sorts points by a column; points without a value come last, whatever the order."""
     with_value = []
     without_value = []
     for document in documents:
@@ -206,7 +208,7 @@ def _sorted(documents: Sequence[PointDocument], key: SortKey) -> list[PointDocum
 
 
 def _rank(value: object) -> tuple[int, float, str]:
-    """Numbers before text, so that mixed values have an order."""
+    """A sort key that puts numbers before text, so that mixed values have an order."""
     if isinstance(value, bool | int | float):
         return (0, float(value), "")
     return (1, 0.0, str(value))
@@ -217,7 +219,7 @@ def _shown(column: PointColumn) -> ShownColumn:
 
 
 def _title(name: str) -> str:
-    """The name in lines, broken after dots and underscores; settings have their own names."""
+    """The name in lines, broken after dots and underscores, and without ``settings.``."""
     lines = [""]
     for part in name.removeprefix(SETTINGS).replace(".", ".\n").replace("_", "_\n").split("\n"):
         if lines[-1] and len(lines[-1] + part) > _WIDEST_TITLE:

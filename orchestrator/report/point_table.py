@@ -1,4 +1,4 @@
-"""What was measured, one line per point: the tables of ``orchestrator results``."""
+"""The tables of ``orchestrator results``: what was measured, one line per point."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ from orchestrator.report.words import (
 from orchestrator.results.records import Distribution
 from orchestrator.spec.load import UNITS, counted, load_text
 
-# The columns that go where the width is too small, the first one first. The others always stay.
+# Columns that are left out where the width is too small, the first one first. Others always stay.
 _DROPPED_FIRST = (
     "e2e_ms.p50",
     "tpot_ms.p50",
@@ -67,7 +67,7 @@ _DROPPED_FIRST = (
     "tpot_ms.p99",
     "attainment",
 )
-_GOES_LAST = "ttft_ms.p99"  # where else every cell would get a line of its own
+_GOES_LAST = "ttft_ms.p99"  # left out only if else every cell would get a line of its own
 MOST_LEVELS = 6  # named with a failure; the others are counted
 
 
@@ -83,8 +83,9 @@ class ShownColumn:
 class View:
     """What the tables show of each point.
 
-    ``is_profile``: prefill and decode in place of limits. ``columns``: these alone; empty: the
-    usual ones. ``more_columns``: shown beside the usual ones, since the points are sorted by them.
+    ``is_profile``: prefill and decode take the place of limits. ``columns``: only these are shown;
+    empty: the usual ones. ``more_columns``: shown beside the usual ones, since the points are
+    sorted by them.
     """
 
     is_profile: bool = False
@@ -108,8 +109,9 @@ class PointSection:
 
 
 def points_text(section: PointSection, form: Form, view: View = USUAL) -> Iterator[str]:
-    """One table of points per workload, model and hardware, each with its notes; below them what
-    failed, and the capacities.
+    """One table of points with notes per workload, model and hardware.
+
+    Below the tables stand the points that failed, and the capacities.
     """
     measured = [document for document in section.documents if document.point.used]
     groups = grouped((group_of(document.point), document) for document in measured)
@@ -132,8 +134,9 @@ def load_runs_text(
     form: Form,
     view: View = USUAL,
 ) -> Iterator[str]:
-    """One table of several runs of ``orchestrator load``: a row per run and level; below it in what
-    the runs differ. ``documents``: their points that are shown.
+    """One table of several runs of ``orchestrator load``, with a row per run and level.
+
+    Below it stands how the runs differ. ``documents``: those of their points that are shown.
     """
     limits: dict[str, None] = {}  # in the order in which they first come
     for run in runs:
@@ -153,7 +156,7 @@ def load_runs_text(
         yield from _table(measured, form, view, "name")
         yield from form.gap()
     for run in runs:
-        if run.differences and not runs[0].differences:  # else the first one is not shown
+        if run.differences and not runs[0].differences:  # else the run they differ from is hidden
             text = load_run_difference_text(run.name, runs[0].name, run.differences)
             yield from form.note(text, "yellow")
     yield from _failures(documents, form)
@@ -162,7 +165,7 @@ def load_runs_text(
 def closing_text(
     documents: Sequence[PointDocument], form: Form, left_out: int = 0
 ) -> Iterator[str]:
-    """What is said once of all points that were shown. ``left_out``: how many were not selected."""
+    """The lines that stand once, below all points. ``left_out``: how many were not selected."""
     points = [document.point for document in documents]
     for text in origin_texts(points):
         yield from form.note(text, "yellow")
@@ -173,7 +176,7 @@ def closing_text(
 
 
 def _counts_text(points: Sequence[StoredPoint], left_out: int) -> str:
-    """``15 points measured, 3 failed``; of a selection ``8 of 120 points: 8 simulated, 0 failed``."""
+    """``15 points measured, 3 failed``, or ``8 of 120 points: 8 simulated, 0 failed``."""
     used = [point for point in points if point.used]
     simulated = sum(1 for point in used if point.simulated)
     numbers = {"measured": len(used) - simulated, "simulated": simulated}
@@ -196,7 +199,7 @@ def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:
 
 
 def _badge(documents: Sequence[PointDocument]) -> str:
-    """Says that points were not measured; empty where some were."""
+    """The badge of points none of which were measured; empty where they differ."""
     return common_badge([document.point for document in documents])
 
 
@@ -244,7 +247,7 @@ def _with_rank(column: Column, kept_names: Container[str]) -> Column:
 
 
 def _has_mark(filled: FilledColumn) -> bool:
-    """Whether some percentile is of too few answers."""
+    """Whether some percentile in the column has too few answers."""
     if not filled.column.name.endswith((".p50", ".p99")):
         return False
     return any(isinstance(cell, str) and cell.endswith(FEW_MARK) for cell in filled.cells)
@@ -259,7 +262,7 @@ def _filled(documents: Sequence[PointDocument], shown: ShownColumn) -> FilledCol
 def _identity_columns(
     documents: Sequence[PointDocument], first_title: str
 ) -> Iterator[FilledColumn]:
-    """What tells the points of a table apart."""
+    """The columns that tell the points of a table apart."""
     is_mixed = not _badge(documents)
     labels = []
     for document in documents:
@@ -273,7 +276,7 @@ def _identity_columns(
 
 
 def _load_column(documents: Sequence[PointDocument]) -> FilledColumn:
-    """The unit stands in the title where all points have the same."""
+    """The column of loads. The unit stands in the title if all points have the same one."""
     heads = [document.point.head for document in documents]
     controls = {head.control for head in heads}
     if len(controls) > 1:
@@ -287,8 +290,9 @@ def _load_column(documents: Sequence[PointDocument]) -> FilledColumn:
 def _usual_columns(
     documents: Sequence[PointDocument], footnotes: Footnotes
 ) -> Iterator[FilledColumn]:
-    """Counts, verdict, throughput, latencies and limits, beside agreement and predictions where
-    some point has them.
+    """Counts, verdict, throughput, latencies and limits.
+
+    Agreement and predictions follow where some point has them.
     """
     points = [document.point for document in documents]
     if any(len(point.repeats) > 1 for point in points):
@@ -310,8 +314,9 @@ def _usual_columns(
 
 
 def _profile_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]:
-    """Latency and throughput of prefill and decode: of a single request, except for the last
-    columns.
+    """Latency and throughput of prefill and decode.
+
+    They are those of single requests, except in the last columns, which are about all requests.
     """
     points = [document.point for document in documents]
     yield from _latency_columns(points, "TTFT", "ttft_from_sent_ms")
@@ -335,7 +340,7 @@ def _throughput_columns(
 
 
 def _interval_title(intervals: Sequence[Interval | None]) -> str:
-    """Of a column: ``95 % interval``; what was simulated has no table together with what was not."""
+    """``95 %`` or ``9 in 10``, and ``interval``: all points of a table have the same kind."""
     confidences = [confidence_text(interval) for interval in intervals if interval is not None]
     return f"{confidences[0] if confidences else '95 %'}\ninterval"
 
@@ -351,7 +356,7 @@ def _median_column(points: Sequence[StoredPoint], title: str, figure_name: str) 
 def _latency_columns(
     points: Sequence[StoredPoint], title: str, figure_name: str
 ) -> Iterator[FilledColumn]:
-    """Median and 99th percentile; a percentile of too few answers is marked."""
+    """The median and the 99th percentile; a percentile of too few answers is marked."""
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
         texts = []
         for point in points:
@@ -362,8 +367,9 @@ def _latency_columns(
 
 
 def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]:
-    """For each SLO the share of requests that met it, its interval, and whether it holds; none
-    where no point was judged by any limits.
+    """For each SLO: the share of requests that met it, its interval, and whether it holds.
+
+    There are no columns where no point was judged by any limits.
     """
     names: dict[str, None] = {}  # in the order in which they first come
     for document in documents:
@@ -389,7 +395,7 @@ def _result_under(document: PointDocument, slo_name: str) -> SloResult | None:
 
 
 def met_cell(result: SloResult | None) -> Cell:
-    """Whether all tests of an SLO hold; of several tests those that do not are named."""
+    """Whether all tests of an SLO hold; where there are several, those that do not are named."""
     if result is None or result.is_met is None:
         return Cell("-")
     if result.is_met:
@@ -407,9 +413,7 @@ def _verdict_cell(point: StoredPoint, footnotes: Footnotes) -> Cell:
 
 
 def _notes(point: StoredPoint) -> Iterator[Note]:
-    """What is in doubt about a point, and what a reader must know although it is valid: a note for
-    each reason.
-    """
+    """A note for each doubt about a point, and for what a reader must know although it is valid."""
     doubts = point_doubt_texts(point)
     if point.validity not in ("valid", FAILING):
         for reason in point.reasons or [NO_REASON]:
@@ -422,7 +426,7 @@ def _notes(point: StoredPoint) -> Iterator[Note]:
 
 
 def _notes_on_valid(point: StoredPoint) -> Iterator[Note]:
-    """Those of its first repeat that has any."""
+    """The notes of the first valid repeat that has any."""
     noted = [
         repeat.head.validity_reasons
         for repeat in point.used
@@ -439,7 +443,7 @@ def _notes_on_valid(point: StoredPoint) -> Iterator[Note]:
 
 @dataclass(frozen=True, slots=True)
 class _FailureKey:
-    """What failed alike: the same reason, whatever its figures."""
+    """What points that failed alike have in common. ``reason``: without its figures."""
 
     label: str
     workload: str
@@ -447,7 +451,7 @@ class _FailureKey:
 
 
 def _failures(documents: Iterable[PointDocument], form: Form) -> Iterator[str]:
-    """Two lines for the points of a deployment that failed alike: which, and why."""
+    """Two lines for points of a deployment that failed alike: which they are, and why."""
     failed = [document for document in documents if not document.point.used]
     alike = grouped((_failure_key(document), document.point) for document in failed)
     for key, points in alike.items():

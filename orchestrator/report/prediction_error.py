@@ -1,6 +1,4 @@
-"""Measured beside predicted, for people: a column for every point, and which deployments deserve a
-look.
-"""
+"""Measured beside predicted, for people: columns of the table, and deployments that need a look."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -20,8 +18,8 @@ _SHORT_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "toke
 class _WorseFigure:
     """A figure of a point that is worse than its prediction's known error explains.
 
-    ``excess``: how many times worse than predicted, over what nine in ten predictions are right
-    to.
+    ``excess``: how many times worse than predicted it is, over the factor within which nine in ten
+    predictions are right.
     """
 
     document: PointDocument
@@ -49,9 +47,7 @@ class _WorseFigure:
 
 
 def predicted_vs_measured_columns(documents: Sequence[PointDocument]) -> list[FilledColumn]:
-    """Measured over predicted at each point, a column per figure; none where nothing was
-    predicted.
-    """
+    """Measured over predicted at each point, a column per figure; empty without predictions."""
     if not any(document.prediction for document in documents):
         return []
     return [
@@ -75,8 +71,9 @@ def _cell(prediction: PredictionComparison | None, figure_name: str) -> Cell:
 
 
 def predicted_vs_measured_notes(documents: Sequence[PointDocument]) -> Iterator[str]:
-    """How near a simulation came; then a sentence for each deployment that is worse than its
-    prediction's known error explains: its worst figure.
+    """How near a simulation came; then a sentence on the worst figure of some deployments.
+
+    These are the deployments that are worse than the known error of their prediction explains.
     """
     yield from _measured_over_simulated(documents)
     worst_by_label: dict[str, _WorseFigure] = {}
@@ -90,8 +87,9 @@ def predicted_vs_measured_notes(documents: Sequence[PointDocument]) -> Iterator[
 
 
 def _measured_over_simulated(documents: Sequence[PointDocument]) -> Iterator[str]:
-    """``measured over simulated (median of 6): tokens/s 1.00, TTFT 1.01, TPOT 1.00``; the number is
-    that of the points.
+    """``measured over simulated (median of 6): tokens/s 1.00, TTFT 1.01, TPOT 1.00``.
+
+    The medians are over so many points.
     """
     comparisons = [
         document.prediction
@@ -110,8 +108,9 @@ def _measured_over_simulated(documents: Sequence[PointDocument]) -> Iterator[str
 
 
 def _worse_figures(document: PointDocument) -> Iterator[_WorseFigure]:
-    """Those of a point that is valid, or at which the engine fell behind: what is wrong with points
-    of other verdicts is known.
+    """The worse figures of a point that is valid, or at which the engine fell behind.
+
+    Points with another verdict are left out: their verdict says already what is wrong.
     """
     prediction = document.prediction
     if prediction is None or document.point.validity not in ("valid", BACKLOG):

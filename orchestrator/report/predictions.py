@@ -1,4 +1,4 @@
-"""What a plan predicts for its deployments, best first: ``orchestrator plan --predict``."""
+"""The text of ``orchestrator plan --predict``: what a plan predicts, best first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,7 @@ MOST_LABELS = 8  # named with a reason; the others are counted
 
 
 def predictions_text(plan: Plan) -> Iterator[str]:
-    """A table per workload and SLO; then how far off predictions are, and which deployments have
-    none.
-    """
+    """A table per workload and SLO, then how far off predictions are, and what has none."""
     deployments = predicted_deployments(plan)
     for slo in limits_of(plan):
         for load in plan.loads:
@@ -48,7 +46,7 @@ def _error_text(error: PredictionError) -> str:
 
 
 def _reasons(deployments: Sequence[PredictedDeployment]) -> Iterator[str]:
-    """Each reason once, with the deployments it is about."""
+    """Each reason once, with the deployments that it is about."""
     by_formula = grouped((deployment.missing_row, deployment.label) for deployment in deployments)
     for reason, labels in by_formula.items():
         if reason:

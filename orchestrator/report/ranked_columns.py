@@ -1,4 +1,7 @@
-"""The columns of a ranking, as ``orchestrator.best`` has them. What a point has too has its name."""
+"""The columns of a ranking, as ``orchestrator.best`` has them.
+
+A column that a point has too has the same name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from orchestrator.report.documents.point import PointDocument
 
 @dataclass(frozen=True, slots=True)
 class RankedRow:
-    """A deployment in a ranking. ``rank`` counts from 1. ``document``: the point that stands for it."""
+    """A deployment in a ranking. ``rank``: from 1. ``document``: the point that stands for it."""
 
     rank: int
     comparison: ComparisonDocument
@@ -44,7 +47,7 @@ USUAL_OF_RANKED = (
     *("ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "starts", "repeats", "emulated"),
     "simulated",
 )
-# they are about a curve, or about a plan's earlier versions
+# columns of a point that are about a curve, or about a plan's earlier versions
 _NOT_OF_RANKED = ("knee", "current")
 
 
@@ -79,7 +82,7 @@ def _limits_of_ranked(row: RankedRow) -> str:
 
 
 def _ranking() -> Iterator[RankedColumn]:
-    """What is known of a deployment because it is in a ranking."""
+    """The columns that a deployment has because it is in a ranking."""
     yield ReportColumn("rank", "", "place in the ranking, from 1", attrgetter("rank"), int)
     yield ReportColumn("slo", "", "the limits", _limits_of_ranked, str)
     slo_name = field_of(field_of(_comparison, "slo"), "name")

@@ -1,4 +1,7 @@
-"""The columns of a repeat, as ``orchestrator.repeats`` has them. What a point has too has its name."""
+"""The columns of a repeat, as ``orchestrator.repeats`` has them.
+
+A column that a point has too has the same name.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _UNITS_OF_ENGINE_SIDE = {
     "prompt_tokens": "tokens",
     "generation_tokens": "tokens",
 }
-# of a point's columns, those that each of its repeats shares
+# columns of a point whose values all its repeats share
 _SHARED_BY_REPEATS = (
     *("experiment", "workload", "deployment", "deployment_id", "point_id"),
     *("engine", "model", "hardware", "devices", "usd_per_hour", "control", "level", "arrivals"),

@@ -1,4 +1,4 @@
-"""The points that ``orchestrator results`` shows, and in which order: its tables, JSON and CSV."""
+"""Gathers the points that ``orchestrator results`` shows as tables, JSON and CSV, in order."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from orchestrator.results.records import PointHead
 
 @dataclass(frozen=True, slots=True)
 class ShownResults:
-    """``load_runs``: runs of ``orchestrator load``, whose points share one table. ``left_out``: the
-    number of points that were not selected.
+    """All that the tables of ``results`` show.
+
+    ``load_runs``: runs of ``orchestrator load``, whose points share one table. ``left_out``: how
+    many points were not selected.
     """
 
     sections: Sequence[PointSection]
@@ -45,9 +47,7 @@ class ShownResults:
         return [*documents, *self.points_of_load_runs]
 
     def selected(self, selection: PointSelection) -> ShownResults:
-        """The points that are selected, in their order, with the capacities of their
-        deployments.
-        """
+        """Only the selected points, in the order of the selection, and capacities among them."""
         if selection.is_everything:
             return self
         documents = selection.of(self.documents)
@@ -72,7 +72,7 @@ def _selected_section(section: PointSection, documents: Sequence[PointDocument])
 
 
 def _kept(some: Iterable[PointDocument], documents: Sequence[PointDocument]) -> list[PointDocument]:
-    """Those of ``documents`` that are among ``some``, in their order."""
+    """The documents that are among ``some``, in the order of ``documents``."""
     ids = {id(document) for document in some}
     return [document for document in documents if id(document) in ids]
 
@@ -98,8 +98,10 @@ def _search(point: StoredPoint) -> _Search:
 
 
 def shown_results(judged: Iterable[JudgedExperiment], with_superseded: bool) -> ShownResults:
-    """All points of these experiments. ``with_superseded``: also those of earlier versions of their
-    files, in sections of their own.
+    """All points of these experiments.
+
+    ``with_superseded``: also the points of earlier versions of their files, in sections of their
+    own.
     """
     sections: list[PointSection] = []
     load_runs: list[JudgedExperiment] = []
@@ -138,7 +140,7 @@ def _documents(judged: JudgedExperiment, points: Sequence[StoredPoint]) -> list[
 
 
 def results_text(shown: ShownResults, form: Form, view: View) -> Iterator[str]:
-    """The tables of all points, the capacities, and what is said once of all of them."""
+    """The tables of all points, the capacities, and the lines that stand once below them."""
     for section in shown.sections:
         yield from points_text(section, form, view)
     if shown.load_runs:
@@ -150,8 +152,9 @@ def results_text(shown: ShownResults, form: Form, view: View) -> Iterator[str]:
 def result_rows(
     judged: Iterable[JudgedExperiment], with_superseded: bool, selection: PointSelection
 ) -> Iterator[PointDocument | CapacityDocument]:
-    """The rows of JSON and CSV, with the logs of engines that failed. Without a selection only one
-    experiment is in memory at a time.
+    """The rows of JSON and CSV, with the logs of engines that failed.
+
+    Without a selection, only one experiment is in memory at a time.
     """
     if selection.is_everything:
         for each in judged:

@@ -1,4 +1,4 @@
-"""``orchestrator status``: what a run does now, or did last, for people."""
+"""The text of ``orchestrator status``: what a run does now, or did last."""
 
 import time
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from orchestrator.spec.load import hours
 
 
 def run_text(document: RunDocument) -> str:
-    """Who runs it and since when, its progress, each deployment, what failed, the last events.
+    """Which process runs it and since when, its progress, each deployment, and the last events.
 
-    Without secrets and without terminal control characters.
+    The text has no secrets and no terminal control characters.
     """
     return redact("\n".join(_lines(document)))
 

@@ -1,4 +1,4 @@
-"""What a search for one capacity found, for people: what ``load --find-capacity`` shows."""
+"""The text of ``load --find-capacity``: what a search for one capacity found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import hours, load_text
 
-# how a probe ended before its time; that it is no claim yet is said below the table
+# by the verdict with which a probe ended early: its word in the table, where it is no claim yet
 _EARLY_ENDS = {"holds": "passed", "fails": "missed"}
 
 
@@ -60,8 +60,9 @@ def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]
 
 
 class _Verdict(NamedTuple):
-    """A verdict that is not ``valid``, with the reason without its figures: the same reason with
-    other figures is not repeated.
+    """A verdict that is not ``valid``, and its reason.
+
+    ``reason``: without its figures, so that the same reason with other figures is not repeated.
     """
 
     validity: str
@@ -69,7 +70,7 @@ class _Verdict(NamedTuple):
 
 
 def _why_not_valid(document: SearchDocument) -> Iterator[str]:
-    """A line for each verdict that is not ``valid``, with its reason and the probes that have it."""
+    """A line for each verdict that is not ``valid``, with its reason and its probes."""
     not_valid = [
         probe.probe.point
         for probe in document.probes
@@ -93,7 +94,9 @@ def _without_figures(text: str) -> str:
 
 
 def _answer(document: SearchDocument) -> str:
-    """``holds 13 req/s; estimate 16.2 req/s (15.1 to 17.0), safe so far 14.2; fails 19.3 req/s
+    """The claim, the estimate, what fails, and the status.
+
+    ``holds 13 req/s; estimate 16.2 req/s (15.1 to 17.0), safe so far 14.2; fails 19.3 req/s
     (budget)``.
     """
     control, claim = document.control, document.claim
@@ -114,7 +117,7 @@ def _answer(document: SearchDocument) -> str:
 
 
 def _run_on(document: SearchDocument) -> Iterator[str]:
-    """What would be gained by running on."""
+    """What running on would gain."""
     excess = document.excess_of_failing
     if document.next is not None:
         level = load_text(document.control, document.next.level)

@@ -1,6 +1,4 @@
-"""Which experiments of a results root are shown, by which limits and prices they are judged, and
-which of them share a ranking.
-"""
+"""Chooses which experiments are shown, by which limits and prices, and which share a ranking."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +25,9 @@ class UnansweredSlo:
 
 @dataclass(frozen=True, slots=True)
 class JudgedExperiment:
-    """An experiment's points, the SLOs that they were judged by, and those that could not be
-    checked.
+    """An experiment's points, and the SLOs by which they were judged.
+
+    ``unanswered``: SLOs that could not be checked.
     """
 
     experiment: StoredExperiment
@@ -39,9 +38,9 @@ class JudgedExperiment:
 
 @dataclass(frozen=True, slots=True)
 class RankedApart:
-    """Runs of ``load`` that are not ranked with others, which asked for something else.
+    """Runs of ``load`` that are not ranked with others, because they asked for something else.
 
-    ``differences``: the names of what they asked otherwise.
+    ``differences``: the names of the options in which they differ.
     """
 
     runs: tuple[str, ...]
@@ -51,8 +50,10 @@ class RankedApart:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredExperiment:
-    """An experiment whose deployments were ranked. ``points``: those that were read for it; None
-    where it has no limits, or none that could be checked.
+    """An experiment whose deployments were ranked.
+
+    ``points``: the points that were read for it; None: it has no limits, or none that could be
+    checked.
     """
 
     experiment: StoredExperiment
@@ -71,7 +72,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentLimits:
-    """An experiment, and the SLOs to judge it by."""
+    """An experiment, and the SLOs by which to judge it."""
 
     experiment: StoredExperiment
     slos: Sequence[Slo]
@@ -89,16 +90,16 @@ class _SharedRanking:
 def experiments(
     results: Results, name: str | None, prices: Mapping[str, float] | None = None
 ) -> list[StoredExperiment]:
-    """All experiments of a root, or the one with this name. Raises InputError for an unknown name."""
+    """All experiments of a root, or the one of this name. Raises InputError if there is none."""
     names = results.experiments if name is None else (name,)
     return [StoredExperiment(results.store(each), prices) for each in names]
 
 
 def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[ExperimentLimits]:
-    """Each experiment with the SLOs to judge it by: ``asked`` itself, the one of that name, or all
-    that its file names.
+    """Each experiment with the SLOs by which to judge it.
 
-    Raises InputError where no experiment has an SLO of that name, and ProblemsError for limits
+    ``asked``: limits, or the name of an SLO of the file; None: all SLOs of the file. Raises
+    InputError where no experiment has an SLO of that name, and ProblemsError for limits that are
     written wrongly.
     """
     every = list(stored)
@@ -122,11 +123,11 @@ def answers(
     per: Per | None = None,
     read: Iterable[JudgedExperiment] = (),
 ) -> Answers:
-    """Each experiment's rankings under its SLOs. ``judged``: from ``limits``; ``per``: see
-    ``ComparisonRules``; ``read``: experiments whose points were read already.
+    """The rankings of all experiments under their SLOs.
 
-    An SLO that needs a deleted table is left out, and said to be unanswered. Raises InputError
-    where that leaves none.
+    ``judged``: from ``limits``. ``per``: see ``ComparisonRules``. ``read``: experiments whose
+    points were read already. An SLO that needs a deleted table is left out, and noted as
+    unanswered. Raises InputError where that leaves no ranking.
     """
     every = list(judged)
     read_by_name = {each.experiment.name: each for each in read}
@@ -169,8 +170,9 @@ def answers(
 def _points_under(
     slo: Slo, experiment: StoredExperiment, read: Mapping[str, JudgedExperiment]
 ) -> Points:
-    """The experiment's points, judged by this SLO alone. Raises InputError where it needs a table
-    that was deleted.
+    """The experiment's points, judged by this SLO alone.
+
+    Raises InputError where the SLO needs a table that was deleted.
     """
     judged = read.get(experiment.name)
     if judged is None or slo not in judged.slos:
@@ -179,8 +181,10 @@ def _points_under(
 
 
 def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]:
-    """A file's experiment stands alone; runs of ``load`` that asked for the same at the same levels
-    under the same limits stand together, after the files' experiments.
+    """Groups experiments by the ranking that they share.
+
+    The experiment of a file stands alone. Runs of ``load`` that asked for the same, at the same
+    levels and under the same limits, stand together, after all experiments of files.
     """
     alone: list[_SharedRanking] = []
     load_runs: list[_SharedRanking] = []
@@ -199,9 +203,7 @@ def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]
 
 
 def _ranked_apart(load_runs: Sequence[_SharedRanking]) -> dict[str, tuple[RankedApart, ...]]:
-    """How each ranking of runs of ``load`` differs from the first one, by the name of its first
-    run.
-    """
+    """How each ranking of ``load`` runs differs from the first, by the name of its first run."""
     apart: dict[str, tuple[RankedApart, ...]] = {}
     for ranking in load_runs[1:]:
         first = load_runs[0]
@@ -233,7 +235,7 @@ def _comparisons(
         every += [point.of_experiment(names) for point in points.current]
         for level in experiment.missing(points):
             missing.append(replace(level, group=replace(level.group, experiment=names)))
-    # no run gave up because another one was ahead
+    # the runs did not race: none gave up because another one was ahead
     rules = ComparisonRules(per, ranked_together[0].searched, full_grid=True)
     runs = [experiment.name for experiment in ranked_together]
     return [
@@ -243,7 +245,7 @@ def _comparisons(
 
 
 def _groups_of_runs(comparison: Comparison, runs: Sequence[str]) -> tuple[Group, ...]:
-    """The groups that points of these runs are shown in while each run stands by itself."""
+    """The groups in which points of these runs are shown when each run stands by itself."""
     groups: list[Group] = []
     for group in comparison.groups:
         groups += [replace(group, experiment=run) for run in runs]
@@ -253,8 +255,10 @@ def _groups_of_runs(comparison: Comparison, runs: Sequence[str]) -> tuple[Group,
 def with_limits(
     asked: str | None, stored: Iterable[StoredExperiment]
 ) -> Iterator[JudgedExperiment]:
-    """Each experiment's points, judged by the SLO that was asked for, else by all that its file
-    names.
+    """Each experiment's points, judged by the SLO that was asked for, or by all of its file.
+
+    Raises InputError as ``limits`` does, and where the SLO that was asked for needs a table that
+    was deleted.
     """
     for judged in limits(asked, stored):
         experiment, slos = judged.experiment, judged.slos
@@ -275,7 +279,7 @@ def _limits_gaps(slo: Slo) -> bool:
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:
-    """Texts like ``h100=2.10`` as USD per GPU hour by hardware. Raises InputError."""
+    """Reads texts like ``h100=2.10`` as USD per GPU hour, by hardware. Raises InputError."""
     prices: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")

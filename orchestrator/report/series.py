@@ -1,4 +1,4 @@
-"""What the engines of a point reported of themselves while it ran: each reading is a row."""
+"""The readings of the engines' own metrics while a point ran, one row each."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _UNITS = {
 def series_table(results: str | Store, point_id: str) -> pa.Table:
     """The readings of every repeat of a point, in order of time. ``results``: a URI, or a store.
 
-    ``seconds`` count from the begin of the steady window, below 0 in the warm-up, by the clock of
-    the replica's node against that of the driver. Raises InputError for an unknown point.
+    ``seconds`` count from the beginning of the steady window and are below 0 in the warm-up. They
+    are the time of the replica's node minus that of the driver, so they are off by as much as the
+    clocks differ. Raises InputError for an unknown point.
     """
     for store in _stores(results):
         repeats = _repeats_of(store, point_id)

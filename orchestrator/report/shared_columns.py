@@ -1,4 +1,5 @@
-"""Columns that rows of several kinds have: those of a deployment, of figures and of limits.
+"""Columns that rows of several kinds share: those of a deployment, of figures and of limits.
+
 docs/metrics.md defines the figures.
 """
 
@@ -51,7 +52,7 @@ _JSON_KINDS: dict[str, type] = {"boolean": bool, "integer": int, "number": float
 def deployment_columns(
     deployment_of: Callable[[RowT], StoredDeployment | None],
 ) -> Iterator[ReportColumn[RowT]]:
-    """What a deployment is, without its label. None where its row was never stored."""
+    """The columns of a deployment, without its label; None where its row was never stored."""
 
     def stored(row: RowT) -> StoredDeployment | None:
         deployment = deployment_of(row)
@@ -70,7 +71,7 @@ def deployment_columns(
 def setting_columns(
     deployment_of: Callable[[RowT], StoredDeployment],
 ) -> Iterator[ReportColumn[RowT]]:
-    """The default where the file gave none; None: the engine decides."""
+    """The columns of engine settings: the default where the file gave none; None: the engine's."""
     kinds = _setting_kinds()
     for name, field in EngineSettings.model_fields.items():
         has_default = not field.is_required() and field.default_factory is None
@@ -96,7 +97,7 @@ def _setting(
 @cache
 def _setting_kinds() -> dict[str, type]:
     """The kind of each setting's column, by its schema."""
-    # recursive (roles hold settings): hence $defs
+    # the schema is recursive (roles hold settings), so its properties stand in $defs
     schema = EngineSettings.model_json_schema(mode="serialization")
     properties = schema["$defs"][EngineSettings.__name__]["properties"]
     kinds = {}
@@ -157,7 +158,7 @@ def _distribution(
 def limit_columns(
     result_of: Callable[[RowT], SloResult | None], prefix: str = ""
 ) -> Iterator[ReportColumn[RowT]]:
-    """How an SLO was held. ``prefix``: before the names."""
+    """The columns about one SLO. ``prefix``: stands before their names."""
 
     def attainment(row: RowT) -> Interval | None:
         result = result_of(row)

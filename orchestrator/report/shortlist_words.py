@@ -23,8 +23,9 @@ _SHORT_REASONS = {
 
 
 def shortlist_lines(plan: Plan, record: PredictedShortlist) -> Iterator[str]:
-    """How many deployments run, how many are left out and why; then those without a prediction, on
-    the list and left out.
+    """How many deployments run, how many are left out and why.
+
+    Then come the deployments without a prediction: those on the list, and those left out.
     """
     yield f"shortlist: {among_text(record)} by {source_text(record)}{_left_out_counts(plan)}"
     if record.unpredicted:
@@ -92,7 +93,7 @@ def left_out_reasons(plan: Plan) -> dict[str, str]:
 
 
 def shared_left_out_text(left_out: LeftOut, record: PredictedShortlist) -> str:
-    """Why a deployment is left out, in words that others share with it."""
+    """Why a deployment is left out, in words that are the same for others like it."""
     if left_out.why != "behind" or not left_out.slo:
         return left_out_text(left_out, record)
     return (
@@ -105,7 +106,7 @@ def _where(left_out: LeftOut) -> str:
     return f" ({left_out.workload} under {left_out.slo})"
 
 
-# where the file names no limits
+# the reason where the file names no limits
 _OFF_THE_FRONTIER = (
     "predicted off the frontier: at every load others are faster for a user and yield more, "
     "within the errors"
@@ -113,7 +114,7 @@ _OFF_THE_FRONTIER = (
 
 
 def _left_out_counts(plan: Plan) -> str:
-    """The commonest reason first."""
+    """How many deployments are left out for each reason, the commonest first."""
     counts = Counter(
         deployment.left_out.why for deployment in plan.deployments if deployment.left_out
     )

@@ -1,5 +1,6 @@
-"""Tables and numbers as text. Lines may hold ANSI colours: ``click.echo`` strips them where there
-is no terminal.
+"""Writes tables and numbers as text.
+
+Lines may hold ANSI colours, which ``click.echo`` strips where there is no terminal.
 """
 
 import math
@@ -21,10 +22,11 @@ from orchestrator.results.records import Distribution
 WIDTH = 120  # where there is no terminal, and COLUMNS is not set
 EMULATED = "emulated: an emulator answered; this says nothing about real hardware"
 SIMULATED = "simulated: a model computed this in virtual time; nothing was measured"
-# characters of a folding column, unless all its words are shorter: first tried, and the least
+# The least characters of a folding column, unless all its words are shorter: EASILY_FOLDED is
+# tried first, then LEAST_FOLDED.
 EASILY_FOLDED = 24
 LEAST_FOLDED = 12
-# the share of the width that folding columns may have each before others are left out for them
+# other columns are left out to give each folding column up to this share of the width
 FOLDING_SHARE = 0.4
 FEW_MARK = "*"  # beside a percentile of too few values
 FEW_TEXT = f"{FEW_MARK} fewer requests than this percentile needs"
@@ -35,15 +37,15 @@ _CUT = "…"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``title`` and cells may have several lines. Folding columns share the width that the others
-    leave.
+    """A column of a table. Its title and its cells may have several lines.
 
-    ``name``: what ``--columns`` calls it. ``drop_rank``: where the width is too small, the column
-    of the highest rank goes first; 0: it stays. ``goes_last``: it goes where else no layout fits.
+    ``fold``: folding columns share the width that the others leave. ``name``: what ``--columns``
+    calls the column. ``drop_rank``: where the width is too small, the column of the highest rank is
+    left out first; 0: it stays. ``goes_last``: it is left out if no layout fits otherwise.
     """
 
     title: str
-    # left-aligned and wrapped where too wide; else never wrapped
+    # left-aligned, and wrapped where it is too wide; other columns are never wrapped
     fold: bool = False
     is_left: bool = False
     drop_rank: int = 0
@@ -56,7 +58,7 @@ class Column:
 
     @property
     def one_line(self) -> str:
-        """The title without the breaks of its lines: ``attainment`` for ``attain-``, ``ment``."""
+        """The title in one line: ``attainment`` for ``attain-``, ``ment``."""
         line = self.title.replace("-\n", "")
         for end in "/._":  # of the lines of a name
             line = line.replace(f"{end}\n", end)
@@ -98,7 +100,7 @@ _Rows = Sequence[Sequence[Cell]]
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """A table line by line. ``left_out``: columns that the width has no room for."""
+    """The lines of a table. ``left_out``: columns for which there was no room."""
 
     lines: Sequence[str]
     left_out: Sequence[Column] = ()
@@ -106,7 +108,7 @@ class TableText:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The rows of a table, the title's first, with the width of each column."""
+    """The rows of a table, titles first, with the width of each column."""
 
     columns: Sequence[Column]
     rows: _Rows
@@ -124,10 +126,11 @@ def table(
     width: int | None = None,
     shown_by: str = "a wider terminal",
 ) -> Iterator[str]:
-    """A table line by line. ``rows``: one cell per column.
+    """The lines of a table. ``rows``: one cell per column.
 
-    Where the width is too small, columns with a ``drop_rank`` go, and a line below names them and
-    what shows them (``shown_by``). Where that is not enough, every cell gets its own line.
+    Where the width is too small, columns with a ``drop_rank`` are left out; a line below names
+    them, and what shows them (``shown_by``). Where that is not enough, every cell gets its own
+    line.
     """
     width = width or output_width()
     text = table_text(columns, rows, width)
@@ -142,8 +145,9 @@ def table_text(
     width: int,
     is_ruled: bool = True,
 ) -> TableText:
-    """The widest layout that fits, else every cell on a line of its own. ``is_ruled``: with a line
-    below the titles.
+    """The widest layout that fits; where none does, every cell on a line of its own.
+
+    ``is_ruled``: there is a line below the titles.
     """
     body = [[_safe(cell) for cell in row] for row in rows]
     layout = _layout(columns, body, width)
@@ -160,14 +164,17 @@ def table_text(
 
 
 def _safe(cell: str | Cell) -> Cell:
-    """Foreign text that takes as much room as it seems to (see ``plain``)."""
+    """The cell with every character visible, so that its text is as wide as it is long.
+
+    See ``plain``.
+    """
     if isinstance(cell, str):
         cell = Cell(cell)
     return replace(cell, text="\n".join(plain(line) for line in cell.text.split("\n")))
 
 
 def left_out_text(columns: Sequence[Column], shown_by: str, width: int) -> str:
-    """``not shown: e2e_ms.p50, e2e_ms.p99 (--columns shows them)``, in one line."""
+    """``not shown: e2e_ms.p50, e2e_ms.p99 (--columns shows them)``, in one line of this width."""
     names = [column.name_or_title for column in columns]
     for shown in range(len(names), 0, -1):
         more = f" and {len(names) - shown} more" if shown < len(names) else ""
@@ -178,27 +185,28 @@ def left_out_text(columns: Sequence[Column], shown_by: str, width: int) -> str:
 
 
 def output_width(err: bool = False) -> int:
-    """Columns of the terminal, or what COLUMNS says. ``err``: of stderr."""
+    """The width in characters: COLUMNS, the terminal's, or WIDTH. ``err``: that of stderr."""
     return _width_of(sys.stderr if err else sys.stdout) or WIDTH
 
 
 def cut(text: str, width: int | None = None) -> str:
-    """A line that is not longer than ``width``, with an ellipsis where something is missing. None:
-    the width of the output.
+    """The text cut to ``width`` characters, with an ellipsis where something is missing.
+
+    ``width``: None: that of the output.
     """
     width = width or output_width()
     return text if len(text) <= width else text[: width - 1].rstrip() + _CUT
 
 
 def _width_of(stream: TextIO) -> int | None:
-    """COLUMNS, or the columns of the terminal that a stream is; None: it is none."""
+    """COLUMNS, or the width of a stream's terminal; None: neither is there."""
     asked = os.environ.get("COLUMNS", "")
     is_asked = asked.isdecimal() and int(asked) > 0
     return shutil.get_terminal_size().columns if is_asked or stream.isatty() else None
 
 
 def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
-    """None: not even one word per line fits."""
+    """The widest layout that fits; None: not even one word per line does."""
     layout = _layout_of(columns, body, width)
     if layout is not None:
         return layout
@@ -208,7 +216,7 @@ def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | Non
 
 
 def _layout_of(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
-    """Without columns that have to go by their ranks."""
+    """The widest layout that fits, without the columns that must be left out by their ranks."""
     ranks = {column.drop_rank for column in columns if column.drop_rank}
     for highest in (*sorted(ranks, reverse=True), 0):
         layout = _of_ranks(columns, body, highest, width)
@@ -225,7 +233,7 @@ def _layout_of(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | 
 
 
 def _of_ranks(columns: Sequence[Column], body: _Rows, highest: int, width: int) -> _Layout:
-    """The columns up to a ``drop_rank``, the title's row first."""
+    """A layout with the columns up to a ``drop_rank``."""
     places = [at for at, column in enumerate(columns) if column.drop_rank <= highest]
     shown = [columns[at] for at in places]
     titles = [Cell(column.title, "bold") for column in shown]
@@ -234,8 +242,10 @@ def _of_ranks(columns: Sequence[Column], body: _Rows, highest: int, width: int) 
 
 
 def _is_roomy(layout: _Layout, width: int) -> bool:
-    """Whether each folding column has its natural width; one that is wider than its share of the
-    whole, room for two lines.
+    """Whether each folding column has the room that it should have.
+
+    This is its natural width or, if that is more than its share of the whole, a width at which its
+    texts take two lines.
     """
     share = max(int(width * FOLDING_SHARE), LEAST_FOLDED)
     for at, column in enumerate(layout.columns):
@@ -263,7 +273,7 @@ def _width(cell: Cell) -> int:
 
 
 def _narrower(layout: _Layout, width: int, least_folded: int) -> Iterator[_Layout]:
-    """The same columns; with narrow gaps; then with one word per line in the titles."""
+    """The layout anew, then with narrow gaps, then also with one word per line in the titles."""
     columns = layout.columns
     yield _measured(columns, layout.rows, "  ", width, least_folded)
     yield _measured(columns, layout.rows, " ", width, least_folded)
@@ -292,8 +302,9 @@ def _widths(
     least_widths: Sequence[int],
     room: int,
 ) -> list[int]:
-    """The width of each column: folding ones share what the others leave of ``room``, the narrow
-    ones first. ``least_widths``: what each of them gets at least.
+    """The width of each column. Folding columns share what the others leave of ``room``.
+
+    Narrow ones are served first. ``least_widths``: what each folding column gets at least.
     """
     widths = list(natural_widths)
     folding = [at for at, column in enumerate(columns) if column.fold]
@@ -307,7 +318,7 @@ def _widths(
 
 
 def _lines(row: Sequence[Cell], layout: _Layout, at_bottom: bool = False) -> Iterator[str]:
-    """The lines of one row. ``at_bottom``: short cells stand at its bottom, as titles do."""
+    """The lines of one row. ``at_bottom``: short cells stand at the bottom, as titles do."""
     texts = [_folded(cell.text, width) for cell, width in zip(row, layout.widths, strict=True)]
     height = max(len(lines) for lines in texts)
     for line in range(height):
@@ -342,8 +353,9 @@ def _cell_by_cell(columns: Sequence[Column], rows: _Rows) -> Iterator[str]:
 
 
 def echo(lines: str, err: bool = False) -> None:
-    """Print lines, wrapped where the width is known (a terminal, or COLUMNS): after a clause, else
-    between words.
+    """Prints lines; where the width is known (a terminal, or COLUMNS), they are wrapped.
+
+    They break after a clause or, failing that, between words.
     """
     width = _width_of(sys.stderr if err else sys.stdout)
     for line in lines.split("\n"):
@@ -368,8 +380,10 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _line_end(text: str, width: int) -> int:
-    """Where the first line of a text ends: after the last clause that ends in the second half of the
-    line, so that a number keeps its unit, else after the last word. A word is never cut.
+    """Where the first line of a text ends.
+
+    It ends after the last clause that ends in its second half, so that a number keeps its unit.
+    Failing that, it ends after its last word. A word is never cut.
     """
     if len(text) <= width:
         return len(text)
@@ -383,7 +397,7 @@ def _line_end(text: str, width: int) -> int:
 
 
 def _clause_ends(text: str) -> Iterator[int]:
-    """The spaces after a clause or a parenthesis, and those before a parenthesis; none inside one."""
+    """The spaces after a clause, and those around a parenthesis; none inside a parenthesis."""
     open_parentheses = 0
     for at, char in enumerate(text):
         if char == "(":
@@ -399,8 +413,9 @@ def _ends_clause(text: str, space: int) -> bool:
 
 
 def say(text: str, style: str | None = None) -> str:
-    """One line in a style: a colour that click knows, ``bold``, ``dim``, or two of them (``bold
-    green``).
+    """One line in a style.
+
+    ``style``: a colour that click knows, ``bold``, ``dim``, or two of them (``bold green``).
     """
     text = plain(text)
     if style is None:
@@ -412,7 +427,7 @@ def say(text: str, style: str | None = None) -> str:
 
 
 def plain(text: str) -> str:
-    """Foreign text as one safe line: control characters are shown, not sent to the terminal."""
+    """The text as one safe line: control characters are shown, and not sent to the terminal."""
     line = text.replace("\t", "    ").replace("\n", " ")
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
@@ -437,28 +452,28 @@ def _percentile(values: Distribution | None, quantile: float) -> str:
 
 
 def marks_aligned(texts: Sequence[str]) -> list[str]:
-    """The texts of a column with a space in place of FEW_MARK, where some of them have the mark."""
+    """Pads texts without FEW_MARK by a space if others in the column have the mark."""
     if not any(text.endswith(FEW_MARK) for text in texts):
         return list(texts)
     return [text if text.endswith(FEW_MARK) else f"{text} " for text in texts]
 
 
 def interval_text(interval: Interval | None) -> str:
-    """``842-905``; ``-`` where there is none, or where its bounds are not known."""
+    """``842-905``; ``-`` where there is no interval, or its bounds are unknown."""
     if interval is None or math.isnan(interval.lower):
         return "-"
     return f"{figure(interval.lower)}-{figure(interval.upper)}"
 
 
 def share_interval_text(share: Interval | None) -> str:
-    """``0.697-0.811``; ``-`` as above."""
+    """``0.697-0.811``; ``-`` where there is no interval, or its bounds are unknown."""
     if share is None or math.isnan(share.lower):
         return "-"
     return f"{share.lower:.3f}-{share.upper:.3f}"
 
 
 def confidence_text(interval: Interval) -> str:
-    """``95 %`` of an interval of measurements, ``9 in 10`` of one of the model that simulated it."""
+    """``95 %`` for an interval of measurements, ``9 in 10`` for one of a simulated figure."""
     return "9 in 10" if interval.confidence == CONFIDENCE_OF_MODEL else "95 %"
 
 
@@ -474,8 +489,9 @@ def size_text(count: float) -> str:
 
 
 def value_texts(values: Sequence[object]) -> list[str]:
-    """Any values of one column; ``-`` for None. Numbers have no digits after the point where none of
-    them needs any.
+    """The texts of one column's values; ``-`` for None.
+
+    Numbers have no digits after the point if none of them needs any.
     """
     floats = [value for value in values if isinstance(value, float)]
     are_whole = all(value.is_integer() or math.isinf(value) for value in floats)

@@ -1,4 +1,4 @@
-"""What an experiment asks for and has no valid measurement of: why a command ends with status 3."""
+"""What an experiment asks for without a valid measurement: then a command ends with status 3."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from orchestrator.results.validity import EndsSearch, Validity
 
 
 def unmeasured(experiment: StoredExperiment) -> list[str]:
-    """Its measurements without a valid attempt, counted by what came of them: ``8 disturbed``.
+    """Counts measurements without a valid attempt, by what came of them: ``8 disturbed``.
 
-    A level that the engine fell behind at is measured: that is what was to be found out. A search
-    asks for a capacity, and one probe that tells of its level is enough.
+    A level at which the engine fell behind is measured: that is what was to be found out. A search
+    asks for a capacity, so one probe that tells something of its level is enough.
     """
     searches = experiment.searched
     missing: list[Repeat] = []
@@ -33,8 +33,10 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
 
 
 def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
-    """The probes of one search that call for another measurement: those whose verdict no load
-    changes; where there are none, all of them, if none tells anything of its level.
+    """The probes of one search that call for another measurement.
+
+    These are the probes whose verdict no load changes. Where there are none, these are all probes
+    if none of them tells anything of its level, and else no probes.
     """
     repeats = [repeat for point in probes for repeat in point.repeats]
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]

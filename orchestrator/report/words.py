@@ -1,6 +1,6 @@
-"""The sentences about what ``analysis`` and ``capacity`` found: doubts, verdicts, remedies, reasons.
+"""Puts into sentences what ``analysis`` and ``capacity`` found: doubts, verdicts and the like.
 
-Each of them is written here once.
+Each sentence is written here once.
 """
 
 import math
@@ -52,9 +52,7 @@ def level_text(level: Level) -> str:
 
 
 def ranked_load_text(deployment: RankedDeployment) -> str:
-    """The load that a deployment is ranked at: ``8 req/s``; where nothing is claimed, the one that is
-    estimated.
-    """
+    """The load at which a deployment is ranked: ``8 req/s``; the estimated one without a claim."""
     estimate, control = deployment.estimate, deployment.point.head.control
     if estimate is None:
         return level_text(deployment.level)
@@ -62,7 +60,7 @@ def ranked_load_text(deployment: RankedDeployment) -> str:
 
 
 def ranked_mark(deployment: RankedDeployment) -> str:
-    """What stands beside that load: ``not the limit`` where no higher one was seen to fail."""
+    """What stands beside that load: ``not the limit`` where no higher load was seen to fail."""
     if deployment.is_estimate:
         return ESTIMATE
     return NOT_THE_LIMIT if deployment.lower_bound_only else ""
@@ -79,13 +77,14 @@ def model_text(model: ComparedModel) -> str:
 
 
 def short_model_text(model: ComparedModel) -> str:
-    """The same for a heading: see ``short_model``."""
+    """``model_text`` for a heading: see ``short_model``."""
     return _with_others(short_model(model.checkpoint), model)
 
 
 def short_model(checkpoint: str) -> str:
-    """A model of the hub as it is named there; one in a folder by the last two names of its path,
-    as models of the hub have two.
+    """A model of the hub by its name there, a model in a folder by the last two names of its path.
+
+    Names on the hub have two parts too.
     """
     if not os.path.isabs(checkpoint):
         return checkpoint
@@ -151,14 +150,14 @@ _SEARCH_STATUSES: Mapping[ClaimStatus, str] = {
 
 
 def search_status_text(status: ClaimStatus) -> str:
-    """Why the search of one endpoint ended, after the word for it: ``cliff: just above ...``."""
+    """The status of the search of one endpoint, and why it ended: ``cliff: just above ...``."""
     if status in POINTLESS:
         return f"{status}: {Validity(status).remedy.format('the server')}"
     return f"{status}: {_SEARCH_STATUSES[status]}"
 
 
 def first_change_text(control: str, change: FirstChange | None) -> str | None:
-    """What to change first, after the words that say so: ``--duration 25m, ...``."""
+    """What to change first: ``--duration 25m: ...``; the caller begins the sentence."""
     if change is None:
         return None
     if isinstance(change, WiderPrecision):
@@ -175,7 +174,7 @@ def first_change_text(control: str, change: FirstChange | None) -> str | None:
 
 
 def _probe_length(seconds: float) -> str:
-    """As ``--duration`` takes it, rounded up: ``90s``, ``25m``."""
+    """A length as ``--duration`` takes it, rounded up: ``90s``, ``25m``."""
     return f"{math.ceil(seconds)}s" if seconds < 120 else f"{math.ceil(seconds / 60)}m"
 
 
@@ -183,7 +182,7 @@ def _probe_length(seconds: float) -> str:
 
 
 def among_text(comparison: Comparison) -> str:
-    """`` among 8 of 96`` where a shortlist left deployments out; else nothing."""
+    """`` among 8 of 96`` where a shortlist left deployments out; else empty."""
     shortlisted = comparison.shortlisted
     return f" among {shortlisted.listed:,} of {shortlisted.of:,}" if shortlisted else ""
 
@@ -316,7 +315,7 @@ def _simulated(doubt: Doubt) -> str:
     )
 
 
-# Sentences that name nothing but deployments and levels.
+# Sentences that need nothing but the names of deployments and levels.
 _DOUBTS: Mapping[DoubtKind, str] = {
     DoubtKind.NOT_MEASURED: "{deployments} {are} not measured yet",
     DoubtKind.OPEN_LEVELS: "levels of {deployments} that could hold have no valid measurement",
@@ -412,8 +411,10 @@ NO_REASON = "no reason was stored"
 
 
 def point_doubt_texts(point: StoredPoint) -> list[str]:
-    """Its verdict with the reasons, unless it is valid, and which of its repeats failed or have
-    another verdict.
+    """The doubts about a point.
+
+    These are its verdict with the reasons, unless it is valid, and how many of its repeats failed
+    or have another verdict.
     """
     texts = []
     repeats = len(point.repeats)
@@ -517,8 +518,8 @@ def _shortfall_at_level(point: StoredPoint, shortfall: Shortfall, most: str = "o
 def shortfall_text(point: StoredPoint, shortfall: Shortfall) -> str:
     """What keeps a point from holding the limits.
 
-    ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the
-    share of requests within each limit that some answered request missed, and how many failed.
+    Where the percentile of one limit says it all: ``ttft p90 there: 640 ms, limit 500ms``. Else the
+    share of requests within each limit that some answered requests missed, and how many failed.
     """
     exceeded = shortfall.percentile
     if exceeded is not None:
@@ -605,7 +606,7 @@ def _note_text(note: Note, point: StoredPoint) -> str:
 
 
 def decided_notes(experiment: StoredExperiment) -> list[str]:
-    """What its last run did not measure because the ranking was decided."""
+    """A note if an experiment's last run ended because the ranking was decided."""
     records = [record for record, _ in Runs(experiment.store.uri, experiment.name).all()]
     if not records or not records[-1].decided:
         return []
@@ -618,7 +619,7 @@ def experiment_notes(
     unanswered: Sequence[UnansweredSlo] = (),
     ranked_apart: Sequence[RankedApart] = (),
 ) -> list[str]:
-    """What a reader should know of an experiment. ``points``: all of it; None: none were read."""
+    """What a reader should know of an experiment. ``points``: all its points; None: not read."""
     name, plan, store = experiment.name, experiment.plan, experiment.store
     notes = [f"{name}: no answer under {unanswered_text(slo)}" for slo in unanswered]
     notes += [_ranked_apart_text(apart) for apart in ranked_apart]
@@ -662,7 +663,7 @@ def unanswered_text(slo: UnansweredSlo) -> str:
 
 
 def load_run_difference_text(run: str, first: str, options: Sequence[str]) -> str:
-    """In what a run of ``load`` differs from the first one that is shown with it."""
+    """How a run of ``load`` differs from the first run that is shown with it."""
     return f"{run} was asked otherwise than {first}: {', '.join(options)}"
 
 

@@ -1,6 +1,4 @@
-"""The answer to *which configuration is best*: the records that ``best`` and the end of a sweep
-show.
-"""
+"""The answer to *which configuration is best*: the records that ``best`` and a sweep's end show."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,10 +33,10 @@ class ExcludedDocument:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonDocument:
-    """The deployments of one model that were asked the same, best first.
+    """The deployments of one model that got the same workload, best first.
 
-    ``verdict``: how certain the answer is, or why there is none. ``remedies``: the measurements
-    that would make it certain, a sentence each. ``unit``: of the throughputs.
+    ``unit``: that of the throughputs. ``verdict``: how certain the answer is, or why there is none.
+    ``remedies``: the measurements that would make it certain, a sentence each.
     """
 
     comparison: Comparison

@@ -21,8 +21,8 @@ from orchestrator.spec.load import Per, Slo
 
 @dataclass(frozen=True, slots=True)
 class CapacityBounds:
-    """A claim and what it lies between, per unit. ``claim`` None: nothing is claimed. ``high`` may
-    be infinite.
+    """A claim and its bounds, per unit. ``claim``: None: nothing is claimed. ``high``: may be
+    infinite.
     """
 
     claim: float | None
@@ -32,9 +32,11 @@ class CapacityBounds:
 
 @dataclass(frozen=True, slots=True)
 class CapacityDocument:
-    """``probe``: any of its points; they share deployment and workload. ``predicted``: what the
-    plan predicts under the same limits; None: nothing. ``per_gpu``, ``per_usd``: None where the
-    deployment has no such unit.
+    """The capacity of one deployment under one SLO.
+
+    ``probe``: any of its points, which share deployment and workload. ``predicted``: what the plan
+    predicts under the same limits; None: nothing. ``per_gpu``, ``per_usd``: None: the number of
+    GPUs, or the price, is not known or means nothing here.
     """
 
     probe: StoredPoint
@@ -47,7 +49,7 @@ class CapacityDocument:
 
     @property
     def measured_over_predicted(self) -> float | None:
-        """None where the claim or the predicted capacity is missing, or 0."""
+        """The claim over the predicted load; None where one of them is missing, or 0."""
         level = self.predicted.level if self.predicted else None
         if not level or self.claim.claim is None:
             return None
@@ -55,9 +57,10 @@ class CapacityDocument:
 
     @property
     def is_worse_than_predicted(self) -> bool | None:
-        """Whether it was shown to fail below the interval of the prediction; None: not known.
+        """Whether the deployment fails at a load below the interval of the prediction.
 
-        That interval is of the throughput, from which requests in flight do not follow.
+        None: unknown. The interval is one of throughputs, and requests in flight cannot be derived
+        from a throughput.
         """
         if self.predicted is None or self.control != "request_rate":
             return None
@@ -83,8 +86,9 @@ class _SearchClaims:
 def capacity_documents(
     experiment: StoredExperiment, points: Sequence[StoredPoint], slos: Sequence[Slo]
 ) -> Iterator[CapacityDocument]:
-    """The capacity of every searched deployment, under each of the SLOs that the points were judged
-    by.
+    """The capacity of every searched deployment under each SLO.
+
+    ``slos``: those by which the points were judged, in the same order.
     """
     searches = experiment.searched
     points_by_search = grouped(
@@ -143,8 +147,9 @@ def _predicted(
 
 
 def _among_rivals(searches: Sequence[_SearchClaims], per: Per | None) -> list[_SearchClaims]:
-    """The searches in their order, with the status ``outraced`` for deployments that another one in
-    the same ``best`` ranking beats.
+    """The searches in the same order, with the status ``outraced`` for deployments that are beaten.
+
+    Only deployments in the same ranking of ``best`` beat each other.
     """
     among_rivals = list(searches)
     rivals_by_ranking = grouped(

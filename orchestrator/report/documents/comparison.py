@@ -1,6 +1,4 @@
-"""What became of the points of one sweep in another one: the record that the text and the JSON of
-``orchestrator compare`` are made from.
-"""
+"""Compares the points of two sweeps: the record from which ``orchestrator compare`` is written."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ _DISTRIBUTED_RATES = ("prefill_throughput", "decode_throughput")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of points. ``statistic``: of a distribution; None: the figure is one number."""
+    """A figure of points. ``statistic``: which one of a distribution; None: it is one number."""
 
     figure: str
     statistic: str | None = None
@@ -50,7 +48,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Shares are compared by their difference, all else by its ratio."""
+        """Whether it is a share: shares are compared by their difference, all else by the ratio."""
         return self.figure == ATTAINMENT
 
     @property
@@ -58,8 +56,9 @@ class Metric:
         return self.figure not in LATENCIES
 
     def of_start(self, repeats: Sequence[Repeat]) -> float | None:
-        """The mean over the repeats of one start; of shares that of all their requests. None: some
-        repeat lacks it.
+        """The mean over the repeats of one start; for a share, over all their requests.
+
+        None: some repeat has no value.
         """
         if self.is_share:
             if not all(repeat.verdicts for repeat in repeats):
@@ -77,7 +76,7 @@ class Metric:
         return sum(values) / len(values)
 
     def of_point(self, point: StoredPoint) -> StartValues | None:
-        """None where a start lacks it."""
+        """The value of each start of a point; None: some start has none."""
         starts = grouped((repeat.head.start, repeat) for repeat in point.used)
         values = []
         for repeats in starts.values():
@@ -93,8 +92,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRules:
-    """``across``: settings that may differ within a pair. ``within``: the share that is tolerated.
-    ``metrics``: what is gated.
+    """How sweeps are compared.
+
+    ``across``: settings that may differ within a pair. ``within``: the share by which a metric may
+    get worse. ``metrics``: the metrics that are gated.
     """
 
     across: tuple[str, ...]
@@ -102,13 +103,13 @@ class DifferenceRules:
     metrics: tuple[Metric, ...]
 
     def bound(self, metric: Metric) -> float:
-        """On the scale that the metric is compared on."""
+        """The tolerated difference, on the scale on which the metric is compared."""
         return self.within if metric.is_share else -math.log1p(-self.within)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same load on the same settings, but for those that may differ."""
+    """Two points with the same load and the same settings, except those that may differ."""
 
     base: StoredPoint
     new: StoredPoint
@@ -126,7 +127,7 @@ class MetricChange:
 
     @property
     def change(self) -> float:
-        """Of a share the difference, else the relative change: -0.05 is 5 % less."""
+        """The difference of a share; else the relative change, where -0.05 is 5 % less."""
         return self._of_scale(_on_scale(self.metric, self.base, self.new).difference)
 
     @property
@@ -141,18 +142,18 @@ class MetricChange:
 
     @property
     def harm(self) -> float:
-        """The change with the sign that makes worse positive."""
+        """The change, with a sign such that a positive one is worse."""
         return -self.change if self.metric.higher_is_better else self.change
 
     def _of_scale(self, difference: float) -> float:
         if self.metric.is_share:
             return difference
-        return math.expm1(min(difference, 100.0))  # two starts may leave an endless interval
+        return math.expm1(min(difference, 100.0))  # with two starts, an interval may be endless
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidSide:
-    """A point that has a partner and no figures that say how the engine did."""
+    """A point that has a partner, but no figures that say how the engine did."""
 
     side: str
     point: StoredPoint
@@ -160,9 +161,11 @@ class InvalidSide:
 
 @dataclass(frozen=True, slots=True)
 class WithoutPartner:
-    """A point that only one side has. ``differs_in``: the settings in which the nearest point of the
-    other side differs, under the same load; empty: the other side has no such load.
-    ``is_ambiguous``: several points of a side are alike but for what may differ.
+    """A point without a single partner on the other side.
+
+    ``differs_in``: the settings in which the other side's nearest point under the same load
+    differs; empty: the other side has no such load. ``is_ambiguous``: several points of one side
+    are alike except for what may differ.
     """
 
     side: str
@@ -181,8 +184,10 @@ class WithoutValue:
 
 @dataclass(frozen=True, slots=True)
 class SweepComparison:
-    """``changes``: the worst first. ``spreads``: by name of a metric, the variance between starts
-    that its pairs share; None: each pair counts by itself.
+    """What became of the points of BASE in NEW.
+
+    ``changes``: the worst first. ``spreads``: by name of a metric, the variance between starts that
+    its pairs share; None: each pair is judged by its own.
     """
 
     base: StoredExperiment
@@ -207,7 +212,7 @@ class SweepComparison:
 
 
 def metric_named(name: str) -> Metric:
-    """Raises InputError for a name that is no figure to be gated."""
+    """The metric of this name. Raises InputError for a name that is no figure to be gated."""
     known = [ATTAINMENT]
     known += [rate for rate in RATES if rate not in _DISTRIBUTED_RATES]
     for figure in (*LATENCIES, *_DISTRIBUTED_RATES):
@@ -222,8 +227,11 @@ def metric_named(name: str) -> Metric:
 def compare_sweeps(
     base: StoredExperiment, new: StoredExperiment, rules: DifferenceRules, slo: Slo | None
 ) -> SweepComparison:
-    """``slo``: that both sides are judged by; None: attainment has no value. Raises InputError where
-    the SLO needs a table that was deleted, and for a setting in ``across`` that no point has.
+    """Pairs the points of two sweeps and judges their metrics.
+
+    ``slo``: the SLO by which both sides are judged; None: attainment has no value. Raises
+    InputError where the SLO needs a table that was deleted, and for a setting in ``across`` that no
+    point has.
     """
     slos = () if slo is None else (slo,)
     of_base = _keyed(base, base.points(*slos).current)
@@ -258,7 +266,10 @@ def compare_sweeps(
 
 @dataclass(frozen=True, slots=True)
 class _KeyedPoint:
-    """``load``: all but the deployment that has to be alike; ``settings``: each as JSON."""
+    """A point, with what must be alike in a pair.
+
+    ``load``: everything but the deployment. ``settings``: each setting as JSON.
+    """
 
     point: StoredPoint
     load: str
@@ -342,7 +353,7 @@ def _paired(
 def _least_difference(
     point: _KeyedPoint, others: Sequence[_KeyedPoint], across: Sequence[str]
 ) -> tuple[str, ...]:
-    """The settings in which the nearest point under the same load differs."""
+    """The settings in which the nearest of ``others`` under the same load differs."""
     nearest: tuple[str, ...] = ()
     for other in others:
         if other.load != point.load:
@@ -384,8 +395,9 @@ def _on_scale(metric: Metric, base: StartValues, new: StartValues) -> Sides:
 def _judged(
     measured: Sequence[_Measured], rules: DifferenceRules
 ) -> tuple[list[MetricChange], dict[str, Spread | None]]:
-    """Everything gated is judged together. The spread of shares depends on their size, so that it
-    is never pooled.
+    """Judges everything that is gated together.
+
+    The spread of a share depends on its size, so the spread of shares is never pooled.
     """
     sides = [_on_scale(each.metric, each.base, each.new) for each in measured]
     sides_by_metric = grouped(

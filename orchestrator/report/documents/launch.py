@@ -10,14 +10,16 @@ from orchestrator.results.records import LaunchRow
 
 @dataclass(frozen=True, slots=True)
 class LaunchDocument:
-    """``deployment`` None: its row was not stored. ``figures``: predicted beside reported, by the
-    names of ``analysis.launches.FIGURES``.
+    """One start of an engine, failed or not.
 
-    ``reported``: all that the engine reported, as stored: each engine has names of its own. Of
-    these the following are shown; None: not reported. ``checkpoint_bytes``: read by all ranks
-    together. ``network``: what ranks on several nodes speak over; ``kv_transport``: what KV caches
-    are handed over by. ``flags_known_as_of``: the newest version of the engine whose flags are
-    known, where the one that started is newer.
+    ``deployment``: None: its row was not stored. ``figures``: predicted beside reported, by the
+    names of ``analysis.launches.FIGURES``. ``reported``: all that the engine reported, as stored,
+    since each engine has names of its own.
+
+    The other fields are taken from ``reported``; None: not reported. ``checkpoint_bytes``: how much
+    all ranks together read. ``network``: over what ranks on several nodes speak. ``kv_transport``:
+    over what KV caches are handed on. ``flags_known_as_of``: the newest version of the engine whose
+    flags are known; set where the version that started is newer.
     """
 
     row: LaunchRow

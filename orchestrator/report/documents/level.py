@@ -1,6 +1,4 @@
-"""One load level that ``orchestrator load`` measured: the record that its text and JSON are made
-from.
-"""
+"""One load level that ``orchestrator load`` measured: the record for its text and JSON."""
 
 from __future__ import annotations
 
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
 class AllRequests:
     """What is known of all requests of a level, those of its warm-up included.
 
-    ``in_flight_mean``: requests in flight on average in the window; None: the window is empty.
-    ``cached_tokens``: prompt tokens that the engine found in its prefix cache; None: it does not
-    report them. ``error_texts``: the commonest message of each class of error.
+    ``in_flight_mean``: how many requests were in flight in the window, on average; None: the window
+    is empty. ``cached_tokens``: prompt tokens that the engine found in its prefix cache; None: the
+    engine does not report them. ``error_texts``: by class of error, its commonest message.
     """
 
     totals: RequestTotals
@@ -47,9 +45,9 @@ class AllRequests:
 
 @dataclass(frozen=True, slots=True)
 class LevelSource:
-    """Where a level comes from: the run that it belongs to, and what the command says of it.
+    """Where a level comes from: the run to which it belongs, and what the command says of it.
 
-    ``seed``: of the run; with ``--seed`` it sends the same requests again. ``repeat``: from 0.
+    ``seed``: that of the run; ``--seed`` with it sends the same requests again. ``repeat``: from 0.
     ``results`` and ``name``: where the run is stored, and as what; None: it is not stored.
     """
 
@@ -64,9 +62,9 @@ class LevelSource:
 
 @dataclass(frozen=True, slots=True)
 class LevelDocument:
-    """How a level was measured, its metrics (docs/metrics.md) and its verdict. It holds no secrets.
+    """How a level was measured, its metrics (docs/metrics.md) and its verdict. It has no secrets.
 
-    ``warmup_s`` None: the window begins where the run became steady. ``slo_result`` None: no
+    ``warmup_s``: None: the window begins where the run became steady. ``slo_result``: None: no
     limits were given.
     """
 
@@ -100,7 +98,7 @@ class LevelDocument:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLevel:
-    """What the clients left behind of one level. ``point``: with the duration that it really had."""
+    """What the clients brought back. ``point``: with the duration that the level really took."""
 
     point: LoadPoint
     clients: int
@@ -113,7 +111,7 @@ class MeasuredLevel:
 def level_document(
     measured: MeasuredLevel, source: LevelSource, slos: Sequence[Slo] = ()
 ) -> LevelDocument:
-    """``slos``: the limits of ``--slo``, one at most."""
+    """Makes the document of a level. ``slos``: the limits of ``--slo``: one SLO at most."""
     point, verdict = measured.point, measured.verdict
     requests = measured.requests
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
@@ -148,7 +146,7 @@ def level_document(
 def _slo_result(
     requests: Rows, token_events: Rows | None, window_ns: WindowNs, slos: Sequence[Slo]
 ) -> SloResult | None:
-    """How many requests met the limits."""
+    """How many requests met the limits; None without limits."""
     if not slos:
         return None
     (slo,) = slos
@@ -184,7 +182,7 @@ def _all_requests(requests: Rows, window_ns: WindowNs) -> AllRequests:
 
 
 def _in_flight_ns(requests: Rows, window_ns: WindowNs) -> float:
-    """The time that requests were sent and not done within the window, summed over them."""
+    """The time in ns that requests were under way within the window, summed over all of them."""
     start_ns, end_ns = window_ns
     sent_ns = requests["sent_ns"].to_numpy().astype(np.float64)  # NaN: never sent
     done_ns = requests["done_ns"].to_numpy().astype(np.float64)
@@ -206,7 +204,7 @@ def _errors(requests: Rows) -> Iterator[_Error]:
 
 
 def _commonest_texts(errors: Counter[_Error]) -> dict[str, str]:
-    """The commonest message of each class, the class of the rarest of them first."""
+    """The commonest message of each class of error; the rarest class comes first."""
     texts: dict[str, str] = {}
     for error, _ in reversed(errors.most_common()):
         if error.text:

@@ -1,4 +1,4 @@
-"""Runs of ``orchestrator load`` that one folder holds: the records of their common table."""
+"""The runs of ``orchestrator load`` in one folder: the records of their common table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from orchestrator.spec.load import Slo
 
 @dataclass(frozen=True, slots=True)
 class LoadRunDocument:
-    """One run: its points, with the limits that it was measured with.
+    """One run: its points, and the limits with which it was measured.
 
-    ``differences``: in which options it differs from the first run that is shown with it; levels
-    are left out, since the table has them.
+    ``differences``: the options in which it differs from the first run that is shown with it.
+    Levels are left out, since the table has them.
     """
 
     name: str
@@ -25,7 +25,7 @@ class LoadRunDocument:
 
 
 def load_run_documents(runs: Sequence[JudgedExperiment]) -> list[LoadRunDocument]:
-    """Those that have points, in the order in which they began."""
+    """The runs that have points, in the order in which they began."""
     measured = sorted((run for run in runs if run.points.current), key=_began_unix_ns)
     return [_load_run_document(run, first=measured[0]) for run in measured]
 

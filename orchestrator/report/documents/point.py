@@ -1,4 +1,4 @@
-"""What was measured at one point: the record that tables, JSON, CSV and frames are made from."""
+"""What was measured at one point: the record from which tables, JSON, CSV and frames are made."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from orchestrator.spec.load import Slo
 class SloResult:
     """How an SLO was held over some repeats.
 
-    ``tests`` and ``verdicts`` are empty if no request was due. ``window_s``: the windows of all
-    repeats together.
+    ``tests``, ``verdicts``: empty if no request was due. ``window_s``: the length of the windows of
+    all repeats together, in seconds.
     """
 
     slo: Slo
@@ -26,12 +26,12 @@ class SloResult:
 
     @property
     def attainment(self) -> Interval | None:
-        """The share of the first test."""
+        """The share that met the first test; None without tests."""
         return self.tests[0].share if self.tests else None
 
     @property
     def is_met(self) -> bool | None:
-        """Whether all tests hold; None: not known."""
+        """Whether all tests hold; None: unknown."""
         if not self.tests:
             return None
         return all(test.share.estimate >= test.target for test in self.tests)
@@ -62,7 +62,8 @@ class PointDocument:
     """One point over its repeats.
 
     ``is_current``: the plan still asks for it. ``is_knee``: its curve bends there. ``failed``: its
-    repeats that failed. ``launch``: the engine start on which the first of these failed.
+    repeats that failed. ``launch``: the engine start on which the first of these failed; None: none
+    failed, or the launch was not given.
     """
 
     point: StoredPoint
@@ -93,8 +94,10 @@ def point_document(
     is_current: bool = True,
     knees: Collection[str] = (),
 ) -> PointDocument:
-    """``slos``: those that the point was judged by. ``launches``: by id, those on which something
-    failed, for the engine's log. ``knees``: ids of the points where a curve bends.
+    """Makes the document of a point.
+
+    ``slos``: the SLOs by which the point was judged. ``launches``: by id, the launches on which
+    something failed, for the engine's log. ``knees``: ids of the points where a curve bends.
     """
     failed = tuple(repeat.head for repeat in point.repeats if not repeat.ok)
     launch = None
@@ -136,5 +139,5 @@ def _window_s(repeat: Repeat) -> float:
 
 
 def per_device(throughput: Interval | None, devices: int) -> Interval | None:
-    """A throughput per GPU or core; None where their number is not known (0)."""
+    """A throughput per GPU or core; None where their number is unknown (0)."""
     return throughput.scaled(1 / devices) if throughput is not None and devices else None

@@ -10,10 +10,10 @@ from orchestrator.plan.model import Deployment, Plan
 
 @dataclass(frozen=True, slots=True)
 class PredictionError:
-    """How far off such predictions were: median errors of TTFT and TPOT as shares.
+    """How far off such predictions were: the median errors of TTFT and TPOT, as shares.
 
-    ``source``: what they were compared with. ``is_counted``: intervals hold nine in ten points by
-    count; else they would if logarithms of errors were normal.
+    ``source``: with what they were compared. ``is_counted``: intervals hold nine in ten points by
+    count; else they would hold so many if the logarithms of errors were normal.
     """
 
     ttft: float
@@ -24,10 +24,11 @@ class PredictionError:
 
 @dataclass(frozen=True, slots=True)
 class PredictedDeployment:
-    """``capacities``: by SLO, then by workload.
+    """What is predicted of one deployment.
 
-    ``missing_row``: why tables were asked for and the formula answered. ``not_predicted``: why
-    nothing is predicted. None: no such reason. ``simulated``: the capacities come from `simulate`.
+    ``capacities``: by SLO, then by workload. ``missing_row``: why the formula was used although
+    tables were asked for; None: it was not. ``not_predicted``: why nothing is predicted; None:
+    something is. ``simulated``: the capacities come from `simulate`.
     """
 
     label: str
@@ -40,8 +41,9 @@ class PredictedDeployment:
 
 @dataclass(frozen=True, slots=True)
 class PredictedMemory:
-    """Of one device: bytes of weights and tokens of KV cache; and how many sequences of
-    ``max_model_len`` run at once. None: not known.
+    """What is predicted of the memory of one device; None: unknown.
+
+    ``sequences_at_once``: how many sequences of ``max_model_len`` run at once.
     """
 
     weight_bytes: float | None
@@ -50,7 +52,11 @@ class PredictedMemory:
 
 
 def predicted_memory(deployment: Deployment) -> PredictedMemory:
-    """Of replicas with roles, those that decode: they hold the KV cache of all that is answered."""
+    """The predicted memory of a deployment.
+
+    Where replicas have roles, it is that of those that decode, since they hold the KV cache of
+    every request that is being answered.
+    """
     figures = dict(deployment.predicted or {})
     for name, value in list(figures.items()):
         figures[name.removeprefix("decode.")] = value
@@ -73,7 +79,7 @@ def predicted_deployments(plan: Plan) -> list[PredictedDeployment]:
 
 
 def _predicted_deployment(label: str, predicted: Mapping[str, Any]) -> PredictedDeployment:
-    """``predicted``: as plan.json has it."""
+    """Makes the record of one deployment. ``predicted``: as in plan.json."""
     prediction = prediction_of(predicted)
     error = None if "not_predicted" in predicted else predicted.get("error")
     return PredictedDeployment(

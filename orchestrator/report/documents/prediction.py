@@ -1,4 +1,4 @@
-"""What the plan predicts for a point beside what was measured."""
+"""Compares what the plan predicts for a point with what was measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ Values = Mapping[str, float | None]
 class PredictionComparison:
     """Figures by the names of FIGURES: median latencies in ms, and output tokens/s.
 
-    ``ratio``: measured over predicted. ``worse``: figures that are worse than predicted by more
-    than the prediction's known error, and how many times worse. ``error_factors``: the factor that
-    nine in ten predictions are right to.
+    ``ratio``: measured over predicted. ``worse``: how many times worse than predicted a figure is;
+    only figures that are worse by more than the prediction's known error. ``error_factors``: the
+    factors within which nine in ten predictions are right.
     """
 
     predicted: Values
@@ -29,8 +29,10 @@ class PredictionComparison:
 
 
 def compare_with_prediction(point: StoredPoint) -> PredictionComparison | None:
-    """None if the plan predicted nothing for this level, or nothing was measured: what is simulated
-    is a prediction itself.
+    """Compares a point with its prediction.
+
+    None: the plan predicted nothing for this level, or nothing was measured. A simulated point is a
+    prediction itself.
     """
     factors = point.deployment.prediction.error_factors
     if not point.used or factors is None or point.simulated:
@@ -63,20 +65,20 @@ def _ratio(measured: float | None, predicted: float | None) -> float | None:
 
 
 def _times_worse(name: str, ratio: float | None) -> float | None:
-    """Of a throughput, less is worse."""
+    """How many times worse than predicted a figure is: for a throughput, less is worse."""
     if not ratio:
         return None
     return 1 / ratio if name == "output_throughput" else ratio
 
 
 def _telling_figures(point: StoredPoint, predicted: Values) -> tuple[str, ...]:
-    """The figures that tell something of the engine."""
+    """The names of the figures that tell something about the engine at this point."""
     if point.validity == BACKLOG:
-        # latencies grow with the run; one that ended early left its open answers out
+        # latencies grow as the run goes on, and a run that ended early left out its open answers
         ended_early = any(repeat.head.ended_early for repeat in point.used)
         return () if ended_early else ("output_throughput",)
     if point.head.control == "request_rate" and predicted["tpot_ms"] is not None:
-        # it keeps up, as predicted, and the throughput follows from what is sent
+        # the engine keeps up, as predicted, so the throughput only shows what was sent
         return ("ttft_ms", "tpot_ms")
     return FIGURES
 
@@ -90,8 +92,9 @@ class _PredictedPoint:
 
 
 def _predicted_at(point: StoredPoint, levels: Sequence[PredictedLevel]) -> Values | None:
-    """What was predicted at the point's level, interpolated over the logarithm of the level; None
-    outside the range.
+    """What was predicted at the point's level; None: the level is outside the predicted range.
+
+    Between two levels it is interpolated over the logarithm of the level.
     """
     head = point.head
     below: _PredictedPoint | None = None
@@ -122,7 +125,7 @@ def _values(prediction: PredictedLevel) -> Values:
 
 def _interpolated(level: float, below: _PredictedPoint, above: _PredictedPoint) -> Values:
     if (below.values["tpot_ms"] is None) != (above.values["tpot_ms"] is None):
-        # it keeps up at the lower of two rates alone: it is not known whether it does in between
+        # the engine keeps up at the lower of two rates only; in between, nobody knows
         return dict.fromkeys(FIGURES)
     log_levels = np.log([below.level, above.level])
     interpolated: dict[str, float | None] = {}

@@ -1,4 +1,4 @@
-"""One run of an experiment, known from its record alone: what ``status`` shows."""
+"""One run of an experiment as its record shows it: what ``status`` shows."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from orchestrator.results.runs import SILENT_S, RunRecord, Runs
 
 @dataclass(frozen=True, slots=True)
 class RunDocument:
-    """``age_s``: seconds since its last heartbeat."""
+    """One run. ``age_s``: seconds since its last heartbeat."""
 
     experiment: str
     record: RunRecord
@@ -15,8 +15,10 @@ class RunDocument:
 
     @property
     def state(self) -> str:
-        """As the record says (``running``, ``stopping``, ``ended``), or ``dead``: its process is
-        gone; ``silent``: there was no sign of life for long.
+        """The state of the record, ``dead`` or ``silent``.
+
+        The record says ``running``, ``stopping`` or ``ended``. A run is ``dead`` if its process is
+        gone, and ``silent`` if it runs on another host and gave no sign of life for SILENT_S.
         """
         if self.record.state == "ended":
             return "ended"
@@ -28,8 +30,9 @@ class RunDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRuns:
-    """The runs of one experiment that are on record, the oldest first. ``simulated``: its results
-    are; a simulation leaves no record behind.
+    """The runs of one experiment that are on record, the oldest first.
+
+    ``simulated``: its results are simulated; a simulation leaves no record behind.
     """
 
     experiment: str
@@ -38,8 +41,9 @@ class ExperimentRuns:
 
 
 def experiment_runs(runs: Runs, simulated: bool = False) -> ExperimentRuns:
-    """The runs of one experiment, as their records say now. ``simulated``: whether its results
-    are.
+    """The runs of one experiment, as their records are now.
+
+    ``simulated``: whether the results of the experiment are simulated.
     """
     ages_s = runs.file_ages_s()
     documents = []

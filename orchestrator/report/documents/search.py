@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearchedEndpoint:
-    """What was searched, by how many clients, and where its probes are stored; ``results`` and
-    ``name`` None: nowhere.
+    """What was searched, by how many clients, and where its probes are stored.
+
+    ``results``, ``name``: None: the probes are not stored.
     """
 
     url: str
@@ -34,7 +35,7 @@ class SearchedEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PlannedProbe:
-    """What the search would probe with as much time again, and for about how many seconds."""
+    """What the search would probe if it had as much time again, and for about how many seconds."""
 
     level: float
     seconds: float
@@ -42,7 +43,7 @@ class PlannedProbe:
 
 @dataclass(frozen=True, slots=True)
 class LimitShare:
-    """The share of a probe's requests that met one test of the limits; None: none was due."""
+    """The share of a probe's requests that met one test; ``share``: None: no request was due."""
 
     name: str
     target: float
@@ -61,7 +62,8 @@ class ProbeDocument:
 class SearchDocument:
     """The claim, its bounds, and every probe that shows it.
 
-    ``change``: what to change first where the search ended without an answer. ``seed``: of the plan. ``next``: None where the search would go no further.
+    ``change``: what to change first where the search ended without an answer. ``seed``: that of the
+    plan. ``next``: None: the search would go no further.
     """
 
     endpoint: SearchedEndpoint
@@ -76,8 +78,9 @@ class SearchDocument:
 
     @property
     def excess_of_failing(self) -> float | None:
-        """How far the lowest level that fails lies above the claim, as a share of the claim; None:
-        one of the two is not known.
+        """How far the lowest level that fails lies above the claim, as a share of the claim.
+
+        None: nothing is claimed, or no level was shown to fail.
         """
         claim, high = self.claim.claim, self.claim.high
         if not claim or math.isinf(high):
@@ -93,7 +96,11 @@ def search_document(
     following: PlannedProbe | None,
     notes: Sequence[str],
 ) -> SearchDocument:
-    """``plan``: of one load and one SLO. ``probes``: all that are stored, the oldest first."""
+    """Makes the document of a search.
+
+    ``plan``: it has one load and one SLO. ``probes``: all that are stored, the oldest first.
+    ``following``: the probe that would come next.
+    """
     (slo,), (load,) = plan.slos, plan.loads
     ((target, *_),) = targets([slo])
     assert load.control is not None  # a search has one

@@ -1,4 +1,4 @@
-"""What an experiment was measured with, as far as it is stored with its launches and points."""
+"""With what an experiment was measured, as far as its launches and points have it."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,15 @@ from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument
 
-MOST_VERSIONS_READ = 50  # launches whose points are asked for the version that measured them
+MOST_VERSIONS_READ = 50  # launches of which a point is read for the version that measured it
 
 
 @dataclass(frozen=True, slots=True)
 class EngineVersions:
-    """``reported``: the versions that launches told; ``asked``: those that the file names."""
+    """The versions of one engine, and how many of its launches served and failed.
+
+    ``reported``: the versions that launches reported. ``asked``: the versions that the file names.
+    """
 
     engine: str
     reported: tuple[str, ...]
@@ -25,7 +28,7 @@ class EngineVersions:
 
 @dataclass(frozen=True, slots=True)
 class HardwareClass:
-    """A hardware class of the file. ``usd_per_gpu_hour`` None: it has no price."""
+    """A hardware class of the file. ``usd_per_gpu_hour``: None: it has no price."""
 
     name: str
     accelerator: str
@@ -34,7 +37,7 @@ class HardwareClass:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host that ranks of engines ran on. ``gpus``: names and UUIDs, as they were found."""
+    """A host on which ranks of engines ran. ``gpus``: names and UUIDs, as they were found."""
 
     name: str
     gpus: tuple[str, ...]
@@ -44,8 +47,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWith:
-    """``measured_by``: versions of this program that measured; ``planned_by``: the one that wrote
-    the plan; None: there is no readable plan.
+    """With what an experiment was measured.
+
+    ``measured_by``: the versions of this program that measured it. ``planned_by``: the version that
+    wrote the plan; None: there is no readable plan.
     """
 
     measured_by: tuple[str, ...]
@@ -68,7 +73,7 @@ def measured_with(
     points: Sequence[StoredPoint],
     launches: Sequence[LaunchDocument],
 ) -> MeasuredWith:
-    """``points``, ``launches``: all of the experiment."""
+    """With what an experiment was measured. ``points``, ``launches``: all that it has."""
     return MeasuredWith(
         measured_by=_measured_by(experiment, points),
         planned_by=experiment.plan.program_version if experiment.plan else None,
@@ -79,7 +84,7 @@ def measured_with(
 
 
 def _measured_by(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> tuple[str, ...]:
-    """From one attempt of each launch: one version of the program made all of it."""
+    """The versions that measured, from one attempt per launch: a launch has only one version."""
     one_of_launch = {point.head.launch_id: point.head.ids for point in points}
     manifests = []
     for ids in list(one_of_launch.values())[:MOST_VERSIONS_READ]:
@@ -112,7 +117,7 @@ def _texts(values: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
-    """Endpoints have no hardware that is known."""
+    """The hardware classes of these points, without endpoints, whose hardware is unknown."""
     classes: dict[HardwareClass, None] = {}
     for point in points:
         deployment = point.deployment

@@ -1,7 +1,7 @@
 """Writes the page: one HTML file that opens from disk, without a network, for years.
 
-Everything that comes from results is escaped by the template; the only scripts that a browser runs
-are the ones of this folder, by their hashes.
+Everything that comes from results is escaped by the template. The page's policy lets a browser run
+only the scripts of this folder, by their hashes.
 """
 
 import base64
@@ -70,9 +70,11 @@ INTERVAL = re.compile(r"(\((?:95 %|9 in 10): [^)]*\))")
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """Where a served page stands, for its questions. ``edition``: of its stops; ``serial``: of its
-    content; ``attempts``: how many its bins hold; ``says``: what the runs do; ``texts``: what it
-    shows, packed, as changes are told against it.
+    """Where a served page stands when it asks its server for changes.
+
+    ``edition``: the number of its stops. ``serial``: the number of its content. ``attempts``: how
+    many attempts its bins hold. ``says``: what the runs do. ``texts``: the packed texts that it
+    shows, to which changes refer.
     """
 
     edition: int
@@ -84,7 +86,7 @@ class LiveState:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A script or a style that stands in the page. ``source``: allowed by the page's policy."""
+    """A script or a style that is part of the page. ``source``: what the page's policy allows."""
 
     text: Markup
     source: str
@@ -92,7 +94,7 @@ class Inlined:
 
 @dataclass(frozen=True, slots=True)
 class PageDocument:
-    """All that the page shows before a script runs. ``uri``: where the results lie."""
+    """All that the page shows before a script runs. ``uri``: where the results are."""
 
     uri: str
     created: datetime
@@ -101,9 +103,7 @@ class PageDocument:
 
     @property
     def simulated_text(self) -> str:
-        """What is said at the top where points were simulated: how far off the model is. Empty where
-        none was.
-        """
+        """The sentence at the top on how far off the model is; empty without simulated points."""
         points: list[StoredPoint] = []
         for experiment in self.experiments:
             points += [document.point for document in experiment.points]
@@ -112,8 +112,9 @@ class PageDocument:
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What a page shows, and what it judges. ``has_answer``: every comparison has a valid
-    measurement.
+    """What a page shows, and what it judges.
+
+    ``has_answer``: there are comparisons, and each has a valid measurement.
     """
 
     document: PageDocument
@@ -124,7 +125,7 @@ class PageContent:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``requests``: how many can be judged again in it. ``has_answer``: as in ``PageContent``."""
+    """A page. ``requests``: how many it can judge again. ``has_answer``: see ``PageContent``."""
 
     html: bytes
     requests: int
@@ -132,8 +133,9 @@ class Page:
 
 
 def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
-    """The page of some experiments. ``uri``: where they lie. Raises InputError if they hold more
-    requests than a browser can judge.
+    """The page of some experiments. ``uri``: where they are stored.
+
+    Raises InputError if they have more requests than a browser can judge.
     """
     content = page_content(uri, stored)
     html = page_html(content)
@@ -143,10 +145,10 @@ def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
 def page_content(
     uri: str, stored: Sequence[StoredExperiment], earlier: RequestBins | None = None
 ) -> PageContent:
-    """What the page of some experiments holds. ``uri``: where they lie; ``earlier``: bins that
-    hold some of their requests (see ``payload_of``).
+    """What the page of some experiments shows and judges.
 
-    Raises InputError if they hold more requests than a browser can judge.
+    ``uri``: where they are stored. ``earlier``: bins that have some of their requests already (see
+    ``payload_of``). Raises InputError if they have more requests than a browser can judge.
     """
     judged = list(with_limits(None, stored))
     ranked = answers(limits(None, stored), read=judged)
@@ -168,8 +170,10 @@ def page_content(
 def page_html(
     content: PageContent, live: LiveState | None = None, *, has_scripts: bool = True
 ) -> str:
-    """The page as one text. ``live``: it is served, and asks its server for changes. Without
-    scripts it holds nothing that they read either.
+    """The page as one text.
+
+    ``live``: the page is served, and asks its server for changes. ``has_scripts``: False: the page
+    has neither scripts nor the data that they read.
     """
     templates = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -231,12 +235,12 @@ def _inlined(name: str) -> Inlined:
 
 
 def _with_whole_intervals(text: str) -> Markup:
-    """The text as HTML, in which no line ends within an interval. app.js does the same."""
+    """The text as HTML in which no line breaks within an interval. app.js does the same."""
     return Markup(INTERVAL.sub(r'<span class="kept">\1</span>', str(escape(text))))  # noqa: S704
 
 
 def _groups_text(comparison: Comparison) -> str:
-    """The groups of a comparison as JSON, for app.js: each as ``identityOf`` there names it."""
+    """The groups of a comparison as JSON; each is what ``identityOf`` in app.js returns."""
     return json.dumps([(*astuple(group), comparison.content) for group in comparison.groups])
 
 

@@ -1,4 +1,4 @@
-"""Bytes and records as text that a page may hold."""
+"""Turns bytes and records into text that may stand in a page."""
 
 import base64
 import zlib
@@ -13,13 +13,14 @@ def json_line(record: Mapping[str, object]) -> str:
 
 
 def packed(data: bytes) -> str:
-    """The data, compressed, in base64: ``DecompressionStream("deflate")`` undoes it."""
+    """The compressed data in base64; ``DecompressionStream("deflate")`` decompresses it."""
     return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
 def packed_bins(data: bytes) -> str:
-    """The same for bins, whose order repeats nothing: by Huffman codes alone, which is smaller and
-    five times as fast.
+    """``packed`` for bins, by Huffman codes alone.
+
+    Sequences of bins do not recur, so this is smaller, and five times as fast.
     """
     coder = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
     return base64.b64encode(coder.compress(data) + coder.flush()).decode()

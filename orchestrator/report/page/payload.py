@@ -1,6 +1,6 @@
-"""What the page needs to judge again: every stored request in three bytes, and what it belongs to.
+"""What the page needs to judge again: each stored request in three bytes, and where it belongs.
 
-The records are written as JSON under their own names; ``judge.js`` reads them.
+The records are written as JSON under the names of their fields; ``judge.js`` reads them.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ from orchestrator.report.words import (
 )
 from orchestrator.spec.load import Slo
 
-MOST_REQUESTS = 20_000_000  # some 50 MB of page, and a second for each judgement
-LATENCIES = ("ttft", "tpot", "e2e")  # the limits that the page can move
-CENTRED = ("tpot", "e2e")  # latencies that a repeat's requests are not sorted by
+MOST_REQUESTS = 20_000_000  # they take about 50 MB of page, and a second for each judgement
+LATENCIES = ("ttft", "tpot", "e2e")  # latencies whose limits the page can move
+CENTRED = ("tpot", "e2e")  # latencies by which a repeat's requests are not sorted
 
 
 @dataclass(frozen=True, slots=True)
 class PageRepeat:
-    """One repeat that counts. ``first``: where its requests begin in the bins. ``tokens``,
-    ``seconds``: output tokens in each batch of its window, and the batches' lengths. ``centres``:
-    see ``BinnedAttempt``.
+    """One repeat that counts.
+
+    ``first``: where its requests begin in the bins. ``centres``: see ``BinnedAttempt``. ``tokens``,
+    ``seconds``: output tokens in each batch of its window, and the lengths of the batches.
     """
 
     start: int
@@ -69,9 +70,9 @@ class PageRepeat:
 class PagePoint:
     """One load level of one deployment.
 
-    ``deployment``: its number in the group. ``excluded``: why it cannot hold limits, whatever they
-    are; None: it can. ``too_much``: it is shown to fail, whatever the limits are. ``ended_early``: a
-    search ended it because it fails the limits of the file.
+    ``deployment``: the number of its deployment in the group. ``excluded``: why the point cannot
+    hold any limits; None: it can. ``too_much``: the level is shown to fail under any limits.
+    ``ended_early``: a search ended the probe because it failed the limits of the file.
     """
 
     point_id: str
@@ -90,7 +91,7 @@ class PagePoint:
 
 @dataclass(frozen=True, slots=True)
 class PageModelError:
-    """The factors of what was simulated that nine in ten measurements lie within."""
+    """The factors of simulated latencies within which nine in ten measurements lie."""
 
     ttft: float
     others: float
@@ -98,7 +99,7 @@ class PageModelError:
 
 @dataclass(frozen=True, slots=True)
 class PageDeployment:
-    """One deployment of a group. ``model_error``: None where it was measured, or is not known."""
+    """One deployment of a group. ``model_error``: None: it was measured, or it is unknown."""
 
     label: str
     devices: int
@@ -109,12 +110,12 @@ class PageDeployment:
 
 @dataclass(frozen=True, slots=True)
 class PageRanked:
-    """A deployment as ``best`` ranks it where the page cannot: by the claim or the estimate of its
-    search, or by limits that the page does not judge.
+    """A deployment as ``best`` ranks it where the page cannot.
 
-    ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``: of the
-    probe that its figures come from. ``load``: the one that is claimed, with what stands beside it
-    (``mark``). ``throughput``: in the unit of the group.
+    It is ranked by the claim or the estimate of its search, or under limits that the page does not
+    judge. ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``:
+    of the probe from which its figures come. ``load``: the load that is claimed or estimated, and
+    ``mark`` what stands beside it. ``throughput``: in the unit of the group.
     """
 
     place: int
@@ -130,10 +131,10 @@ class PageRanked:
 class PageLimits:
     """An SLO of the file, as far as the page can move it.
 
-    ``stops``: by latency, the number of the stop. ``fixed``: its limits that the page cannot judge.
-    ``disagreeing``: numbers of the deployments whose outputs differ too much from the reference's to
-    be ranked. ``ranking``: of a searched workload, or where limits are
-    ``fixed``, the ranking under exactly these limits.
+    ``stops``: by latency, the number of the limit's stop. ``fixed``: limits that the page cannot
+    judge. ``disagreeing``: numbers of the deployments whose outputs differ too much from the
+    reference's to be ranked. ``ranking``: the ranking under exactly these limits; set where the
+    workload was searched or limits are ``fixed``.
     """
 
     name: str
@@ -147,12 +148,12 @@ class PageLimits:
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """What has a tab of its own.
+    """A group of points that has a tab of its own.
 
-    ``ranked_with``: the experiment, or the runs of ``load``, that it is ranked with. ``model``: the
-    key that its checkpoints share. ``content``: what its points were asked, where there is no plan
-    to say it. ``per``: what throughputs are divided by at first. ``device``: the word for what a
-    deployment has several of. ``searched``: its levels were chosen by a search.
+    ``ranked_with``: the experiment, or the runs of ``load``, with which it is ranked. ``model``:
+    the key that its checkpoints share. ``content``: what its requests were, where there is no plan
+    to say it. ``per``: what throughputs are divided by at first. ``device``: the word for the
+    devices of a deployment, ``GPU`` or ``core``. ``searched``: a search chose its levels.
     """
 
     experiment: str
@@ -190,10 +191,10 @@ class PageMissing:
 
 @dataclass(frozen=True, slots=True)
 class BinnedAttempt:
-    """Where the requests of an attempt lie in the bins. ``first``: the number of its first one.
+    """Where the requests of an attempt are in the bins. ``first``: the number of its first request.
 
-    ``centres``: what its TPOT and E2E bins are written less, modulo 256: around 0 the bins of all
-    attempts share one short code.
+    ``centres``: what was subtracted from its TPOT and E2E bins, modulo 256. The bins of all
+    attempts then lie around 0, so that one short code fits all of them.
     """
 
     first: int
@@ -202,7 +203,7 @@ class BinnedAttempt:
 
 
 class RequestBins:
-    """The requests of attempts as bins, one attempt after the other, in the order they came."""
+    """The requests of attempts as bins, one attempt after the other, in the order of adding."""
 
     def __init__(self, stops: Mapping[str, Floats]) -> None:
         """``stops``: by latency, in seconds."""
@@ -218,7 +219,7 @@ class RequestBins:
         return self._attempts[ids]
 
     def add(self, ids: AttemptIds, latencies: LimitValues) -> None:
-        """Lays the requests of an attempt behind those that are there."""
+        """Adds the requests of an attempt behind those that are there."""
         planes = {
             name: bins_of(latencies.seconds[name], latencies.ok, self.stops[name])
             for name in LATENCIES
@@ -232,7 +233,7 @@ class RequestBins:
         self.requests += int(order.size)
 
     def copy(self) -> RequestBins:
-        """Bins that grow by themselves; the arrays are shared."""
+        """A copy to which attempts can be added without changing this one; arrays are shared."""
         copied = RequestBins(self.stops)
         copied.requests = self.requests
         copied._attempts = dict(self._attempts)
@@ -240,7 +241,10 @@ class RequestBins:
         return copied
 
     def encoded(self, after: int = 0) -> bytes:
-        """The three planes one after the other. ``after``: how many attempts to leave out."""
+        """The planes of the three latencies, one after the other.
+
+        ``after``: how many attempts at the beginning are left out.
+        """
         planes = [plane for name in LATENCIES for plane in self._planes[name][after:]]
         return np.concatenate(planes).tobytes() if planes else b""
 
@@ -251,8 +255,10 @@ class RequestBins:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """``stops``: by latency, in seconds. ``student_t``: half the width of an interval in standard
-    errors, by degrees of freedom.
+    """All that the page judges.
+
+    ``stops``: by latency, in seconds. ``student_t``: by degrees of freedom, half the width of an
+    interval in standard errors.
     """
 
     groups: list[PageGroup]
@@ -266,8 +272,9 @@ class Payload:
         return self.bins.requests
 
     def lines(self) -> Iterator[str]:
-        """All but the bins, as one JSON record a line: a group comes before its deployments and its
-        points.
+        """Everything but the bins, one JSON record per line.
+
+        A group comes before its deployments and its points.
         """
         yield json_line({"head": {"stops": self.stops, "student_t": self.student_t}})
         for missing in self.missing:
@@ -280,7 +287,7 @@ class Payload:
                 yield json_line({"point": point})
 
     def encoded(self) -> dict[str, str]:
-        """All of it as texts that a page may hold: compressed, in base64."""
+        """Everything as texts that may stand in a page: compressed, in base64."""
         described = {
             "groups": self.groups,
             "missing": self.missing,
@@ -298,12 +305,12 @@ def payload_of(
     comparisons: Sequence[Comparison] = (),
     earlier: RequestBins | None = None,
 ) -> Payload:
-    """Everything that the page judges. ``experiments``: their points, judged by their own SLOs;
-    ``comparisons``: the rankings of these experiments.
+    """Everything that the page judges.
 
-    ``earlier``: bins that hold some of the attempts; those that it lacks are added to a copy, unless
-    a limit is none of its stops: then all are binned anew. Raises InputError for more than
-    MOST_REQUESTS.
+    ``experiments``: with their points, judged by their own SLOs. ``comparisons``: the rankings of
+    these experiments. ``earlier``: bins that have some of the attempts. The missing attempts are
+    added to a copy, unless a limit is not among its stops: then all attempts are binned anew.
+    Raises InputError for more than MOST_REQUESTS.
     """
     wanted = {name: _wanted_stops(name, experiments) for name in LATENCIES}
     if earlier is not None and not _has_stops(earlier.stops, wanted):
@@ -357,8 +364,9 @@ def _has_stops(stops: Mapping[str, Floats], wanted: Mapping[str, set[float]]) ->
 
 
 def _wanted_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[float]:
-    """The limits of the files on one latency, in seconds; of simulated points also those that stand
-    for the limit where the model is wrong by its known error.
+    """The limits of the files on one latency, in seconds.
+
+    For simulated points there are also the limits times and over the model's known error.
     """
     wanted: set[float] = set()
     for judged in experiments:
@@ -385,7 +393,7 @@ def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
 def _groups(
     judged: JudgedExperiment, comparisons: Sequence[Comparison], bins: RequestBins
 ) -> Iterator[PageGroup]:
-    """Points that asked for different things stand in different groups."""
+    """The groups of an experiment; points that asked for different things are in different ones."""
     for content, points in judged.experiment.alike(judged.points).items():
         points_by_group = grouped((group_of(point), point) for point in points)
         for group in sorted(points_by_group):
@@ -427,7 +435,7 @@ def _group(
     rankings: Sequence[Comparison],
     bins: RequestBins,
 ) -> PageGroup:
-    """``rankings``: those that the group takes part in, one for each SLO that was answered."""
+    """Makes a group. ``rankings``: those in which it takes part, one per SLO that was answered."""
     experiment = judged.experiment
     deployments = {point.head.deployment_id: point for point in points}
     numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
@@ -468,8 +476,10 @@ def _limits(
     deployments: Mapping[str, StoredPoint],
     stops_by_latency: Mapping[str, Floats],
 ) -> PageLimits:
-    """``deployments``: of the group, by id, each as one of its points, in the order of their
-    numbers; ``ranking``: the one under this SLO.
+    """Makes the record of an SLO. ``ranking``: the ranking under this SLO.
+
+    ``deployments``: by id, one point of each deployment of the group, in the order of their
+    numbers.
     """
     stops: dict[str, int] = {}
     fixed: list[str] = []
@@ -497,8 +507,9 @@ def _limits(
 def _ranked(
     ranking: Comparison, deployments: Mapping[str, StoredPoint], has_fixed: bool
 ) -> Iterator[PageRanked]:
-    """The deployments of a group that a ranking has by what the page cannot judge. ``has_fixed``: it
-    has limits that the page cannot move.
+    """The deployments of a group that are ranked by what the page cannot judge.
+
+    ``has_fixed``: the ranking is under limits that the page cannot move.
     """
     numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
     for place, ranked in enumerate(ranking.ranking):
@@ -518,7 +529,7 @@ def _ranked(
 def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
     reason = reason_to_exclude(point)
     excluded = None
-    # whether a request was due is seen in the page; without limits in the file nobody looked
+    # the page sees by itself whether a request was due; without limits in the file it is unknown
     if reason not in (None, Exclusion.NO_REQUESTS):
         excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
     figures = point.figures
@@ -577,7 +588,7 @@ def _centre(bins: Bins) -> int:
 
 
 def _order_within_batches(bins: Bins) -> npt.NDArray[np.intp]:
-    """Sorts each batch by its bins, which compress better then. What a batch holds stays."""
+    """Sorts each batch by its bins, which then compress better. No request changes its batch."""
     order = []
     first = 0
     for size in batches_of(np.zeros(bins.size, np.bool_)).sizes.astype(int):
@@ -588,7 +599,7 @@ def _order_within_batches(bins: Bins) -> npt.NDArray[np.intp]:
 
 
 def _differences(bins: Bins) -> Bins:
-    """Each bin but the first of a batch as what it lies above the one before."""
+    """Replaces each bin but the first of a batch by its difference from the bin before."""
     differences = bins.copy()
     first = 0
     for size in batches_of(np.zeros(bins.size, np.bool_)).sizes.astype(int):

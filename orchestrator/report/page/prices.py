@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.points import StoredPoint
 
-RATIO = 4.0  # how many input tokens an output token costs, until somebody moves the page's slider
+RATIO = 4.0  # an output token costs as many input tokens, until the page's slider is moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +13,8 @@ class TokenPrice:
 
     An output token is priced as ``ratio`` times an input token, and both prices together pay for
     the hour: ``input = usd_per_hour / (3600 (tokens in/s + ratio tokens out/s))``. ``input`` and
-    ``output`` are None where prompts were not counted. ``output_alone``: if input were free, the
-    convention that most tools use.
+    ``output`` are None where prompts were not counted. ``output_alone``: the price of an output
+    token if input were free, which is the convention of most tools.
     """
 
     input: float | None
@@ -23,8 +23,9 @@ class TokenPrice:
 
 
 def token_price(point: StoredPoint, ratio: float = RATIO) -> TokenPrice | None:
-    """At the load of this point; None where the deployment has no price, or nothing was answered.
-    ``prices.js`` computes the same.
+    """The price at the load of this point.
+
+    None: the deployment has no price, or nothing was answered. ``prices.js`` computes the same.
     """
     usd_per_hour = point.deployment.usd_per_hour
     output_rate = point.figures.output_token_throughput

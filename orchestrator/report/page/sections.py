@@ -1,4 +1,4 @@
-"""What the page lists of one experiment, as tables that need no script."""
+"""The tables on one experiment in the page, which need no script."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,12 +25,15 @@ LAUNCH_FIGURES = {
     "kv_cache_tokens": "KV tokens",
     "max_concurrency": "concurrency",
 }
-MOST_ROWS = 200  # of tables beside that of all points; a large sweep would fill the page with them
+MOST_ROWS = 200  # of every table but that of all points: a large sweep would fill the page
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictCount:
-    """``example``: the reasons of the first such point; empty: none were stored."""
+    """How many points have a verdict.
+
+    ``example``: the reasons of the first such point; empty: none are stored.
+    """
 
     verdict: str
     points: int
@@ -39,8 +42,9 @@ class VerdictCount:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutCount:
-    """How many levels, or whole deployments, are in no ranking for one reason. ``verdict``: of
-    levels that are not valid.
+    """How many levels, or whole deployments, are in no ranking for one reason.
+
+    ``verdict``: that of levels that are not valid; None: another reason.
     """
 
     reason: Exclusion
@@ -66,9 +70,12 @@ class UnlistedDeployment:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSection:
-    """``predicted``: points that the plan predicted something of; ``more_predicted``: how many the
-    page has no room for. ``found``: how, ``predicted`` or ``simulated``. ``unlisted``: what a
-    shortlist left out; ``more_unlisted``: how many of these the page has no room for.
+    """What the page shows of one experiment.
+
+    ``predicted``: points with a prediction. ``more_predicted``: how many more there are, for which
+    the page has no room. ``found``: how they were predicted: ``predicted`` or ``simulated``.
+    ``unlisted``: deployments that a shortlist left out. ``more_unlisted``: how many more there are,
+    for which the page has no room.
     """
 
     name: str
@@ -87,7 +94,7 @@ class ExperimentSection:
 
     @property
     def launch_figures(self) -> dict[str, str]:
-        """Titles of the figures of LAUNCH_FIGURES that are known of some launch."""
+        """By name, the titles of those LAUNCH_FIGURES that are known of some launch."""
         shown = {}
         for name, title in LAUNCH_FIGURES.items():
             figures = [launch.figures[name] for launch in self.launches]
@@ -101,13 +108,13 @@ class ExperimentSection:
 
     @property
     def are_answers_made_up(self) -> bool:
-        """Whether emulators gave all outputs, or a simulation none: there is nothing to compare."""
+        """Whether no output can be compared: all points were emulated or simulated."""
         points = [document.point for document in self.points]
         return bool(points) and all(point.emulated or point.simulated for point in points)
 
 
 def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:
-    """``answered``: the same experiment."""
+    """What the page shows of one experiment. ``answered``: the same experiment, ranked."""
     experiment, current = judged.experiment, judged.points.current
     knees = experiment.knees(judged.points)
     points = [point_document(point, judged.slos, knees=knees) for point in current]
@@ -158,7 +165,7 @@ def _example(points: Sequence[StoredPoint]) -> str:
 
 
 def left_out_counts(excluded: Iterable[Excluded]) -> Iterator[LeftOutCount]:
-    """The commonest reason first."""
+    """How many levels or deployments are left out for each reason, the commonest first."""
     counts = Counter(
         (
             each.reason,

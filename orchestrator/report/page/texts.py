@@ -1,4 +1,4 @@
-"""Sentences that the page alone says: verdicts in short, reasons that are counted, definitions."""
+"""Sentences that only the page has: short verdicts, counted reasons and definitions."""
 
 from dataclasses import dataclass
 
@@ -105,7 +105,7 @@ DEFINITIONS = (
     Definition("hollow marks", "points that cannot hold limits: spoilt, failed, or not valid"),
 )
 
-# what the page calls columns; others it does not show, or by their name
+# by name of a column: what the page calls it; it shows other columns by their names, or not at all
 _TITLES = {
     "output_token_throughput": "output tokens/s",
     "per_device": "tokens/s per GPU or core",
@@ -119,11 +119,11 @@ _TITLES = {
     "e2e_ms.p50": "E2E p50",
     "e2e_ms.p99": "E2E p99",
 }
-# columns whose name says all
+# columns whose names need no explanation
 _PLAIN = frozenset(
     {"experiment", "workload", "deployment", "engine", "model", "hardware", "point_id"}
 )
-_ENDS = (".lower", ".upper")  # of intervals: one sentence explains them all
+_ENDS = (".lower", ".upper")  # ends of intervals, which one sentence explains
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class ExplainedColumn:
 
 
 def explained_columns() -> list[ExplainedColumn]:
-    """The columns that are looked at first, in their order."""
+    """The usual columns that need an explanation, in their order."""
     explained = []
     for name, column in point_columns().items():
         if column.is_usual and name not in _PLAIN and not name.endswith(_ENDS):

@@ -1,6 +1,7 @@
-"""What single points did while they ran, in at most STEPS steps: lines that ``timeline.js`` draws.
+"""Time lines: what single points did while they ran, in at most STEPS steps, for ``timeline.js``.
 
-A page holds those of at most MOST_TIMELINES points, first of the deployments that its curves show.
+A page has those of at most MOST_TIMELINES points. Points of the deployments that its curves show
+come first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,17 +26,17 @@ from orchestrator.report.selection import JudgedExperiment
 from orchestrator.results.store import Store
 
 STEPS = 100
-MOST_TIMELINES = 200  # points; some 150 kB of page
-MOST_GAPS = 5_000_000  # of all of them together: half a second of reading
-SHOWN_DEPLOYMENTS = 8  # of each ranking, as many as the page has curves of
+MOST_TIMELINES = 200  # points; they take about 150 kB of page
+MOST_GAPS = 5_000_000  # token gaps that are read in all, which takes half a second
+SHOWN_DEPLOYMENTS = 8  # of each ranking; as many as have curves in the page
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What the engines said of themselves, summed over replicas; ``kv_usage``: of the fullest.
+    """What the engines reported of themselves, summed over replicas.
 
-    ``seconds``: since the point's start, by the clock of the engine's host. A list is empty where
-    no engine reported it.
+    ``seconds``: since the point's start, by the clock of the engine's host. ``kv_usage``: that of
+    the fullest replica. A list is empty where a value is missing.
     """
 
     seconds: list[float]
@@ -46,15 +47,16 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One repeat of a point; ``repeat`` counts from 0, ``repeats``: how many the point has.
+    """One repeat of a point over time.
 
-    ``step_s``: length of a step; the first begins at 0, the point's start. ``throughput``: output
-    tokens/s of each step. ``in_flight``: requests under way at the middle of each step, as the
-    client saw it. ``is_interpolated``: times between tokens were not read, so the tokens of an
-    answer count as evenly spread.
+    ``repeat``: its number, from 0. ``repeats``: how many the point has. ``step_s``: the length of a
+    step; the first begins at 0, the point's start. ``throughput``: output tokens/s in each step.
+    ``in_flight``: requests under way in the middle of each step, as the client saw it.
+    ``is_interpolated``: times between tokens were not read, so the tokens of an answer count as
+    evenly spread.
     """
 
-    experiment: str  # runs of ``load`` that asked the same have points of the same ids
+    experiment: str  # needed because runs of ``load`` with the same options share point ids
     point_id: str
     repeat: int
     repeats: int
@@ -68,19 +70,19 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Timelines:
-    """``left_out``: how many points more have requests, and no room in the page."""
+    """The time lines of a page. ``left_out``: how many more points with requests had no room."""
 
     timelines: list[Timeline]
     left_out: int
 
     def lines(self) -> Iterator[str]:
-        """All of it as one JSON record a line."""
+        """Everything, one JSON record per line."""
         yield json_line({"kept": len(self.timelines), "left_out": self.left_out})
         for timeline in self.timelines:
             yield json_line({"timeline": timeline})
 
     def encoded(self) -> dict[str, str | int]:
-        """All of it as what a page may hold."""
+        """Everything as values that may stand in a page."""
         return {
             "timelines": packed(orjson.dumps(self.timelines)),
             "kept": len(self.timelines),
@@ -97,7 +99,7 @@ class _Source:
 def timelines_of(
     experiments: Sequence[JudgedExperiment], comparisons: Iterable[Comparison]
 ) -> Timelines:
-    """Time lines of as many points as a page may hold. Damaged attempts have none."""
+    """The time lines of as many points as a page has room for. Damaged attempts have none."""
     sources = [
         source
         for source in _in_order(experiments, comparisons)
@@ -125,7 +127,7 @@ def timelines_of(
 def _in_order(
     experiments: Sequence[JudgedExperiment], comparisons: Iterable[Comparison]
 ) -> Iterator[_Source]:
-    """The points of all groups in turn; of each group those of its best deployments first."""
+    """The points of all groups, taken in turn; points of a group's best deployments come first."""
     place: dict[str, int] = {}
     for comparison in comparisons:
         for ranked in comparison.ranking:
@@ -141,7 +143,7 @@ def _in_order(
 
 
 def _best_first(points: Sequence[StoredPoint], place: dict[str, int]) -> list[StoredPoint]:
-    """All points of SHOWN_DEPLOYMENTS deployments, then all others."""
+    """All points of the SHOWN_DEPLOYMENTS best deployments, then all others."""
     ids = list(dict.fromkeys(point.head.deployment_id for point in points))
     shown = set(sorted(ids, key=lambda each: place.get(each, len(place)))[:SHOWN_DEPLOYMENTS])
     return sorted(points, key=lambda point: point.head.deployment_id not in shown)
@@ -156,7 +158,7 @@ def _read(store: Store, repeat: Repeat) -> CommittedAttempt | None:
             store,
             manifest,
             point=repeat.head,
-            deployment=None,  # it tells nothing about time
+            deployment=None,  # a time line does not need it
             requests=store.lazy_rows("requests", manifest),
             engine_metrics=store.read_manifests("engine_metrics", [manifest]),
         )
@@ -200,7 +202,8 @@ def _timeline(
 def readings_of(samples: pa.Table, started_unix_ns: int) -> Readings | None:
     """The readings of all replicas at the instants when one of them was read; None without any.
 
-    A replica counts with its latest reading, from when each has one.
+    At each instant, a replica counts with its latest reading. The readings begin when every replica
+    has one.
     """
     if not samples.num_rows:
         return None
@@ -232,11 +235,11 @@ def readings_of(samples: pa.Table, started_unix_ns: int) -> Readings | None:
 
 
 def _known(values: Floats) -> list[float]:
-    """Empty where a value is missing: a part of a sum would be taken for the whole."""
+    """The values; empty if one is missing, since a part of a sum would be taken for the whole."""
     return [] if np.isnan(values).any() else _short(values)
 
 
 def _short(values: npt.NDArray[np.float64], digits: int = 3) -> list[float]:
-    """Values of at least three digits, whole ones as such: a chart shows no more."""
+    """The values with ``digits`` digits, from 1000 on as whole numbers: a chart shows no more."""
     rounded = [float(f"{value:.{digits}g}") if value < 1000 else round(value) for value in values]
     return [int(value) if value == int(value) else value for value in rounded]

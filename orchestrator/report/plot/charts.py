@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 PER_USER = "per_user"
 PER_DEVICE = "per_device"
-LOGARITHMIC_FROM = 16  # the highest load over the lowest
-SHARES = ("attainment", "agreement")  # from 0 to 1
+LOGARITHMIC_FROM = 16  # the axis is logarithmic if the highest load is so many times the lowest
+SHARES = ("attainment", "agreement")  # columns whose values are from 0 to 1
 
 
 def curve(
@@ -40,14 +40,15 @@ def curve(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws a figure of each deployment over load, with its 95 % intervals as bands; of what was
-    simulated a band is where nine in ten measurements lie by the model's known error.
+    """Draws a figure of each deployment over load, with its 95 % intervals as bands.
 
-    ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI. ``y``,
-    ``x``: names of columns (``ttft_ms.p99``, ``attainment``). A band is drawn where ``y`` has an
-    interval. At most eight deployments are drawn. The legend names the others, and points with all
-    requests due at once: such a load has no place on an axis. Hollow markers are points that are
-    not valid. Raises InputError.
+    Where points were simulated, the band is where nine in ten measurements lie by the model's known
+    error. ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI.
+    ``y``, ``x``: names of columns (``ttft_ms.p99``, ``attainment``). A band is drawn where ``y``
+    has an interval. At most eight deployments are drawn. The legend names the others, and points
+    with all requests due at once, since such a load has no place on an axis. Hollow markers are
+    points that are not valid. Raises InputError for an unknown or missing column, for levels
+    without a common unit, and where matplotlib is missing.
     """
     look.check_matplotlib()
     plotted = points_of(points, needed_columns(y, x))
@@ -64,8 +65,9 @@ def curve(
 
 
 def needed_columns(y: str, x: str = "level") -> list[str]:
-    """The columns of one picture of curves, with the interval of ``y`` where it has one, and how far
-    off what is simulated may be.
+    """The columns that a picture of curves needs.
+
+    These are ``x``, ``y``, the interval of ``y`` where it has one, and the error of the model.
     """
     bounds = [f"{y}.{bound}" for bound in ("lower", "upper")]
     return [x, y, *(bound for bound in bounds if column_named(bound) is not None), *MODEL_ERRORS]
@@ -125,8 +127,10 @@ class _Bounded:
 
 
 def _bounded(point: PlottedPoint, y: str) -> _Bounded | None:
-    """With the interval of the figure; a latency has one where it was simulated: what the model's
-    error allows. None: there is none.
+    """The point with the band around a figure; None: it has no band.
+
+    The band is the interval of the figure or, for a simulated latency, what the model's error
+    allows.
     """
     if _has_numbers(point, f"{y}.lower", f"{y}.upper"):
         return _Bounded(point, point.numbers[f"{y}.lower"], point.numbers[f"{y}.upper"])
@@ -139,7 +143,7 @@ def _bounded(point: PlottedPoint, y: str) -> _Bounded | None:
 
 
 def curve_handles(series: Sequence[Series]) -> list[Any]:
-    """What the legend of curves shows."""
+    """The entries of the legend of curves."""
     shown = series[:MOST_CURVES]
     handles = [look.handle(each.label, each.rank, with_marker=True) for each in shown]
     if any(not point.is_valid for each in shown for point in each.points):
@@ -148,7 +152,7 @@ def curve_handles(series: Sequence[Series]) -> list[Any]:
 
 
 def _level_text(series: Sequence[Series]) -> str:
-    """Raises InputError where levels have no common unit."""
+    """The name of the axis of levels. Raises InputError where levels have no common unit."""
     controls = {point.control for each in series for point in each.points}
     if len(controls) > 1:
         raise InputError(
@@ -159,13 +163,13 @@ def _level_text(series: Sequence[Series]) -> str:
 
 
 def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
-    """Draws tokens/s that a user sees against tokens/s per GPU or core, and the line of the points
-    that no other beats (those of ``orchestrator.frontier``).
+    """Draws tokens/s that a user sees against tokens/s per GPU or core, and the frontier.
 
-    Upright lines are 95 % intervals, of simulated points those of the model's error. ``points`` and
-    ``ax``: as for ``curve``. Eight deployments have colours, those of the frontier first; the others
-    are grey. Raises InputError for points of several workloads, and for simulated beside measured
-    ones: they do not compare.
+    The frontier is the line of the points that no other point beats (see
+    ``orchestrator.frontier``). Upright lines are 95 % intervals or, for simulated points, those of
+    the model's error. ``points`` and ``ax``: as for ``curve``. Eight deployments have colours,
+    those of the frontier first; the others are grey. Raises InputError for points of several
+    workloads, and for simulated beside measured points, since they do not compare.
     """
     look.check_matplotlib()
     plotted = points_of(points)
@@ -192,7 +196,7 @@ def draw_frontier(axes: Axes, series: Sequence[Series]) -> None:
     for each in series:
         every += each.points
     edge = frontier_points(every)
-    # a user who gets more than asked for got what was asked: the line goes down at each point
+    # steps: what one point gives a user, it also gives a user who asks for less
     axes.plot(
         _numbers(edge, PER_USER),
         _numbers(edge, PER_DEVICE),
@@ -243,7 +247,7 @@ def _draw_points(axes: Axes, series: Series) -> None:
 
 
 def _from_zero(axes: Axes) -> None:
-    """A difference looks as large as it is."""
+    """Begins the axis of values at 0, so that a difference looks as large as it is."""
     axes.update_datalim([(0, 0)], updatex=False)
     axes.autoscale_view()
     axes.set_ylim(bottom=0)
@@ -251,7 +255,7 @@ def _from_zero(axes: Axes) -> None:
 
 
 def _spread_loads(axes: Axes, series: Sequence[Series]) -> None:
-    """Loads that double from one to the next have equal distances, where they span enough."""
+    """Makes the axis of loads logarithmic if they span enough: each doubling is as wide."""
     levels = [point.numbers["level"] for each in series for point in each.points]
     positive = [level for level in levels if 0 < level < math.inf]
     if positive and max(positive) >= LOGARITHMIC_FROM * min(positive):
@@ -260,7 +264,7 @@ def _spread_loads(axes: Axes, series: Sequence[Series]) -> None:
 
 
 def frontier_handles(series: Sequence[Series]) -> list[Any]:
-    """What the legend of a frontier shows."""
+    """The entries of the legend of a frontier."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -277,7 +281,10 @@ def frontier_handles(series: Sequence[Series]) -> list[Any]:
 
 
 def _has_numbers(point: PlottedPoint, *names: str) -> bool:
-    """Whether these can be drawn: a load of all requests at once has no place on an axis."""
+    """Whether a point has these numbers, all of them finite.
+
+    A load of all requests at once is infinite and has no place on an axis.
+    """
     return all(math.isfinite(point.numbers.get(name, math.nan)) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The picture of single requests: which share of them was how fast."""
+"""The picture of single requests: what share of them was how fast."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _AXIS_TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The share of requests up to each of some latencies, with its 95 % intervals."""
+    """For each of some latencies, the share of requests up to it, with its 95 % interval."""
 
     label: str
     latency_ms: Floats
@@ -67,13 +67,14 @@ def ecdf(
     points: Frame | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws the share of requests that were at most so slow, with its 95 % intervals as bands: the
-    attainment of every limit that could be set.
+    """Draws the share of requests up to each latency: the attainment of every possible limit.
 
-    ``latency``: ``ttft_ms``, ``tpot_ms``, ``e2e_ms`` or ``itl_p99_ms``. Requests that failed count
-    and are never fast enough, so their line ends below 1. ``points``: rows of
-    ``orchestrator.points(uri)``; without them, of the best deployments the highest loads come
-    first. At most eight points are drawn, and the legend names the others. Raises InputError.
+    Bands are 95 % intervals. ``latency``: ``ttft_ms``, ``tpot_ms``, ``e2e_ms`` or ``itl_p99_ms``.
+    Requests that failed count and are never fast enough, so a line with some ends below 1.
+    ``points``: rows of ``orchestrator.points(uri)``; None: all, beginning with the highest loads of
+    the best deployments. At most eight points are drawn, and the legend names the others. Raises
+    InputError for an unknown latency, where nothing is stored at ``uri``, and where matplotlib is
+    missing.
     """
     look.check_matplotlib()
     if latency not in LATENCIES:
@@ -100,7 +101,7 @@ def _plotted(points: Iterable[StoredPoint]) -> list[PlottedPoint]:
 
 
 def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_Source]:
-    """The points that have requests, in the order of the frame's rows or the best first."""
+    """The points that have requests, in the order of the frame's rows, or else the best first."""
     documents: list[PointDocument] = []
     stores: dict[str, Store] = {}
     for each in judged:
@@ -124,7 +125,7 @@ def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_S
 
 
 def _best_first(ids_by_level: Sequence[list[str]]) -> list[str]:
-    """The highest load of each deployment, then the one below it of each, and so on."""
+    """The highest load of each deployment, then the next lower one of each, and so on."""
     ids: list[str] = []
     for below in range(max(map(len, ids_by_level), default=0)):
         for of_deployment in ids_by_level:
@@ -164,8 +165,10 @@ def _within_model_error(
     second: float,
     point: StoredPoint,
 ) -> Interval:
-    """A share that was simulated, between those of latencies that are longer and that are shorter
-    by the factor that nine in ten measurements lie within.
+    """A simulated share with an interval from the model's error.
+
+    The bounds are the shares if all latencies were longer, or shorter, by the factor within which
+    nine in ten measurements lie.
     """
     error = point.model_error
     if error is None:
@@ -181,7 +184,7 @@ def _share_within(repeats: Sequence[LimitValues], limit: str, second: float) -> 
 
 
 def _vertices(seconds_of_repeats: Sequence[Floats]) -> Floats:
-    """At most STEPS of the latencies that were measured, by their ranks at equal distances."""
+    """At most STEPS of the measured latencies, at equal distances by rank."""
     if not seconds_of_repeats:
         return np.zeros(0)
     every = np.concatenate(seconds_of_repeats)

@@ -1,6 +1,4 @@
-"""How pictures look: colours, markers, titles and names of axes. The one file that imports
-matplotlib.
-"""
+"""How pictures look: figures, colours, markers, titles, legends and names of axes."""
 
 from __future__ import annotations
 
@@ -29,19 +27,20 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 GREY = "#767676"
 BAND_OPACITY = 0.18
-LEGEND_DISTANCE, LEGEND_LINE_HEIGHT = 0.65, 0.22  # inches, below the axes and of one line
-TOP_OF_SHARES = 1.03  # markers at 1 are seen whole
-LABEL_WIDTH = 42  # characters of a line of an axis's name
+LEGEND_DISTANCE, LEGEND_LINE_HEIGHT = 0.65, 0.22  # inches: from the axes, and of one line
+TOP_OF_SHARES = 1.03  # above 1, so that markers at 1 are drawn whole
+LABEL_WIDTH = 42  # characters in a line of an axis's name
 LONGEST_LABEL = 60  # characters of a name in a legend
-WIDEST_IN_TWO_COLUMNS = 36  # characters of a name
+WIDEST_IN_TWO_COLUMNS = 36  # characters of a name in a legend of two columns
 NAMED_LEFT_OUT = 3  # names of what is not drawn; the others are counted
 CONTROL_TEXTS = {"concurrency": "requests in flight", "request_rate": "load (requests/s)"}
 SVG_SETTINGS = {"svg.hashsalt": "orchestrator", "svg.fonttype": "none"}  # the same bytes each time
 
 
 def new_axes(width: float = 7.2, height: float = 4.4) -> Axes:
-    """Axes of a new figure, which a notebook shows; inches. Raises InputError where matplotlib is
-    missing.
+    """The axes of a new figure, which a notebook shows. Width and height are in inches.
+
+    Raises InputError where matplotlib is missing.
     """
     check_matplotlib()
     from matplotlib import pyplot
@@ -52,7 +51,7 @@ def new_axes(width: float = 7.2, height: float = 4.4) -> Axes:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure that no window and no notebook shows; inches. Raises as ``new_axes`` does."""
+    """A figure that no window or notebook shows; in inches. Raises as ``new_axes`` does."""
     check_matplotlib()
     from matplotlib.figure import Figure
 
@@ -69,12 +68,12 @@ def check_matplotlib() -> None:
 
 
 def written(text: str) -> str:
-    """Foreign text as matplotlib shall write it: a dollar sign begins no formula."""
+    """The text such that matplotlib writes it as it is: a dollar sign begins no formula."""
     return text.replace("$", r"\$")
 
 
 def short(label: str) -> str:
-    """A name in a legend. Long ones lose their middle: their end tells them apart."""
+    """A name for a legend. Long names lose their middle, since their ends tell them apart."""
     if len(label) <= LONGEST_LABEL:
         return label
     half = (LONGEST_LABEL - 1) // 2
@@ -94,7 +93,7 @@ def line_style(rank: int) -> str:
 
 
 def axis_text(name: str) -> str:
-    """What a column holds, with its unit."""
+    """The description of a column, with its unit."""
     column = column_named(name)
     if column is None:
         return name
@@ -126,15 +125,16 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def left_out_text(labels: Sequence[str], how: str = "not drawn") -> str:
-    """Names those of ``labels`` that are not drawn, after ``how``; empty where all are."""
+    """Names the labels that are not drawn, after ``how``; empty where all are drawn."""
     hidden = labels[MOST_CURVES:]
     return f"{how}: {_listed(hidden)}" if hidden else ""
 
 
 def curves_note(series: Sequence[Series], how: str = "not drawn") -> str:
-    """What curves over load leave out, after ``how``: deployments that are too many, and points
-    with all requests due at once; and what the bands of simulated points are. Empty where that is
-    nothing.
+    """The note below curves over load; empty if there is nothing to note.
+
+    It names, after ``how``, the deployments for which there are too few colours, and those with all
+    requests due at once. It also says what the bands of simulated points mean.
     """
     notes = [left_out_text([each.label for each in series], how)]
     at_once = at_once_text(series)
@@ -146,8 +146,9 @@ def curves_note(series: Sequence[Series], how: str = "not drawn") -> str:
 
 
 def at_once_text(series: Sequence[Series]) -> str:
-    """Names the deployments with a point whose requests are all due at once: such a load has no
-    place on an axis. Empty where there is none.
+    """Names the deployments with a point whose requests are all due at once; empty without any.
+
+    Such a load has no place on an axis.
     """
     labels = [each.label for each in series[:MOST_CURVES] if each.has_all_at_once]
     return f"all requests due at once ({_listed(labels)})" if labels else ""
@@ -158,7 +159,7 @@ def add_title(axes: Axes, text: str) -> None:
 
 
 def name_axes(axes: Axes, x_text: str, y_text: str) -> None:
-    """The names of both axes with their units, and a grid behind what is drawn."""
+    """Writes the names of both axes with their units, and draws a grid behind everything."""
     axes.set_xlabel(x_text, fontsize="small")
     axes.set_ylabel(y_text, fontsize="small")
     axes.grid(color="#dddddd", linewidth=0.6)
@@ -168,9 +169,9 @@ def name_axes(axes: Axes, x_text: str, y_text: str) -> None:
 def add_legend(
     axes: Axes, handles: Sequence[Any], note: str = "", *, makes_room: bool = False
 ) -> None:
-    """A legend below the axes, in two columns where names are short.
+    """Adds a legend below the axes, in two columns where names are short.
 
-    ``note``: a line at its end. ``makes_room``: the figure becomes higher by the legend.
+    ``note``: a line at its end. ``makes_room``: the figure is made higher by as much.
     """
     from matplotlib.figure import Figure
     from matplotlib.transforms import ScaledTranslation
@@ -207,7 +208,7 @@ def note_handles(note: str) -> list[Any]:
 
 
 def handle(label: str, rank: int, with_marker: bool = False, with_line: bool = True) -> Any:
-    """What stands for a curve in a legend."""
+    """The entry of a curve in a legend."""
     from matplotlib.lines import Line2D
 
     return Line2D(
@@ -221,7 +222,7 @@ def handle(label: str, rank: int, with_marker: bool = False, with_line: bool = T
 
 
 def hollow_handle() -> Any:
-    """What stands for points that are not valid."""
+    """The entry of points that are not valid in a legend."""
     from matplotlib.lines import Line2D
 
     return Line2D(

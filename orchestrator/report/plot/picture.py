@@ -1,6 +1,4 @@
-"""The picture that ``orchestrator results --plot`` writes: the frontier and the curves of every
-group of points.
-"""
+"""The picture of ``orchestrator results --plot``: frontier and curves of every group of points."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMATS = (".svg", ".png")
 CURVES = ("output_token_throughput", "ttft_ms.p99", "tpot_ms.p99", "attainment")
-MOST_GROUPS = 6  # of one picture: more would not fit a page
+MOST_GROUPS = 6  # in one picture: more would not fit on a page
 PANEL_COLUMNS = 3
 LEGEND_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.4  # inches
@@ -39,8 +37,10 @@ PNG_DOTS = 120  # per inch
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a picture shows. ``left_out``: titles of the groups that have no room in it, names of
-    deployments that have no curve, and points that no curve shows.
+    """What a picture shows.
+
+    ``left_out``: titles of groups for which there was no room, names of deployments without a
+    curve, and points that no curve shows.
     """
 
     points: int
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One pair of axes: the curves of ``y``, or the frontier where it is None."""
+    """One pair of axes. ``y``: the column whose curves it shows; None: it shows the frontier."""
 
     series: Sequence[Series]
     y: str | None = None
@@ -76,7 +76,7 @@ class _Group:
 
     @property
     def height(self) -> float:
-        """In inches, with the title and the legend."""
+        """The height in inches, with the title and the legend."""
         legend_lines = math.ceil(len(frontier_handles(self.series)) / LEGEND_COLUMNS) + 1
         return self.rows * PANEL_HEIGHT + 0.5 + legend_lines * look.LEGEND_LINE_HEIGHT
 
@@ -118,7 +118,7 @@ def write_picture(path: Path, shown: ShownResults) -> Picture:
 
 
 def _documents_of_groups(shown: ShownResults) -> Iterator[list[PointDocument]]:
-    """The points that have figures, by what they may be compared with; runs of ``load`` together."""
+    """The points that have figures, by group; runs of ``load`` are one group together."""
     for section in shown.sections:
         measured = [document for document in section.documents if document.point.used]
         yield from grouped((group_of(each.point), each) for each in measured).values()
@@ -160,7 +160,7 @@ def _figure(groups: Sequence[_Group]) -> Figure:
 
 
 def _draw_group(group: _Group, part: Any) -> None:
-    """``part``: the subfigure of the group."""
+    """Draws a group. ``part``: the subfigure into which it is drawn."""
     part.suptitle(look.written(group.title), fontsize="medium", fontweight="bold")
     every = part.subplots(group.rows, PANEL_COLUMNS, squeeze=False).ravel()
     for panel, axes in zip(group.panels, every, strict=False):
@@ -179,8 +179,9 @@ def _draw_group(group: _Group, part: Any) -> None:
 
 
 def _save(figure: Figure, path: Path, form: str) -> None:
-    """Without a date and with names that do not change, so that a picture in git changes only with
-    its points.
+    """Writes a figure without a date, and with names that do not change.
+
+    So a picture that is kept in git changes only with its points.
     """
     from matplotlib import rc_context
 

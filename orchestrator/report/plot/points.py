@@ -31,9 +31,9 @@ _NAMES = (
 )
 _NUMBERS = ("level", "per_user", "per_device", "per_device.lower", "per_device.upper")
 _FLAGS = ("emulated", "simulated")
-# factors of what is simulated; frames have them on request
+# columns with the factors of the model's error; a frame has them only if they were asked for
 MODEL_ERRORS = ("model_error.ttft", "model_error.others")
-# what every picture of points needs
+# columns that every picture of points needs
 COLUMNS = (*_NAMES, *_FLAGS, *_NUMBERS)
 Frame = Any  # pandas.DataFrame, polars.DataFrame or pyarrow.Table
 
@@ -50,7 +50,7 @@ class SeriesKey:
 
 @dataclass(frozen=True, slots=True)
 class PlottedPoint:
-    """``numbers``: by the names of their columns; NaN where the point has none."""
+    """A point to be drawn. ``numbers``: by name of column; NaN where the point has none."""
 
     experiment: str
     workload: str
@@ -76,8 +76,9 @@ class PlottedPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The points of one deployment in one workload, by ascending level. ``rank``: its place among
-    all series, from 0; it decides colour and marker.
+    """The points of one deployment in one workload, by ascending level.
+
+    ``rank``: its place among all series, from 0, which decides its colour and its marker.
     """
 
     label: str
@@ -119,7 +120,7 @@ def stored_documents(uri: str) -> list[PointDocument]:
 def points_of_documents(
     documents: Sequence[PointDocument], more_columns: Iterable[str] = ()
 ) -> list[PlottedPoint]:
-    """As ``points_of``, for points that were read."""
+    """The points of documents that were read already; see ``points_of``."""
     columns = {}
     for name in (*COLUMNS, *more_columns):
         column = column_named(name)
@@ -177,15 +178,15 @@ def _text(value: object) -> str:
 
 
 def number_of(value: object) -> float:
-    """NaN for None and for what pandas has in its place; a yes is 1."""
+    """The value as a number; NaN for None and for pandas' NA; True is 1."""
     return float(value) if isinstance(value, int | float | np.number) else math.nan
 
 
 def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
     """The points by deployment, the best deployment first.
 
-    First come those that are on the frontier, then those with the most tokens/s per device. So the
-    first MOST_CURVES of them are the same in every picture of the same points.
+    First come the deployments on the frontier, then those with the most tokens/s per device. So the
+    first MOST_CURVES are the same in every picture of the same points.
     """
     groups = grouped((point.key, point) for point in points)
     frontier_ids = {id(point) for point in frontier_points(points)}
@@ -204,7 +205,7 @@ def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
 
 
 def _most_per_device(points: Iterable[PlottedPoint]) -> float:
-    """Of valid points; below all others where there is none."""
+    """The most tokens/s per device of any valid point; -inf where no point is valid."""
     values = [point.numbers["per_device"] for point in points if point.is_valid]
     return max((value for value in values if not math.isnan(value)), default=-math.inf)
 
@@ -219,7 +220,7 @@ def frontier_points(points: Sequence[PlottedPoint]) -> list[PlottedPoint]:
 
 
 def _labels(groups: Sequence[Sequence[PlottedPoint]]) -> list[str]:
-    """The names of the deployments; with what tells them apart where two have the same."""
+    """The names of the deployments; where two have the same name, with what tells them apart."""
     firsts = [group[0] for group in groups]
     same_name: dict[str, list[PlottedPoint]] = defaultdict(list)
     for point in firsts:

@@ -1,4 +1,4 @@
-"""The picture of one point over time: what its engines said of themselves."""
+"""The picture of one point over time: what its engines reported of themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KV_TEXT = "KV cache in use (share, right)"
 class Readings:
     """What one replica reported, in order of time; NaN where it did not report a value.
 
-    ``seconds``: since the begin of the steady window.
+    ``seconds``: since the steady window began.
     """
 
     replica: int
@@ -52,13 +52,13 @@ def timeline(
     repeat: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws what the engines of one point reported while it ran: requests running and waiting, and
-    on an axis at the right the share of the KV cache in use. The warm-up is shaded.
+    """Draws what the engines of one point reported while it ran.
 
-    ``readings``: the frame of ``orchestrator.series(uri, point)``; or a URI, with the ``point_id``
-    as ``point``. ``repeat``: its number; None: the first that has readings. Several replicas have a
-    colour each; at most eight are drawn, and the legend names the others. Raises InputError where no
-    engine reported anything.
+    Requests running and waiting have the left axis, the share of the KV cache in use the right one.
+    The warm-up is shaded. ``readings``: the frame of ``orchestrator.series(uri, point)``; or a URI,
+    with the ``point_id`` as ``point``. ``repeat``: its number; None: the first that has readings.
+    Several replicas have a colour each; at most eight are drawn, and the legend names the others.
+    Raises InputError where no engine reported anything, and where matplotlib is missing.
     """
     look.check_matplotlib()
     title = None
@@ -90,8 +90,10 @@ def timeline(
 
 
 def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[Readings]:
-    """The readings of one repeat by replica. Raises InputError for a frame of several points, for one
-    that lacks a column, and where there are no readings.
+    """The readings of one repeat, one record per replica.
+
+    Raises InputError for a frame that has several points or lacks a column, and where there are no
+    readings.
     """
     columns = {}
     for name in COLUMNS:
@@ -130,8 +132,9 @@ def _draw(
     ranks: tuple[int, int, int],
     prefix: str = "",
 ) -> list[Any]:
-    """The lines of one replica; their names begin with ``prefix``. ``ranks``: those of the colours
-    of requests running, requests waiting and the KV cache.
+    """Draws the lines of one replica, whose names begin with ``prefix``.
+
+    ``ranks``: of the colours of requests running, requests waiting and the KV cache.
     """
     lines = []
     for owner, values, name, style, rank in (
@@ -165,7 +168,7 @@ def _title_of_frame(frame: Frame) -> str:
 
 
 def _title_of_stored(uri: str, point_id: str) -> str | None:
-    """``chat of sweep: m on h100, tp=1 at 8 in flight``; None for a point of an earlier plan."""
+    """``chat of sweep: m on h100, tp=1 at 8 in flight``; None: the plan no longer asks for it."""
     for document in stored_documents(uri):
         if document.point.head.point_id == point_id:
             (plotted,) = points_of_documents([document])
