@@ -1,4 +1,4 @@
-"""The report's page as it is served: whole at first, then only what came since."""
+"""Serves the report's page: the whole page at first, then only what came since."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WAITING = "nothing is stored here yet"
 class Change:
     """What a page of the same edition lacks.
 
-    ``says``: what the runs do. ``serial`` and ``attempts``: what the page has then. ``texts``: the
-    ``TextChanges`` since its serial; ``bins``: those of new attempts; both packed, and both empty
-    where the page has all.
+    ``serial``, ``attempts``: what the page has once it has taken in the change. ``says``: what the
+    runs do. ``texts``: the ``TextChanges`` since the page's serial. ``bins``: the bins of new
+    attempts. ``texts`` and ``bins`` are packed; they are empty where the page lacks nothing.
     """
 
     edition: int
@@ -33,7 +33,7 @@ class Change:
 
 
 def live_page(now: Watched, texts: KeptTexts) -> str:
-    """The whole page, which goes on by itself."""
+    """The whole page, which then asks for changes by itself."""
     state = LiveState(
         edition=now.edition,
         serial=now.serial,
@@ -47,7 +47,7 @@ def live_page(now: Watched, texts: KeptTexts) -> str:
 def change_since(
     now: Watched, texts: KeptTexts, edition: int, serial: int, attempts: int
 ) -> Change:
-    """What a page of this edition and serial number lacks, which has ``attempts``."""
+    """What a page lacks that has this edition, serial number and number of attempts."""
     change = Change(now.edition, now.serial, now.attempts, says=runs_text(now.runs))
     if now.edition != edition or now.serial == serial:
         return change

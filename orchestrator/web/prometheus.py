@@ -1,6 +1,6 @@
-"""What Prometheus reads of a watched folder of results.
+"""The metrics of a watched folder of results, for Prometheus.
 
-Names and labels are a promise to dashboards: docs/grafana-dashboard.json reads them.
+Their names and labels are a promise to dashboards, such as docs/grafana-dashboard.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POINT_LABELS = ("experiment", "workload", "deployment", "load", "emulated", "sim
 
 
 def exposition(watched: Watched) -> bytes:
-    """Everything as Prometheus' text."""
+    """All metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     _add_runs(registry, watched)
     document = watched.content.document
@@ -31,7 +31,7 @@ def exposition(watched: Watched) -> bytes:
 
 
 def _add_runs(registry: CollectorRegistry, watched: Watched) -> None:
-    """The latest run of each experiment."""
+    """Adds metrics of the latest run of each experiment."""
     latest = {run.experiment: run for run in watched.runs}
     state = Gauge(
         "orchestrator_run_state",
@@ -142,7 +142,7 @@ def _set_percentiles(
 
 
 def _labels(point: PointDocument) -> tuple[str, ...]:
-    """In the order of POINT_LABELS."""
+    """The labels of a point, in the order of POINT_LABELS."""
     head = point.point.head
     load = load_text(head.control, head.level)
     emulated = str(point.point.emulated).lower()

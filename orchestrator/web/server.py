@@ -1,7 +1,8 @@
 """Serves a watched folder of results: the page, its changes as server-sent events, and metrics.
 
-It only reads. A request for another host's name is refused (a page elsewhere could otherwise reach
-it by a name that resolves to this machine), and so is one without the token where there is one.
+The server only reads. It refuses requests for another host's name, because a page elsewhere could
+otherwise reach it by a name that resolves to this machine. Where there is a token, it refuses
+requests without it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
-CLOSING_S = 0.5  # for answers under way when it ends; event streams never end by themselves
+CLOSING_S = 0.5  # for answers under way when the server ends; event streams never end by themselves
 TOKEN_VARIABLE = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
@@ -41,7 +42,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where it listens. ``token``: what requests must hold; None: nothing."""
+    """Where the server listens. ``token``: what requests must have; None: they need none."""
 
     host: str
     port: int
@@ -54,7 +55,7 @@ class Address:
         return f"http://{host}:{self.port}/{query}"
 
     def answers_to(self, host_header: str) -> bool:
-        """Whether a request for this name is meant for it. Behind a token any name is."""
+        """Whether requests for this host name are answered; where there is a token, all are."""
         name = host_header.rpartition(":")[0] if _has_port(host_header) else host_header
         return self.token is not None or name.strip("[]").lower() in LOOPBACK_NAMES
 
@@ -64,8 +65,9 @@ def _has_port(host_header: str) -> bool:
 
 
 def token_for(host: str, environment: Mapping[str, str]) -> str | None:
-    """What requests must hold where it listens on ``host``: beyond loopback that of the
-    environment, else a new one.
+    """The token that requests need if the server listens on ``host``; None on loopback.
+
+    It is that of the environment, else a new one.
     """
     if host in LOOPBACK_NAMES:
         return None
@@ -73,15 +75,16 @@ def token_for(host: str, environment: Mapping[str, str]) -> str | None:
 
 
 class Watcher:
-    """Looks at the results again and again, and tells everybody who listens."""
+    """Looks at the results again and again, and wakes those who wait for a change."""
 
     def __init__(self, results: WatchedResults) -> None:
         self.results = results
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
-        """Looks until it is cancelled. A storage that does not answer is asked again, and what went
-        wrong is printed once.
+        """Looks until it is cancelled.
+
+        A storage that does not answer is asked again; each problem is printed once.
         """
         problem = ""
         while True:
@@ -89,7 +92,7 @@ class Watcher:
             try:
                 is_changed = await asyncio.to_thread(self.results.look)
                 problem = ""
-            except Exception as error:  # else the page would stand still without a word
+            except Exception as error:  # if this ended, the page would stand still without a word
                 if str(error) != problem:
                     problem = str(error)
                     _print_problem(error)
@@ -99,7 +102,7 @@ class Watcher:
             await asyncio.sleep(self.results.pause_s)
 
     async def after(self, seen: Watched) -> Watched:
-        """What is known once it is no longer ``seen``, or after KEEP_ALIVE_S."""
+        """Waits until something other than ``seen`` is known, or for KEEP_ALIVE_S; returns it."""
 
         def is_other() -> bool:
             return self.results.now is not seen
@@ -117,7 +120,7 @@ def _print_problem(error: Exception) -> None:
 
 
 def application(results: WatchedResults, address: Address) -> web.Application:
-    """The server of these results, at this address."""
+    """The application that serves these results at this address."""
     watcher = Watcher(results)
     handlers = _Handlers(watcher)
     app = web.Application(middlewares=[_gate(address)])
@@ -132,9 +135,9 @@ def application(results: WatchedResults, address: Address) -> web.Application:
 def serve(
     results: WatchedResults, host: str, port: int, token: str | None, say: Callable[[str], None]
 ) -> None:
-    """Serves until it is interrupted. ``say``: is told the address once it answers.
+    """Serves until it is interrupted. ``say``: is called with the address once it is served.
 
-    Raises InputError where nothing can listen at this address.
+    Raises InputError where the server cannot listen at this address.
     """
     try:
         listener = socket.create_server(
@@ -166,7 +169,7 @@ def _looking(watcher: Watcher) -> Callable[[web.Application], AsyncIterator[None
 
 
 def _gate(address: Address) -> Middleware:
-    """Refuses strangers, and gives every answer its headers."""
+    """Refuses requests that are not allowed, and adds headers to these refusals."""
 
     @web.middleware
     async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -184,7 +187,7 @@ def _gate(address: Address) -> Middleware:
 
 
 def _holds_token(request: web.Request, token: str) -> bool:
-    """As ``?token=`` in the address, or as a bearer token, as Prometheus sends it."""
+    """Whether a request has the token: as ``?token=``, or as a bearer token, as from Prometheus."""
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     given = request.query.get("token", bearer)
     return secrets.compare_digest(given.encode(), token.encode())
@@ -209,7 +212,7 @@ class _Handlers:
         return web.Response(text="ok\n", headers=HEADERS)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """What the page lacks, from what its address says that it has."""
+        """Streams changes to a page. The query says what the page has already."""
         edition = _number(request, "edition")
         serial = _number(request, "serial")
         attempts = _number(request, "attempts")

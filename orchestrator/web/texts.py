@@ -1,4 +1,4 @@
-"""What a served page shows, as lines of text: from one change to the next most of them stay."""
+"""The lines of text of a served page, most of which stay from one change to the next."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from orchestrator.report.page.packing import packed
 from orchestrator.web.watched import Watched
 
 Lines = tuple[str, ...]
-MOST_SERIALS = 4  # texts of so many contents are kept: pages that slept longer get all lines anew
+MOST_SERIALS = 4  # contents whose texts are kept; pages that slept longer get all lines anew
 
 
 @dataclass(frozen=True, slots=True)
 class PageTexts:
-    """``html``: the tables that need no script. ``described``: what is judged but the requests.
-    ``timelines``: see ``Timelines.lines``.
+    """The texts of a page.
+
+    ``html``: the tables that need no script. ``described``: what the page judges, except the
+    requests. ``timelines``: see ``Timelines.lines``.
     """
 
     html: Lines
@@ -45,7 +47,7 @@ Edit = Kept | str  # a string is a new line
 
 @dataclass(frozen=True, slots=True)
 class TextChanges:
-    """How the texts of a page become the newer ones."""
+    """What turns the texts of a page into newer ones."""
 
     html: list[Edit]
     described: list[Edit]
@@ -68,7 +70,7 @@ def texts_of(content: PageContent) -> PageTexts:
 
 
 def changes_between(before: PageTexts, after: PageTexts) -> TextChanges:
-    """What a page lacks that has the texts ``before``."""
+    """What turns the texts ``before`` into ``after``."""
     return TextChanges(
         html=list(edits(before.html, after.html)),
         described=list(edits(before.described, after.described)),
@@ -77,7 +79,7 @@ def changes_between(before: PageTexts, after: PageTexts) -> TextChanges:
 
 
 def edits(before: Sequence[str], after: Sequence[str]) -> Iterator[Edit]:
-    """The lines of ``after``, those that stand in ``before`` by their places there."""
+    """Yields the lines of ``after``; lines that ``before`` has are given by their places there."""
     most = min(len(before), len(after))
     same = 0
     while same < most and before[same] == after[same]:
@@ -99,7 +101,7 @@ def edits(before: Sequence[str], after: Sequence[str]) -> Iterator[Edit]:
 
 
 class KeptTexts:
-    """The texts of the latest contents, each made when it is first asked for."""
+    """Keeps the texts of the latest contents, each made when it is first asked for."""
 
     def __init__(self) -> None:
         self._by_serial: OrderedDict[int, PageTexts] = OrderedDict()
@@ -115,7 +117,7 @@ class KeptTexts:
             return self._by_serial[now.serial]
 
     def since(self, serial: int, now: Watched) -> TextChanges:
-        """What a page lacks that has the texts of this serial: all lines, if they are not kept."""
+        """What a page with the texts of this serial lacks; all lines if these are not kept."""
         with self._lock:
             before = self._by_serial.get(serial, NO_TEXTS)
         return changes_between(before, self.of(now))

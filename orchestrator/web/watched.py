@@ -1,4 +1,4 @@
-"""What a watched folder of results holds. It is read again when something in it has changed."""
+"""Watches a folder of results, and reads it again when something in it has changed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from orchestrator.results.runs import Runs
 
 LOCAL_PAUSE_S = 2.0  # between two looks at a folder of this machine
 REMOTE_PAUSE_S = 10.0  # between two listings of an object store, which costs money
-IDLE_SHARE = 0.01  # of a core, for looking where nothing changes
-# of a core, for reading what was measured: the sweep's own clients may run beside it
+IDLE_SHARE = 0.01  # share of a core that looking takes while nothing changes
+# share of a core that reading measurements takes: the sweep's own clients may run beside it
 READING_SHARE = 0.2
-# stops are chosen from what was measured by then; with as many requests again they are chosen anew
+# Stops are chosen from the requests so far, and chosen anew once there are so many times as many.
 GROWTH_OF_STOPS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A file as its folder lists it. When it is written again its stamp changes."""
+    """A file as its folder lists it. Its stamp changes when the file is written again."""
 
     path: str
     size: int
@@ -37,8 +37,10 @@ class FileStamp:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What tells whether anything changed. ``commits``: files that hold measurements, launches and
-    plans; ``records``: those of runs, which change with each heartbeat.
+    """The files that tell whether anything changed.
+
+    ``commits``: the files of measurements, launches and plans. ``records``: the files of runs,
+    which change with each heartbeat.
     """
 
     commits: frozenset[FileStamp] = frozenset()
@@ -49,9 +51,9 @@ class Listing:
 class Watched:
     """What is known at one moment, ``seen_unix_s``.
 
-    ``edition``: another one has other stops, and a page of an earlier edition must be loaded again;
-    those of two processes differ. ``serial``: of the content, which changes without new requests,
-    too. ``attempts``: how many are in the bins.
+    ``edition``: the number of the stops: a page of an earlier edition must be loaded again. Two
+    processes never use the same one. ``serial``: the number of the content, which may change
+    without new requests. ``attempts``: how many attempts are in the bins.
     """
 
     content: PageContent
@@ -66,26 +68,26 @@ class WatchedResults:
     """Looks at results and keeps what it has read."""
 
     def __init__(self, uri: str, experiment: str | None = None) -> None:
-        """``experiment``: None for all that are there."""
+        """Knows nothing until the first look. ``experiment``: None: all that are there."""
         self.uri = uri
         self.experiment = experiment
         self.now = Watched(page_content(uri, ()), edition=time.time_ns() // 1_000_000)
         self._listing = Listing()
-        self._states: list[str] = []  # of the runs, when they were looked at last
-        self._requests_of_stops = 0
-        self._looking_cpu_s = 0.0  # of the last look, by its kind
-        self._reading_cpu_s = 0.0
+        self._states: list[str] = []  # of the runs, at the last look
+        self._requests_of_stops = 0  # how many there were when the stops were chosen
+        self._looking_cpu_s = 0.0  # processor time of the last look, for listing files
+        self._reading_cpu_s = 0.0  # the same, for reading what changed
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next look, by the processor time of the last one."""
+        """How long to wait before the next look, given the processor time of the last one."""
         is_local = parse_location(self.uri).is_local
         least_s = LOCAL_PAUSE_S if is_local else REMOTE_PAUSE_S
         idle_s = self._looking_cpu_s / IDLE_SHARE
         return max(least_s, idle_s, self._reading_cpu_s / READING_SHARE)
 
     def absence(self) -> str | None:
-        """What is named and is not there yet; None where it is, or nothing is."""
+        """A sentence if the experiment is not there yet, but others are; None: all is well."""
         results = self._results()
         if results is None or self._names(results):
             return None
@@ -93,9 +95,9 @@ class WatchedResults:
         return f"no experiment {self.experiment!r} at {self.uri} yet; there: {there}"
 
     def look(self) -> bool:
-        """Reads what changed since the last look; returns whether anything did. A run that died
-        changes no file: its process and its silence are looked at each time.
+        """Reads what changed since the last look; returns whether anything did.
 
+        A run that died changes no file, so its process and its silence are checked at each look.
         Raises OrchestratorError where the storage does not answer.
         """
         began_s = time.thread_time()
@@ -124,7 +126,7 @@ class WatchedResults:
             content, runs, time.time(), edition, serial, attempts=len(content.payload.bins)
         )
         self._states = states
-        self._listing = listing  # last: what could not be read is read at the next look
+        self._listing = listing  # last, so that what could not be read is read at the next look
         return True
 
     def _list(self, results: Results | None) -> Listing:
@@ -140,7 +142,7 @@ class WatchedResults:
         return Listing(frozenset(commits), frozenset(records))
 
     def _results(self) -> Results | None:
-        """None while the folder holds no experiment."""
+        """The results at the URI; None while there is no experiment."""
         try:
             return open_results(self.uri)
         except InputError:
@@ -166,7 +168,7 @@ class WatchedResults:
 
 
 def _stamps(files: Iterable[fs.FileInfo]) -> Iterator[FileStamp]:
-    """Pages are left out: a page is written after what it shows."""
+    """The stamps of files, without pages: a page is written after what it shows."""
     for file in files:
         if file.is_file and not file.base_name.endswith(".html"):
             yield FileStamp(file.path, file.size, file.mtime_ns or 0)
