@@ -1,1 +1,1 @@
-"""One file per command: parse, call, print. Beside them stand the options that several share."""
+"""One file per command, which parses, calls and prints, and files for options that are shared."""

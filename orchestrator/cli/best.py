@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.load import Per
 
 SHOWN_BY = "a wider terminal or --format json"
-MARKDOWN_WIDTH = 160  # that lines with names should fit into
+MARKDOWN_WIDTH = 160  # characters into which lines with names should fit
 EXAMPLES = """
 \b
 Examples:
@@ -115,7 +115,7 @@ def best(
         click.echo(json_text(answer_json(answer)))
     elif form_name == "md":
         view = View(MarkdownForm(), MARKDOWN_WIDTH, top or rows_to_show(answer))
-        click.echo("\n".join(best_text(answer, view)))  # its rows are not to be wrapped
+        click.echo("\n".join(best_text(answer, view)))  # not echo: rows must not be wrapped
     else:
         width = output_width()
         view = View(TextForm(SHOWN_BY, width), width, top or rows_to_show(answer))
@@ -134,7 +134,7 @@ def best(
     for note in notes:
         echo(f"note: {note}", err=True)
     is_of_the_file = slo_text is None or not any(sign in slo_text for sign in "<>=")
-    if form_name == "table" and is_of_the_file:  # a run decides under the file's limits
+    if form_name == "table" and is_of_the_file:  # `run` decides under the file's limits only
         for step in next_steps(ranked):
             echo(next_step_text(step), err=True)
     is_damaged = any(stored.damaged for stored in stored_experiments)

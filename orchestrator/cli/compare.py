@@ -130,7 +130,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def parse_share(text: str) -> float:
-    """``3%`` or ``0.03`` as a share. Raises UsageError for what is no share from 0 to below 1."""
+    """Reads ``3%`` or ``0.03`` as a share. Raises UsageError unless it is from 0 to below 1."""
     number = text.strip()
     try:
         share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
@@ -142,7 +142,11 @@ def parse_share(text: str) -> float:
 
 
 def _only_experiment(uri: str, side: str, name: str | None) -> StoredExperiment:
-    """Raises UsageError where there are several experiments and none is named."""
+    """The experiment of this name, or the only one.
+
+    ``side``: BASE or NEW, for the message. Raises UsageError where there are several experiments
+    and none is named.
+    """
     from orchestrator.base.text import listed
     from orchestrator.report.selection import experiments
     from orchestrator.results.root import open_results

@@ -1,6 +1,4 @@
-"""``orchestrator doctor``: what would make a sweep on a cluster fail, or its numbers wrong, before
-it starts.
-"""
+"""``orchestrator doctor``: finds, before a sweep, what would make it fail or its numbers wrong."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     plan = load_plan(experiment) if experiment else None
     if results_uri:
         check_answers(results_uri)
-        # bad input is an error before anything is joined; a path is whole
+        # bad input is refused before the cluster is joined, and a path becomes absolute
         results_uri = Store.open(results_uri, "x").uri
     checked = _checked(plan, address, results_uri)
     if form == "json":
@@ -99,7 +97,7 @@ def _checked(plan: Plan | None, address: str | None, results_uri: str | None) ->
     cluster = open_cluster(None, address or LOCAL)
     try:
         requirements = requirements_of(on_this_cluster(deployments, cluster.machines()))
-        cluster.growth()  # the first look: its autoscaler may report while the nodes are asked
+        cluster.growth()  # a first look, so that the autoscaler may report while nodes are asked
         probes = cluster.probes()
         try:
             nodes, findings = examine(probes, requirements, results_uri)
@@ -114,7 +112,7 @@ def _checked(plan: Plan | None, address: str | None, results_uri: str | None) ->
 
 
 def _node_json(node: ExaminedNode) -> JsonObject:
-    """A node's facts and where it is."""
+    """The facts of a node, and where it is."""
     return {**node.facts, "node_id": node.machine.node_id, "address": node.machine.address}
 
 
@@ -123,7 +121,7 @@ def _is_warning(finding: Finding) -> bool:
 
 
 def _text(checked: _Checked) -> str:
-    """The findings, failures first; what is wrong on several nodes is printed once."""
+    """The findings, failures first; a finding on several nodes is printed once."""
     failures_first = sorted(checked.findings, key=_is_warning)
     places_by_finding = grouped(
         (replace(finding, where=""), finding.where) for finding in failures_first

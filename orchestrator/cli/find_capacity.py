@@ -1,4 +1,4 @@
-"""``orchestrator load --find-capacity``: a search, its progress on stderr, what it found on stdout."""
+"""``orchestrator load --find-capacity``: searches, with progress on stderr, answer on stdout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def show_capacity(
     form: str,
     clients: int,
 ) -> int:
-    """Search, and print what is known in the end, also of a search that was interrupted."""
+    """Searches, and prints what is known at the end, even if the search was interrupted.
+
+    Returns the exit status.
+    """
     stop = threading.Event()
     with ExitStack() as at_end:
         uri = results or at_end.enter_context(tempfile.TemporaryDirectory(prefix="capacity-"))
@@ -70,7 +73,7 @@ def show_capacity(
         if result.next is not None:
             next_probe = PlannedProbe(result.next.level.value, result.next.seconds)
         document = search_document(endpoint, plan, result.claim, result.probes, next_probe, notes)
-        if form == "csv":  # while the folder is there
+        if form == "csv":  # here, while a temporary folder still exists
             click.echo(stored_csv(store), nl=False)
     if result.failure is not None:
         echo(f"note: the search ended: {result.failure.sentence}", err=True)
@@ -82,8 +85,9 @@ def show_capacity(
 
 
 def exit_status(result: CapacityResult) -> int:
-    """0 if the search has an answer: a claim, an estimate, or that nothing holds. 3 if nothing is
-    known, or if a failure ended the search.
+    """0 if the search has an answer: a claim, an estimate, or that nothing holds.
+
+    130 if it was interrupted; 3 if nothing is known, or if a failure ended the search.
     """
     if result.interrupted:
         return INTERRUPTED

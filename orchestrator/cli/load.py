@@ -1,4 +1,4 @@
-"""``orchestrator load``: measure any endpoint in one line, without a cluster."""
+"""``orchestrator load``: measures any endpoint in one line, without a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REQUESTS = WholeNumber(1, MOST_REQUESTS)
 _COUNT = WholeNumber(min=1)
 _SEED = WholeNumber(0, 2**63 - 1)
 _FACTOR = Number(1e-9, 1e9)
-SLOW_S = 10.0  # without a first answer, until the user is told
+SLOW_S = 10.0  # after so long without a first answer, the user is told
 EXAMPLES = """
 \b
 Examples:
@@ -73,7 +73,7 @@ Exit status: 0 all requests ok and all levels valid; 3 some failed, a level has 
 """
 
 
-SECTIONS = {  # by their first option
+SECTIONS = {  # of the help: by the first option of a section, its title
     "model": "Endpoint",
     "rate": "How much, how long",
     "input_tokens": "What requests hold",
@@ -300,7 +300,7 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
 
     with ExitStack() as at_end:
         uri = results
-        if uri is None and form == "csv":  # its lines are those of stored points
+        if uri is None and form == "csv":  # CSV is made from stored points
             uri = at_end.enter_context(tempfile.TemporaryDirectory(prefix="load-"))
         store = None if uri is None else Store.open(uri, plan.name)
         runs = runs_of(plan, target, detected, store)
@@ -315,8 +315,9 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
 
 
 def _api_of(url: str, api: str) -> str:
-    """The API: that of ``--api``, or the one whose path was pasted as the address. Raises
-    InputError where both are given and differ.
+    """The API: that of ``--api``, or the one whose path was pasted as the address.
+
+    Raises InputError where both are given and differ.
     """
     from orchestrator.spec.address import parse_address
 
@@ -337,9 +338,9 @@ def _api_of(url: str, api: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """Where measured levels go: they are printed in ``form``, and kept where there is a ``store``.
+    """Where measured levels go: they are printed in ``form``, and stored if there is a ``store``.
 
-    ``results``: the place that the user named for them.
+    ``results``: the place that the user named for them; None: none was named.
     """
 
     form: str
@@ -357,7 +358,7 @@ class _Outcome:
     unsaved: OrchestratorError | None = None  # why a level could not be stored
 
     def exit_status(self) -> int:
-        """Raises what prevented storing a level."""
+        """The exit status of the command. Raises the error that prevented storing a level."""
         from orchestrator.cli.signals import INTERRUPTED
 
         if self.unsaved is not None:
@@ -374,8 +375,9 @@ def _measure_levels(
     clients: int,
     options: LoadOptions,
 ) -> int:
-    """One level after the other: figures are shown, and stored, as they come. Returns the exit
-    status.
+    """Measures one level after the other; figures are shown, and stored, as they come.
+
+    Returns the exit status.
     """
     from orchestrator.cli.signals import stops
     from orchestrator.results.validity import MEASURED
@@ -384,17 +386,17 @@ def _measure_levels(
     if output.store is not None:
         output.store.check_writable()
         output.store.check_not_simulated()
-    # now: a file may be gone afterwards
+    # read now, because a prompt file may be gone afterwards
     repeats = PromptRepeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[LevelDocument] = []
     is_table = output.form == "table"
-    # stderr has them already: where both go to one place, the table does not repeat them
+    # stderr has the notes already: if both go to one place, the table does not repeat them
     kept_notes = [] if is_table and _outputs_are_one() else notes
     stop = threading.Event()
     outcome = _Outcome()
 
     with ExitStack() as at_end, stops(stop):
-        # also when a level fails: that must not cost what those before it gave
+        # even when a level fails: the levels before it must not be lost
         at_end.callback(_show_all, runs, documents, output)
         for run in runs:
             if options.warmup_requests and not stop.is_set():
@@ -414,12 +416,12 @@ def _measure_levels(
             level_notes = repeats.add_level(attempt.loaded.requests.num_rows)
             if outcome.interrupted:
                 level_notes = [*level_notes, "interrupted: run again for all of it"]
-            if not is_table:  # the table has them
+            if not is_table:  # a table has these notes itself
                 for note in level_notes:
                     _echo_note(note)
             all_notes = [*kept_notes, *level_notes]
             documents.append(_document(run, clients, attempt, all_notes, output.results))
-            # before storing: that may take long, and a full disk must not cost the answer
+            # shown before it is stored: storing may take long, and a full disk must not cost it
             if len(runs) == 1:
                 _show_one(documents[0], output.form)
             outcome.unsaved = _stored(run, output.store, attempt) or outcome.unsaved
@@ -451,7 +453,7 @@ def _show_one(document: LevelDocument, form: str) -> None:
 def _show_all(
     runs: Sequence[EndpointRun], documents: Sequence[LevelDocument], output: _Output
 ) -> None:
-    """Prints the levels that were measured, together, where that is not done one by one."""
+    """Prints all measured levels together, unless ``_show_one`` printed the only one."""
     from orchestrator.report.as_json import level_json
     from orchestrator.report.formats import json_text
     from orchestrator.report.load_runs import stored_csv
@@ -471,7 +473,7 @@ def _show_all(
 
 
 def _stored(run: EndpointRun, store: Store | None, attempt: Attempt) -> OrchestratorError | None:
-    """Stores a level where there is a store, and returns what prevented it."""
+    """Stores a level if there is a store. Returns the error that prevented it, if any."""
     if store is None:
         return None
     try:
@@ -485,7 +487,7 @@ def _outputs_are_one() -> bool:
     """Whether stdout and stderr are one terminal, file or pipe."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
-    except (OSError, ValueError):  # a stream that is closed or no file, as in tests
+    except (OSError, ValueError):  # a stream is closed, or is no file, as in tests
         return False
 
 
@@ -498,7 +500,7 @@ class _MeasuredLevel:
 def _measured(
     run: EndpointRun, clients: int, stop: threading.Event, max_errors: int | None
 ) -> _MeasuredLevel:
-    """One level, which ends early when ``max_errors`` requests failed or the user stops it."""
+    """Measures a level. It ends early if ``max_errors`` requests failed or the user stops it."""
     from orchestrator.report.live import live_load
     from orchestrator.sweep.endpoint import measure_here
 
@@ -518,7 +520,7 @@ def _measured(
 def _document(
     run: EndpointRun, clients: int, attempt: Attempt, notes: Sequence[str], results: str | None
 ) -> LevelDocument:
-    """What was measured at one level. The seed is the one to give again."""
+    """What was measured at one level, with the seed that repeats it."""
     from orchestrator.report.documents.level import LevelSource, MeasuredLevel, level_document
 
     loaded = attempt.loaded
@@ -545,7 +547,7 @@ def _document(
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What is measured, where, and how to talk to it."""
+    """What is measured, at which endpoint, and how to talk to it."""
 
     plan: Plan
     target: Target
@@ -599,7 +601,7 @@ def _detected(
     listing: Listing,
     key_name: str | None,
 ) -> EndpointDialect:
-    """How to talk to the endpoint. The user hears of a first answer that takes long."""
+    """Finds out how to talk to the endpoint. The user is told if its first answer takes long."""
     from orchestrator.sweep.detect_dialect import TrialFailed, detect_dialect
 
     tokenizer = plan.deployments[0].settings.tokenizer
@@ -620,8 +622,9 @@ def _detected(
 
 
 def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
-    """The plan with the digest of its options. Raises InputError where ``--name`` is that of a run
-    which asked for something else.
+    """The plan with the digest of its options.
+
+    Raises InputError where ``--name`` is that of a stored run which asked for something else.
     """
     from orchestrator.cli.load_options import stored_plan
     from orchestrator.results.store import Store
@@ -642,7 +645,7 @@ def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
 
 
 def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
-    """What a user should hear again of the options."""
+    """Notes on what follows from the options and what the user may not expect."""
     (load,) = plan.loads
     yield from load.workload.notes(timed=load.arrivals.process == "trace")
     if not target.verify_tls:
@@ -660,8 +663,9 @@ def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
 def _plan(
     asked: AskedLoad, model: str, problems: list[Problem], prompts_option: str
 ) -> Plan | None:
-    """The plan of one point, where the options are good enough for one. ``prompts_option``: the
-    option that named the file of prompts.
+    """The plan of these options; None, and problems, where they allow none.
+
+    ``prompts_option``: the option that named the file of prompts.
     """
     from orchestrator.cli.option_words import in_options
     from orchestrator.plan.make import make_plan
@@ -671,6 +675,6 @@ def _plan(
     try:
         return make_plan(asked.experiment(model))
     except ProblemsError as error:
-        # a file of times and prompts is wrong once
+        # dict.fromkeys: a file with both times and prompts would be reported twice
         problems += dict.fromkeys(in_options(problem, prompts_option) for problem in error.problems)
         return None

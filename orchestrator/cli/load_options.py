@@ -1,5 +1,6 @@
-"""The options of ``orchestrator load`` as the records of an experiment: names are mapped here, what
-they mean is the experiment's.
+"""Turns the options of ``orchestrator load`` into the records of an experiment.
+
+Only names are mapped here; the experiment defines what they mean.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ Record = TypeVar("Record", bound=Strict)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 WORKLOAD_NAME = "load"
-# of --find-capacity, where somebody waits for the answer
+# defaults of --find-capacity, where somebody waits for the answer
 SEARCH_BUDGET = "10m"
 SEARCH_PRECISION = 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
-# what the experiment does not say of requests
+# options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
 _IN_FILES_ONLY = ("ramp", "steps")  # arrivals with settings for which there is no option
 _NEEDS = {  # option -> the option without which it changes nothing
@@ -65,7 +66,7 @@ _NEEDS = {  # option -> the option without which it changes nothing
     "precision": "find_capacity",
     "name": "results",
 }
-# Keys of an experiment file that are times or lengths, which a file writes in words of its own.
+# Keys of an experiment file that are times or lengths, for which the file has its own notation.
 _TIMES = ("duration", "warmup", "request_timeout", "think_time")
 _LENGTH_KEYS = ("input_tokens", "output_tokens")
 
@@ -74,7 +75,7 @@ _LENGTH_KEYS = ("input_tokens", "output_tokens")
 class LoadOptions:
     """The options of ``orchestrator load`` that say what is sent, and where to. None: not given.
 
-    Times, lengths, levels and limits are text as the user wrote it; what is wrong with them is
+    Times, lengths, levels and limits are texts as the user wrote them. What is wrong with them is
     reported together with everything else (``asked_load``, ``target_of``, ``dialects_of``).
     """
 
@@ -117,7 +118,7 @@ class LoadOptions:
     name: str | None
 
     def is_given(self, name: str) -> bool:
-        """Whether the user gave an option, by the name of its field."""
+        """Whether the user gave an option. ``name``: that of its field."""
         return getattr(self, name) is not None and getattr(self, name) is not False
 
 
@@ -125,8 +126,8 @@ class LoadOptions:
 class AskedLoad:
     """What the options ask for, as records of an experiment with one endpoint.
 
-    ``workload`` and ``load`` are None where the options give none that is valid. What the records
-    refused is in ``refused``, in the words of an experiment.
+    ``workload``, ``load``: None: the options give none that is valid. ``refused``: what the records
+    refused, in the words of an experiment.
     """
 
     name: str
@@ -142,8 +143,9 @@ class AskedLoad:
 
     @property
     def can_be_planned(self) -> bool:
-        """Whether a plan would say more than the problems of the options: it has all its parts, or
-        tells which of them are refused.
+        """Whether planning would tell more than the problems of the options do.
+
+        It would if all parts are there, or if records refused some of them.
         """
         is_complete = self.workload is not None and self.load is not None
         return is_complete or self.refused.has_any
@@ -172,7 +174,7 @@ class AskedLoad:
 
 
 def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> AskedLoad:
-    """The options as records. What they lack or say wrongly is left out and is a problem."""
+    """The options as records. What is missing or wrong is left out, and added to ``problems``."""
     refused = problems_without_file()
     size = _LevelSize(
         duration_s=_seconds("duration", options.duration, problems),
@@ -207,8 +209,9 @@ def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> Asked
 
 
 def _as_stored(asked: AskedLoad, options: LoadOptions, results: str) -> AskedLoad:
-    """The same with the name of a search that is not named, and with the seed of the run that is
-    stored under its name.
+    """The load under the name of the stored run that it continues, and with its seed.
+
+    A search without a name gets one from its options.
     """
     if options.name is None and options.find_capacity:
         asked = replace(asked, name=f"capacity-{options_digest(asked, options)[:12]}")
@@ -217,11 +220,11 @@ def _as_stored(asked: AskedLoad, options: LoadOptions, results: str) -> AskedLoa
     stored = stored_plan(results, asked.name)
     if stored is None:
         return asked
-    return replace(asked, seed=stored.seed)  # with another one it would be another run
+    return replace(asked, seed=stored.seed)  # with another seed it would be another run
 
 
 def _record(model: type[Record], refused: Problems, /, **fields: Any) -> Record | None:
-    """The record of the fields that are not None; None, and problems, where it refuses one."""
+    """The record of the fields that are not None; None, and entries in ``refused``, if it fails."""
     given = {name: value for name, value in fields.items() if value is not None}
     try:
         return model.model_validate(given, strict=True)
@@ -232,8 +235,9 @@ def _record(model: type[Record], refused: Problems, /, **fields: Any) -> Record 
 
 @dataclass(frozen=True, slots=True)
 class _LevelSize:
-    """How long a level takes, in seconds, and how many requests end it. None: not given, or not
-    readable.
+    """How long a level takes, in seconds, and how many requests it has.
+
+    None: not given, or not readable.
     """
 
     duration_s: float | None
@@ -260,13 +264,14 @@ def _budget(options: LoadOptions, problems: list[Problem], refused: Problems) ->
 
 
 def _run_name(name: str | None, problems: list[Problem]) -> str:
-    """The name of a run: the one that was given, or the time with three letters that keep runs
-    of the same minute apart.
+    """The name of a run: the one that was given, or the time with three random letters.
+
+    The letters keep runs of the same minute apart.
     """
     from orchestrator.results.ids import is_name
 
     if name is None:
-        # no longer than a folding column is wide: a table breaks no such name
+        # it is no longer than the least width of a folding column, so a table never breaks it
         letters = (secrets.choice(string.ascii_lowercase) for _ in range(3))
         return time.strftime("%m%d-%H%M") + "".join(letters)
     if not is_name(name):
@@ -280,9 +285,10 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
 
 
 def options_digest(asked: AskedLoad, options: LoadOptions) -> str:
-    """A digest that is the same for the same options, in every version of this program. A search
-    with another budget or precision is the same search. A run that sends anything else is another
-    run.
+    """A digest that is the same for the same options, in every version of this program.
+
+    A search with another budget or precision is the same search. A run that sends anything else is
+    another run.
     """
     from orchestrator.results.ids import digest
 
@@ -299,15 +305,16 @@ def options_digest(asked: AskedLoad, options: LoadOptions) -> str:
         "load": load,
         "slos": {} if asked.slo is None else {asked.slo.name: _slo_in_a_file(asked.slo)},
         "seed": 0 if options.seed is None else str(options.seed),
-        # headers without what variables hold
+        # headers are as typed, without the values of variables
         "sent": {name: getattr(options, name) for name in _SENT if getattr(options, name)},
     }
     return digest(identity)
 
 
 def _as_in_a_file(record: Strict) -> dict[str, Any]:
-    """The keys that were given, in the words of an experiment file: the digests of stored runs are
-    made of these.
+    """The keys that were given, in the notation of an experiment file.
+
+    The digests of stored runs are made from these.
     """
     words = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for key in _TIMES:
@@ -341,10 +348,10 @@ def _slo_in_a_file(slo: Slo) -> dict[str, Any]:
 
 
 def stored_plan(results: str, name: str) -> Plan | None:
-    """The plan of a run that is stored under this name; None where this version can read none.
+    """The plan of a run that is stored under this name; None: this version can read none.
 
-    Raises ResultsError when the storage does not answer: with another seed stored probes would
-    count no more.
+    Raises ResultsError where the storage does not answer. To go on without the stored seed would
+    make stored probes worthless.
     """
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
@@ -365,7 +372,7 @@ def _given(**values: Any) -> dict[str, Any]:
 def _load(
     options: LoadOptions, size: _LevelSize, problems: list[Problem], refused: Problems
 ) -> Load | None:
-    """Levels or a search, and what an open loop needs besides."""
+    """The load: levels or a search, with arrivals where it is an open loop."""
     if options.find_capacity:
         return _search(options, size, problems, refused)
     ways = [name for name in ("rate", "concurrency", "trace") if options.is_given(name)]
@@ -400,7 +407,7 @@ def _load(
 
 
 def _load_record(size: _LevelSize, refused: Problems, **fields: Any) -> Load | None:
-    """The load with levels of this size and the further fields."""
+    """The load with levels of this size and these further fields."""
     return _record(
         Load,
         refused,
@@ -431,8 +438,9 @@ def _closed_levels(
 
 
 def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
-    """Arrivals that are drawn at the rate of a level. An unknown process is left out: it is a
-    problem of its option.
+    """Arrivals that are drawn at the rate of a level.
+
+    An unknown process is left out, since ``_check_arrivals`` reports it.
     """
     process = options.arrivals if options.arrivals in _drawn_processes() else None
     return _record(Arrivals, refused, process=process, burstiness=options.burstiness)
@@ -477,8 +485,9 @@ def _recorded(
     problems: list[Problem],
     refused: Problems,
 ) -> Load | None:
-    """The load at the times of a trace. The only level is the trace's own mean rate. An unreadable
-    trace is no problem here: the plan says what is wrong with it.
+    """The load at the times of a trace; its only level is the trace's own mean rate.
+
+    An unreadable trace is no problem here, because planning says what is wrong with it.
     """
     from orchestrator.load.arrivals import mean_rate, recorded
 
@@ -515,7 +524,7 @@ def _recorded(
 
 
 def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
-    """``1,2,4``: numbers above 0, each once; a rate may be ``inf``."""
+    """Reads ``1,2,4``: numbers above 0, each once; a rate may be ``inf``."""
     words = [word.strip() for word in text.split(",")]
     try:
         numbers = [float(word) for word in words]
@@ -561,7 +570,7 @@ def _slo(text: str | None, problems: list[Problem]) -> Slo | None:
 
 
 def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) -> Workload | None:
-    """What requests contain. Also reports options without the option that they belong to."""
+    """What requests contain. Options without the option to which they belong are problems too."""
     input_lengths = _lengths("input_tokens", options.input_tokens, problems)
     answer_lengths = _answer_lengths(options, problems)
     _check_arrivals(options, problems)
@@ -590,7 +599,7 @@ def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) 
 
 
 def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
-    """Reports arrivals that no option can describe, or that belong to nothing."""
+    """Reports arrivals that no option can describe, or that have no rate."""
     arrivals = options.arrivals
     if arrivals is None:
         return
@@ -640,7 +649,7 @@ def _drawn_workload(
     from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 
     think_time_s = None
-    if options.turns:  # without turns it is refused by _NEEDS
+    if options.turns:  # without turns, --think-time is refused by _NEEDS
         think_time_s = _seconds("think_time", options.think_time, problems)
     if input_lengths is None or answer_lengths is None:
         return None
@@ -660,8 +669,9 @@ def _drawn_workload(
 
 
 def _trace_of_requests(path: str | None) -> str | None:
-    """A trace whose lines also say what is sent. A trace that cannot be read is taken for one: the
-    plan says what is wrong with it.
+    """The path of a trace, if its lines also say what is sent; else None.
+
+    A trace that cannot be read is taken for such a trace: planning says what is wrong with it.
     """
     from orchestrator.workloads.files import first_line
 
@@ -675,11 +685,11 @@ def _trace_of_requests(path: str | None) -> str | None:
 
 
 def _answer_lengths(options: LoadOptions, problems: list[Problem]) -> Lengths | None:
-    """As ``_lengths``, or ``file``: as the recorded answers of a prompt file."""
+    """Reads ``--output-tokens``: ``file``, for the lengths of recorded answers, or ``_lengths``."""
     from orchestrator.workloads.file import RECORDED, AnswerLengths
 
     if options.output_tokens != RECORDED:
-        # the requests of a file have a type of lengths of their own
+        # requests from a file have their own type of lengths
         model = Lengths if options.input_tokens is not None else AnswerLengths
         return _lengths("output_tokens", options.output_tokens, problems, model)
     if options.input_tokens is not None:
@@ -692,8 +702,9 @@ def _answer_lengths(options: LoadOptions, problems: list[Problem]) -> Lengths | 
 
 
 def _with_countable_answers(workload: Workload) -> Workload:
-    """The workload with some length in place of the recorded ones, so that the plan looks for what
-    else is wrong.
+    """The workload with a fixed length in place of recorded ones, which need a tokenizer.
+
+    So planning can find what else is wrong.
     """
     from orchestrator.workloads.file import AnswerLengths, FileWorkload
 
@@ -705,8 +716,10 @@ def _with_countable_answers(workload: Workload) -> Workload:
 def _lengths(
     option: str, text: str | None, problems: list[Problem], model: type[Lengths] = Lengths
 ) -> Lengths | None:
-    """``200``; ``100:300``, uniform with both ends; ``200+-50``, log-normal by its mean and
-    standard deviation.
+    """Reads lengths: ``200``, ``100:300`` or ``200+-50``.
+
+    ``100:300`` is uniform, with both ends; ``200+-50`` is log-normal, by its mean and standard
+    deviation.
     """
     if text is None:
         return None
@@ -722,7 +735,7 @@ def _lengths(
 
 
 def _parsed_lengths(text: str, model: type[Lengths]) -> Lengths:
-    """Raises ValueError or ArithmeticError for a text that says no lengths."""
+    """The lengths of a text. Raises ValueError or ArithmeticError for a text that gives none."""
     match = _LENGTHS.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} says no lengths")
@@ -731,7 +744,7 @@ def _parsed_lengths(text: str, model: type[Lengths]) -> Lengths:
         return model(fixed=int(first))
     if sign == ":":
         return model(uniform=Uniform(min=int(first), max=int(second)))
-    # the sigma of a log-normal distribution by its mean and standard deviation
+    # sigma of the log-normal distribution with this mean and standard deviation
     sigma = math.sqrt(math.log1p((int(second) / int(first)) ** 2))
     return model(lognormal=LogNormal(mean=float(first), sigma=sigma))
 
@@ -740,7 +753,7 @@ def _parsed_lengths(text: str, model: type[Lengths]) -> Lengths:
 
 
 def target_of(url: str, options: LoadOptions, problems: list[Problem]) -> Target:
-    """Where requests go, with what they carry. Its model is empty where none is named."""
+    """Where requests go, with their headers and key. Its model is empty where none is named."""
     from orchestrator.load.point import Target
 
     base = address_of(url, options, problems).base
@@ -761,7 +774,7 @@ def target_of(url: str, options: LoadOptions, problems: list[Problem]) -> Target
 
 
 def dialects_of(options: LoadOptions, problems: list[Problem]) -> list[Dialect]:
-    """How requests may be written, best first, with what the options change of it."""
+    """The dialects in which requests may be written, best first, as the options change them."""
     from orchestrator.sweep.detect_dialect import dialects
 
     changes: dict[str, Any] = {"extra_body": _extra_body(options.extra_body, problems)}
@@ -822,8 +835,9 @@ def _api_key(name: str | None, problems: list[Problem]) -> str | None:
 
 
 def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, str], ...]:
-    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. A problem never
-    shows a value.
+    """Reads headers like ``NAME: VALUE``, with ``${VARIABLE}`` filled in from the environment.
+
+    A problem never shows a value.
     """
     from orchestrator.load.requests import header_problem
 

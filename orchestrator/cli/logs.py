@@ -1,4 +1,4 @@
-"""``orchestrator logs``: what engines wrote, from the results alone."""
+"""``orchestrator logs``: prints what engines wrote, from the results alone."""
 
 import click
 

@@ -1,6 +1,4 @@
-"""The command line: one file per command, loaded only when called, so that every command starts
-fast.
-"""
+"""The command line. The file of a command is loaded only for that command, so each starts fast."""
 
 import gc
 import os
@@ -45,7 +43,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but the error for an unknown name suggests the nearest command."""
+        """Finds the command as click does; for an unknown name, suggests the nearest command."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.base.registry import unknown_name
 
@@ -84,8 +82,9 @@ def cli() -> None:
 
 
 def _print_error(error: object) -> None:
-    """Prints a sentence that may repeat what a server sent, or what was typed: no terminal obeys
-    it, and no password of a URL is shown.
+    """Prints an error, which may repeat what a server sent or what was typed.
+
+    Control characters in it are removed, and passwords in URLs are hidden.
     """
     from orchestrator.base.redaction import redact
 
@@ -93,12 +92,14 @@ def _print_error(error: object) -> None:
 
 
 def main() -> None:
-    """Exit status: 0 done, 3 done with failed points, 4 a certain regression, 2 bad input and nothing
-    started, 1 our error, 130 interrupted.
+    """Runs the command line and ends the process with the command's exit status.
+
+    0: done; 3: done, with failed points; 4: a certain regression; 2: bad input, and nothing was
+    started; 1: an error of this program; 130: interrupted.
     """
-    # answers are a million records without cycles: looking for cycles took a third of the time
+    # answers are a million records without cycles; the search for cycles took a third of the time
     gc.set_threshold(100_000, 50, 100)
-    # `ray job stop`, Slurm and others send it
+    # `ray job stop`, Slurm and others send SIGTERM
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = cli.main(prog_name="orchestrator", standalone_mode=False)
@@ -118,13 +119,13 @@ def main() -> None:
     except OrchestratorError as error:
         _print_error(error)
         sys.exit(1)
-    except (KeyboardInterrupt, click.exceptions.Abort):  # click makes one of the other
+    except (KeyboardInterrupt, click.exceptions.Abort):  # click may turn the first into the second
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ImportError, OSError):
         if os.path.exists(__file__) and os.path.exists(os.readlink("/proc/self/cwd")):
             raise
-        # a job whose working_dir was removed under it can load no more modules
+        # a job whose working_dir was removed while it ran can load no more modules
         click.echo(FOLDER_IS_GONE, err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

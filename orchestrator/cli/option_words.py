@@ -1,4 +1,4 @@
-"""Problems of an experiment in the words of ``orchestrator load``, whose options became it."""
+"""Puts problems of an experiment into the words of the options of ``orchestrator load``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orchestrator.base.errors import Problem
 
-# Keys of an experiment file that are options under another name.
+# By key of an experiment file: the option that has another name.
 _OTHER_NAMES = {
     "request_rate": "--rate",
     "shared_prefix_tokens": "--prefix-tokens",
@@ -20,7 +20,7 @@ _OTHER_NAMES = {
     "search": "--find-capacity",
     "wall": "--budget",
 }
-# Keys that are options of the same name.
+# Keys whose options have the same name.
 _SAME = (
     *("api", "api_key_env", "arrivals", "budget", "burstiness", "clients", "concurrency"),
     *("control", "duration", "input_tokens", "max_in_flight", "model", "output_tokens"),
@@ -33,14 +33,15 @@ _FILE = re.compile(r"(prompts|trace) ('[^']*')")
 
 
 def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Problem:
-    """The problem with the names of options in place of keys. ``prompts_option``: the option that
-    named the file of prompts.
+    """The problem, with the names of options in place of keys.
+
+    ``prompts_option``: the option that named the file of prompts.
     """
     hint = None if problem.hint is None else _with_options(problem.hint)
     file = _FILE.match(problem.message)
     if file is None:
         return replace(problem, message=_with_options(problem.message), hint=hint)
-    # the name of a file may be that of a key: it stays as it is
+    # the name of a file stays as it is, even if a key has the same name
     option = prompts_option if file[1] == "prompts" else OPTIONS[file[1]]
     reason = _with_options(problem.message[file.end() :])
     return replace(problem, message=f"{option} {file[2]}{reason}", hint=hint)

@@ -1,5 +1,6 @@
-"""``orchestrator plan``: what an experiment would measure, what is left out and why. Starts
-nothing.
+"""``orchestrator plan``: shows what an experiment would measure, what is left out, and why.
+
+It starts nothing.
 """
 
 import os
@@ -21,7 +22,7 @@ from orchestrator.spec.load import counted
 NOTHING_RUNS = (
     "nothing in this file can run: every deployment is impossible or excluded (why: below)"
 )
-WIDTH = 140  # where no terminal says how wide it is
+WIDTH = 140  # characters, where stdout is no terminal and COLUMNS is not set
 
 
 @click.command()
@@ -114,7 +115,7 @@ def plan(
         click.echo(f"wrote {output}", err=True)
     nothing_runs = not made.runnable()
     if nothing_runs:
-        # with JSON on stdout, the sentence is for the person who watches
+        # with JSON on stdout, the sentence goes to stderr
         click.echo(NOTHING_RUNS, err=form == "json")
     estimate = Estimate(made, nodes, _known_starts(uri, made) if uri else {})
     if form == "json":
@@ -136,7 +137,7 @@ def plan(
 
 
 def _last_plan(uri: str, made: Plan) -> Plan | None:
-    """The plan of the last run with these results."""
+    """The plan of the last run with these results; None: there is none."""
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.results.store import Store
 
@@ -144,7 +145,7 @@ def _last_plan(uri: str, made: Plan) -> Plan | None:
 
 
 def _checked_with_vllm(made: Plan, environment: Path) -> Plan:
-    """The plan without what the vLLM in this environment refuses."""
+    """The plan, in which deployments that the vLLM of this environment refuses are impossible."""
     from orchestrator.engines.vllm_check import opinion_of_vllm
 
     configurations = {
@@ -155,7 +156,7 @@ def _checked_with_vllm(made: Plan, environment: Path) -> Plan:
 
 
 def _already_measured(uri: str, made: Plan) -> str:
-    """How many of the plan's measurements are stored at ``uri``, and what of them is open again."""
+    """Says how many of the plan's measurements are stored at ``uri``, and which are open again."""
     from orchestrator.results.store import Store
     from orchestrator.results.validity import MOST_AGAIN
     from orchestrator.sweep.earlier_attempts import spoilt_of
@@ -182,8 +183,9 @@ def _already_measured(uri: str, made: Plan) -> str:
 
 
 def _known_starts(uri: str, made: Plan) -> dict[str, float]:
-    """Seconds until ready of the latest start of every deployment that earlier runs of this
-    experiment started.
+    """By deployment id, the seconds until its latest start was ready.
+
+    Only deployments that earlier runs of this experiment started are there.
     """
     from orchestrator.results.store import Store
 

@@ -1,4 +1,4 @@
-"""``orchestrator predict``: what predictions and simulations are made from."""
+"""``orchestrator predict``: calibrates what predictions and simulations are made from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from orchestrator.predict.fit import Fit
 
-# median error of samples that were held out of a fit: above it there is a warning
+# a warning is printed if samples that were held out of a fit have a larger median error
 LARGE_ERROR = 0.25
 
 
@@ -83,8 +83,10 @@ def fit(
 
 
 def fit_lines(fitted: Fit) -> Iterator[str]:
-    """Errors by sample and by field, the constants, and the errors before and after the fit, and of
-    what was held out of it.
+    """The lines on a fit.
+
+    They have the errors by sample and by field, the constants, the errors before and after the fit,
+    and those of samples that were held out of it.
     """
     for name, errors in fitted.by_sample.items():
         yield f"{name}: {_percentages(errors)}"

@@ -48,7 +48,7 @@ def report(uri: str, output: Path, experiment: str | None) -> int:
     page = page_of(uri, stored)
     partial = output.with_name(f"{output.name}.partial")
     partial.write_bytes(page.html)
-    partial.replace(output)  # a page that was there stays until this one is whole
+    partial.replace(output)  # an earlier page stays until this one is complete
     echo(f"{output}: {len(page.html) / 1e6:.1f} MB, {page.requests:,} requests")
     is_damaged = any(each.damaged for each in stored)
     return 0 if page.has_answer and not is_damaged else 3

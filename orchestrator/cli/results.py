@@ -138,7 +138,7 @@ def results(
             click.echo(text)
         else:
             click.echo(text, nl=False)
-    notes: list[str] = []  # complete once all is read
+    notes: list[str] = []  # gathered here, because only now everything has been read
     if launches:
         for stored in stored_experiments:
             notes += experiment_notes(stored)
@@ -152,8 +152,9 @@ def results(
 def _check(
     form: str, launches: bool, profile: bool, slo: str | None, of_points: Sequence[str]
 ) -> None:
-    """Raises UsageError for options that exclude each other. ``of_points``: those that were given
-    of the options about points.
+    """Raises UsageError for options that exclude each other.
+
+    ``of_points``: which of the options about points were given.
     """
     if launches and slo:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
@@ -170,8 +171,10 @@ def _check(
 def _check_picture(
     picture: Path | None, form: str, launches: bool, profile: bool, columns: str | None
 ) -> None:
-    """Raises UsageError for options that say what a table shows, and InputError for a file that
-    cannot be written.
+    """Checks the options that go with ``--plot``.
+
+    Raises UsageError for options that say what a table shows, and InputError for a file that cannot
+    be written.
     """
     if picture is None:
         return

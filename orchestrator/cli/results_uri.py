@@ -1,4 +1,4 @@
-"""The argument URI of commands that look at results."""
+"""The argument URI of commands that read results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import click
 
 
 def no_file(context: click.Context, parameter: click.Parameter, uri: str) -> str:
-    """Refuses a file here: a storage that cannot list a folder would be asked again and again."""
+    """Returns a URI that is no local file. Listing a file like a folder would be retried for long.
+
+    Raises BadParameter for a file, and InputError where the storage does not answer.
+    """
     from orchestrator.results.location import check_answers, parse_location
 
     place = parse_location(uri)

@@ -1,5 +1,6 @@
-"""``orchestrator run``: a sweep on a Ray cluster or on this machine, from an experiment or a frozen
-plan to Parquet.
+"""``orchestrator run``: runs a sweep on a Ray cluster or on this machine.
+
+It goes from an experiment file, or a frozen plan, to Parquet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.results.store import Store
     from orchestrator.sweep.state import MeasurementCounts, SweepReport
 
-WITHIN = 0.05  # how precisely --until decided decides
+WITHIN = 0.05  # the default of --within
 NOTHING_RUNS = (
     "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
 )
@@ -67,7 +68,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
 
 
 def _within(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """A share such as ``5%`` or ``0.05``."""
+    """Reads a share such as ``5%`` or ``0.05``. Raises BadParameter for any other text."""
     if text is None:
         return None
     is_percent = text.rstrip().endswith("%")
@@ -182,7 +183,7 @@ def run(
     from orchestrator.sweep.memory import share_one_heap
 
     leave_pandas_out()
-    share_one_heap()  # before there are threads
+    share_one_heap()  # must come before any thread starts
     from orchestrator.plan.cost import Estimate
     from orchestrator.plan.verdict import models_left_behind
     from orchestrator.results.location import check_answers
@@ -228,7 +229,7 @@ def run(
         live(Phase(SWEEP, SweepStep.CHECK_RUNS, f"{store.uri}/{plan.name}"))
         with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
             active(Phase(SWEEP, SweepStep.JOIN_CLUSTER, address or "that runs, or a new one here"))
-            # may import ray: after the input is known to be good
+            # this may import ray, so it comes after the input is known to be good
             cluster = open_cluster(store, address, clients)
             if cluster.note:
                 live.say(f"note: {cluster.note}")
@@ -248,7 +249,7 @@ def run(
             active.tell = context.tell
             if plan.shortlist is not None:
                 context.tell(left_out_event(plan))
-            with stops(stop):  # not before: Ray takes the signals when it starts
+            with stops(stop):  # not earlier: Ray installs its own handlers when it starts
                 try:
                     report = Sweep(context).run()
                 finally:
@@ -261,8 +262,9 @@ def run(
 
 
 def _decided_within(plan: Plan, until: str | None, within: float | None) -> float | None:
-    """The precision at which the sweep may end early; None: it measures everything. Raises
-    UsageError where nothing can be decided.
+    """The precision at which the sweep may end early; None: it measures everything.
+
+    Raises UsageError where nothing can be decided.
     """
     if until is None:
         if within is not None:
@@ -281,14 +283,17 @@ def _decided_within(plan: Plan, until: str | None, within: float | None) -> floa
 
 
 def is_whole(counts: MeasurementCounts) -> bool:
-    """Whether something is measured, and nothing failed or was left out."""
+    """Whether something was measured, and nothing failed, was left out or stays spoilt."""
     is_lacking = counts.failed or counts.left_out or counts.refused or counts.kept
     has_measured = counts.measured + counts.skipped
     return bool(has_measured and not is_lacking)
 
 
 def planned(experiment: Path, allow_impossible: bool) -> Plan:
-    """What the file or the stored plan asks for."""
+    """The plan of an experiment file, or the frozen plan itself.
+
+    Raises InputError where a variable that ``api_key_env`` names is not set.
+    """
     from orchestrator.plan.make import load_plan
 
     plan = load_plan(experiment)
@@ -301,7 +306,10 @@ def planned(experiment: Path, allow_impossible: bool) -> Plan:
 
 
 def print_end(store: Store, with_page: bool) -> bool:
-    """Prints the answer, where the page is, and what to type next. Returns as ``_print_answer``."""
+    """Prints the answer, where the page is, and what to type next.
+
+    Returns what ``_print_answer`` returns.
+    """
     is_complete = _print_answer(store)
     if with_page:
         _write_page(store)
@@ -310,8 +318,9 @@ def print_end(store: Store, with_page: bool) -> bool:
 
 
 def _print_answer(store: Store) -> bool:
-    """Prints the answer. Returns whether all that was asked for has a valid measurement, or that
-    cannot be read now.
+    """Prints the answer. Returns whether everything that was asked for has a valid measurement.
+
+    True too where the results cannot be read now.
     """
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.answer_table import MOST_ROWS, View, answer_text
@@ -326,7 +335,7 @@ def _print_answer(store: Store) -> bool:
         echo("\n".join(answer_text(experiment, view)), err=True)
         missing = unmeasured(experiment)
     except Exception as error:
-        # all is measured: that nothing can be read now is no failure of the sweep
+        # the sweep is over: that its results cannot be read now is no failure of the sweep
         echo(f"note: no answer yet: {error}", err=True)
         return True
     if missing:
@@ -335,8 +344,9 @@ def _print_answer(store: Store) -> bool:
 
 
 def _write_page(store: Store) -> None:
-    """Writes the page beside the results, and prints where it is. Without a measurement there is
-    nothing to look at.
+    """Writes the page beside the results, and prints where it is.
+
+    Without a request there is nothing to look at, and no page is written.
     """
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.page.html import page_of
@@ -347,7 +357,7 @@ def _write_page(store: Store) -> None:
         if page.requests:
             echo(f"page: {store.write_page(page.html)}", err=True)
     except Exception as error:
-        # all is measured: a page can be written later
+        # the sweep is over: a page can be written later
         echo(f"note: no page (orchestrator report writes it): {error}", err=True)
 
 
@@ -359,7 +369,7 @@ def _print_next_commands(store: Store) -> None:
     try:
         echo("\n".join(next_commands(StoredExperiment(store))), err=True)
     except Exception as error:
-        # all is measured: what cannot be read now was said above
+        # the sweep is over: a note above says already what cannot be read
         echo(f"note: {error}", err=True)
 
 

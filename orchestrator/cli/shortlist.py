@@ -1,4 +1,4 @@
-"""The options ``--shortlist`` and ``--simulated`` of ``run`` and ``plan``, and what comes of them."""
+"""The options ``--shortlist`` and ``--simulated`` of ``run`` and ``plan``, and what they do."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def shortlist_options(command: Command) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class ShortlistRequest:
-    """What a command line asks of a shortlist. ``size``: None: no shortlist. ``simulated``: the URI
-    of a simulation; None: predictions.
+    """The shortlist that a command line asks for.
+
+    ``size``: how many deployments; None: no shortlist. ``simulated``: the URI of a simulation that
+    predicts them; None: the plan's own predictions do.
     """
 
     size: int | None
@@ -49,7 +51,7 @@ class ShortlistRequest:
         return self.size is not None or self.simulated is not None
 
     def source(self, plan: Plan) -> str:
-        """What predicts the deployments, as a plan has it."""
+        """What predicts the deployments, in the words of a plan."""
         from orchestrator.plan.shortlist import PREDICTIONS
 
         if self.simulated is not None:
@@ -60,7 +62,7 @@ class ShortlistRequest:
 
 @dataclass(frozen=True, slots=True)
 class LimitedPlan:
-    """The plan with predictions and the shortlist, and what is said of both."""
+    """The plan with predictions and the shortlist, and the lines to print about them."""
 
     plan: Plan
     lines: tuple[str, ...]
@@ -69,8 +71,9 @@ class LimitedPlan:
 def limited(written: Plan, request: ShortlistRequest, earlier: Plan | None) -> LimitedPlan:
     """The plan with predictions, and with a shortlist where one is asked for or frozen in it.
 
-    ``written``: of the file, or frozen. ``earlier``: the plan of the last run with these results.
-    Raises InputError for a simulation that cannot be used, and where nothing is predicted.
+    ``written``: the plan of the file, or a frozen plan. ``earlier``: the plan of the last run with
+    these results. Raises InputError for a simulation that cannot be used, and where nothing is
+    predicted.
     """
     from orchestrator.plan.shortlist import shortlisted, without_shortlist
     from orchestrator.report.shortlist_words import shortlist_lines
@@ -116,7 +119,7 @@ def _predicted(plan: Plan, request: ShortlistRequest) -> Plan:
 
 
 def _changed_lines(plan: Plan, earlier: Plan) -> Iterator[str]:
-    """That the last run had another shortlist; what it measured stays."""
+    """A note if the last run had another shortlist; what it measured stays."""
     from orchestrator.plan.shortlist import ids_left_out
     from orchestrator.report.shortlist_words import among_text, source_text
 

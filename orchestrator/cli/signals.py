@@ -1,5 +1,6 @@
-"""Ctrl-C and SIGTERM: the first asks to stop and keep what was measured, the second ends this
-process at once.
+"""Ctrl-C and SIGTERM: the first signal asks to stop and keep what was measured.
+
+The second one ends this process at once.
 """
 
 import os
@@ -12,19 +13,20 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 INTERRUPTED = 130  # exit status
-SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
-# signals that come so soon are one: `timeout` sends it twice, and so do a terminal and a wrapper
+SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides the cursor
+# Signals that come within this time count as one: `timeout` sends its signal twice, and so do a
+# terminal and a wrapper together.
 TOGETHER_S = 0.2
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 @contextmanager
 def stops(stop: threading.Event) -> Iterator[None]:
-    """Within it the first signal sets ``stop``; the next one ends the process with status 130.
+    """In this context, the first signal sets ``stop``; the next ends the process with status 130.
 
-    What this process started ends with it: engines by their guards, clients by their pipe. A thread
-    acts on the signals, because a handler would wait until the main thread is back from the call it
-    is in, and a write to a store that does not answer takes minutes.
+    What this process started ends with it: guards end the engines, and clients end when their pipe
+    closes. A thread acts on the signals, because a handler would have to wait until the main thread
+    returns from the call it is in, and a write to a store that does not answer takes minutes.
     """
     with ExitStack() as undo:
         reading_end, writing_end = os.pipe()
@@ -35,7 +37,7 @@ def stops(stop: threading.Event) -> Iterator[None]:
         )
         watcher.start()
         undo.callback(watcher.join)
-        undo.callback(os.close, writing_end)  # which ends the thread
+        undo.callback(os.close, writing_end)  # this ends the thread
         earlier_fd = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
         undo.callback(signal.set_wakeup_fd, earlier_fd)
         for number in STOPPING:  # only a signal with a handler is written to the pipe
@@ -45,11 +47,11 @@ def stops(stop: threading.Event) -> Iterator[None]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """A handler: the thread that reads the pipe acts."""
+    """A handler that does nothing: the thread that reads the pipe acts."""
 
 
 def _act(reading_end: int, stop: threading.Event) -> None:
-    """Reads the number of each signal as it comes, until the pipe is closed."""
+    """Acts on each signal, whose number comes through the pipe, until the pipe is closed."""
     first_s: float | None = None  # when the first signal came
     while True:
         number = os.read(reading_end, 1)

@@ -1,5 +1,6 @@
-"""``orchestrator simulate``: a whole sweep in virtual time, from an experiment or a frozen plan to
-Parquet. Nothing is started.
+"""``orchestrator simulate``: computes a whole sweep in virtual time. Nothing is started.
+
+It goes from an experiment file, or a frozen plan, to Parquet.
 """
 
 from __future__ import annotations
@@ -34,14 +35,12 @@ same results. If a simulation is killed, the same command goes on.
 
 Exit status: as of run.
 """
-LINE_S = 0.2  # between two states of the progress line of a terminal
-LOG_S = 10.0  # between two lines elsewhere
+LINE_S = 0.2  # between two states of the progress line on a terminal
+LOG_S = 10.0  # between two lines where there is no terminal
 
 
 class Progress:
-    """A line that says how far the simulation is: one that changes on a terminal, else one every
-    LOG_S.
-    """
+    """Shows how far the simulation is: on a terminal in a line that changes, else in a log."""
 
     def __init__(self) -> None:
         self._total = 0
@@ -72,16 +71,16 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the begin."""
+        """Seconds since the simulation began."""
         return time.monotonic() - self._began_s
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Prints a line of its own."""
         self.clear()
         click.echo(text, err=True)
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Removes the progress line from a terminal."""
         if self._is_terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
 
@@ -135,7 +134,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
         return 3
     check_answers(results_uri)
     progress = Progress()
-    # what a power loss takes away is simulated again
+    # nothing is synced to disk: what a power loss takes away is simulated again
     store = Store.open(results_uri, plan.name, tell=progress.say, survives_power_loss=False)
     store.check_writable()
     check(plan, store)
@@ -148,7 +147,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
             "note: the budget's wall time does not count: it depends on the number of nodes"
         )
     stop = threading.Event()
-    # its record goes with it: what a simulation leaves is the same each time
+    # the run's record is removed at its end, so that a simulation leaves the same files each time
     with ActiveRun(Runs(store.uri, plan.name), stop, progress, keeps=False) as active, stops(stop):
         report = SimulatedSweep(plan, store, active, stop).run()
     progress.clear()

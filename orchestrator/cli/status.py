@@ -1,4 +1,4 @@
-"""``orchestrator status``: what the active run of an experiment does, from its results alone."""
+"""``orchestrator status``: shows what the runs of experiments do, from their results alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     for document in documents:
         for run in document.runs:
             echo(run_text(run))
-    # each run of `load --results` is an experiment without one
+    # each run of `load --results` is an experiment without a run on record
     simulated = [document.experiment for document in documents if document.simulated]
     if simulated:
         echo(f"simulated, nothing was measured: {listed(simulated)}")

@@ -1,5 +1,6 @@
-"""``orchestrator stop``: asks the active run to end in order, wherever its driver is, and waits for
-it.
+"""``orchestrator stop``: asks the active run to end in order, and waits until it has.
+
+The driver of the run may be on another host.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from orchestrator.cli.results_uri import no_file
 if TYPE_CHECKING:
     from orchestrator.results.runs import RunRecord, Runs
 
-LOOK_S = 1.0
-LEFTOVERS = frozenset({"left_over", "gpu_dirty", "stop_failed"})  # kinds of events
+LOOK_S = 1.0  # between two looks at a run
+LEFTOVERS = frozenset({"left_over", "gpu_dirty", "stop_failed"})  # kinds of events: what is left
 
 EXAMPLES = """
 \b
@@ -67,8 +68,9 @@ class _AskedRun:
 
 
 def _wait(run: _AskedRun, end_s: float) -> str:
-    """Waits until the run ended and prints how it did. Returns what is wrong with that; empty:
-    nothing.
+    """Waits until the run has ended, and prints how it ended.
+
+    Returns what is wrong with its end; empty: nothing.
     """
     from orchestrator.results.runs import Liveness
 
@@ -77,7 +79,7 @@ def _wait(run: _AskedRun, end_s: float) -> str:
     record: RunRecord | None = None
     while True:
         stored = run.runs.read(run.run_id)
-        if stored is None:  # a run removes its record if it never began
+        if stored is None:  # a run that never began removes its record
             record = None
             break
         record, text = stored

@@ -1,4 +1,4 @@
-"""``orchestrator verify``: whether every committed file is there, whole and unchanged."""
+"""``orchestrator verify``: checks that every committed file is there, whole and unchanged."""
 
 import click
 

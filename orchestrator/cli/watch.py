@@ -1,4 +1,4 @@
-"""``orchestrator watch``: the page of ``report`` while a sweep runs, and metrics for Prometheus."""
+"""``orchestrator watch``: serves the page of ``report`` and metrics while a sweep runs."""
 
 from __future__ import annotations
 
