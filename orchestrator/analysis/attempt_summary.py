@@ -147,7 +147,7 @@ def attempt_of_rows(
 def store_computed(computed_rows: ComputedRows, rows: Sequence[Record]) -> None:
     """Stores computed rows where that is allowed.
 
-    Results that cannot be written to give the same answers, only slower.
+    Results that are read-only give the same answers, only slower.
     """
     with suppress(ResultsError):
         computed_rows.add(rows)

@@ -19,7 +19,7 @@ _MEMORY_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class PredictedLevel:
-    """What is predicted at one load level: median latencies, output tokens/s. None: unknown."""
+    """What is predicted at a load level: median latencies in ms, output tokens/s. None: unknown."""
 
     workload: str
     control: str

@@ -250,7 +250,7 @@ def judge_together(gated: Sequence[Gated]) -> list[Judged]:
 
 
 def holm(p_values: Sequence[float], level: float = FALSE_ALARMS) -> list[bool]:
-    """Which hypotheses are rejected; that a true one is among them has at most this probability."""
+    """Which null hypotheses are rejected; a true one is, with probability ``level`` at most."""
     fallen = [False] * len(p_values)
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     for rank, index in enumerate(order):

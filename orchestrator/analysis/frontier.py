@@ -1,4 +1,4 @@
-"""Points that no other point beats: the frontier of two figures of which more is better."""
+"""Finds points that no other point beats: the frontier of two figures, where more is better."""
 
 import numpy as np
 

@@ -73,7 +73,7 @@ def interval_of_model(estimate: float, lower: float, upper: float) -> Interval:
 
 
 def exceeds(first: Interval, second: Interval) -> bool:
-    """Whether ``first`` is above ``second`` by more than starts vary (Welch's t-test, 1947).
+    """Whether ``first`` is above ``second`` by more than engine starts vary (Welch's t-test, 1947).
 
     False where either has fewer than two starts.
     """

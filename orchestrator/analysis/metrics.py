@@ -1,4 +1,4 @@
-"""From requests to the figures by which people compare engines.
+"""Computes from requests the figures by which people compare engines.
 
 Latencies are those of the ok requests of phase ``measure`` that were due inside the window.
 Throughput counts all that was completed inside the window, whichever request it belongs to: a
@@ -75,7 +75,8 @@ def steady_window_ns(
     """The steady window of a run, which begins when its warm-up ends.
 
     ``warmup_s``: None: the window begins where the run became steady; it is the whole run where it
-    never did. ``duration_s``: how long the window is; None: until the last request ended.
+    never did, or where no duration is given. ``duration_s``: how long requests were due after the
+    given warm-up; None: the window ends when the last request did.
     """
     start_ns = round((warmup_s or 0.0) * 1e9)
     if duration_s is None:

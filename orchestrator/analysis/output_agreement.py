@@ -194,8 +194,8 @@ def reference(
 def _plainness(launch: AnsweredLaunch) -> tuple[bool, bool, int, int]:
     """A sort key that puts plainer deployments first.
 
-    Plainer are those that report token ids, then those whose KV cache has the model's type, then
-    those with fewer devices, then those with fewer settings.
+    It prefers deployments that report token ids, then a KV cache of the model's type, then fewer
+    devices, then fewer settings.
     """
     deployment = launch.deployment
     return (

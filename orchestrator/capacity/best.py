@@ -79,7 +79,7 @@ class ComparisonRules:
 
 @dataclass(frozen=True, slots=True)
 class Shortlisted:
-    """Of the ``of`` deployments of a comparison, a shortlist took ``listed``."""
+    """How a shortlist cut a comparison: it took ``listed`` of its ``of`` deployments."""
 
     listed: int
     of: int
@@ -345,7 +345,7 @@ def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer
 def _notes_on_answers(points: Sequence[StoredPoint]) -> dict[str, Note]:
     """By deployment id, a note where hardly any output equals the reference's.
 
-    There are notes only if the outputs of other deployments of the model do equal it.
+    There are notes only if the outputs of other deployments of the model agree with the reference.
     """
     agreement_known: dict[str, StoredPoint] = {}
     for point in points:

@@ -161,7 +161,7 @@ def unsettled_doubts(
         yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
 
 
-# by the status of a search: what would take it further; for other statuses nothing is known to
+# by the status of a search: what would take it further; nothing is known to with other statuses
 _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
     "budget": Remedy.SEARCH_LONGER,
     "unresolved": Remedy.LONGER_PROBES,
@@ -349,7 +349,7 @@ def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
 
 
 def lasting_verdicts(points: Sequence[StoredPoint]) -> dict[str, str]:
-    """By label, the lasting verdict of each deployment all of whose points have it.
+    """The lasting verdicts of deployments, by label; only where all points of one have the same.
 
     A lasting verdict is one that no other load and no repeat changes.
     """

@@ -81,7 +81,7 @@ _LAUNCH_FIELDS = (
 
 
 def row_json(document: PointDocument | CapacityDocument) -> JsonObject:
-    """A row of ``orchestrator results``; its field ``row`` says of which kind it is."""
+    """A row of ``orchestrator results``; its field ``row`` is ``point`` or ``capacity``."""
     if isinstance(document, PointDocument):
         return point_json(document)
     return capacity_json(document)

@@ -64,9 +64,9 @@ class _Shown:
 
 
 class LiveSweep:
-    """Shows the events and phases of a sweep, each of which it is called with.
+    """Shows a sweep on a console from ``__enter__`` to ``__exit__``.
 
-    It shows them from ``__enter__`` to ``__exit__``.
+    It is called with each event and each phase of the sweep.
     """
 
     def __init__(self, console: Console, still_s: float | None = None) -> None:

@@ -135,7 +135,7 @@ def _shown_columns(rows: Sequence[_Row], width: int) -> list[str]:
 
 
 def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:
-    """Each sentence about deployments once, with the labels of those that it is about.
+    """Each sentence about deployments once, with the labels of these deployments.
 
     The sentences are reasons for a status, and lists of levels of a deployment's own.
     """

@@ -156,7 +156,8 @@ def load_runs_text(
         yield from _table(measured, form, view, "name")
         yield from form.gap()
     for run in runs:
-        if run.differences and not runs[0].differences:  # else the run they differ from is hidden
+        # where the first run shown has differences too, the run from which both differ is hidden
+        if run.differences and not runs[0].differences:
             text = load_run_difference_text(run.name, runs[0].name, run.differences)
             yield from form.note(text, "yellow")
     yield from _failures(documents, form)
@@ -199,7 +200,7 @@ def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:
 
 
 def _badge(documents: Sequence[PointDocument]) -> str:
-    """The badge of points none of which were measured; empty where they differ."""
+    """The badge that all these points have; empty where they differ, or were measured."""
     return common_badge([document.point for document in documents])
 
 

@@ -35,8 +35,8 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
 def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
     """The probes of one search that call for another measurement.
 
-    These are the probes whose verdict no load changes. Where there are none, these are all probes
-    if none of them tells anything of its level, and else no probes.
+    If the verdict of some probes is one that no load changes, these are returned. Otherwise all
+    probes are returned if none tells anything of its level, and none if one does.
     """
     repeats = [repeat for point in probes for repeat in point.repeats]
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]

@@ -94,8 +94,8 @@ class Metric:
 class DifferenceRules:
     """How sweeps are compared.
 
-    ``across``: settings that may differ within a pair. ``within``: the share by which a metric may
-    get worse. ``metrics``: the metrics that are gated.
+    ``across``: settings that may differ within a pair. ``within``: the change that is tolerated,
+    relative or, for a share, in points. ``metrics``: the metrics that are gated.
     """
 
     across: tuple[str, ...]

@@ -125,7 +125,7 @@ def _values(prediction: PredictedLevel) -> Values:
 
 def _interpolated(level: float, below: _PredictedPoint, above: _PredictedPoint) -> Values:
     if (below.values["tpot_ms"] is None) != (above.values["tpot_ms"] is None):
-        # the engine keeps up at the lower of two rates only; in between, nobody knows
+        # the engine keeps up at only one of the two rates; whether it does in between is unknown
         return dict.fromkeys(FIGURES)
     log_levels = np.log([below.level, above.level])
     interpolated: dict[str, float | None] = {}

@@ -1,4 +1,4 @@
-"""With what an experiment was measured, as far as its launches and points have it."""
+"""The engines, hardware and hosts with which an experiment was measured, as far as is stored."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument
 
-MOST_VERSIONS_READ = 50  # launches of which a point is read for the version that measured it
+MOST_VERSIONS_READ = 50  # launches for which a stored row is read to find the version
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def measured_with(
     points: Sequence[StoredPoint],
     launches: Sequence[LaunchDocument],
 ) -> MeasuredWith:
-    """With what an experiment was measured. ``points``, ``launches``: all that it has."""
+    """Gathers with what an experiment was measured. ``points``, ``launches``: all of them."""
     return MeasuredWith(
         measured_by=_measured_by(experiment, points),
         planned_by=experiment.plan.program_version if experiment.plan else None,
