@@ -689,7 +689,10 @@ def tests_that_may_miss(point: StoredPoint) -> list[Attained]:
 
 
 def per_or_default(per: Per | None, deployments: Sequence[StoredDeployment]) -> Per:
-    """What throughputs are divided by; None stands for GPUs, if all deployments have some."""
+    """What throughputs are divided by.
+
+    ``per``: None: GPUs if all deployments have some, else nothing (``deployment``).
+    """
     if per is not None:
         return per
     return "gpu" if all(deployment.devices for deployment in deployments) else "deployment"

@@ -172,7 +172,7 @@ class Curve:
 def _ends_search(attempt: Committed) -> bool:
     """Whether an attempt has a verdict that no other load changes.
 
-    A verdict that this version does not know is none.
+    A verdict that this version does not know does not count.
     """
     if not isinstance(attempt, AttemptData) or attempt.point.validity not in list(Validity):
         return False

@@ -57,8 +57,8 @@ def is_dominated(claim: Claim, lead: float) -> bool:
 def expected(claim: Claim, target: float) -> float | None:
     """The level that is expected to hold, within the bounds; None: no probe tells anything.
 
-    For dominated deployments too, which may have no claim: how far they missed the limits at the
-    leader's level tells them apart.
+    Dominated deployments have one too, even if they have no claim: how far they missed the limits
+    at the leader's level tells them apart.
     """
     if not any(is_known(evidence) for evidence in claim.levels):
         return None

@@ -161,7 +161,7 @@ def unsettled_doubts(
         yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
 
 
-# by the status of a search: what would take it further; nothing is known to with other statuses
+# by the status of a search: what would take it further; other statuses have no known remedy
 _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
     "budget": Remedy.SEARCH_LONGER,
     "unresolved": Remedy.LONGER_PROBES,

@@ -158,7 +158,7 @@ class SearchState:
 
     @property
     def is_screening(self) -> bool:
-        """Whether it is not yet known of any level that it fails, or of any that it could hold."""
+        """Whether no level is known yet that fails, or no level that could hold."""
         return math.isinf(self.ceiling) or not self._levels_that_could_hold
 
     @property
@@ -340,8 +340,8 @@ class _LevelJudge:
     def holds(self, probes: Sequence[ProbeOutcome], alpha: float = ALPHA) -> bool:
         """Whether these probes show that their level holds.
 
-        All of them together must show it, and those must that may show it by themselves: to leave
-        out the others would be to choose the lucky ones.
+        All of them together must show it, and so must those that are able to show it by themselves:
+        to leave out the probes that missed would be to choose the lucky ones.
         """
         if self.verdict(probes, alpha) != "holds":
             return False

@@ -101,7 +101,7 @@ class Shortlist:
         return None if entrant is None else entrant.group
 
     def _results(self, group: Hashable, running: Collection[str]) -> dict[str, float | None]:
-        """What each chosen deployment of the group holds, as a share of what the best of them does.
+        """What each chosen deployment of the group holds, as a share of what the best one holds.
 
         It is 0 if the deployment failed and None if nothing is known yet. Of several searches of a
         deployment, the largest share counts.
