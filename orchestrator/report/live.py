@@ -191,7 +191,7 @@ class LiveSweep:
         self._total = max(self._total, self._ended + int(event.data.get("left", 0)))
 
     def _left(self) -> str:
-        """``, ~12 min left``; empty where the time is unknown or nothing is left to do."""
+        """The time left, to end a sentence; empty where it is unknown or nothing is left to do."""
         if self._end_s is None or self._ended >= self._total:
             return ""
         if self._idle_since_s is None:

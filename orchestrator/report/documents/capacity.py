@@ -21,8 +21,9 @@ from orchestrator.spec.load import Per, Slo
 
 @dataclass(frozen=True, slots=True)
 class CapacityBounds:
-    """A claim and its bounds, per unit. ``claim``: None: nothing is claimed. ``high``: may be
-    infinite.
+    """A claim and its bounds, per unit.
+
+    ``claim``: None: nothing is claimed. ``high``: infinite where no level was shown to fail.
     """
 
     claim: float | None
