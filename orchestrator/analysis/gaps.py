@@ -126,8 +126,9 @@ def token_gaps(block: TokenEventBlock) -> BlockGaps:
 
 
 def _weighted_gaps(block: TokenEventBlock, rows: Bools) -> list[_WeightedGaps]:
-    """The gaps of the chosen rows. A gap before a chunk of k tokens is split into k, which differ
-    by at most 1 us.
+    """The gaps of the chosen rows.
+
+    A gap before a chunk of k tokens is split into k gaps, which differ by at most 1 us.
     """
     gaps_us, tokens = block.gaps_us, block.tokens
     if not rows.all():

@@ -1,5 +1,4 @@
-"""Confidence intervals of a share or a rate where the fate of one request depends on its
-neighbours.
+"""Confidence intervals of shares and rates where requests depend on their neighbours.
 
 Failures come in runs: a queue fills up, then everything behind it is late. Intervals for
 independent samples are therefore too narrow: in a synthetic check, the usual interval let a false

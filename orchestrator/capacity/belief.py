@@ -1,5 +1,4 @@
-"""How likely each capacity is after the probes of a search: attainment over load, fitted on all
-outcomes.
+"""How likely each capacity is after the probes of a search, by a fit to all their outcomes.
 
 At a level near the capacity, the odds of a miss are the odds that the target allows, times a power
 of the load over the capacity. Both the capacity and the power are unknown: for each pair of them on

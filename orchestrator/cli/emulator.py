@@ -1,6 +1,4 @@
-"""``orchestrator emulator``: a server with OpenAI and TGI streams whose timing comes from a stated
-model.
-"""
+"""``orchestrator emulator``: serves OpenAI and TGI streams with the timing of a stated model."""
 
 from __future__ import annotations
 
