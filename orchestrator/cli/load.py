@@ -645,7 +645,7 @@ def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
 
 
 def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
-    """Notes on what follows from the options and what the user may not expect."""
+    """Notes on consequences of the options that the user may not expect."""
     (load,) = plan.loads
     yield from load.workload.notes(timed=load.arrivals.process == "trace")
     if not target.verify_tls:

@@ -87,7 +87,7 @@ class WatchedResults:
         return max(least_s, idle_s, self._reading_cpu_s / READING_SHARE)
 
     def absence(self) -> str | None:
-        """A sentence if the experiment is not there yet, but others are; None: all is well."""
+        """A sentence if the named experiment is not there yet but others are; else None."""
         results = self._results()
         if results is None or self._names(results):
             return None
