@@ -7,15 +7,16 @@
    ``breakers`` (which nodes rest, and when the sweep pauses).
 2. ``launch_lifecycle``: one launch from placement to release. ``launch_state`` has its states and
    what leads from one to the next; ``engine_start`` places, starts and stops its engines;
-   ``replicas`` are those engines while they are loaded; ``outlook`` is what a launch asks about
-   other launches.
-3. ``measure``: one attempt at a load point; ``early_end`` ends it once a probe knows enough.
-4. ``commit``: what is stored of attempts and launches.
+   ``replicas`` are those engines while they are loaded; ``outlook`` lists the questions that a
+   launch asks about the other launches.
+3. ``measure``: one attempt at a load point; ``early_end`` ends a probe once it knows enough.
+4. ``commit``: what is stored of attempts and launches. ``forming_answer`` says after each
+   attempt which deployment leads.
 
 All of these share a ``context`` (plan, cluster, store) with its ``state`` (launches, nodes, time
 and money in use); ``node_events`` tells when nodes come and go.
 
-Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up,
-``detect_dialect`` finds out how to talk to it. ``examine`` and ``doctor`` check a cluster before a
-sweep.
+Some modules work without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is
+already up, and ``detect_dialect`` finds out how to talk to it. ``examine`` and ``doctor`` check a
+cluster before a sweep.
 """

@@ -6,10 +6,10 @@ should be added, and ``asked_for`` says which nodes those are.
 
 The order of the queue is one function, ``plan/order.py: queue_position``. Where the head of the
 queue does not fit yet, nodes are kept for it, and other launches overtake it only where they do not
-delay it (EASY backfill). Ray's own queue has no look-ahead: there, small groups would overtake a
+delay it (EASY backfill). Ray's own queue has no look-ahead: in Ray, small groups would overtake a
 large one for ever.
 
-In all of them ``most_nodes`` limits how many nodes all launches together may hold.
+In all these functions, ``most_nodes`` limits how many nodes all launches may hold together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """GPU seconds and US dollars."""
+    """GPU time in seconds, and money in US dollars."""
 
     gpu_s: float = 0.0
     usd: float = 0.0
@@ -54,8 +54,8 @@ class Waiting:
     queue_class: QueueClass = QueueClass.NORMAL
     avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it: taken last
     cost: Spending = Spending()  # expected
-    # the load it is predicted to hold, as a share of the best prediction; of a deployment that was
-    # probed already, how much it may still hold
+    # the load that it is predicted to hold, as a share of the best prediction; once the deployment
+    # has been probed, the load that it may still hold, as a share of what the best holds
     priority: float = 0.0
 
     @property
@@ -69,8 +69,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The nodes that a launch has from its admission on. ``end_s``: when it is expected to give
-    them back, on the caller's clock.
+    """The nodes that a launch holds from its admission on. ``end_s``: when it is expected to give
+    them back, in seconds of the caller's clock.
     """
 
     resources: ResourceRequest
@@ -79,7 +79,9 @@ class Reservation:
 
 
 class _Kind(NamedTuple):
-    """What launches have in common that fit the same nodes and stand in the same class."""
+    """The key by which the queue groups launches: those with the same key fit the same nodes and
+    belong to the same class.
+    """
 
     resources: ResourceRequest
     avoid: frozenset[str]
@@ -103,8 +105,8 @@ class Pick(NamedTuple):
 class Queue:
     """Waiting launches in the order of admission, grouped by kind.
 
-    Launches of one kind fit the same nodes, so 10,000 launches take no longer to look at than their
-    few kinds.
+    Launches of one kind fit the same nodes, so looking at 10,000 launches takes no longer than
+    looking at their few kinds.
     """
 
     def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
@@ -131,9 +133,9 @@ class Queue:
         return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
 
     def in_turn(self, closed: Collection[ResourceRequest]) -> Iterator[Waiting]:
-        """The launches, one of each resource request in turn: first the first ones of all requests
-        in the order of admission, then the second ones, and so on; launches of a higher class come
-        last.
+        """The launches class by class, and within a class one of each resource request in turn: the
+        first launch of every request in the order of admission, then the second launch of every
+        request, and so on.
 
         Launches of requests that become ``closed`` during the iteration are passed over.
         """
@@ -165,7 +167,7 @@ class _Turn(NamedTuple):
 
 
 def held(reservations: Iterable[Reservation]) -> set[str]:
-    """Ids of the nodes that launches hold."""
+    """Ids of the nodes that are reserved."""
     nodes: set[str] = set()
     for reservation in reservations:
         nodes.update(*reservation.nodes)
@@ -192,7 +194,7 @@ def fit(
         bundles = resources.replicas[index]
         available = free
         is_router = not any(bundle.gpus or bundle.cpus for bundle in bundles)
-        if own and is_router:  # on a node of its replicas
+        if own and is_router:  # a router goes on a node of the replicas behind it
             available = {node: left for node, left in free.items() if node in own}
         nodes = _replica(bundles, available, avoid)
         if nodes is None:
@@ -207,7 +209,7 @@ def fit(
 
 
 class _Free(NamedTuple):
-    """What is left of a node."""
+    """The GPUs and CPU cores that are left on a node."""
 
     gpus: int
     cpus: float
@@ -225,7 +227,9 @@ def _free(
     """What is left of each node that a launch may use; by node id."""
     free = {machine.node_id: _Free(machine.gpus, machine.cpus) for machine in machines}
     address = {machine.node_id: machine.address for machine in machines}
-    closed_hosts: set[str] = set()  # addresses; one of the two launches wants the host for itself
+    # addresses of hosts that are shared with no other launch: this launch or the one that holds
+    # nodes there wants the host for itself
+    closed_hosts: set[str] = set()
     for reservation in reservations:
         for node, bundle in _bundles_by_node(reservation):
             if node not in free:
@@ -320,21 +324,24 @@ def worth_adding(
     types: Sequence[NodeType] = (),
 ) -> list[Waiting]:
     """The waiting launches that no node can take now and that the budget ``left`` still pays for:
-    one of each resource request in turn, because nodes may come for one and none for another.
+    one of each resource request in turn, because nodes may come for one request and none for
+    another.
 
-    There are at most ``most_launches``. None of them would exceed ``most_nodes``, nor what may be
-    added of the ``types`` that fit; the first launch of each request is asked for even where no
-    more may be added. Launches that fit beside those that hold nodes count as started: no node has
-    to be added for them. Launches that share nodes also share the nodes that are added.
+    At most ``most_launches`` are listed. Their nodes stay within ``most_nodes`` and within what may
+    be added of the ``types`` that fit; only the first launch of each request is listed even where
+    no node of its types may be added. Launches that fit beside those that hold nodes count as
+    started: no node has to be added for them. Launches that share nodes also share the nodes that
+    are added.
     """
     started = list(reservations)
-    full: set[tuple[ResourceRequest, frozenset[str]]] = set()  # with the nodes to avoid
+    # requests, each with the nodes to avoid, for which the present nodes have no more room
+    full: set[tuple[ResourceRequest, frozenset[str]]] = set()
     wanted: list[Waiting] = []
-    added: list[Machine] = []  # for what is wanted
+    added: list[Machine] = []  # the nodes to be added for the wanted launches
     on_added: list[Reservation] = []
     types_of: dict[ResourceRequest, tuple[str, ...]] = {}
-    may_come: dict[tuple[str, ...], float] = {}  # how many more nodes of these types
-    closed: set[ResourceRequest] = set()  # get no more
+    may_come: dict[tuple[str, ...], float] = {}  # how many more nodes of these types may be added
+    closed: set[ResourceRequest] = set()  # requests for which no more nodes may be added
     for job in queue.in_turn(closed):
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
             break
@@ -376,8 +383,8 @@ def asked_for(
 ) -> tuple[list[Footprint], set[ResourceRequest]]:
     """The footprints to ask an autoscaler for, and the resource requests that they are for.
 
-    There are at most MOST_GROUPS footprints: as many of the first launch as that allows, and of
-    each other launch all of its footprints or none.
+    There are at most MOST_GROUPS footprints. The first launch gets as many of its footprints as
+    that allows; every other launch gets all of its footprints or none.
     """
     footprints: list[Footprint] = []
     served: set[ResourceRequest] = set()
@@ -412,7 +419,7 @@ def _head_start(
     by_end = sorted(reservations, key=lambda reservation: reservation.end_s)
 
     def nodes_after(ended: int) -> Nodes | None:
-        """Its nodes once so many of the others have ended."""
+        """The launch's nodes once the first ``ended`` of the others have ended."""
         return fit(resources, machines, by_end[ended:], most_nodes=most_nodes)
 
     nodes = nodes_after(len(by_end))

@@ -13,8 +13,11 @@ from orchestrator.base.errors import Failure, FailureClass, FailureKind
 from orchestrator.cluster.base import Machine
 from orchestrator.results.events import Event
 
-NODE_FAILURES = 2  # of class infra in a row, with nothing measured on the node in between
-# failures of one class in a row on as many nodes, with nothing measured anywhere in between
+# A node rests after so many failures of class infra in a row, with nothing measured on it in
+# between.
+NODE_FAILURES = 2
+# The sweep pauses after so many failures of one class in a row on as many nodes, with nothing
+# measured anywhere in between.
 SAME_NODES = 3
 FIRST_WAIT_S = 120.0
 LONGEST_WAIT_S = 3600.0
@@ -29,7 +32,7 @@ NOT_NODE_FAULT = frozenset(
         FailureKind.PREEMPTED,
     }
 )
-# the fault of one configuration, on however many nodes it was tried
+# classes of failures that are the fault of one configuration, however many nodes it was tried on
 OF_THE_CONFIGURATION = frozenset({FailureClass.BAD_CONFIG, FailureClass.CLIENT_BOUND})
 
 
@@ -92,7 +95,7 @@ class Breakers:
                 self.rest(node, f"{failures} launches on it failed; the last: {failure.sentence}")
 
     def _begin_pause(self, failure: Failure, nodes: Collection[str]) -> None:
-        """Pause the sweep, after a failed probe for longer than before."""
+        """Pause the sweep; after a failed probe, pause it for longer than the last time."""
         self._pause = self._pause or _Wait()
         self._probe = None
         wait_s = self._pause.begin(self._now_s())

@@ -41,9 +41,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt and the measurement that it was an attempt at. ``measurement``: with the seed
-    that this attempt used. ``launch``: None if the attempt got no launch. ``began_unix_ns``: when
-    an attempt began that loaded nothing; None for now.
+    """One attempt and the measurement that it was an attempt at.
+
+    ``measurement`` has the seed that this attempt used. ``launch``: None if the attempt got no
+    launch. ``began_unix_ns``: when the attempt began, in Unix nanoseconds, if it loaded nothing;
+    None means now.
     """
 
     deployment: Deployment
@@ -170,9 +172,10 @@ def commit_attempt(
 ) -> Committed:
     """Write the attempt's row beside those of its clients and replicas, then the manifest.
 
-    ``created_unix_ns``: when it is committed, None for now; a simulation has a clock of its own.
-    Returns the AttemptData that answers are computed from, and stores it. If computing it fails,
-    the manifest is returned; a reader of the results computes the data again.
+    ``created_unix_ns``: the time of the commit in Unix nanoseconds; None means now. A simulation
+    passes the time of its own clock. Returns the AttemptData that answers are computed from, and
+    stores it. If computing it fails, the manifest is returned; a reader of the results computes the
+    data again.
     """
     point = record.row(store.experiment)
     loaded = record.attempt.loaded
@@ -206,8 +209,8 @@ def commit_attempt(
 
 
 def _client_files(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
-    """The files with the rows of its clients: those that clients stored themselves, and those that
-    are stored now, also for clients that were lost.
+    """Store the rows that clients did not store themselves, also those made up for lost clients.
+    Returns the files with the rows of all clients.
     """
     files: list[FilePart] = []
     for index, report in loaded.reports.items():
@@ -231,7 +234,7 @@ def commit_launch(
     created_unix_ns: int | None = None,
 ) -> None:
     """Write a launch's row, its deployment's, its answers and the events since the last commit;
-    then the manifest. ``created_unix_ns``: as of ``commit_attempt``.
+    then the manifest. ``created_unix_ns``: see ``commit_attempt``.
     """
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     described = _described(deployment, store.experiment)
@@ -250,8 +253,8 @@ def engine_metrics(
 ) -> pa.Table:
     """The samples of the replicas' /metrics as rows; none if no replica has any.
 
-    A replica without samples beside others with samples gets a row of nulls, so that no sum over
-    the others is taken for the whole.
+    If only some replicas have samples, each of the others gets a row of nulls, so that a sum over
+    some replicas is not mistaken for the sum over all.
     """
     rows: list[dict[str, Any]] = []
     if any(samples.values()):
@@ -270,8 +273,8 @@ def engine_metrics(
 
 
 def _engine_metrics_files(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
-    """The file with these rows, if there are any. If it cannot be stored, the attempt counts
-    without it.
+    """Store these rows, if there are any, and return their file. If it cannot be stored, the
+    attempt counts without it.
     """
     if not rows.num_rows:
         return []
@@ -284,7 +287,7 @@ def _engine_metrics_files(store: Store, rows: pa.Table, keys: Mapping[str, str])
 
 @dataclass(frozen=True, slots=True)
 class _DescribedDeployment:
-    """A deployment's row, and the file with it, which each of its attempts stores."""
+    """A deployment's row, and the file with that row, which each of its attempts stores."""
 
     row: DeploymentRow
     file: RowFile

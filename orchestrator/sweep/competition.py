@@ -28,8 +28,8 @@ def race_of(plan: Plan) -> Race | None:
 
 
 def entrants_of(plan: Plan, objective: Per | None) -> dict[str, Entrant]:
-    """The deployments that ``best`` would compare, by id; those without a divisor, as of a price
-    that is not known, are missing.
+    """The deployments that ``best`` would compare, by id. Those without a divisor are missing, for
+    example those whose price is not known.
     """
     entrants: dict[str, Entrant] = {}
     for group, deployments in plan.groups(objective or "gpu").items():

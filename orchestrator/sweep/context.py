@@ -35,7 +35,8 @@ from orchestrator.sweep.node_events import ClusterWithEvents
 from orchestrator.sweep.state import SweepState, cost_of, used_up
 
 NOTHING = Spending()
-# to start clients; after a failure that is not the storage's, the next try is on other nodes
+# How often starting clients is tried. After a failure that the storage did not cause, the next try
+# uses other nodes.
 CLIENT_TRIES = 3
 # how often figures are stored; a reader of the results computes those that are not stored yet
 FIGURES_EVERY_S = 30.0
@@ -45,10 +46,10 @@ FIGURES_EVERY_S = 30.0
 class SweepContext:
     """The plan, the cluster, the store and the shared state of one sweep. Thread-safe.
 
-    ``listener``: hears events and phases, from several threads. ``stop``: is set when the user ends
-    the sweep. ``retry_failed``: also make the measurements that failed before with a wrong
+    ``listener`` hears events and phases, from several threads. ``stop`` is set when the user ends
+    the sweep. ``retry_failed``: also make the measurements that failed before because of a wrong
     configuration. ``most_again``: how often a spoilt measurement is made again. ``most_nodes``: see
-    ``admission``. ``decided_within``: see ``FormingAnswer``.
+    ``admission``. ``decided_within``: see ``within`` of ``FormingAnswer``.
     """
 
     plan: Plan
@@ -87,8 +88,8 @@ class SweepContext:
 
     def tell(self, item: Event | Phase) -> None:
         """Pass an event or phase on to the listener, and keep events for the store. The first
-        phase WAIT_FOR_NODES of a deployment is an event, too. The end of what was never shown is
-        not passed on.
+        phase WAIT_FOR_NODES of a deployment is also told as an event. A phase that ends a
+        deployment which was never shown is not passed on.
         """
         if isinstance(item, Event):
             with self._events_lock:
@@ -101,7 +102,9 @@ class SweepContext:
             self.listener(item)  # outside the lock: the listener has its own
 
     def _shows_change(self, phase: Phase) -> bool:
-        """Whether the live view changes with this phase: all but an end of nothing."""
+        """Note what is shown after this phase. Returns whether the live view changes with it: only
+        the end of something that is not shown changes nothing.
+        """
         with self._events_lock:
             if not phase.is_over:
                 self._shown.add(phase.deployment)
@@ -143,11 +146,11 @@ class SweepContext:
         others: Spending = NOTHING,
         spent: Spending | None = None,
     ) -> str | None:
-        """Which part of the budget is used up, or would be if a deployment ran for ``next_s`` and
-        overran that by as much as the worst point did; None if no part is.
+        """Says which part of the budget is used up, or would be if a deployment ran for ``next_s``
+        seconds and overran them by as much as the worst attempt did; None if the budget suffices.
 
         ``others``: what other launches are expected to use until what they do now ends. ``spent``:
-        what was used until now; None: it is added up here.
+        what has been used until now; None means that it is added up here.
         """
         if self.plan.budget is None:
             return None
@@ -166,17 +169,17 @@ class SweepContext:
         return None
 
     def admit(self, deployment: Deployment, next_s: float) -> str | None:
-        """Ask for a part of the budget to run for ``next_s``. Returns why it is refused, as
-        ``over_budget`` does, where what other launches do now counts up to its estimated end.
+        """Ask for the part of the budget that a deployment needs to run for ``next_s`` seconds, and
+        set it aside. Returns None, or why it is refused.
 
-        None if it is granted: then so much is set aside for the deployment. Its time begins now, or
-        when its launch holds its devices.
+        The reason is that of ``over_budget``; what other launches do now counts up to its estimated
+        end. The seconds begin now, or once the deployment's launch holds its devices.
         """
         if self.plan.budget is None:
             return None
         with (
             self._budget_lock
-        ):  # of two launches that ask at once, the second sees the first's part
+        ):  # of two launches that ask at once, the second sees what the first was granted
             now_s = self.clock.now_s()
             over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
             if over is None:
@@ -186,8 +189,8 @@ class SweepContext:
     @contextmanager
     def patient(self) -> Iterator[None]:
         """Inside the block, calls that the storage refuses are retried for ``storage_timeout_s``
-        while engines stay up, and figures of attempts are stored every FIGURES_EVERY_S. At its end
-        the events are stored that no launch took.
+        while engines stay up, and figures of attempts are stored every FIGURES_EVERY_S. At the end
+        of the block, events that no launch took are stored.
         """
         with self.store.computed.buffered(FIGURES_EVERY_S, self.clock.now_s):
             try:
@@ -211,8 +214,8 @@ class SweepContext:
         return not self._storage.refusing and not self.breakers.paused()
 
     def taken_back(self, nodes: Iterable[str], needs_s: float) -> Failure | None:
-        """A failure if one of these nodes will be gone within ``needs_s``; for an infinite
-        ``needs_s``, if one of them drains at all.
+        """A failure if one of these nodes will be gone within ``needs_s`` seconds or, where
+        ``needs_s`` is infinite, if one of them is draining at all; None otherwise.
         """
         leaving = self.cluster.leaving()
         if not leaving:
@@ -232,8 +235,8 @@ class SweepContext:
     def borrow_clients(
         self, deployment_id: str, count: int | None = None, unfit: Collection[str] = ()
     ) -> BorrowedClients:
-        """``count`` load clients, by default as many as a point begins with; on ``unfit`` nodes
-        only if there are no others. Raises PlacementError.
+        """Borrow ``count`` load clients, by default as many as a point begins with. They run on
+        ``unfit`` nodes only if there are no others. Raises PlacementError if none can be started.
         """
         first = min(self.plan.clients or 1, self.cluster.most_clients())
         avoid = self.state.avoid(deployment_id) | dict.fromkeys(unfit, UNFIT)

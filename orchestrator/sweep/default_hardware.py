@@ -1,9 +1,9 @@
 """Deployments without ``hardware``: which accelerator they get on this cluster, and a check that
 results never mix two.
 
-An accelerator is what the cluster's label says. Ray's label is ``A100`` for 40 GB and for 80 GB;
-only named hardware tells those apart. Such a deployment has the same id wherever it runs; the
-``deployments`` row committed with each point says what it ran on.
+The accelerator is the one that the cluster's label names. Ray's label is ``A100`` for 40 GB and for
+80 GB; only named hardware tells those apart. A deployment without ``hardware`` has the same id
+wherever it runs; the ``deployments`` row committed with each point says what it ran on.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -26,7 +26,7 @@ def on_this_cluster(
     """Give deployments without hardware the cluster's accelerator: its GPUs (``any`` if
     unlabelled), else CPU cores.
 
-    Raises ProblemsError, with each such deployment, if the cluster has several kinds of GPU.
+    Raises ProblemsError, which lists all such deployments, if the cluster has several kinds of GPU.
     """
     labels = {
         machine.labels.get(ACCELERATOR_LABEL, ANY.accelerator)
@@ -63,7 +63,7 @@ def check_same(
     """Check that committed results of deployments without hardware come from the accelerator they
     would run on here.
 
-    Raises ProblemsError with every deployment that was measured on another accelerator.
+    Raises ProblemsError, which lists every deployment that was measured on another accelerator.
     """
     here = {
         deployment.id: deployment
@@ -98,7 +98,7 @@ def check_same(
 
 
 def _are_different(measured_on: str, present: str) -> bool:
-    """Whether two accelerators are surely not the same. ``any`` may be every kind of GPU."""
+    """Whether two accelerators are certainly different. ``any`` may be any kind of GPU."""
     if measured_on == present:
         return False
     both = (measured_on, present)

@@ -26,8 +26,9 @@ from orchestrator.spec.load import Control, Level
 if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
 
-OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
-# key under which failures of a start are counted; for a measurement its id is the key
+OVERHEAD_S = 2.0  # seconds that a point takes beside its load: barrier, verdict, commit
+# The key under which failures of a start are counted. Those of a measurement are counted under its
+# id.
 START = "start {}"
 NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
@@ -51,7 +52,9 @@ class NextMeasurement:
 
     @property
     def turn(self) -> tuple[int, int]:
-        """Sort key among what several strategies ask for: the smallest first."""
+        """Sort key among the measurements that several strategies ask for: the smallest is made
+        first.
+        """
         return self.measurement.start, self.measurement.repeat
 
 
@@ -85,7 +88,7 @@ class _WorkloadSearch:
         return self.capacity is not None and self.capacity.may_wait
 
     def repeats_of(self, level: Level) -> Iterator[int]:
-        """The repeats that it was not told of, in order."""
+        """The repeats of a level that it was not told of, in order, without end."""
         return (repeat for repeat in count() if (level, repeat) not in self.told)
 
 
@@ -101,12 +104,12 @@ class DeploymentWork:
     """The open measurements of one deployment, and what is known of how they went.
 
     ``committed``: measurement id -> its outcome in earlier sweeps. ``starts``: see ``SweepState``.
-    ``race``: what other deployments' searches found; it may change what this one needs, or end it,
-    whenever it is followed. ``spoilt_tries``: measurement id -> its attempts that earlier sweeps saw
-    spoilt.
+    ``race``: what the searches of other deployments found. Each ``follow_race`` may change what
+    this deployment still needs, or end its searches. ``spoilt_tries``: measurement id -> how many
+    of its attempts were spoilt in earlier sweeps.
 
-    ``done``: ids of the measurements that it needs and that were committed before; ``skipped`` of
-    them succeeded, and ``refused`` failed and are not tried again.
+    ``done``: ids of the measurements that it needs and that were committed before. Of those,
+    ``skipped`` succeeded, and ``refused`` failed and are not tried again.
     """
 
     def __init__(
@@ -194,8 +197,8 @@ class DeploymentWork:
         return search.claims() if search is not None else {}
 
     def search_of(self, workload: str) -> Capacity | None:
-        """The search for its capacity under a workload; None: its strategy is another one, or it
-        was given up.
+        """The search for its capacity under a workload; None if the workload has another strategy,
+        or if the search was given up.
         """
         for search in self._searches:
             if search.load.workload.name == workload:
@@ -210,7 +213,7 @@ class DeploymentWork:
 
     @property
     def stage(self) -> WorkStage:
-        """How far it is."""
+        """How far the work on the deployment is."""
         if not self._open:
             return WorkStage.DOMINATED if self._is_dominated() else WorkStage.DONE
         if not self.has_begun:
@@ -233,8 +236,8 @@ class DeploymentWork:
 
     @property
     def can_yield(self) -> bool:
-        """Whether its searches know enough to let others be probed first. It yields once, and once
-        more when it is known well what it holds.
+        """Whether its searches know enough to let others be probed first. It yields at most once
+        before its capacities are well known, and at most once after that.
         """
         if not self.races or self._is_well_known in self._yielded_when_known:
             return False
@@ -242,7 +245,7 @@ class DeploymentWork:
 
     @property
     def _is_well_known(self) -> bool:
-        """Whether it is known well what each of its searches holds."""
+        """Whether all the capacities that it is searched for are well known."""
         for search in self._searches:
             if search.capacity is None:
                 continue
@@ -262,7 +265,7 @@ class DeploymentWork:
 
     @property
     def queue_class(self) -> QueueClass:
-        """Which launches of the queue go before those of this deployment."""
+        """The class of its launches, by which the queue decides which launches go first."""
         if self.races and self.has_begun:
             return QueueClass.CONTINUED
         if self.deployment.status == "risky":
@@ -271,8 +274,8 @@ class DeploymentWork:
 
     @property
     def start_estimate_s(self) -> float:
-        """Seconds its engine takes to start: as the last time, or the estimate scaled by the
-        engine's other starts.
+        """Seconds that its engine takes to start: as many as the last time, or else the estimate,
+        scaled by how long other starts of the same engine took.
         """
         factor = self._starts.get(self.deployment.settings.engine, 1.0)
         return self._starts.get(self.deployment.id, factor * self._estimated_start_s)
@@ -293,8 +296,8 @@ class DeploymentWork:
         return self.start_estimate_s + expected_s(following.point)
 
     def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
-        """Seconds for all that is left, the next launch's start not included. ``slowness``: see
-        ``SweepState``.
+        """Seconds for all that is left, without the start of the next launch. ``slowness``: see
+        ``SweepState``. ``more_starts``: how many starts to add to those that follow the next one.
         """
         starts = self._later_starts + more_starts
         start_s = starts * self.start_estimate_s
@@ -310,7 +313,9 @@ class DeploymentWork:
     # --- commands
 
     def follow_race(self) -> None:
-        """Look at what others hold by now: what is next, and what is left, may depend on it."""
+        """Look at what others hold by now, because what is next and what is left may depend on
+        that.
+        """
         if self._race is None or self._race.version == self._followed_version:
             return
         if self._look_at_race():
@@ -328,8 +333,8 @@ class DeploymentWork:
         self._go_on()
 
     def close(self, attempt: Committed, given_up: bool = False) -> None:
-        """Tell the outcome of the next measurement. ``given_up``: the engines cannot be started,
-        which ends a search for a capacity.
+        """Tell the strategy that asked for the next measurement how it ended. ``given_up``: the
+        engines cannot be started, which ends a search for a capacity.
         """
         assert self._next is not None
         search = self._next.search
@@ -374,8 +379,8 @@ class DeploymentWork:
         return saw_news
 
     def _go_on(self) -> None:
-        """Tell the strategies what is committed already until each asks for something new; list
-        what will follow.
+        """Tell the strategies what is committed already until each asks for something new, and list
+        what will follow. Raises InputError if a strategy asks for a level that its ``ahead`` omits.
         """
         proposals: list[_Proposal] = []
         for search in self._searches:
@@ -434,8 +439,8 @@ class DeploymentWork:
         return ahead
 
     def _tell_all(self, search: _WorkloadSearch) -> list[Committed]:
-        """Tell a search that decides by figures everything that is committed of it, oldest first.
-        Returns what it was told.
+        """If a search decides by figures, tell it everything that is committed for it, oldest
+        first. Returns what it was told.
 
         Asking the search what it wants would not find everything: its first level may follow from
         predictions that have changed.
@@ -463,7 +468,9 @@ class DeploymentWork:
     def _make_measurement(
         self, search: _WorkloadSearch, level: Level, repeat: int, start: int | None
     ) -> NextMeasurement:
-        """``start``: used only if the search's strategy decides on starts."""
+        """Make the measurement of one repeat. ``start`` is used only if the search's strategy
+        decides on starts.
+        """
         point = self._point_at(search, level)
         if search.start is None:
             start = None

@@ -39,8 +39,8 @@ FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
 KEY_REFUSED = (401, FORBIDDEN)
 KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 BUSY = (408, 429, 504)  # the next request may be answered
-# statuses for which no field of the request is to blame, but its key, its path, the time that it
-# took or the rate: no plainer dialect would help
+# Statuses that no plainer dialect would avoid: the request's key, its path, the time that it took
+# or the rate of requests is to blame, and none of its fields.
 FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, *BUSY)
 _PLACE = re.compile(r"it is at (\S+) \(give")
 _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
@@ -91,7 +91,9 @@ def dialects(api: str) -> list[Dialect]:
 def salted_first(
     candidates: Sequence[Dialect], owner: str, settings: EngineSettings
 ) -> list[Dialect]:
-    """The candidates, and before them those to which ``with_salt`` gives a cache_salt, with it."""
+    """The candidates, preceded by a salted copy of each one to which ``with_salt`` gives a
+    cache_salt.
+    """
     from orchestrator.engines.endpoint import with_salt
 
     salted: list[Dialect] = []
@@ -104,8 +106,8 @@ def salted_first(
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What an endpoint answers when it is asked for its models. ``owners``: who owns each model, as
-    the endpoint says; None if it has no list. ``answer``: the last response.
+    """What an endpoint answers when it is asked for its models. ``owners``: model -> who owns it,
+    as the endpoint says; None if the endpoint has no list. ``answer``: the last response.
     """
 
     owners: dict[str, str] | None
@@ -131,8 +133,8 @@ class Listing:
 
 
 class TrialFailed(InputError):
-    """A trial request failed. ``status``: the endpoint's, 0 where it sent none. ``may_pass``: the
-    next request may be answered (too many requests, no answer in time).
+    """A trial request failed. ``status``: the HTTP status of the answer; 0 if there was none.
+    ``may_pass``: the next request may be answered (too many requests, no answer in time).
     """
 
     def __init__(self, text: str, status: int, may_pass: bool = False) -> None:
@@ -172,9 +174,9 @@ def only_model(target: Target, listing: Listing, key_name: str | None = None) ->
 
 
 def key_problem(target: Target, status: int, key_name: str | None, from_file: bool = False) -> str:
-    """The sentence that an endpoint wants a key, or refuses the key that it was sent. ``key_name``:
-    the variable that holds the key. ``from_file``: an experiment file names that variable, not an
-    option.
+    """The sentence that says that an endpoint wants a key, or refuses the key that it was sent.
+    ``key_name``: the variable that holds the key. ``from_file``: an experiment file names that
+    variable, not an option.
     """
     if target.api_key:
         where = f"the key in {key_name}" if key_name else "its key"
@@ -204,9 +206,9 @@ def detect_dialect(
     """The first dialect in which an endpoint answers. Raises TrialFailed with the endpoint's last
     answer if there is none.
 
-    ``timeout_s``: for each trial; some endpoints load their model at the first request.
-    ``address``: says where the API may be; by default only where the candidates say. ``from_file``:
-    an experiment file names the endpoint, so sentences name no options of ``load``.
+    ``timeout_s``: for each trial, in seconds; some endpoints load their model at the first request.
+    ``address``: says at which paths the API may be; by default only the candidates' path is tried.
+    ``from_file``: an experiment file names the endpoint, so sentences name no options of ``load``.
     """
     usual = candidates[0].path
     first_failure: TrialFailed | None = None
@@ -261,7 +263,7 @@ def _first_answered(
         hint = f"{key_problem(target, status, key_name, from_file)}; or {hint}"
     url = target.url + candidates[0].path
     refused = f"{url} refuses every kind of request we know"
-    if not _is_refusal(row):  # as its status says, it failed
+    if not _is_refusal(row):  # its status says that it failed, not that it refuses
         refused = f"{url} failed a trial request of every kind we know"
     raise TrialFailed(f"{refused}; its last answer: {row['error']}; {hint}", status)
 
@@ -293,8 +295,8 @@ def _try_twice(
     vocabulary: tuple[int, int] | None,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """The row of a trial request. Where the first one failed in a way that may be chance, it is the
-    row of a second one: the answers in a plainer dialect would say less.
+    """The row of a trial request. If the request fails in a way that may be chance, a second one is
+    sent and its row is returned, because answers in a plainer dialect would say less.
     """
     salted = dialect.salted("trial")
     row = _try(target, salted, tokenizer, vocabulary, timeout_s)
@@ -304,7 +306,7 @@ def _try_twice(
 
 
 def _answered(row: dict[str, Any]) -> bool:
-    """Whether the request was answered, be it with another number of tokens."""
+    """Whether the request was answered, even if with another number of tokens than it asked for."""
     answered: bool = row["status"] == "ok" or row["error_class"] == "wrong_length"
     return answered
 
@@ -312,7 +314,7 @@ def _answered(row: dict[str, Any]) -> bool:
 def _is_refusal(row: dict[str, Any]) -> bool:
     """Whether the endpoint says that it does not take such requests."""
     if row["http_status"] == 200:
-        # vLLM refuses token ids inside the stream; once an answer has begun it is no refusal
+        # vLLM refuses token ids inside the stream; an error after the first chunk is no refusal
         return row["error_class"] in ("http_4xx", "stream_error") and not row["chunks"]
     return row["http_status"] in (400, 422)
 
@@ -377,8 +379,8 @@ def _try(
 def _notes(
     dialect: Dialect, best: Dialect, row: dict[str, Any], from_file: bool = False
 ) -> list[str]:
-    """What the endpoint cannot do, in sentences. ``best``: the first dialect that was tried;
-    ``row``: of the trial that was answered.
+    """What the endpoint cannot do, in sentences. ``best``: the first dialect that was tried.
+    ``row``: the row of the trial that was answered.
     """
     notes = []
     if best.prompt_token_ids and not dialect.prompt_token_ids:

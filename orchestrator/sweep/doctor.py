@@ -15,18 +15,18 @@ from orchestrator.sweep.examine import REPORT_S, ExaminedNode, Finding, Requirem
 from orchestrator.sweep.resource_request import resources_of
 
 GIB = 2**30
-# open files that an engine needs, and a client with many streams: both raise their own soft limit
-# as far as the hard one allows
+# Open files that an engine needs, or a client with many streams. Both raise their own soft limit as
+# far as the hard one allows.
 LEAST_FILES, GOOD_FILES = 4096, 16_384
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = GIB, 20 * GIB
 CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
-USED_GPU_BYTES = GIB  # more in use than an idle GPU's driver takes
+USED_GPU_BYTES = GIB  # the driver of an idle GPU takes less than this
 MOST_TAKEN_PORTS = 25  # of the 50 ports that are tried
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFault:
-    """A finding of one check at one node: what is wrong, why that matters, and what to do."""
+    """A finding of one check on one node: what is wrong, why that matters, and what to do."""
 
     level: Severity
     what: str
@@ -156,7 +156,8 @@ def _interfaces(node: ExaminedNode) -> Iterator[NodeFault]:
 
 def _gpus(node: ExaminedNode) -> Iterator[NodeFault]:
     gpus = node.facts["gpus"].get("gpus", [])
-    of_amd = 0 if gpus else node.facts["amd_gpus"]  # beside NVIDIA's it is part of the processor
+    # beside NVIDIA's GPUs, one of AMD's is part of the processor
+    of_amd = 0 if gpus else node.facts["amd_gpus"]
     sliced = any(gpu.get("mig") for gpu in gpus)  # Ray may be told to count the slices
     if node.machine.gpus > len(gpus) + of_amd and not sliced:
         seen = f"NVML sees {len(gpus)}"
@@ -242,7 +243,7 @@ def diagnose(
     requirements: Requirements,
     growth: Growth,
 ) -> list[Finding]:
-    """All findings about these nodes, and about running the plan with these requirements on them."""
+    """All findings about these nodes, and about running what has these requirements on them."""
     findings = [
         Finding(problem.level, check, node.name, problem.what, problem.why, problem.do)
         for node in nodes
@@ -254,7 +255,8 @@ def diagnose(
     findings += _unset_clocks(nodes)
     findings += _gpu_drivers(nodes)
     findings += _fabric(nodes, requirements)
-    findings += dict.fromkeys(_engines(nodes, requirements))  # roles often lack the same
+    # each once: several roles often lack the same program or model
+    findings += dict.fromkeys(_engines(nodes, requirements))
     findings += _autoscaler(growth, requirements)
     findings += _room(nodes, requirements, growth)
     return findings
@@ -315,8 +317,8 @@ def _unset_clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
 
 
 def _gpu_drivers(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
-    """GPUs of one kind with different drivers: figures of a deployment are compared wherever it
-    ran.
+    """GPUs of one kind with different drivers. They matter because the figures of a deployment are
+    compared wherever they were measured.
     """
     nodes_by_kind: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
@@ -342,9 +344,8 @@ def _each_on(nodes_by_value: Mapping[str, Sequence[str]]) -> str:
 
 
 def _fabric(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Iterator[Finding]:
-    """Nodes without a working fabric that may hold a part of a replica over several GPU nodes.
-
-    The kernel lists RoCE and EFA where it lists InfiniBand.
+    """Nodes without a working fabric that may hold a part of a replica which spans several GPU
+    nodes. The kernel lists RoCE and EFA where it lists InfiniBand.
     """
     spanning = []
     for deployment in _deployments(requirements):
@@ -423,7 +424,7 @@ def _engine(node: ExaminedNode, engine: Mapping[str, Any], why: str) -> Iterator
 
 
 def _autoscaler(growth: Growth, requirements: Requirements) -> Iterator[Finding]:
-    """An autoscaler that is not at work, or that cannot tell which nodes are meant."""
+    """An autoscaler that does not work, or that cannot tell which nodes it is asked for."""
     silence = str(growth)
     if not silence and growth.reports in (0, 1):
         silence = f"an autoscaler is configured and has not reported for {REPORT_S:g} s"
@@ -453,7 +454,7 @@ def _autoscaler(growth: Growth, requirements: Requirements) -> Iterator[Finding]
 def _room(
     nodes: Sequence[ExaminedNode], requirements: Requirements, growth: Growth
 ) -> Iterator[Finding]:
-    """Deployments for which there are too few nodes, even with those that the autoscaler may add."""
+    """Deployments that have too few nodes, even with those that the autoscaler may add."""
     grows = any(NODE_GROUP in node.machine.labels for node in nodes)
     has_gpus = any(node.machine.gpus for node in nodes)
     may_have_gpus = grows or any(kind.gpus and kind.most > 0 for kind in growth.types)
@@ -484,7 +485,7 @@ def _room(
 
 
 def _deployments(requirements: Requirements) -> list[Deployment]:
-    """Each deployment once, whatever its parts are."""
+    """The deployments of all requirements, each once."""
     by_id: dict[str, Deployment] = {}
     for requirement in requirements:
         for deployment in requirement.deployments:

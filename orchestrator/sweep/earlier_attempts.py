@@ -1,5 +1,5 @@
-"""What earlier sweeps left of a plan's measurements: spoilt attempts, faults of the experiment
-file, and engines that died under load.
+"""Finds what earlier sweeps of a plan left behind: spoilt attempts, measurements that failed by a
+fault of the experiment file, and engines that died under load.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class SpoiltAttempts:
 
 
 def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> SpoiltAttempts:
-    """The attempts among ``commits`` that something beside the engine spoilt. ``most_again``: how
-    often a measurement is made again because of that.
+    """The attempts among ``commits`` that something other than the engine spoilt. ``most_again``:
+    how often a spoilt measurement is made again.
     """
     verdicts = store.spoilt(commits)
     tries = Counter(measurement_id for measurement_id, _ in verdicts)
@@ -72,8 +72,8 @@ def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
 
 
 def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements at which the engine died under load as often as it is tried: by measurement
-    id, the last attempt. To a search that is an answer.
+    """The measurements at which the engine died under load in every try that is allowed: by
+    measurement id, the last attempt. For a search, such a death is an answer.
     """
     tries: Counter[str] = Counter()
     last: dict[str, Committed] = {}

@@ -27,14 +27,16 @@ class WatchedRun(Protocol):
         ...
 
     def finish(self, at_s: float, drain: bool) -> None:
-        """Nothing is due from ``at_s`` on. Without ``drain`` what is open then is aborted."""
+        """Let no request be due from ``at_s`` on, in seconds since the start. Without ``drain``,
+        requests that are still open then are aborted.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """When and why a probe ended early. ``at_s``: seconds since its start. ``limits``: those of
-    its SLOs, as a row holds them.
+    """When and why a probe ended early. ``at_s``: seconds since its start. ``limits``: its SLOs'
+    limits, as the column ``ended_for`` holds them.
     """
 
     at_s: float
@@ -44,8 +46,8 @@ class EarlyStop:
 
 
 class EarlyEnd:
-    """Watches one probe, and ends it as soon as its SLOs are decided. ``end``: when and why it
-    did, once it has.
+    """Watches one probe, and ends it as soon as its SLOs are decided. ``end``: when and why the
+    probe was ended; None until then.
     """
 
     def __init__(self, point: LoadPoint, watch: ProbeWatch) -> None:
@@ -104,7 +106,7 @@ class EarlyEnd:
         )
 
     def _end(self, run: WatchedRun, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
-        """Tell the clients to end the run in a moment, and note that."""
+        """Tell the clients to end the run in LEAD_S seconds, and note when and why."""
         at_s = now_s + LEAD_S
         limits = SEPARATOR.join(map(format_limits, self._slos))
         self.end = EarlyStop(at_s, outcome, f"ended after {at_s:.1f} s: {why}", limits)

@@ -21,8 +21,8 @@ from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.measure import Attempt, Measurer
 from orchestrator.sweep.replicas import Replicas
 
-START_LEAD_S = 0.05  # to the common start of clients on this machine
-WARM_UP_IN_FLIGHT = 8  # requests of a warm-up, where a trace would set their times
+START_LEAD_S = 0.05  # seconds before the common start of clients on this machine
+WARM_UP_IN_FLIGHT = 8  # requests in flight during the warm-up of a trace, whose times are ignored
 
 
 def measure_here(
@@ -68,8 +68,8 @@ def measure_here(
 def runs_of(
     plan: Plan, target: Target, detected: EndpointDialect, store: Store | None = None
 ) -> list[EndpointRun]:
-    """A run of every point of a plan for one endpoint, in order. Each is the first repeat that
-    ``store`` does not have. Raises InputError if the endpoint can serve none of them.
+    """A run of every point of a plan for one endpoint, in order. Each run makes the first repeat
+    that ``store`` does not have. Raises InputError if the endpoint can serve none of the points.
     """
     if not plan.points:
         raise InputError("; ".join(plan.deployments[0].reasons))

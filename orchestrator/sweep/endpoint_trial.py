@@ -32,12 +32,13 @@ from orchestrator.sweep.detect_dialect import (
 )
 from orchestrator.sweep.examine import Finding
 
-DOCTOR_LIMIT_S = 10.0  # for a trial request; some endpoints load their model at the first one
-_API_OF_LOAD = {"native": "sglang"}  # what `load` calls an API of a file
+# seconds for each trial request of ``doctor``; some endpoints load their model at the first one
+DOCTOR_LIMIT_S = 10.0
+_API_OF_LOAD = {"native": "sglang"}  # name of an API in a file -> its name as an option of `load`
 
 
 def endpoint_target(settings: EngineSettings, api_key: str | None) -> Target:
-    """The server that an endpoint's ``url`` names, however it was pasted."""
+    """The server that an endpoint's ``url`` names, whichever path of its API the URL ends with."""
     base_url = parse_address(str(settings.url)).base
     name = ENGINES[settings.engine].served_name(settings, Node())
     return Target(base_url, name, 0, api_key)
@@ -120,7 +121,7 @@ def _failure(deployment: Deployment, what: str, remedy: str) -> Finding:
 def _failed_trial(
     deployment: Deployment, error: TrialFailed, listing: Listing, model: str
 ) -> Finding:
-    """The finding for a trial request that failed; a warning if the next one may be answered."""
+    """The finding for a trial request that failed: a warning if the next one may be answered."""
     label = deployment.label
     is_unlisted = listing.owners is not None and model not in listing.owners
     what = str(error)

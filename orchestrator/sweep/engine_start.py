@@ -60,12 +60,15 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
-HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
-# While a launch waits in line for a host: how often it asks whether the host is free, and how often
-# it looks whether other nodes would do.
+# seconds that a launch waits in Ray's queue for nodes that others hold; after them it looks for
+# other nodes, or new ones
+HELD_S = 60.0
+# While a launch waits in line for a host: seconds between two questions whether the host is free,
+# and between two looks whether other nodes would do.
 ASK_S = 1.0
 ELSEWHERE_S = 10.0
-# how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
+# Seconds between two fetches of a starting engine's last log line and downloads; fewer than LOOK_S
+# of node/readiness.py.
 SAYS_S = 5.0
 
 
@@ -81,9 +84,9 @@ class HeldHost:
 class LaunchHooks:
     """What a launch calls while it takes its hosts.
 
-    ``on_hosts``: when the hosts are its own. ``on_wait``: while it waits in line, with the text of
-    the ``HeldHost``. ``is_better_off_elsewhere``: to ask whether it should queue again instead of
-    waiting longer.
+    ``on_hosts`` is called when the hosts are its own. ``on_wait`` is called while it waits in line,
+    with the text of the ``HeldHost``. ``is_better_off_elsewhere`` says whether it should queue
+    again instead of waiting longer.
     """
 
     on_hosts: Callable[[], None] = lambda: None
@@ -95,7 +98,7 @@ class EngineStart:
     """One start of a deployment's engines on the nodes that admission chose. Call ``stop`` after
     ``start``, whatever that returned or raised.
 
-    ``row``: what is known about the launch so far. ``answers``: to the fixed prompts.
+    ``row``: what is known about the launch so far. ``answers``: the answers to the fixed prompts.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class EngineStart:
         self._key = random_key()
         self._workers: list[Worker] = []
         self._reported: dict[str, Any] = {}
-        self._tried: dict[str, Dialect] = {}  # by API of an endpoint: as its trial showed
+        self._tried: dict[str, Dialect] = {}  # API of an endpoint -> the dialect of its trial
         self._placements: list[Placement] = []
         self._argv: list[tuple[str, ...]] = []
         self._allocations: list[dict[str, Any]] = []
@@ -127,10 +130,10 @@ class EngineStart:
         self.row = replace(self.row, **facts)
 
     def start(self) -> Replicas | Failure | None:
-        """Take the nodes, start the engines, and wait until they serve. Returns why they do not, or
-        None when the user stopped the sweep meanwhile.
+        """Take the nodes, start the engines, and wait until they serve. Returns the replicas, the
+        failure if they do not serve, or None when the user stopped the sweep meanwhile.
 
-        Raises Occupied when others hold its hosts and it should be queued again.
+        Raises Occupied when others hold its hosts and the launch should be queued again.
         """
         try:
             if not ENGINES[self._deployment.settings.engine].launches:
@@ -150,7 +153,9 @@ class EngineStart:
         return None if self._context.stop.is_set() else failure
 
     def _reach_endpoint(self) -> Replicas:
-        """Wait until an endpoint answers. Raises EngineFailure."""
+        """Wait until an endpoint answers. Raises EngineFailure if it does not answer, or if its key
+        is not set.
+        """
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]
         target = endpoint_target(settings, endpoint_key(settings))
@@ -169,8 +174,8 @@ class EngineStart:
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
 
     def dialect(self, api: str) -> Dialect:
-        """The dialect in which one of its APIs is asked, now that it serves. That of an endpoint
-        follows from the trial, or from who owns its model.
+        """The dialect in which one of its APIs is asked, now that it serves. The dialect of an
+        endpoint follows from the trial or, without one, from who owns its model.
         """
         settings = self._deployment.settings
         if api in self._tried:
@@ -188,8 +193,9 @@ class EngineStart:
     def try_endpoint(self, replicas: Replicas, api: str, timeout_s: float) -> Failure | None:
         """Find out once how an endpoint's API has to be asked, and tell what it cannot do.
 
-        Returns why nothing can be measured, if the first API answers no request. Where another API
-        answers none, or where the next request may be answered, the points will show it.
+        Returns a failure if the first API answers no request: then nothing can be measured. If
+        another API answers none, or if the next request may be answered, it only tells the user,
+        because the points will show what works.
         """
         settings = self._deployment.settings
         if settings.url is None or api in self._tried:
@@ -214,7 +220,7 @@ class EngineStart:
 
     def _place(self) -> None:
         """Have an agent started on each of its nodes. Raises Occupied when others hold nodes in
-        Ray, PlacementError.
+        Ray, and PlacementError when agents cannot be started for another reason.
         """
         context = self._context
         began_s = self._clock.now_s()
@@ -282,7 +288,8 @@ class EngineStart:
         """Lease its hosts, and on `cpu` hardware cores for every rank; wait in line while others
         hold them. Returns the cores of each rank of each replica.
 
-        Raises Occupied when the launch should be queued again instead, PlacementError.
+        Raises Occupied when the launch should be queued again instead, and PlacementError when a
+        host cannot be leased for another reason.
         """
         agents = sorted(agents_of(self._placements), key=lambda agent: agent.allocation.address)
         wishes = self._wishes()
@@ -311,10 +318,9 @@ class EngineStart:
         self, agents: Sequence[Agent], wishes: Mapping[int, Wish], held: HeldHost
     ) -> dict[int, tuple[int, ...]]:
         """Wait until the hosts are its own. Returns the cores of each agent, by ``id(agent)``.
-        ``held``: the host that was not to be had at first.
+        ``held``: the host that could not be leased at first.
 
-        Raises Occupied when other nodes would do, when its nodes are of use to others meanwhile, or
-        when the sweep ends.
+        Raises Occupied when the launch should queue again instead: see ``_should_queue_again``.
         """
         context = self._context
         state = context.state
@@ -322,7 +328,7 @@ class EngineStart:
         began_ns = self._clock.unix_ns()
         addresses = {agent.allocation.address for agent in agents}
         since_ns = stand_in_line(agents, wishes, state.place_in_line(addresses))
-        next_look_s = began_s  # at whether it should wait on other nodes
+        next_look_s = began_s  # when to look next whether other nodes would do
         try:
             while True:
                 state.waits_for(self._deployment, held.address)
@@ -341,8 +347,8 @@ class EngineStart:
                 held = cores
         except Occupied:
             state.keep_place(addresses, since_ns)
-            # longer each time: other hosts may be held, too, and a launch that moves between hosts
-            # stands in no line
+            # longer each time: other hosts may be held, too, and a launch that keeps changing hosts
+            # waits in no line
             state.rest(held.address, self._clock.now_s(), longer=True)
             raise
         finally:
@@ -377,8 +383,8 @@ class EngineStart:
         return size if isinstance(size, int) else None
 
     def _start_replica(self, index: int, cores: Sequence[tuple[int, ...]]) -> Target:
-        """Start every rank of a replica or a router; returns where it will serve. ``cores``: of
-        each rank.
+        """Start every rank of a replica or a router. Returns where it will serve. ``cores``: the
+        cores of each rank.
         """
         role, settings = self._parts[index]
         placement = self._placements[index]
@@ -422,7 +428,8 @@ class EngineStart:
             self._allocations.append(place)
             self._note(argv_json=json.dumps(self._argv))
             self._note(placement_json=json.dumps(self._allocations))
-        tell_first_of_downloads(placement)  # what there is already is no progress
+        # told before the wait begins, because weights that are there already are no progress
+        tell_first_of_downloads(placement)
         first.begin_ready(settings.startup_timeout_s)
         # a router serves its replicas' model name
         _, first_settings = self._parts[0]
@@ -463,7 +470,7 @@ class EngineStart:
 
     def _show_start(self, waited_s: float, says: str) -> None:
         limit_s = float(self._deployment.settings.startup_timeout_s)
-        total_s = max(limit_s, waited_s)  # later than the limit: it downloads
+        total_s = max(limit_s, waited_s)  # beyond the limit while weights are being downloaded
         self._phase(PhaseName.START, elapsed_s=waited_s, total_s=total_s, says=says)
 
     def _poll_ready(self, index: int, wait_s: float) -> bool:
@@ -484,7 +491,7 @@ class EngineStart:
 
     def _note_ready(self, role: str, ready: Ready) -> None:
         """Note what a replica reported once it served, under names prefixed with its role, and tell
-        what the user would not expect.
+        the user what may come as a surprise.
         """
         settings = self._deployment.settings.parts[role]
         reported = dict(ready.reported)
@@ -510,7 +517,7 @@ class EngineStart:
         self._note(engine_reported_json=json.dumps(self._reported))
 
     def note_transport(self, transport: str) -> None:
-        """Note what KV caches travel over between its roles, and tell if that may be slow."""
+        """Note what KV caches travel over between its roles. Tell the user if that may be slow."""
         self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
         network = doubt(transport, self._deployment.hardware.is_cpu)
         if network:
@@ -552,7 +559,7 @@ class EngineStart:
         try:
             stopped = agent.stop()
         except HostLost:
-            return None  # the guard ends its engine
+            return None  # the guard on its node ends the engine
         except Exception as error:  # the others must be stopped all the same
             self._tell("stop_failed", f"rank {rank} could not be stopped cleanly: {error}")
             return None
@@ -572,8 +579,8 @@ class EngineStart:
                 self._placements.remove(placement)
 
     def _store_logs(self, logs: Mapping[int, bytes]) -> None:
-        """Store the logs of the ranks, by rank. A log that cannot be stored is told of, and hides
-        nothing else that happened to the engine.
+        """Store the logs of the ranks, by rank. If a log cannot be stored, the user is told so, and
+        everything else that happened to the engine is still reported.
         """
         for rank, log in logs.items():
             try:
@@ -584,8 +591,8 @@ class EngineStart:
             self._note(log_uri=self.row.log_uri or uri)
 
     def commit_first(self, failure: Failure | None) -> None:
-        """``commit`` before the engine is stopped, because a user who stops the sweep may not wait
-        for that.
+        """Do as ``commit`` does, but before the engine is stopped, because a user who stops the
+        sweep may not wait until the engine has ended.
         """
         if self._argv:
             # where the log will be stored once the engine has stopped
@@ -593,7 +600,9 @@ class EngineStart:
         self.commit(failure)
 
     def commit(self, failure: Failure | None) -> None:
-        """Store how it ended, and the events since the last commit. Only the first call counts."""
+        """Store how the launch ended, and the events since the last commit. Only the first call
+        counts.
+        """
         if self._committed:
             return
         self._committed = True
@@ -621,8 +630,8 @@ def store_launch(
     try:
         commit_launch(context.store, deployment, row, events, answers)
     except Exception as error:
-        # after any other error one of the events may be what no row can hold: it would cost all
-        # later rows, too
+        # after any other error, one of the events may be what cannot be stored; given back, it
+        # would cost all later rows, too
         if isinstance(error, ResultsError):
             context.give_back_events(events)
         text = f"the row of launch {row.launch_id} could not be stored: {error}"
@@ -649,8 +658,9 @@ def take_all(
 
 
 def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns: int = 0) -> int:
-    """Leave a ticket on all hosts of a launch; returns since when the launch counts as waiting.
-    ``since_ns``: since when it has waited already, 0 if it has not.
+    """Leave a ticket on all hosts of a launch. Returns since when the launch counts as waiting, in
+    nanoseconds of the first host's clock. ``since_ns``: since when it has waited already; 0 if it
+    has not.
 
     The clock of the first host counts on all hosts. So each host serves its launches in the same
     order, and no two launches wait for each other.
@@ -661,8 +671,9 @@ def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns:
 
 
 def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
-    """Check that the accelerator is the one that NVML names, if the catalog knows it: otherwise
-    results would be stored under a wrong name. Raises EngineFailure.
+    """Check that every GPU is the accelerator that the hardware names, if the catalog knows that
+    accelerator. Raises EngineFailure for another GPU, whose results would be stored under a wrong
+    name.
     """
     accelerator = find(hardware.accelerator)
     if accelerator is None or hardware.is_cpu:
@@ -678,7 +689,9 @@ def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
 
 
 def cache_of(settings: EngineSettings) -> CacheState:
-    """The state of the prefix caches as long as nothing empties them."""
+    """The state of the prefix caches as long as nothing empties them: ``off`` if all engines are
+    started without one.
+    """
     engines = settings.engines.values()
     is_off = all(engine.enable_prefix_caching is False for engine in engines)
     return "off" if is_off else "unknown"

@@ -26,11 +26,12 @@ from orchestrator.spec.stages import PlannedSettings
 
 Severity = Literal["fail", "warning"]
 ROUNDS = 10  # readings of each clock
-CALL_LIMIT_S = 10.0  # for a node that has answered before
-# for how long hosts listen: until the last host listens and all connections were tried
+CALL_LIMIT_S = 10.0  # seconds that a node gets to answer once it has answered before
+# Seconds that hosts listen: long enough for the last host to begin and for all connections to be
+# tried.
 LISTEN_S = 60.0
 REMEDY_FOR_SILENCE = "look at its raylet's log, or take it out of the cluster"
-REPORT_S = 20.0  # for an autoscaler, which normally reports every 5 s
+REPORT_S = 20.0  # seconds to wait for an autoscaler's report, which normally comes every 5 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Finding:
 class ExaminedNode:
     """A node as Ray describes it (``machine``) and as it is (``facts``).
 
-    ``clock_s``: seconds by which its wall clock differs from the driver's at least.
+    ``clock_s``: the least by which its wall clock differs from the driver's, in seconds.
     """
 
     machine: Machine
@@ -64,8 +65,8 @@ class ExaminedNode:
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """What several deployments need of a node in the same way: an engine or router, how it is
-    installed, its models, and their cache. ``settings``: of that engine or router, in the first of
-    the deployments.
+    installed, its models, and their cache. ``settings``: those of that engine or router in the
+    first of the deployments.
     """
 
     settings: PlannedSettings
@@ -103,7 +104,7 @@ def examine(
 ) -> tuple[list[ExaminedNode], list[Finding]]:
     """Ask all nodes in parallel. Returns the nodes that answered, and what was found by asking.
 
-    ``uri``: results to test.
+    ``uri``: the results that every node must be able to use; None if that is not tested.
     """
     machines = {machine.node_id: machine for machine in probes.machines}
     launched = [
@@ -139,8 +140,8 @@ def _silent_node(where: str, answer: NoAnswer) -> Finding:
 
 
 def growth_of(cluster: Cluster) -> Growth:
-    """What the cluster's autoscaler says once it has reported anew. The first report may have been
-    left by an autoscaler that is dead.
+    """What the cluster's autoscaler says once it has reported anew, or after REPORT_S seconds. The
+    first report may have been left by an autoscaler that is dead.
     """
     until_s = time.monotonic() + REPORT_S
     growth = cluster.growth()
@@ -151,8 +152,8 @@ def growth_of(cluster: Cluster) -> Growth:
 
 
 def _clock_offsets_s(probes: Probes, node_ids: Sequence[str]) -> dict[str, float]:
-    """Node id -> seconds by which its clock is off at least: the offset at the fastest of several
-    round trips, less half of that round trip.
+    """Node id -> the least by which its clock is off, in seconds: the offset at the fastest of
+    several round trips, less half of that round trip.
     """
     fastest: dict[str, tuple[float, float]] = {}  # seconds of the round trip, offset
     for _ in range(ROUNDS):
@@ -200,8 +201,8 @@ def _network(probes: Probes, nodes: Sequence[ExaminedNode]) -> list[Finding]:
 
 
 def _results(probes: Probes, nodes: Sequence[ExaminedNode], uri: str) -> list[Finding]:
-    """Nodes that cannot use the results: each must read a file of the driver, and the driver must
-    see one of each. Nothing of this test stays there.
+    """Nodes that cannot use the results: each node must read a file of the driver, and the driver
+    must see a file of each node. No file or folder of this test is left behind.
     """
     location = parse_location(uri)
     folders = _missing_folders(location.path) if location.is_local else []
@@ -229,8 +230,8 @@ def _results(probes: Probes, nodes: Sequence[ExaminedNode], uri: str) -> list[Fi
 def _results_problems(
     probes: Probes, node_ids: Sequence[str], uri: str, blobs: Blobs
 ) -> dict[str, str]:
-    """Node id -> why that node cannot use the results. Raises OSError, OrchestratorError if the
-    driver cannot.
+    """Node id -> why that node cannot use the results. Raises OSError or OrchestratorError if the
+    driver itself cannot use them.
     """
     nonce = new_ulid()
     written = [f".doctor-{nonce}-driver"]
@@ -238,7 +239,7 @@ def _results_problems(
     try:
         blobs.put(written[0], b"seen")
         trials = probes.ask(try_results, uri, nonce, nodes=node_ids)
-        # all of them now, so that they are removed if the driver fails before it has looked at all
+        # added before any is looked at, so that all are removed even if the driver fails halfway
         written += [trial.key for trial in trials.values() if not isinstance(trial, NoAnswer)]
         for node_id, trial in trials.items():
             if isinstance(trial, NoAnswer):

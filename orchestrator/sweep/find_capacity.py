@@ -30,15 +30,15 @@ from orchestrator.sweep.measure import Attempt, Measurer
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
-DRAIN_S = 60.0  # for requests in flight when the budget ends
-# for them when the user ends a probe: without their answers a probe shows that its level fails, or
-# nothing
+DRAIN_S = 60.0  # seconds to wait for requests that are in flight when the budget ends
+# Seconds to wait for them when the user ends a probe. Without their answers, a probe can only show
+# that its level fails.
 GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class NextProbe:
-    """The probe that a search would make next. ``seconds``: how long it is expected to take."""
+    """The probe that a search would make next, and how many ``seconds`` it is expected to take."""
 
     level: Level
     seconds: float
@@ -51,9 +51,9 @@ class NextProbe:
 
 @dataclass(frozen=True, slots=True)
 class CapacityResult:
-    """The result of a search. ``probes``: all that are committed, oldest first. ``next``: what the
-    search would probe with as much time again. ``failure``: of the probe that ended the search.
-    ``interrupted``: the user ended it.
+    """The result of a search. ``probes``: all that are committed, oldest first. ``next``: the probe
+    that the search would make if it had as much time again. ``failure``: why the probe failed that
+    ended the search. ``interrupted``: the user ended the search.
     """
 
     claim: Claim
@@ -65,7 +65,7 @@ class CapacityResult:
 
 @dataclass(frozen=True, slots=True)
 class _EarlierProbes:
-    """Probes in the store by measurement id, and how often each was tried in vain."""
+    """The probes in the store, and how often each was tried in vain; both by measurement id."""
 
     done: dict[str, AttemptData]
     tries: Counter[str]
@@ -80,9 +80,9 @@ class CapacitySearch:
     clients. ``tell`` hears the progress.
 
     When the plan's budget of wall time is used up, or ``stopped`` returns true, the running probe
-    ends and counts as far as it came. If the answers to its requests do not come in time then
+    ends and counts as far as it came. If the answers to its requests then do not come in time
     (``DRAIN_S``, ``GRACE_S``), it can only show that its level fails; a probe that has shown
-    nothing until then is left out.
+    nothing by then is left out.
     """
 
     plan: Plan  # of one endpoint, one workload and one SLO
@@ -110,7 +110,7 @@ class CapacitySearch:
             raise InputError("; ".join(deployment.reasons))
         earlier = self._earlier_probes()
         tries = earlier.tries
-        done = earlier.done  # ``work`` reads it, so it also sees the failed probes that are added
+        done = earlier.done  # ``work`` reads it, and so also sees the failed probes added below
         work = DeploymentWork(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)
         failure: Failure | None = None
@@ -164,8 +164,8 @@ class CapacitySearch:
         spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
         committed = best_ok(commits, spoilt.verdicts)
         for measurement_id, attempt in spoilt.open.items():
-            # an interrupted probe counts: the strategy knows that it shows only how its level did
-            # until then
+            # an interrupted probe counts: the strategy knows that it only shows how its level did
+            # until the interruption
             if spoilt.verdicts[attempt.ids] != Validity.INTERRUPTED:
                 del committed[measurement_id]
         tries = Counter(commit.measurement_id for commit in commits if commit.status != "ok")
@@ -196,8 +196,8 @@ class CapacitySearch:
         return self.stopped() or self.clock.now_s() >= self._ends_s
 
     def _has_waited_enough(self) -> bool:
-        """Whether the search is over, and the requests that were in flight then were waited for long
-        enough.
+        """Whether the search is over, and long enough ago for the requests that were in flight then
+        to be answered.
         """
         now_s = self.clock.now_s()
         if self._is_over():
@@ -225,7 +225,7 @@ def _next_probe(work: DeploymentWork) -> NextProbe | None:
     level = following.point.level
     length_s = following.point.load.duration_s or math.inf
     if level.control != "request_rate":
-        # it is not known before how fast a closed loop is answered
+        # how fast a closed loop is answered is not known beforehand
         return NextProbe(level, length_s)
     return NextProbe(
         level, min(watch.size.expected / level.value, watch.size.most / level.value, length_s)

@@ -9,9 +9,9 @@ from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
 
-# many short ones, so that one early difference spoils one answer only
+# many short prompts, so that an early difference spoils only one answer
 PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8
-# slower answers are not waited for; the points show whether so slow an engine is any good
+# seconds; slower answers are not waited for, because the points show how good so slow an engine is
 ANSWERS_WITHIN_S = 60.0
 
 
@@ -19,8 +19,8 @@ def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
     """A point that sends the same prompts to every engine and model, through the given point's API,
     answered greedily.
 
-    They are text, so that engines that take no token ids get the same. More replicas get more
-    prompts, so that each answers a few.
+    The prompts are text, so that engines that take no token ids get the same ones. More replicas
+    get more prompts, so that each replica answers a few.
     """
     prompts = max(PROMPTS, ENOUGH * len(point.targets))
     workload = RandomWorkload(

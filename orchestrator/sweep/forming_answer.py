@@ -75,8 +75,8 @@ def _document(lead: Lead, leader: Deployment | None, per: Per) -> dict[str, obje
 class FormingAnswer:
     """The standings of a sweep's deployments. Thread-safe.
 
-    ``within``: measure only what may change who is best by more than this share; None: measure
-    everything that the plan asks for.
+    ``within``: only what may change by more than this share who is best is measured; None:
+    everything that the plan asks for is measured.
     """
 
     def __init__(self, plan: Plan, within: float | None = None) -> None:
@@ -90,7 +90,7 @@ class FormingAnswer:
         self._loads: dict[str, list[PlannedLoad]] = {}  # by deployment id
         self._standings = Standings(within or 0.0)
         self._lock = threading.Lock()
-        # of deployments that have something left: by deployment id and name of SLO
+        # by deployment id and name of SLO; dropped once a measurement was the deployment's last
         self._repeats: dict[tuple[str, str], RepeatsOfPoints] = {}
         self._described: dict[str, StoredDeployment] = {}  # by deployment id
         self._rates_only: dict[str, bool] = {}  # by workload
@@ -108,8 +108,8 @@ class FormingAnswer:
             self._update(work)
 
     def note(self, work: DeploymentWork, committed: Committed) -> list[Lead]:
-        """Take in a measurement of a deployment. Returns how the contests stand to which it
-        belongs; none where its figures could not be computed.
+        """Take in a measurement of a deployment. Returns how the contests stand that it belongs to;
+        an empty list if its figures could not be computed.
         """
         name = work.deployment.id
         if name not in self._loads or not isinstance(committed, AttemptData):
@@ -144,7 +144,7 @@ class FormingAnswer:
         return Event("standing", text, data=_document(lead, leader, per))
 
     def _title(self, contest: Contest) -> str:
-        """What tells the contest from others of the sweep."""
+        """The start of a sentence, which tells this contest apart from others of the sweep."""
         parts: list[str] = []
         if len(self._plan.loads) > 1:
             parts.append(contest.workload)
@@ -168,7 +168,7 @@ class FormingAnswer:
         return self._standings.are_decided
 
     def leave_out(self, deployment_id: str) -> None:
-        """A deployment will not be started in this sweep."""
+        """Note that a deployment will not be started in this sweep."""
         self._standings.remove(deployment_id)
 
     @property
@@ -176,7 +176,7 @@ class FormingAnswer:
         return any(load.searches and load.control == "concurrency" for load in self._plan.loads)
 
     def _recall(self, works: Sequence[DeploymentWork], store: Store) -> None:
-        """Take in what earlier sweeps measured of deployments that have something left, or lead."""
+        """Take in what earlier sweeps measured of these deployments."""
         wanted = {work.deployment.id: work for work in works}
         for slo in self._slos:
             try:

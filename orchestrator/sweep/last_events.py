@@ -13,8 +13,8 @@ from orchestrator.results.store import Store
 
 
 def commit_events(store: Store, events: Sequence[Event]) -> None:
-    """Write the events and a manifest of the sweep's end; write nothing if the sweep had nothing to
-    do.
+    """Write the events and a manifest for the end of the sweep. Write nothing if the sweep had
+    nothing to do.
     """
     if all(event.kind == "sweep" for event in events):
         return

@@ -158,8 +158,8 @@ class LaunchLifecycle:
         self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))
 
     def _announce_occupied(self, held: str) -> None:
-        """Announce that the launch stands in line; once for each wait. ``held``: who holds a host
-        of it, or comes first.
+        """Announce, once for each wait, that the launch stands in line. ``held``: who holds one of
+        its hosts, or gets it first.
         """
         if self._launch_record.announced in (Announced.OCCUPIED, Announced.QUEUED):
             return
@@ -167,7 +167,9 @@ class LaunchLifecycle:
         self._tell("occupied", f"it waits: {held}", state=LaunchState.OCCUPIED)
 
     def _announce_queued(self, held: str) -> None:
-        """Announce that the launch is in the queue again; once for each wait."""
+        """Announce, once for each wait, that the launch is in the queue again. ``held``: who kept
+        one of its hosts.
+        """
         if self._launch_record.announced is Announced.QUEUED:
             return
         self._launch_record.announced = Announced.QUEUED
@@ -211,7 +213,7 @@ class LaunchLifecycle:
             if following is None or self._context.stop.is_set():
                 return None
             if following.measurement.start != self._start_index:
-                return None  # the engines must be started anew for it
+                return None  # the engines must be started anew for the next measurement
             if self._must_leave_nodes(following):
                 return None
             failure = self._context.taken_back(self._nodes, math.inf)
@@ -235,7 +237,7 @@ class LaunchLifecycle:
         be probed first, or the budget is used up. It tells the user why.
         """
         if not self._context.answer.needs(self._deployment.id):
-            return True  # the sweep tells of it
+            return True  # the sweep tells the user
         if self._outlook.should_yield(self._work):
             self._work.yield_to_others()
             self._tell(
@@ -392,7 +394,7 @@ class LaunchLifecycle:
 
     def _exchange_clients(self, measurer: Measurer, count: int) -> None:
         """Release the clients, and borrow ``count`` others."""
-        # a client that ends frees its disk, and the next one there would fill it again
+        # a client that ends frees its disk, and the next client on that node would fill it again
         self._full_nodes |= measurer.clients.full
         measurer.clients.release()
         measurer.clients = self._context.borrow_clients(
@@ -425,11 +427,12 @@ def give_up(
     failure: Failure,
     launch: LaunchRow | None = None,
 ) -> None:
-    """Commit every open measurement of a deployment whose engines cannot be started as failed; of
-    a search only the measurement that it asks for. If rows cannot be stored, whatever the reason,
-    leave the measurements out.
+    """Commit as failed every open measurement of a deployment whose engines cannot be started; of
+    a search, commit only the measurement that it asks for. If rows cannot be stored, whatever the
+    reason, leave the measurements out.
 
-    The caller has told the user why the engines cannot be started. ``launch``: the last one.
+    The caller has told the user why the engines cannot be started. ``launch``: the row of the
+    deployment's last launch.
     """
     try:
         work.follow_race()
@@ -450,7 +453,7 @@ def give_up(
 
 
 class Ledger(Protocol):
-    """What the outcome of a measurement is noted in: a sweep's context, or a simulation."""
+    """Where the outcome of a measurement is noted: the context of a sweep, or a simulation."""
 
     @property
     def plan(self) -> Plan: ...
@@ -461,7 +464,7 @@ class Ledger(Protocol):
 
 def leave_out(context: Ledger, work: DeploymentWork, why: str, kind: str = "budget") -> None:
     """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep
-    may make them. ``why``: the first part of the event's text; ``kind``: of the event.
+    may make them. ``why``: the first part of the event's text. ``kind``: the kind of the event.
     """
     work.follow_race()
     text = f"{why}; left out: {counted(work.left, 'measurement')}"
@@ -479,7 +482,7 @@ def close(
     given_up: bool = False,
 ) -> None:
     """Close the deployment's next measurement with this attempt, and report it. ``given_up``: see
-    ``DeploymentWork.close``; the user was told why, so that the live view need not show it.
+    ``DeploymentWork.close``; the user has been told why, so the live view need not show it.
     """
     following = work.next
     assert following is not None

@@ -1,4 +1,4 @@
-"""The life of one launch: what leads from one state to the next, and its record.
+"""The life of one launch: which event leads from one state to the next, and the launch's record.
 
 The states (``LaunchState``) are defined in ``results/phases.py``, because the live view shows them
 too. ``PhaseName`` there says more finely what a launch is doing; each phase belongs to one state.
@@ -29,7 +29,7 @@ class LaunchEvent(StrEnum):
     """What changes the state of a launch."""
 
     ADMITTED = "admitted"  # its nodes are chosen
-    # no node can hold it, the budget does not pay for it, or others hold more load
+    # no node can hold it, the budget or max_deployments does not allow it, or others hold more load
     REFUSED = "refused"
     HOST_HELD = "host held"  # others hold one of its hosts
     HOSTS_TAKEN = "hosts taken"  # they are its own; an endpoint needs none
@@ -91,8 +91,8 @@ class AdmissionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How a launch was admitted. ``ahead``: label of the deployment that it overtakes; ``avoided``:
-    nodes whose infrastructure failed it before.
+    """How a launch was admitted. ``ahead``: label of the deployment that it overtakes; empty if it
+    overtakes none. ``avoided``: ids of the nodes whose infrastructure failed it before.
     """
 
     reason: AdmissionReason = AdmissionReason.FIRST
@@ -128,8 +128,8 @@ class LaunchRecord:
     def admit(
         self, reservation: Reservation, avoid: frozenset[str], overtaken: LaunchRecord | None
     ) -> None:
-        """Give it nodes. ``overtaken``: the launch that it overtakes and does not delay. Raises
-        ImpossibleTransition.
+        """Give it nodes. ``overtaken``: the launch that it overtakes without delaying it. Raises
+        ImpossibleTransition if it is not in the queue.
         """
         self.advance(LaunchEvent.ADMITTED)
         self.reservation = reservation
@@ -144,7 +144,7 @@ class LaunchRecord:
         self.is_overtaken = False
 
     def advance(self, event: LaunchEvent) -> None:
-        """Change the state. Raises ImpossibleTransition."""
+        """Change the state. Raises ImpossibleTransition if the event cannot happen in this one."""
         following = TRANSITIONS.get((self.state, event))
         if following is None:
             raise ImpossibleTransition(self.deployment.label, self.state, event)

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from orchestrator.results.row_writer import RowFile
     from orchestrator.telemetry.engine_metrics import Sample
 
-# from the ready barrier to the common start: longer than a call takes to reach any client
+# seconds from the ready barrier to the common start: longer than a call takes to reach any client
 START_LEAD_S = 0.25
-COMMIT_S = 10.0  # reserved for storing a point's rows before a node is taken back
-SETTLE_S = 30.0  # for clients to report after an abort
-IDLE_LIMIT_S = 60.0  # for an engine to drop aborted requests
-# An engine has stalled when no open request has got a byte for so long: a share of
-# request_timeout, but at least so many seconds.
+COMMIT_S = 10.0  # seconds reserved for storing a point's rows before a node is taken back
+SETTLE_S = 30.0  # seconds that clients get to report after an abort
+IDLE_LIMIT_S = 60.0  # seconds that an engine gets to drop aborted requests
+# An engine has stalled when no open request has got a byte for STALL_SHARE of request_timeout, but
+# at least for LEAST_STALL_S seconds.
 STALL_SHARE, LEAST_STALL_S = 0.5, 120.0
 DEATH_LOOKS = 6  # one per second; vLLM's watchdog takes 5 s to notice that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
@@ -70,12 +70,12 @@ class Loaded:
     """What loading the replicas once left behind.
 
     ``requests``: every scheduled request, those of lost clients included; if the user ended the
-    point, only those that were over by then. ``span_unix_ns``: warm-up and window, without
-    draining. ``reports``: by client. ``lost``: by client, rows made up for clients that were lost,
-    not stored yet. ``samples``: /metrics by replica. ``ended``: the failure that ended the point
-    early. ``early``: where a probe that knew enough ended it. ``interrupted``: the user, or too
-    many errors, ended it. ``cache``: state of the prefix caches before it. ``hosts``: load of
-    others on the engines' hosts.
+    point, only those that were over by then. ``span_unix_ns``: the start and end of warm-up and
+    window together, without draining. ``reports``: by client. ``lost``: by client, the rows made up
+    for clients that were lost, not stored yet. ``samples``: /metrics by replica. ``ended``: the
+    failure that ended the point early. ``early``: when and why the point ended if it is a probe
+    that knew enough. ``interrupted``: the user, or too many errors, ended the point. ``cache``:
+    state of the prefix caches before the load. ``hosts``: load of others on the engines' hosts.
     """
 
     span_unix_ns: tuple[int, int]
@@ -104,7 +104,7 @@ class Loaded:
 
     @property
     def stats(self) -> list[ClientStats]:
-        """Those of the clients that reported."""
+        """The statistics of the clients that reported."""
         return [report.stats for report in self.reports.values()]
 
     @property
@@ -115,8 +115,8 @@ class Loaded:
 
     @property
     def token_events(self) -> Rows | None:
-        """The token gaps, in the order in which stored ones are read; None where some are only in
-        the store.
+        """The token gaps, in the order in which stored gaps are read; None if some of them are only
+        in the store.
         """
         from orchestrator.results.lazy_rows import LazyRows
 
@@ -192,8 +192,8 @@ def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
 
 
 def _nothing_ok(requests: Rows) -> Failure | None:
-    """A failure with the commonest error, if no request succeeded; None for a probe that was ended
-    because it failed its limits.
+    """A failure with the commonest error, if no request succeeded; None otherwise, and for a probe
+    that was ended because it failed its limits.
     """
     statuses = set(requests["status"].unique().to_pylist())
     if RequestStatus.OK in statuses or statuses == {RequestStatus.ABORTED}:
@@ -222,7 +222,7 @@ def _redirected(requests: Rows) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PointSnapshot:
-    """What a running point has come to at one moment. ``elapsed_s``: since its start."""
+    """What a running point has come to at one moment. ``elapsed_s``: seconds since its start."""
 
     progress: Progress
     elapsed_s: float
@@ -247,11 +247,12 @@ class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two
     points.
 
-    ``stopped``: whether the user asked to stop. ``tell``: hears what happens, under the
-    deployment's ``label``. ``keeps``: what a point measured until the user stopped it is kept.
-    ``broken``: why the replicas' output makes no sense. ``notes``: added to the reasons of every
-    verdict. ``unsalted``: paths of the APIs that refuse a cache_salt, see ``first_answers``.
-    ``taken_back``: a failure if the replicas' nodes will go within so many seconds.
+    ``stopped`` says whether the user asked to stop. ``tell`` hears what happens, under the
+    deployment's ``label``. ``lead_s``: seconds before the common start of the clients. ``keeps``:
+    what a point measured until the user stopped it is kept. ``broken``: why the replicas' output
+    makes no sense. ``notes``: sentences added to the reasons of every verdict. ``unsalted``: paths
+    of the APIs that refuse a cache_salt, see ``first_answers``. ``taken_back`` returns a failure if
+    the replicas' nodes will be gone within so many seconds.
     """
 
     replicas: Replicas
@@ -271,8 +272,8 @@ class Measurer:
     def measure(
         self, point: LoadPoint, more_clients: bool = False, watch: ProbeWatch | None = None
     ) -> Attempt:
-        """Make one attempt; nothing is committed. ``more_clients``: see ``judged``. ``watch``: the
-        point is a probe, which ends as soon as these SLOs are decided.
+        """Make one attempt; nothing is committed. ``more_clients``: see ``judged``. ``watch``: not
+        None if the point is a probe, which ends as soon as the SLOs of ``watch`` are decided.
         """
         early_end = EarlyEnd(point, watch) if watch is not None else None
         try:
@@ -289,9 +290,9 @@ class Measurer:
     def first_answers(self, point: LoadPoint) -> Loaded | None:
         """Send the fixed prompts, all at once, before the first point of an API. Nothing is stored.
 
-        Of the result see ``replies``, and ``ended`` for an engine that dies at its first requests,
-        or an endpoint that only redirects them. None when a client was lost or the point cannot be
-        run: the first point will fail in the same way.
+        The result has the answers in ``replies``, and a failure in ``ended`` if an engine died at
+        its first requests or an endpoint only redirects them. It is None if a client was lost, or
+        if the point cannot be run, because the first point will then fail in the same way.
         """
         self.tell(Phase(self.label, PhaseName.ANSWERS))
         try:
@@ -307,8 +308,8 @@ class Measurer:
 
     def _load_accepted_prompts(self, point: LoadPoint) -> Loaded:
         """Send the fixed prompts in ever plainer requests until the API does not refuse all of
-        them: with logprobs, without, and then both without a cache_salt. Notes an API that takes no
-        cache_salt. Raises InputError, ClientLost.
+        them: with logprobs, without logprobs, and then the same two again without a cache_salt.
+        Notes an API that takes no cache_salt. Raises what ``load_once`` raises.
         """
         salting = (True, False) if point.dialect.cache_salt else (True,)
         for is_salted, logprobs in itertools.product(salting, (True, False)):
@@ -334,8 +335,8 @@ class Measurer:
         end. Raises InputError for a point that cannot be run, ClientLost when a client is lost
         before the start.
 
-        ``lead_s``: until the start, by default the measurer's. ``store``: clients store their rows.
-        ``early_end``: ends a probe.
+        ``lead_s``: seconds until the start, by default the measurer's. ``store``: clients store
+        their rows. ``early_end``: given for a probe, which it may end.
         """
         from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
@@ -414,7 +415,9 @@ class Measurer:
     def _watch(
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> End | None:
-        """Watch a point until every client reported, or a watcher ends it; None if none does."""
+        """Watch a point until every client has reported or something ends it. Returns why it was
+        ended; None if it ran to its end.
+        """
         watchers = self._watchers(run, point, early_end)
         while True:
             try:
@@ -460,7 +463,7 @@ class Measurer:
     def _look_for_verdict(
         self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd, snapshot: PointSnapshot
     ) -> None:
-        """Let a probe end its run once it knows enough, unless the run is about to end by itself."""
+        """Let a probe end its run once it knows enough, unless the run is about to end anyway."""
         length_s = _length_s(point, early_end)
         if not length_s or snapshot.elapsed_s + self.lead_s < length_s:
             early_end.look(run, snapshot.progress, snapshot.elapsed_s)
@@ -472,7 +475,7 @@ class Measurer:
 
     def _died_after(self) -> Failure | None:
         """Why the engine died, if it did. Its server may outlive it by seconds and answer 5xx, so
-        this looks for a while.
+        its state is looked at for DEATH_LOOKS seconds.
         """
         for _ in range(DEATH_LOOKS):
             failure = self.replicas.failure()
@@ -507,8 +510,8 @@ class Measurer:
 
 @dataclass(slots=True)
 class LateClients:
-    """A watcher of clients that do not report in time: they are told to abort, and SETTLE_S later
-    they are given up.
+    """A watcher of clients that do not report in time: it tells them to abort, and SETTLE_S seconds
+    later it gives them up.
     """
 
     run: ClientRun
@@ -534,14 +537,14 @@ class LateClients:
 
 
 def _length_s(point: LoadPoint, early_end: EarlyEnd | None) -> float:
-    """How long a point lasts, as far as is known by now; 0 if it ends after so many requests."""
+    """Seconds that a point lasts, as far as is known by now; 0 if a number of requests ends it."""
     if early_end is not None and early_end.end is not None:
         return early_end.end.at_s
     return point.ends_s or 0.0
 
 
 def _look_for_errors(max_errors: int, snapshot: PointSnapshot) -> End | None:
-    """End the point once so many requests of all clients together have failed."""
+    """End the point once ``max_errors`` requests of all clients together have failed."""
     return End(interrupted=True) if snapshot.progress.failed >= max_errors else None
 
 

@@ -1,4 +1,4 @@
-"""Memory of a driver whose launches are threads that come and go."""
+"""Keeps the memory of a driver small whose launches are threads that come and go."""
 
 import ctypes
 from contextlib import suppress
@@ -10,11 +10,11 @@ M_ARENA_MAX = -8  # malloc.h
 
 def share_one_heap() -> None:
     """Let Arrow, and threads that start from now on, allocate on the one heap of the C library.
-    Call it early: glibc settles how many heaps there may be once there are a few.
+    Call it early, because glibc fixes the limit on heaps once there are a few.
 
-    With heaps of their own, what threads and Arrow free stays there in pieces, and memory grows
-    with the number of points that were measured. C libraries other than glibc have no such setting
-    for threads.
+    If threads and Arrow have heaps of their own, what they free stays there in pieces, and memory
+    grows with the number of points that were measured. C libraries other than glibc have no such
+    setting for threads.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(AttributeError, OSError):

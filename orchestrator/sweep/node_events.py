@@ -28,7 +28,7 @@ class ClusterWithEvents:
         self._tell = tell
         self._lock = threading.Lock()
         self._last_machines: list[Machine] | None = None
-        # ids of the nodes when there were any last
+        # ids of the nodes at the last look that found any
         self._last_nodes: frozenset[str] = frozenset()
         self._last_wanted: Counter[str] = Counter()  # footprints in words
 
@@ -60,7 +60,7 @@ class ClusterWithEvents:
             self._tell(Event("nodes_changed", text, data=data))
 
     def are_all_taken_back(self) -> bool:
-        """Whether there were nodes, and all of the last ones are being taken back."""
+        """Whether there were nodes, and all that were seen last are being taken back."""
         return bool(self._last_nodes) and self._last_nodes <= self._cluster.leaving().keys()
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:

@@ -21,7 +21,7 @@ class Outlook(Protocol):
         ...
 
     def is_better_off_elsewhere(self, deployment: Deployment) -> bool:
-        """Whether a launch that waits for a host should queue again: other nodes would do for it,
-        or those that it keeps idle would do for others.
+        """Whether a launch that waits for a host should queue again, because other nodes would do
+        for it, or because the nodes that it keeps idle would do for other launches.
         """
         ...

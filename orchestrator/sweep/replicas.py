@@ -29,9 +29,9 @@ class Replicas:
     """The targets of the load, and the agents behind them. An endpoint has no agents, so nothing is
     known about it but its answers.
 
-    ``roles``: of each placement; a router is watched, but has no cache and no metrics. ``cache``:
-    state of the prefix caches as long as nothing empties them. ``vocab_size``: of the model, if the
-    servers report it.
+    ``roles``: the role of each placement; a router is watched, but has no cache and no metrics.
+    ``cache``: state of the prefix caches as long as nothing empties them. ``vocab_size``: the
+    model's, if the servers report it.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Replicas:
         return None
 
     def fresh_cache(self, dialect: Dialect) -> CacheState:
-        """Keep an attempt from finding prompts of earlier attempts in the prefix caches. Returns by
-        what means that was done.
+        """Keep an attempt from finding prompts of earlier attempts in the prefix caches. Returns
+        how that was done; ``unknown`` if some engine's cache could not be emptied.
         """
         if self._cache != "unknown":
             return self._cache
@@ -86,7 +86,7 @@ class Replicas:
         return "emptied" if all_answered and all(emptied) else "unknown"
 
     def have_work(self) -> bool:
-        """Whether one of them still works on requests, as far as their /metrics tell."""
+        """Whether any replica still works on requests, as far as their /metrics tell."""
         if not self._placements:
             return any(map(_has_work, self.targets))
         with suppress(HostLost):
@@ -97,7 +97,7 @@ class Replicas:
         """What KV caches travel over from prefill to decode replicas; None without such roles. The
         replicas' logs say so once a cache has travelled.
         """
-        transports: set[str] = set()  # each may consist of several words
+        transports: set[str] = set()  # each one word or several
         for placement, role in zip(self._placements, self._roles, strict=True):
             if role in ROLES:
                 with suppress(HostLost):
@@ -127,7 +127,7 @@ class Replicas:
         return loads
 
     def begin_metrics(self) -> None:
-        """From now on read every replica's /metrics, and note who else uses their hosts."""
+        """Begin to read every replica's /metrics, and to note who else uses the replicas' hosts."""
         for agent in self._agent_per_host():
             with suppress(HostLost, PlacementError):
                 agent.begin_host()
@@ -136,7 +136,7 @@ class Replicas:
                 placement.agents[0].begin_metrics()
 
     def end_metrics(self) -> dict[int, list[Sample]]:
-        """Samples by replica; none of a lost one."""
+        """The samples of /metrics since ``begin_metrics``, by replica; a lost replica has none."""
         samples: dict[int, list[Sample]] = {}
         for index, placement in enumerate(self._engines):
             role = self._roles[index] or None
@@ -151,7 +151,7 @@ def _has_work(target: Target) -> bool:
     """Whether the /metrics of an endpoint, whichever engine it is, tell of running or waiting
     requests.
     """
-    # imported here: nothing else of an endpoint needs them
+    # imported here: measuring an endpoint needs them for nothing else
     from orchestrator.engines.registry import ENGINES
     from orchestrator.telemetry.engine_metrics import read
 
@@ -186,8 +186,8 @@ def of_role(role: str, failure: Failure) -> Failure:
 
 
 def agent_lost(what: str, error: HostLost, agents: Sequence[Agent]) -> Failure:
-    """The failure of lost agents; its sentence says where their logs are. ``what``: what happened
-    to them, as in ``was lost``.
+    """The failure of lost agents. Its sentence says where their logs are. ``what``: what happened
+    to the agent, for example ``was lost``.
     """
     allocations = [agent.allocation for agent in agents]
     logs = ", ".join(f"{place.hostname}:{place.log_path}" for place in allocations)

@@ -27,10 +27,10 @@ from orchestrator.spec.load import counted
 from orchestrator.spec.settings import ROUTER
 from orchestrator.spec.stages import PlannedSettings
 
-# how long nodes of a starting cluster get to join it, and a lost node to come back
+# seconds that nodes of a starting cluster get to join it, and that a lost node gets to come back
 ROOM_S, RETURN_S = 5.0, 60.0
-NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
-# factor on --placement-timeout while nodes are being set up, which includes image and weights
+NO_TYPE_S = 5.0  # seconds in which an autoscaler without a fitting node type may be given one
+# factor on --placement-timeout while nodes are being set up: image and weights take time, too
 SET_UP = 4.0
 
 
@@ -44,8 +44,8 @@ class ResourceRequest:
     labels: tuple[tuple[str, str], ...] = ()
     exclusive: bool = True  # no other launch on its hosts
     endpoint: str = ""  # two launches never load the same URL at once
-    gpus_per_node: int = 0  # of its hardware; 0: unknown
-    accelerator: str = ""  # that its nodes must not deny by their label; empty: any
+    gpus_per_node: int = 0  # as the hardware says; 0: unknown
+    accelerator: str = ""  # its nodes must have no label of another accelerator; empty: any will do
 
     def accepts(self, machine: Machine) -> bool:
         """Whether a machine has the labels, and no label of another accelerator."""
@@ -79,16 +79,16 @@ class ResourceRequest:
 
     @property
     def gpus(self) -> int:
-        """The most that a replica takes of one node."""
+        """The most GPUs that a replica takes of one node."""
         return max((bundle.gpus for bundles in self.replicas for bundle in bundles), default=0)
 
     @property
     def cpus(self) -> float:
-        """The most that a replica takes of one node."""
+        """The most CPU cores that a replica takes of one node."""
         return max((bundle.cpus for bundles in self.replicas for bundle in bundles), default=0.0)
 
     def __str__(self) -> str:
-        """In words, equal replicas counted."""
+        """The request in words; equal replicas are counted."""
         sizes = []
         for footprint, number in Counter(map(str, self.footprints())).items():
             sizes.append(footprint if number == 1 else f"{number} x {footprint}")
@@ -100,10 +100,12 @@ class ResourceRequest:
     def nodes_worth_adding(
         self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
     ) -> list[Footprint]:
-        """The footprints to ask an autoscaler with these ``types`` for: whole nodes if it shares
-        none, or several would go to one node. ``most``: see ``_whole_nodes``.
+        """The footprints to ask an autoscaler with these ``types`` for. An exclusive launch asks
+        for whole nodes; otherwise several of its footprints would be put on one node. ``most``: see
+        ``_whole_nodes``.
 
-        Nodes with another accelerator must not hold them: none would be added.
+        The footprints rule out nodes with another accelerator, because an autoscaler adds no node
+        for a footprint that a present node can hold.
         """
         nodes = self._whole_nodes(machines, types, most) if self.exclusive else self.footprints()
         others = {self._other_accelerator(machine) for machine in machines} - {""}
@@ -113,10 +115,10 @@ class ResourceRequest:
         return [Footprint(node.bundles, labels) for node in nodes]
 
     def could_use_type(self, kind: NodeType) -> bool:
-        """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as
-        they are known.
+        """Whether an autoscaler may add nodes of this type for the request, by their size and
+        labels, as far as these are known.
 
-        Labels that Ray gives nodes itself when they start stand in no type.
+        Labels that Ray itself gives nodes when they start are not listed in any type.
         """
         bundles = [bundle for node in self.nodes_worth_adding(()) for bundle in node.bundles]
         if kind.gpus < max(bundle.gpus for bundle in bundles):
@@ -152,8 +154,8 @@ class ResourceRequest:
         """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not,
         or if that is unknown.
 
-        It is asked by size and labels alone. What it adds in vain leaves when it is idle, and is
-        added again.
+        An autoscaler is asked by size and labels alone. Nodes that it adds in vain leave once they
+        have been idle, and are added again.
         """
         if not (self.gpus and self.accelerator):
             return ""
@@ -173,8 +175,8 @@ class ResourceRequest:
     def least_nodes(
         self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
     ) -> int:
-        """How many otherwise empty nodes it takes, as far as their size is known. ``most``: see
-        ``_whole_nodes``.
+        """How many nodes the launch takes if nothing else runs on them, as far as their size is
+        known. ``most``: see ``_whole_nodes``.
         """
         return len(self.as_machines(machines, "", types, most))
 
@@ -191,7 +193,7 @@ class ResourceRequest:
         sizes: list[int] = []
         for footprint in self._whole_nodes(machines, types, most):
             sizes += [footprint.bundles[0].gpus] * len(footprint.bundles)
-        if not self.gpus:  # replicas may share nodes then: as many as the largest of them needs
+        if not self.gpus:  # replicas may then share nodes: the largest replica decides how many
             most_ranks = max(map(len, self.replicas), default=0)
             del sizes[most_ranks:]
         labels = {ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}
@@ -212,7 +214,7 @@ class ResourceRequest:
     ) -> tuple[float, str]:
         """How many seconds to wait for nodes that can hold it, and why there are none after that.
 
-        ``was_placeable``: some nodes could hold it once. ``timeout_s``: how long an autoscaler
+        ``was_placeable``: some nodes could hold it once. ``timeout_s``: seconds that an autoscaler
         gets.
         """
         nodes = self.least_nodes(machines, growth.types, most_nodes)
@@ -232,11 +234,12 @@ class ResourceRequest:
     ) -> list[Footprint]:
         """Whole nodes that hold all replicas.
 
-        Their size is the one that the hardware says; else that of the smallest machine that fits
-        and is no larger than the largest type that may be added; else that of the smallest such
-        type. If that takes more than ``most`` nodes, it is the next size that does not, or the one
-        that takes the fewest. Without GPUs it is the smallest type. Where no size is known, nodes
-        are as large as the bundles.
+        The hardware's ``gpus_per_node`` decides their size. Without it, these sizes are tried in
+        turn: present machines that fit and are no larger than the largest type that may be added,
+        the smallest first, then the types that may be added, the smallest first. The first size is
+        taken that needs at most ``most`` nodes, or else the one that needs the fewest. A request
+        without GPUs takes the smallest type. Where no size is known, nodes are as large as the
+        bundles.
         """
         if self.gpus and self.gpus_per_node:
             return self._pack_onto_nodes(max(self.gpus, self.gpus_per_node), math.inf)
@@ -257,13 +260,13 @@ class ResourceRequest:
             sizes = sizes[:1]
 
         def count_above_most(footprints: list[Footprint]) -> float:
-            """The number of nodes; all numbers that ``most`` allows count alike."""
+            """The number of nodes, or ``most`` if that is more: all allowed numbers are equal."""
             return max(most, sum(len(footprint.bundles) for footprint in footprints))
 
         return min((self._pack_onto_nodes(*size) for size in sizes), key=count_above_most)
 
     def _pack_onto_nodes(self, gpus: int, cpus: float) -> list[Footprint]:
-        """Whole nodes of this size that hold all replicas. Those without GPUs are asked for with
+        """Whole nodes of this size that hold all replicas. Nodes without GPUs are asked for with
         all their cores.
         """
         open_nodes: list[_OpenNodes] = []
@@ -286,14 +289,14 @@ class ResourceRequest:
 
 @dataclass(slots=True)
 class _OpenNodes:
-    """Nodes side by side that replicas are packed onto; what is left and taken is of each node."""
+    """Equal nodes that replicas are packed onto. ``gpus_left`` and ``cpus_taken`` are per node."""
 
     number: int
     gpus_left: int
     cpus_taken: float = 0.0
 
     def hold(self, bundles: Sequence[Bundle], cpus: float) -> bool:
-        """Whether there is room for a replica, each node with so many CPUs."""
+        """Whether there is room for a replica if each node has ``cpus`` cores."""
         each = bundles[0]
         if self.number < len(bundles) or self.gpus_left < each.gpus:
             return False
@@ -306,7 +309,7 @@ class _OpenNodes:
 
 
 def _accelerator_of(kind: NodeType) -> str:
-    """What some label of a node type names; empty if none does."""
+    """The accelerator that a label of a node type names; empty if no label names one."""
     for value in (kind.labels or {}).values():
         accelerator = find(value)
         if accelerator is not None:
@@ -315,8 +318,8 @@ def _accelerator_of(kind: NodeType) -> str:
 
 
 def resources_of(deployment: Deployment, exclusive: bool) -> ResourceRequest:
-    """What a deployment takes: nodes x devices of every replica. A router takes nothing, like
-    clients.
+    """What a deployment takes: nodes x devices of every replica. A router takes nothing, as load
+    clients do not either.
     """
     settings = deployment.settings
     hardware = deployment.hardware

@@ -17,8 +17,8 @@ from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
 
-# how long a host that others hold is not tried, at first and at most: each try starts an agent where
-# others measure
+# Seconds for which a host that others hold is not tried, at first and at most. Each try starts an
+# agent where others measure.
 REST_S = 2.0
 MOST_REST_S = 60.0
 
@@ -33,7 +33,7 @@ class MeasurementCounts:
     left_out: int = 0  # the budget was used up
     refused: int = 0  # failed in an earlier sweep and would fail again
     spoilt: int = 0  # of the measured: something beside the engine spoilt them
-    kept: int = 0  # of the skipped: spoilt as often as they are tried
+    kept: int = 0  # of the skipped: spoilt in every try that is allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class _SetAside:
-    """Budget that is set aside for a launch until what it does now ends, which is ``seconds`` after
+    """Budget that is set aside for what a launch does now, which ends ``seconds`` seconds after
     ``since_s``. ``since_s`` is infinite as long as the launch holds no devices.
     """
 
@@ -75,7 +75,7 @@ class _SetAside:
     since_s: float
 
     def cost(self, now_s: float) -> Spending:
-        """What the launch will still use for that."""
+        """What the launch will still use of it."""
         left_s = max(0.0, self.since_s + self.seconds - now_s)
         return cost_of(self.deployment, min(self.seconds, left_s))
 
@@ -99,8 +99,8 @@ class SweepState:
 
     def __init__(self) -> None:
         self.counts = MeasurementCounts()
-        # deployment id -> seconds of its last start; and engine -> actual divided by estimated time
-        # of all its starts
+        # it has two kinds of keys: deployment id -> seconds of its last start, and engine -> actual
+        # divided by estimated time of all its starts
         self.starts: dict[str, float] = {}
         # engine -> actual and estimated seconds of its starts
         self._engines: dict[str, tuple[float, float]] = {}
@@ -382,7 +382,7 @@ def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> f
 
 
 def cost_of(deployment: Deployment, seconds: float) -> Spending:
-    """What it costs to hold a deployment's GPUs for so long; cores and endpoints cost nothing."""
+    """What holding a deployment's GPUs for ``seconds`` costs. Cores and endpoints cost nothing."""
     if deployment.hardware.is_cpu or deployment.settings.url:
         return Spending()
     gpu_s = seconds * deployment.devices

@@ -92,8 +92,8 @@ class Sweep:
     """Runs a plan on a cluster and commits into a store. One thread admits launches; each launch
     has its own thread.
 
-    Every deployment is in one of three places: in the queue, launched, or idle, which means that
-    nothing of it is left to measure, at least as long as others hold more load.
+    Every deployment is in one of three places: in the queue, launched, or idle. Idle means that
+    nothing of it has to be measured: nothing is left, or others are better by what is known now.
     """
 
     def __init__(self, context: SweepContext) -> None:
@@ -105,13 +105,13 @@ class Sweep:
         self._launched: dict[str, DeploymentWork] = {}
         self._idle: dict[str, DeploymentWork] = {}
         self._ended: list[EndedLaunch] = []  # by the launches' threads; ``_take_ended`` empties it
-        self._changed = threading.Event()  # set when a launch has ended
+        self._changed = threading.Event()  # set when a launch's thread is over
         # the queued deployments that are on the shortlist, as admission sees them
         self._queue = Queue()
         self._priority = queue_priority(context.plan)
         self._ordered_by_starts: dict[str, float] = {}  # start times when the queue was ordered
         self._last_admission_inputs: AdmissionInputs | None = None  # None: decide again
-        # the running launches may leave too little of the budget for the next one
+        # whether the running launches may leave too little of the budget for the next launch
         self._blocked_by_budget = False
         self._budget_checked_s = -math.inf
         # requests that some nodes could hold once: a lost node may come back
@@ -322,9 +322,9 @@ class Sweep:
     # --- the loop
 
     def _admit_all(self) -> None:
-        """Start launches in order as they fit, until nothing is left, the budget is used up or the
-        user stops the sweep. Raises what a launch raised, and ResultsError when the storage has
-        refused for too long.
+        """Start launches in the order of the queue, as nodes allow, until nothing is left, the
+        budget is used up or the user stops the sweep. Raises what a launch raised, and ResultsError
+        when the storage has refused for too long.
         """
         stop = self._context.stop
         try:
@@ -362,8 +362,8 @@ class Sweep:
             self._state.add_span((since_ns, self._clock.unix_ns()))
 
     def _follow_race(self) -> None:
-        """Take deployments out of the queue that are beaten by now, and put idle ones back that no
-        longer are.
+        """Take deployments out of the queue that are beaten by now, and put back idle deployments
+        that no longer are.
         """
         version_before = self._followed_version
         has_moved_work = False
@@ -403,8 +403,8 @@ class Sweep:
         return reopened
 
     def _follow_answer(self) -> None:
-        """Take deployments out of the queue that need not be measured further, and put those back
-        that must be after all.
+        """Take deployments out of the queue that need not be measured further, and put back those
+        that have to be measured after all.
         """
         answer = self._context.answer
         if answer.within is None:
@@ -419,7 +419,7 @@ class Sweep:
         self._idle = _without(self._idle, needed) | not_needed
         for work in not_needed.values():
             self._withdraw_launch(work)
-            if answer.is_decided:  # that is told once, at the end
+            if answer.is_decided:  # the user is told once, at the end
                 continue
             text = f"it is not measured further: it cannot be best by more than {100 * answer.within:g} %"
             self._context.tell(Event("set_aside", text, work.deployment.label))
@@ -444,7 +444,7 @@ class Sweep:
         self._context.tell(Event("decided", text, data=data))
 
     def _withdraw_launch(self, work: DeploymentWork) -> None:
-        """Withdraw the queued launch of a deployment, because nothing is left to measure."""
+        """Withdraw the queued launch of a deployment that need not be measured further."""
         self._state.withdraw(work.deployment)
         self._context.tell(Phase(work.deployment.label, PhaseName.REFUSED))
 
@@ -453,8 +453,8 @@ class Sweep:
         return self._race is not None and self._followed_version != self._race.version
 
     def _keep_to_budget(self) -> None:
-        """Drop queued deployments whose next measurement, with the start it needs, the budget no
-        longer pays for.
+        """Drop queued deployments if the budget no longer pays for their next measurement and the
+        start that it needs.
 
         The queue is checked when a launch has ended, and every QUEUE_S. That is enough, because the
         budget is also checked before each launch and each point.
@@ -517,7 +517,7 @@ class Sweep:
             self._give_up_without_room(machines, growth)
 
     def _remember(self, inputs: AdmissionInputs) -> None:
-        """Decide again only when the inputs differ from these."""
+        """Remember these inputs, so that launches are chosen again only once others apply."""
         if self._blocked_by_budget:
             self._blocked_by_budget = False
             self._last_admission_inputs = None  # the budget may allow the next launch soon
@@ -539,7 +539,7 @@ class Sweep:
         start. ``free``: see ``AdmissionInputs``.
         """
         admitted: list[AdmittedLaunch] = []
-        # how many new deployments the queue should hold: each may be what nodes are asked for
+        # how many new deployments the queue should hold: nodes may be asked for each of them
         ahead = max(1, len(machines)) if growth.may else 1
         try:
             may_start = self._context.may_start()
@@ -550,18 +550,18 @@ class Sweep:
                 admitted.append(launch)
                 may_start = self._context.may_start()
             self._asked_for = self._desire(machines, free, growth) if growth.may else set()
-            # started last: by now the request for nodes keeps off the nodes of these launches
+            # started last: by now the request for nodes counts the nodes of these launches as taken
             while admitted:
                 self._start(admitted[0])
                 del admitted[0]
         except BaseException:
-            # the launches that are left have no thread that would report their end
+            # the launches that were not started have no thread that would report their end
             self._ended += [EndedLaunch(launch.work) for launch in admitted]
             raise
         return may_start
 
     def _order(self) -> None:
-        """Order the queue anew, by what is known now of how long starts take."""
+        """Order the queue anew, by what is known now of priorities and of how long starts take."""
         self._ordered_by_starts = dict(self._state.starts)
         self._queue = Queue(
             self._waiting(work) for name, work in self._queued.items() if self._shortlist.has(name)
@@ -569,8 +569,8 @@ class Sweep:
         self._last_admission_inputs = None
 
     def _starts_are_off(self) -> bool:
-        """Whether some engine's starts take longer or shorter by now than the queue was ordered
-        by.
+        """Whether the start times of some engine now differ by more than START_TOLERANCE from those
+        that the queue was ordered by.
         """
         for engine, factor in self._state.start_factors():
             ordered_by = self._ordered_by_starts.get(engine, 1.0)
@@ -687,8 +687,8 @@ class Sweep:
         return requests
 
     def _waiting_anywhere(self) -> Queue:
-        """The queue, and the launches that wait for hosts of others: new nodes would do for those,
-        too.
+        """The queue and, because new nodes would do for them, too, the launches that wait for hosts
+        of others.
         """
         in_line = []
         for deployment_id in self._state.waiting():
@@ -714,7 +714,7 @@ class Sweep:
 
     def _take_ended(self, raising: bool = True) -> None:
         """Free the nodes of launches whose threads are over, and queue their deployments again if
-        something of them is left. Raises what a thread raised, if ``raising``.
+        they have something left to measure. If ``raising``, raises what a thread raised.
         """
         while self._ended:
             ended = self._ended.pop(0)
@@ -767,8 +767,8 @@ class Sweep:
         machines: list[Machine],
         before: Collection[ResourceRequest],
     ) -> bool:
-        """Whether nodes for a request that the machines could not hold were asked for, or none can
-        come. ``before``: the requests that were unplaceable when this was asked last.
+        """Whether a request that the machines cannot hold counts as unplaceable: nodes for it were
+        asked for, or none can come. ``before``: the requests that were unplaceable the last time.
         """
         if not growth.may or resources in self._asked_for:
             return True
@@ -851,7 +851,7 @@ class Sweep:
 
 
 def _without(works: dict[str, DeploymentWork], names: Collection[str]) -> dict[str, DeploymentWork]:
-    """These deployments without those of the given names."""
+    """These deployments without those whose ids are given."""
     return {name: work for name, work in works.items() if name not in names}
 
 

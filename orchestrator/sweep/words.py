@@ -1,5 +1,5 @@
-"""Short descriptions of a point and its outcome, for the live view, for events and for the reasons
-of a verdict.
+"""Makes short descriptions of a point, of its outcome and of a sweep's standing, for the live view,
+for events and for the reasons of a verdict.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _same_token_text(broken: BrokenOutput, tokens: str) -> str:
 
 def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
     """What a search knows of each SLO: ``interactive: estimate 9.1 req/s (8.2 to 9.9), safe so far
-    8.0``, or before there is an estimate ``interactive: passed 8 req/s, not confirmed, fails 12
-    req/s``. A level that holds was confirmed.
+    8.0`` or, before there is an estimate, ``interactive: passed 8 req/s, not confirmed, fails 12
+    req/s``. A level that ``holds`` was confirmed.
     """
     return "; ".join(f"{slo}: {_claim(control, claim)}" for slo, claim in claims.items())
 
@@ -85,7 +85,7 @@ def _claim(control: str, claim: Claim) -> str:
         parts.append(estimate_words(control, claim.estimate))
     else:
         parts += _probed_words(control, claim)
-    if claim.status == "outraced":  # other statuses are told at the end
+    if claim.status == "outraced":  # other statuses are reported at the end of the sweep
         parts.append("outraced")
     return ", ".join(parts)
 
@@ -103,8 +103,8 @@ def _probed_words(control: str, claim: Claim) -> Iterator[str]:
 
 
 def standing_words(lead: Lead, leader: Deployment | None, per: Per) -> str:
-    """``tp=2 leads: 402 tok/s per GPU (391 to 410) at 8 req/s; 3 of 24 can still beat it``. ``per``:
-    what throughput is divided by.
+    """How a contest stands: ``tp=2 leads: 402 tok/s per GPU (391 to 410) at 8 req/s; 3 of 24 can
+    still beat it``. ``per``: what throughput is divided by.
     """
     if leader is None:
         return f"nothing holds yet; {lead.rivals} of {lead.deployments} deployments still may"
@@ -138,7 +138,7 @@ def _lead_text(standing: Standing, unit: str) -> str:
 
 
 def _figure(value: float) -> str:
-    """Three digits, or all before the point."""
+    """A figure with three digits, or with all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -150,7 +150,7 @@ def decided_words(early: DecidedEarly, within: float) -> str:
     deployments = counted(early.deployments, "deployment")
     left = counted(early.measurements, "measurement")
     decided = f"decided within {100 * within:g} %"
-    if not early.is_decided:  # as where what counts must be measured again
+    if not early.is_decided:  # for example if a measurement that counts must be made again
         decided = f"not yet {decided}"
     return f"{decided}: {deployments} not measured to the end ({left} left)"
 
