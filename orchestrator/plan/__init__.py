@@ -1,1 +1,1 @@
-"""Experiment file to deployments and points: expansion, identity, feasibility."""
+"""Turns an experiment file into deployments and points: expansion, identity, feasibility."""

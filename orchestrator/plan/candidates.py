@@ -27,13 +27,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A combination on its way to a deployment. It does without the settings as they are written,
-    which take 2 KB.
+    """A combination on its way to becoming a deployment. It does not keep the settings as they are
+    written, which would take 2 KB each.
     """
 
     id: str
     settings: ResolvedSettings
-    spread_roles: tuple[str, ...]  # whose replicas were spread over nodes; the file does not say so
+    spread_roles: tuple[str, ...]  # roles spread over nodes although the file gives no nnodes
     engine: Engine
     hardware: Hardware
     hardware_in_file: str | None  # its name there
@@ -73,11 +73,11 @@ def _check_known(
 def expand(
     experiment: Experiment, engines: Mapping[str, Engine], paths: Paths
 ) -> tuple[list[Candidate], list[str]]:
-    """Candidates without duplicates, and notes about them. One that only some blocks exclude is
-    measured.
+    """Candidates without duplicates, and notes about them. A candidate that some blocks exclude and
+    others do not is measured.
 
-    Takes the experiment's combinations. Reports unresolvable paths, and versions other than the
-    installed ones.
+    Empties the experiment's list of combinations. Reports paths that cannot be resolved, and
+    versions other than the installed ones.
     """
     candidates: dict[str, Candidate] = {}
     duplicates = 0
@@ -97,8 +97,8 @@ def expand(
 
 
 def drained(items: list[Item]) -> Iterator[Item]:
-    """Yields each item in order and removes it from the list: what is made of it needs the
-    memory.
+    """Yields each item in order and removes it from the list, because what is made of the item
+    needs the memory.
     """
     items.reverse()
     while items:
@@ -144,8 +144,8 @@ def _spread_roles(written: WrittenSettings, settings: ResolvedSettings) -> tuple
 def _hardware_of(
     combination: Combination, engine: Engine | None, classes: Mapping[str, Hardware]
 ) -> Hardware | None:
-    """The hardware that the file names, None if it is unknown; ANY without a name, NONE for an
-    endpoint.
+    """The hardware that the file names; None if the file does not define it. If the file names
+    none, it is NONE for an endpoint and ANY for everything else.
     """
     if combination.hardware is not None:
         return classes.get(combination.hardware)
@@ -169,7 +169,7 @@ def _check_versions(
 
 
 def _unknown_releases(candidates: Iterable[Candidate]) -> list[str]:
-    """Notes on engines of releases that are not recorded."""
+    """Notes on engines whose release is not among those that this program knows."""
     notes: dict[str, None] = {}
     for candidate in candidates:
         for part in candidate.settings.parts.values():

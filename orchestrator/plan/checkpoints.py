@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 WHOLE_FILE_BYTES = 64 << 20  # a file up to this size is read whole: 0.07 s
-WHOLE_TENSOR_BYTES = 1 << 20  # so is a tensor below this size
-# Of all small tensors of a model, the smallest ones first: experts in 4 bits are small and many.
+WHOLE_TENSOR_BYTES = 1 << 20  # a tensor below this size is read whole
+# At most so many bytes of small tensors of a model are read whole, the smallest tensors first:
+# experts in 4 bits are small and many.
 WHOLE_TENSORS_BYTES = 512 << 20
 # A fine-tune that changes one layer in ten escapes 64 samples in one case of 850.
 SAMPLES = 64  # of a file
 SAMPLE_BYTES = 4096
-END_BYTES = 256 << 10  # at the start of a file, and at its end
-GAP_BYTES = 64 << 10  # two spans with less between them are read at once
+END_BYTES = 256 << 10  # read at the start of a file, and at its end
+GAP_BYTES = 64 << 10  # two spans with no more than this between them are read as one
 MOST_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 PIECE_BYTES = 4 << 20  # read at a time
 THREADS = 8
@@ -41,7 +42,7 @@ class Span(NamedTuple):
 
 
 def files_digest(files: Sequence[Path]) -> dict[str, str | None]:
-    """``checkpoint_digest`` of each file of a model by the file's name, in the order given."""
+    """``checkpoint_digest`` of each file of a model, by the file's name, in the order given."""
     whole_bytes = WHOLE_TENSORS_BYTES // max(1, len(files))
     with ThreadPoolExecutor(min(THREADS, max(1, len(files)))) as threads:
         digests = threads.map(lambda file: checkpoint_digest(file, whole_bytes), files)
@@ -49,10 +50,10 @@ def files_digest(files: Sequence[Path]) -> dict[str, str | None]:
 
 
 def checkpoint_digest(path: Path, whole_bytes: int = WHOLE_TENSORS_BYTES) -> str | None:
-    """16 hex digits of a hash over the content of one file with weights. None for what cannot be
-    read or is no regular file.
+    """16 hex digits of a hash over the content of one file with weights. None for a file that
+    cannot be read or is not a regular one.
 
-    ``whole_bytes``: bytes of small tensors that are read whole at most.
+    ``whole_bytes``: at most so many bytes of small tensors are read whole.
     """
     try:
         if not path.is_file():
@@ -70,7 +71,7 @@ def checkpoint_digest(path: Path, whole_bytes: int = WHOLE_TENSORS_BYTES) -> str
 
 
 def _spans(path: Path, file: BinaryIO, size: int, whole_bytes: int) -> list[Span]:
-    """What is read of a file, in order and without overlap."""
+    """The spans that are read of a file, in order and without overlap."""
     if size <= WHOLE_FILE_BYTES:
         return [Span(0, size)]
     spans = [Span(0, END_BYTES), Span(size - END_BYTES, size)]
@@ -117,7 +118,7 @@ _NO_LAYOUT = _TensorLayout(
 
 def _layout(path: Path, file: BinaryIO, size: int) -> _TensorLayout:
     if path.suffix == ".gguf":
-        from orchestrator.catalog.gguf import tensor_offsets  # few need it
+        from orchestrator.catalog.gguf import tensor_offsets  # few models need it
 
         header_end, offsets = tensor_offsets(path)
         starts = sorted({start for start in offsets if start < size})

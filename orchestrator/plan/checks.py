@@ -1,6 +1,6 @@
-"""Checks that need all of an experiment: its candidates beside its workloads and its load.
+"""Checks that need a whole experiment: its candidates together with its workloads and its load.
 
-Each reports to the experiment's problems, so that a user sees all of them at once.
+Each check adds to the experiment's problems, so that a user sees all of them at once.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def check_candidates(experiment: Experiment, candidates: Sequence[Candidate], lo
 
 
 def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
-    """``predictions`` with the path of the profile resolved. Reports unreadable profiles and
-    missing tables.
+    """The file's ``predictions`` with the path of the profile resolved. Reports a profile that
+    cannot be read, and tables that are not installed.
     """
     predictions: Predictions = experiment.parts.get("predictions", Predictions())
     if predictions.tables and find_spec("aiconfigurator_core") is None:
@@ -41,7 +41,7 @@ def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
         )
     if predictions.profile is None:
         return predictions
-    from orchestrator.emulator.profile import load_profile  # few need it
+    from orchestrator.emulator.profile import load_profile  # few experiments need it
 
     try:
         profile = paths.profile(predictions.profile)
@@ -55,7 +55,7 @@ def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
 
 
 def _check_size(experiment: Experiment, candidates: Sequence[Candidate], loads: int) -> None:
-    """Raises ProblemsError for too many measurements: looking at them takes as long as planning."""
+    """Raises ProblemsError for too many measurements: the other checks take as long as planning."""
     load: Load | None = experiment.parts.get("load")
     deployments = sum(candidate.excluded_by is None for candidate in candidates)
     levels = 0
@@ -106,8 +106,8 @@ def _check_prices(experiment: Experiment, candidates: Sequence[Candidate]) -> No
 
 
 def _check_recorded_answers(experiment: Experiment, candidates: Sequence[Candidate]) -> None:
-    """Reports workloads whose answers are to be as long as the recorded ones, where a deployment
-    has no tokenizer to count these with.
+    """Reports workloads whose answers are to be as long as the recorded ones, if a deployment has
+    no tokenizer to count the recorded ones with.
     """
     counting = [
         index

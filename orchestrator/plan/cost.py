@@ -20,7 +20,8 @@ from orchestrator.spec.load import counted, hours
 
 START_S = 60.0
 EMULATED_START_S = 5.0
-READ_BYTES_S = 1e9  # a network volume or an ordinary disk; NVMe and page cache are faster
+# bytes per second of a network volume or an ordinary disk; NVMe and page cache are faster
+READ_BYTES_S = 1e9
 
 
 def estimated_start_s(deployment: Deployment) -> float:
@@ -46,8 +47,8 @@ def weight_bytes(predicted: Mapping[str, Any], role: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one deployment or several take: seconds of all engine starts and of all load, the GPU
-    hours and USD of both.
+    """What one or several deployments take: the seconds of all engine starts and of all load, and
+    the GPU hours and US dollars of both.
     """
 
     start_s: float
@@ -80,8 +81,8 @@ class Estimate:
 
     @property
     def started(self) -> list[Deployment]:
-        """The deployments that are run. Where only some of them may be started, which ones is not
-        known beforehand: as many stand for them, spread evenly over the plan.
+        """The deployments that are run. If only some may be started, it is not known beforehand
+        which ones; as many deployments, spread evenly over the plan, stand for them.
         """
         runnable = self.plan.runnable()
         most = self.plan.most_started
@@ -107,7 +108,7 @@ class Estimate:
         if self.nodes is None:
             return None
         priorities = queue_priority(self.plan)
-        # Counted, because of 100,000 deployments many are alike.
+        # counted, because many of 100,000 deployments are alike
         jobs = Counter(
             self._job(deployment, priorities.get(deployment.id, 0.0), self.nodes)
             for deployment in self.started
@@ -175,8 +176,8 @@ class Estimate:
         return sentences
 
     def _over_wall(self, totals: Totals, allowed_s: float) -> list[str]:
-        """A sentence if the sweep takes longer than the budget; without the number of nodes, if a
-        deployment alone does.
+        """A sentence if the sweep takes longer than the budget or, where the number of nodes is not
+        known, if one deployment alone does.
         """
         takes_s = totals.makespan_s
         if not takes_s:
@@ -298,7 +299,7 @@ class Estimate:
 
 
 class _Job(NamedTuple):
-    """A deployment on the cluster's nodes. Jobs are sorted as they start."""
+    """A deployment on the cluster's nodes. Jobs sort in the order in which they start."""
 
     position: QueuePosition
     nodes: int
@@ -307,9 +308,9 @@ class _Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Deployments by status, points, measurements; seconds of starts and of load in sequence;
-    seconds on the cluster's nodes (None: their number is not known); GPU hours and USD of starts
-    and load.
+    """What a plan comes to: deployments by status, points and measurements; the seconds of starts
+    and of load one after the other; ``makespan_s``: seconds on the cluster's nodes, None if their
+    number is not known; GPU hours and USD of starts and load together.
     """
 
     planned: int

@@ -1,5 +1,5 @@
-"""What is stored of an experiment, seen through its own plan: which points the plan asks for now,
-and which limits and prices apply.
+"""Reads what is stored of an experiment in the light of its plan: which points the plan asks for
+now, and which limits and prices apply.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _OLD_LOAD_RUN = re.compile(r"load-[0-9A-Z]{26}|capacity-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """``current``: points that the plan asks for now; ``superseded``: those of earlier versions of
-    the file.
+    """The points of an experiment. ``current``: those that the plan asks for now. ``superseded``:
+    those that only earlier versions of the file asked for.
     """
 
     current: tuple[StoredPoint, ...]
@@ -52,7 +52,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a point asked for, as its row has it. ``load_json`` None: the row is an old one."""
+    """What a point asked for, as its row has it. Old rows have no ``load_json``."""
 
     workload_json: str | None
     load_json: str | None
@@ -76,11 +76,11 @@ class StoredExperiment:
 
     @cached_property
     def plan(self) -> Plan | None:
-        """None where there is no plan.json, or none that this version can read.
+        """The stored plan; None if there is no plan.json, or none that this version can read.
 
-        Without a plan every point is current, and points that were asked differently are kept apart
-        (``alike``). A plan of another program version is used where its deployment ids occur in the
-        results.
+        Without a plan, every point is current, and points that asked for different things are kept
+        apart (``alike``). A plan of another program version is used if its deployment ids occur in
+        the results.
         """
         try:
             plan = Plan.from_json(self._plan_text, to_run=False) if self._plan_text else None
@@ -99,7 +99,7 @@ class StoredExperiment:
 
     @cached_property
     def is_load_run(self) -> bool:
-        """Whether ``orchestrator load`` made it: then its name is that of one run."""
+        """Whether ``orchestrator load`` made the experiment; its name is then that of one run."""
         has_old_name = _OLD_LOAD_RUN.fullmatch(self.name) is not None
         if self.plan is None:
             return has_old_name
@@ -142,13 +142,13 @@ class StoredExperiment:
             if name is not None:
                 current.append(described.named(name))
             else:
-                # what the plan predicts now is of what it asks for now
+                # what the plan predicts now is about the levels that it asks for now
                 deployment = _without_predicted_levels(described.deployment)
                 superseded.append(replace(described, deployment=deployment))
         return Points(tuple(current), tuple(superseded))
 
     def comparisons(self, points: Points, slo: Slo, per: Per | None = None) -> list[Comparison]:
-        """The rankings under one SLO. ``points``: all of the experiment, judged by this SLO."""
+        """The rankings under one SLO. ``points``: all points of the experiment, judged by it."""
         if self.plan is None:
             return [
                 replace(comparison, content=content)
@@ -169,26 +169,29 @@ class StoredExperiment:
         ]
 
     def missing(self, points: Points) -> list[MissingLevel]:
-        """What the plan asks for and nobody measured; ``points``: all of the experiment."""
+        """The levels that the plan asks for and that were never measured. ``points``: all points of
+        the experiment.
+        """
         return [] if self.plan is None else list(self._missing(self.plan, points.current))
 
     def _startable_deployments(self, plan: Plan, current: Sequence[StoredPoint]) -> int | None:
-        """How many deployments that were not measured yet may be started; None: all."""
+        """How many deployments that were not measured yet may still be started; None: all."""
         if plan.most_started == len(plan.runnable()):
             return None
         started = {point.head.deployment_id for point in current}
         return max(0, plan.most_started - len(started))
 
     def _with_command(self, comparison: Comparison) -> Comparison:
-        """With the command that runs it again, if that measures something that is in doubt."""
+        """The comparison with the command that measures again what is in doubt, if anything is."""
         if comparison.run_again is None:
             return comparison
         command = self.run_command(comparison.run_again, comparison.simulated)
         return replace(comparison, run_command=command)
 
     def _with_shortlist(self, comparison: Comparison, measured: Set[str]) -> Comparison:
-        """With how many of its deployments are measured or will be, where a shortlist left others
-        out. ``measured``: ids of deployments; what was measured is compared, listed or not.
+        """The comparison and, if a shortlist left deployments out, how many of its deployments have
+        been or will be measured. ``measured``: ids of the deployments that have been; these are
+        compared even if the shortlist left them out.
         """
         if self.plan is None or self.plan.shortlist is None:
             return comparison
@@ -207,8 +210,9 @@ class StoredExperiment:
         return replace(comparison, shortlisted=Shortlisted(listed, of))
 
     def run_command(self, again: int, simulated: bool = False) -> str:
-        """The command that goes on with the stored plan. ``again``: of its option; ``simulated``:
-        the plan was simulated, where nothing is spoilt.
+        """The command that goes on with the stored plan. ``again``: the value of ``--again``, which
+        is left out if it is the usual one. ``simulated``: the plan was simulated, so no measurement
+        can be spoilt.
         """
         uri = self.store.uri
         option = f" --again {again}" if again > MOST_AGAIN and not simulated else ""
@@ -218,7 +222,7 @@ class StoredExperiment:
 
     @property
     def searched(self) -> dict[str, SearchRules]:
-        """Workloads whose capacity the plan searches, and how."""
+        """Workloads whose capacity the plan searches -> the rules of the search."""
         if self.plan is None:
             return {}
         starts = self.plan.starts
@@ -256,7 +260,7 @@ class StoredExperiment:
 
     @property
     def hardware(self) -> set[str]:
-        """Names of the hardware that it uses."""
+        """Names of the hardware that the experiment uses."""
         if self.plan is not None:
             return {deployment.hardware.name for deployment in self.plan.deployments}
         return {point.deployment.hardware for point in self.points().current}
@@ -308,14 +312,14 @@ class StoredExperiment:
         return None
 
     def _asks_for_level(self, load: PlannedLoad, deployment_id: str, level: Level) -> bool:
-        """A search may ask for any level."""
+        """Whether the plan asks for a level of a load. A search may ask for any level."""
         if self.plan is None or load.search != "levels":
             return True
         return level in self.plan.levels_of(load, deployment_id)
 
     def _missing(self, plan: Plan, current: Sequence[StoredPoint]) -> Iterator[MissingLevel]:
-        """Points of the plan that were never measured. Of a search that has not begun these are its
-        first levels.
+        """Points of the plan that were never measured. For a search that has not begun, these are
+        its first levels.
         """
         stored = {point.head.point_id for point in current}
         begun = {(point.head.deployment_id, point.head.workload) for point in current}
@@ -363,8 +367,8 @@ class StoredExperiment:
 
     @cached_property
     def _loads(self) -> dict[str, list[PlannedLoad]]:
-        """The loads that the plan asks for, by deployment id. What was measured of a deployment
-        before a shortlist left it out counts.
+        """The loads that the plan asks for, by deployment id. Deployments that a shortlist left out
+        are included, because what was measured of them before that counts.
         """
         if self.plan is None:
             return {}
@@ -407,8 +411,8 @@ def _load_of(head: PointHead) -> str:
 
 
 def differences(first: StoredExperiment, second: StoredExperiment) -> list[str]:
-    """In what two runs of ``load`` asked for different things: ``input tokens``, ``levels``. Seeds
-    do not count: other prompts of the same lengths are no other question.
+    """The names of what two runs of ``load`` asked for differently: ``input tokens``, ``levels``.
+    Seeds do not count, because other prompts of the same lengths ask for the same.
     """
     of_first, of_second = _question(first), _question(second)
     names = dict.fromkeys([*of_first, *of_second])

@@ -36,8 +36,8 @@ FitStatus = Literal["fits", "risky", "impossible"]
 ORDER: tuple[FitStatus, ...] = ("impossible", "risky", "fits")
 BFLOAT16_CAPABILITY = 80  # compute capability times ten
 NATIVE_FP8_CAPABILITY = 89
-DEFAULT_BLOCK = 16  # tokens of a KV cache's block
-# Name of a width -> part of the model by which a quantization says what it covers.
+DEFAULT_BLOCK = 16  # tokens in a block of a KV cache
+# name of a width -> part of the model that it belongs to, as a quantization names what it covers
 PART_OF_WIDTH = {
     "intermediate_size": "mlp",
     "shared_expert_intermediate_size": "mlp",
@@ -83,7 +83,7 @@ class FeasibilityCase:
     rules: ModelRules
     estimate: MemoryEstimate
     draft: ModelFacts | None
-    # what a draft adds to a rank; None: there is one and nothing is known of its size
+    # what a draft model adds to a rank; None: there is a draft, but its size is not known
     draft_bytes: DraftBytes | None
     copies: int  # of the model in a replica, experts and all
     fraction: float | None  # share of the memory that the engine takes; None: not known
@@ -118,7 +118,7 @@ def assess(
     if concurrency is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
     if facts.has_parameter_count:
-        # which deployments serve one model: results/ids.py
+        # tells which deployments serve the same model (results/ids.py)
         predicted["parameters"] = facts.parameters.total
     if facts.quantization is not None:
         predicted["checkpoint_quantization"] = facts.quantization.method
@@ -132,7 +132,7 @@ def feasibility_case(
     draft: ModelFacts | None = None,
     role: str = "",
 ) -> FeasibilityCase:
-    """What rules judge, from settings as the user means them."""
+    """The case that rules judge, from settings as the user gives them."""
     rules = ENGINES[settings.engine].rules
     device = of_hardware(hardware)
     copies = 1
@@ -174,7 +174,7 @@ def feasibility_case(
 def _with_positions_known(
     settings: EngineSettings, facts: ModelFacts, rules: ModelRules
 ) -> ModelFacts:
-    """The facts without the model's positions where ``extra_args`` change those."""
+    """The facts; without the model's positions if ``extra_args`` change these."""
     part = rules.other_positions
     if part and any(part in text for text in extra_arguments(settings)):
         return replace(facts, max_model_len=None)
@@ -184,7 +184,7 @@ def _with_positions_known(
 def _length_in_effect(
     settings: EngineSettings, facts: ModelFacts, rules: ModelRules
 ) -> dict[str, int]:
-    """``max_model_len`` where the engine takes another one than the settings say."""
+    """``max_model_len`` as the engine takes it, if it differs from the settings; else nothing."""
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
         return {"max_model_len": min(settings.max_model_len, facts.max_model_len)}
     if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
@@ -274,7 +274,9 @@ class DividedWidth(NamedTuple):
 
 
 def _mlp_widths(case: FeasibilityCase) -> dict[str, DividedWidth]:
-    """Widths by name of dense MLPs, shared experts, and experts unless ranks have whole ones."""
+    """By name, the widths of dense MLPs, of shared experts and, unless ranks have whole experts, of
+    experts.
+    """
     shape, settings = case.facts.shape, case.settings
     widths: dict[str, DividedWidth] = {}
     if "mlp" in shape.mlps and not present_flags(settings, case.rules.whole_dense):
@@ -386,7 +388,9 @@ def _quantization(case: FeasibilityCase) -> Findings:
 
 
 def _requested_quantization(case: FeasibilityCase, requested: str, method: str) -> Findings:
-    """The quantization of the settings against the checkpoint. ``method``: the one in effect."""
+    """Whether the quantization of the settings suits the checkpoint. ``method``: the quantization
+    in effect.
+    """
     stored, rules = case.facts.quantization, case.rules
     needed = f"quantization {requested} needs a checkpoint made for it, {case.facts.model} "
     made_before = quantization.CHECKPOINT_ONLY | rules.stored_methods
@@ -414,8 +418,8 @@ def _requested_quantization(case: FeasibilityCase, requested: str, method: str) 
 
 
 def _is_unquantized(facts: ModelFacts) -> bool:
-    """Whether a checkpoint without a quantization in its config has none: by its size, else if it
-    is well known.
+    """Whether a checkpoint whose config names no quantization has none: its size tells or, without
+    that, whether the model is well known.
     """
     if (
         facts.checkpoint_bytes and facts.all_parameters_counted
@@ -425,7 +429,7 @@ def _is_unquantized(facts: ModelFacts) -> bool:
 
 
 def _blocks(case: FeasibilityCase) -> Findings:
-    """Widths per rank against blocks or groups that share a scale."""
+    """Whether widths per rank are whole numbers of the blocks or groups that share a scale."""
     stored = case.facts.quantization
     if stored is None or not case.rules.heads_divisible:
         return
@@ -442,8 +446,8 @@ def _blocks(case: FeasibilityCase) -> Findings:
             case.rules, stored, width // ranks, case.hardware, name
         )
         if name in ATTENTION_WIDTHS and not case.facts.language_model_counted:
-            # Code for one model may lay its attention out by itself, as SGLang 0.5.23
-            # models/mimo_v2.py does.
+            # the code of a model may have its own layout of attention, as SGLang 0.5.23
+            # models/mimo_v2.py does
             status = "risky"
         yield (
             status,
@@ -453,7 +457,7 @@ def _blocks(case: FeasibilityCase) -> Findings:
 
 
 def _quantized_widths(case: FeasibilityCase, stored: Quantization) -> dict[str, DividedWidth]:
-    """Widths by name of the matrices that are stored quantized."""
+    """By name, the widths of the matrices that are stored quantized."""
     shape = case.facts.shape
     widths: dict[str, DividedWidth] = {}
     for name, divided in _mlp_widths(case).items():
@@ -463,7 +467,7 @@ def _quantized_widths(case: FeasibilityCase, stored: Quantization) -> dict[str, 
         ranks = _attention_ranks(case)
         width = shape.num_attention_heads * shape.head_dim
         widths["attention width"] = DividedWidth(width, ranks)
-        if stored.block:  # K and V are cut along their outputs, groups run along the inputs
+        if stored.block:  # K and V are cut along their outputs, while groups run along the inputs
             kv_width = max(shape.num_key_value_heads, ranks) * shape.head_dim
             widths["KV width"] = DividedWidth(kv_width, ranks)
     return widths
@@ -604,7 +608,7 @@ def _memory(case: FeasibilityCase) -> Findings:
     offloaded = (case.settings.cpu_offload_gb or 0) * GIB
     weights = max(0.0, case.estimate.weight_bytes - offloaded)
     takes_share_of_free = case.rules.share_of == "free"
-    # vLLM ignores the fraction (gpu_worker.py)
+    # with a KV cache of fixed size, vLLM ignores the fraction (gpu_worker.py)
     has_fixed_cache = case.settings.kv_cache_memory_bytes is not None and not takes_share_of_free
     fraction = 1.0 if has_fixed_cache or case.fraction is None else case.fraction
     budget = memory if takes_share_of_free else memory * fraction
@@ -620,7 +624,7 @@ def _memory(case: FeasibilityCase) -> Findings:
 
 
 def _why_memory_is_not_judged(case: FeasibilityCase, memory: int | None) -> str | None:
-    """A sentence; None if memory is judged, or if nothing is known of the weights."""
+    """Why memory is not judged; None if it is, or if nothing is known of the weights."""
     hardware = case.hardware
     if hardware.is_cpu:
         return "memory is not judged on cpu"
@@ -646,8 +650,8 @@ def _of_draft(case: FeasibilityCase) -> str:
 
 
 def _is_weight_proven(case: FeasibilityCase) -> bool:
-    """Whether a rank has at least the predicted bytes of weights. Of what has a formula for the
-    language model they are a lower bound; a checkpoint's size is exact.
+    """Whether a rank has at least the predicted bytes of weights. They are a lower bound if there
+    is a formula for the language model; the size of a checkpoint is exact.
     """
     requested, stored = case.settings.quantization, case.facts.quantization
     if not (requested is None or stored is not None or requested in quantization.ONLINE):
@@ -660,8 +664,8 @@ def _is_size_known(facts: ModelFacts) -> bool:
 
 
 def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
-    """``free``: bytes beside the weights. Too little for one sequence is impossible if certain,
-    else risky.
+    """Whether the KV cache has room. ``free``: bytes that the weights leave. Too little room for
+    one sequence is impossible if it is certain, and risky otherwise.
     """
     settings, estimate = case.settings, case.estimate
     length = estimate.max_model_len
@@ -677,7 +681,7 @@ def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
     allocated = estimate.kv_bytes_per_token * (settings.kv_cache_tokens or 0)
     if case.rules.allocates_tokens and allocated > free:
         yield (
-            "risky",  # less is allocated where some layers look at a window only
+            "risky",  # less is allocated if some layers only look at a window
             f"kv_cache_tokens={settings.kv_cache_tokens} needs {memory_text(allocated)}, "
             f"there are {memory_text(free)}",
         )
@@ -707,12 +711,12 @@ def _is_kv_counted(case: FeasibilityCase) -> bool:
     )
 
 
-# Engines that run what they have no code for by that of transformers, if it can be run so.
+# engines that run a model which they have no code for with the code of transformers, if that can
 _BY_TRANSFORMERS = ("vllm", "sglang", "tgi")
 
 
 def _support(case: FeasibilityCase) -> Findings:
-    """Whether the engine has code for the model, by the lists of its sources."""
+    """Whether the engine has code for the model, by the lists of models in its sources."""
     engine, facts = case.settings.engine, case.facts
     support = architectures.support(engine)
     if support is None or present_flags(case.settings, ("--model-impl",)):

@@ -1,8 +1,9 @@
 """Identifies deployments and points by hashes.
 
 Ids do not depend on where files are. Settings are hashed as the experiment file has them, with
-pinned values for those it leaves open; local models, traces, prompts, programs and image files by
-their content; an engine in a virtual environment by the version and the wheel found there.
+pinned values for those that it leaves open. Local models, traces, prompts, programs and image files
+are hashed by their content, an engine in a virtual environment by the version and the wheel that
+are found there.
 """
 
 import hashlib
@@ -26,15 +27,15 @@ from orchestrator.spec.settings import (
 from orchestrator.spec.stages import ResolvedSettings, WrittenSettings
 
 # Part of every point's id. Raise it when the same load would be measured differently: what the
-# client sends, when it takes time stamps, how it counts tokens. Earlier measurements are then
-# measured anew.
+# client sends, when it takes time stamps, how it counts tokens. Everything that was measured before
+# is then measured anew.
 MEASUREMENT_VERSION = 2
 MOST_RECORD_BYTES = 100_000_000  # of a wheel's list of files; torch's has 2 MB
 NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influence on measurements
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-# Of programs and libraries only these bytes are hashed: the head, and pieces spread evenly.
+# Only these bytes of programs and libraries are hashed: the head, and pieces spread evenly.
 _HEAD_BYTES = 1 << 18
 _PIECES = 64
 _PIECE_BYTES = 4096
@@ -69,8 +70,9 @@ def deployment_id(
 def _settings_in_id(
     written: WrittenSettings, resolved: ResolvedSettings, hardware: Hardware
 ) -> dict[str, Any]:
-    """The settings that identify one part: as written, on the nodes that it is spread over, with
-    pinned values where the device is known (``accelerator: any`` has none to pin values for).
+    """The settings that identify one part: as they are written, with the number of nodes that the
+    part is spread over, and with pinned values if the device is known (for ``accelerator: any``
+    there are none).
     """
     placed: EngineSettings = written
     if resolved.nnodes != written.nnodes:
@@ -111,8 +113,8 @@ def _identity_of_part(
 
 
 def _build(written: WrittenSettings, resolved: ResolvedSettings, contents: Contents) -> str | None:
-    """Hash of the program that runs. None where the version says as much: one that is written for a
-    wheel is believed, since drivers may not have the environment.
+    """Hash of the program that runs. None if the file gives the version of a wheel: the version is
+    believed, because a driver without the environment must get the same id.
     """
     program = resolved.image or resolved.executable
     if not program:
@@ -147,7 +149,7 @@ def model_digest(place: str) -> str | None:
     if not root.is_absolute():
         return None
     if root.is_file():
-        from orchestrator.catalog.gguf import parts_of  # few need it
+        from orchestrator.catalog.gguf import parts_of  # few models need it
 
         # the parts in their order, wherever they lie and whatever they are called
         return digest([*files_digest(parts_of(root)).values()])
@@ -195,7 +197,7 @@ def wheel_digest(records: Path) -> str | None:
         lines = read_at_most(records / "RECORD", MOST_RECORD_BYTES).decode().splitlines()
     except (OSError, ValueError):
         return None
-    # these contain paths, or who installed it
+    # these lines contain paths, or who installed the wheel
     elsewhere = ("..", "/", "__editable__", records.name)
     files = sorted(line for line in lines if "sha256=" in line and not line.startswith(elsewhere))
     return digest(files) if files else None
@@ -205,7 +207,7 @@ def sampled_digest(path: Path) -> str | None:
     """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its
     end.
 
-    None for scripts, and for what cannot be read or is no regular file.
+    None for scripts, and for a file that cannot be read or is not a regular one.
     """
     try:
         if not path.is_file():
@@ -225,8 +227,9 @@ def sampled_digest(path: Path) -> str | None:
 
 
 def file_digest(path: str) -> str | None:
-    """16 hex digits of a file's SHA-256, as ``content_digest`` has them of its bytes. None when it
-    cannot be read, is no regular file (others may have no end), or is larger than MOST_FILE_BYTES.
+    """16 hex digits of a file's SHA-256, the same as ``content_digest`` of its bytes. None if the
+    file cannot be read, is not a regular one (others may have no end), or is larger than
+    MOST_FILE_BYTES.
     """
     content = hashlib.sha256()
     size = 0
@@ -245,8 +248,8 @@ def file_digest(path: str) -> str | None:
 
 
 def version_mismatch(resolved: ResolvedSettings, contents: Contents) -> str | None:
-    """A sentence if a virtual environment has another version than the one asked for; None if that
-    is not known.
+    """A sentence if a virtual environment has another version than the one asked for; None if it
+    has that version, or if its version is not known.
     """
     if resolved.engine_version is None or resolved.executable is None or resolved.image is not None:
         return None

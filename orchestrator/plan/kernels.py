@@ -19,7 +19,8 @@ Doubtful = Literal["risky", "impossible"]
 def status_of_cut_group(
     rules: ModelRules, stored: Quantization, width: int, hardware: Hardware, matrices: str
 ) -> Doubtful:
-    """What happens if ranks share a block or a group of quantized weights.
+    """Whether an engine refuses, or may refuse, a block or group of quantized weights that two
+    ranks share.
 
     ``width``: inputs that each rank has of the matrices with the name ``matrices``.
     """
@@ -45,8 +46,8 @@ def status_of_cut_group(
 def missing_kernels(
     rules: ModelRules, settings: EngineSettings, facts: ModelFacts, hardware: Hardware
 ) -> Iterator[tuple[Doubtful, str]]:
-    """What the engine has no kernel for, as far as is known: float32 with most methods, on CPUs
-    most schemes. Each with a sentence.
+    """What the engine has no kernel for, as far as is known: float32 with most methods and, on
+    CPUs, most schemes. Yields a status and a sentence for each.
     """
     method = rules.method(settings.quantization, facts.quantization)
     scheme = kernel_scheme(facts, settings)
@@ -75,7 +76,7 @@ def _missing_on_cpu(
     if need:
         yield "risky", f"{method} on cpu needs {need}"
     elif scheme and scheme not in cpu.schemes:
-        # what there is for experts is not known
+        # which kernels there are for experts is not known
         status: Doubtful = "risky" if facts.shape.num_experts else "impossible"
         yield (
             status,

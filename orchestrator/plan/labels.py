@@ -1,4 +1,4 @@
-"""Labels deployments: short names that show the settings in which deployments of one engine differ."""
+"""Labels deployments: short names show the settings in which deployments of one engine differ."""
 
 import json
 from collections import Counter
@@ -58,8 +58,8 @@ def _by_engine(rows: Iterable[LabelRow]) -> dict[str, list[LabelRow]]:
 
 
 def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[LabelRow]:
-    """``_row`` of each deployment, without the settings that are the same for all of its engine:
-    those are most of them, and would take most of the memory.
+    """``_row`` of each deployment, without the settings that are the same for all deployments of
+    its engine: most settings are, and they would take most of the memory.
     """
     first: dict[str, LabelRow] = {}  # of each engine
     kept = {"engine", "engine_version", *LOCATION, *_PATHS}
@@ -112,7 +112,7 @@ def _shorten_paths(rows: Sequence[LabelRow]) -> None:
 
 
 def _shortest_endings(paths: Collection[PurePath]) -> dict[PurePath, str]:
-    """The ends of paths, all with as many parts as are needed to tell them apart."""
+    """The ends of paths, all with as many parts as it takes to tell them apart."""
     most = max((len(path.parts) for path in paths), default=0)
     for count in range(1, most + 1):
         endings = {path: "/".join(path.parts[-count:]) for path in paths}
@@ -148,7 +148,7 @@ def _label(row: LabelRow, names: Sequence[str]) -> str:
 
 
 def _speculation(spec: Speculative) -> str:
-    """Method and tokens, then what else sets one draft apart from another."""
+    """A draft's method and tokens, then what else sets one draft apart from another."""
     parts = [f"spec={spec.method or 'auto'}:{spec.num_speculative_tokens}"]
     if spec.eagle_topk or spec.num_draft_tokens:
         parts.append(f"{spec.eagle_topk or 1}:{spec.num_draft_tokens}")

@@ -13,14 +13,14 @@ from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
 
 PER_GPU = "_per_gpu"  # end of the keys whose levels are multiplied by the number of GPUs
-MOST_MESSAGES = 3  # about one level; it may be wrong for many deployments
+MOST_MESSAGES = 3  # about one level, which may be wrong for many deployments
 
 
 def levels_of(
     experiment: Experiment, candidates: Sequence[Candidate]
 ) -> dict[str, tuple[Level, ...]]:
     """Levels that follow from each deployment, by its id: in the order of the file, without
-    duplicates. Reports expressions that give none, with their line.
+    duplicates. Reports expressions that give no valid level, with their line.
 
     Empty if all deployments have the same levels.
     """
@@ -45,12 +45,14 @@ class _LevelsOfFile:
         self._written = written
         # of each level, without duplicates
         self._messages: list[dict[str, None]] = [{} for _ in written]
-        # Deployments share expressions and levels: there may be 100,000 of them.
+        # cached, because up to 100,000 deployments share expressions and levels
         self._parsed = cache(_parsed)
         self._level_at = cache(_level_at)
 
     def levels_of(self, candidate: Candidate) -> tuple[Level, ...]:
-        """The levels of one deployment, without duplicates; those that are none are left out."""
+        """The levels of one deployment, without duplicates. What gives no valid level is left out,
+        and the reason is kept for ``report``.
+        """
         names = _names_of(candidate)
         levels: dict[Level, None] = {}
         for written, messages in zip(self._written, self._messages, strict=True):
@@ -75,7 +77,7 @@ class _LevelsOfFile:
         return _evaluated(self._load, written.control, expression, names)
 
     def report(self, problems: Problems) -> None:
-        """Adds what is wrong to the problems of the file."""
+        """Adds what is wrong with the levels to the problems of the file."""
         for written, messages in zip(self._written, self._messages, strict=True):
             for message in messages:
                 problems.add(("load", "levels", written.key, written.index), message)
@@ -103,7 +105,7 @@ def _parsed(text: str, derived: tuple[str, ...]) -> Expression | ValueError:
 def _evaluated(
     load: Load, control: Control, expression: Expression | ValueError, names: Mapping[str, Any]
 ) -> float:
-    """Raises ValueError when an expression does not give a valid level of this load."""
+    """The value of an expression. Raises ValueError if it is not a valid level of this load."""
     if isinstance(expression, ValueError):
         raise ValueError(str(expression))
     text = expression.text

@@ -22,14 +22,14 @@ OF_CAPACITY_SEARCHES = ("full_grid", "precision", "max_deployments", "proposer")
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedArrivals:
-    """Arrivals with the path of their trace resolved. ``are_drawable``: nothing was reported."""
+    """Arrivals with the path of their trace resolved. ``are_drawable``: no problem was reported."""
 
     arrivals: Arrivals
     are_drawable: bool
 
 
 def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
-    """Every workload with the rules of the load. Reports invalid workloads, arrivals and searches."""
+    """Every workload with the rules of its load. Reports invalid workloads, arrivals, searches."""
     load: Load | None = experiment.parts.get("load")
     workloads = _workloads(experiment, paths)
     if load is None:
@@ -59,7 +59,7 @@ def _rules(load: Load, arrivals: Arrivals) -> dict[str, object]:
     if load.duration_s is None and load.requests is None:
         rules["duration_s"] = load.default_s
     if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
-        # a number of requests counts all; a changing rate has no steady part
+        # a number of requests is counted from the first one on; a changing rate is never steady
         rules["warmup_s"] = 0.0
     if load.drain_timeout_s is None:
         rules["drain_timeout_s"] = load.request_timeout_s
@@ -98,7 +98,7 @@ def _check_proposer(experiment: Experiment, load: Load) -> None:
 
 
 def _question(experiment: Experiment, load: Load) -> Question:
-    """The search's question, with a level of 1 for each level that an expression may give."""
+    """The search's question, with 1 in place of each level: expressions have no values yet."""
     levels: list[Level] = []
     if load.levels is not None:
         levels = [Level(control=level.control, value=1.0) for level in load.levels.written]
@@ -161,8 +161,8 @@ def _check_arrivals(
 
 
 def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
-    """Workloads with their files found and identified by content. Reports those that cannot be
-    sent, and those that ask for the same.
+    """The workloads, with their files found and identified by content. Reports workloads that
+    cannot be sent, and those that ask for the same as another.
     """
     by_identity: dict[str, Workload] = {}
     for index, workload in enumerate(experiment.parts.get("workloads", ())):

@@ -5,9 +5,9 @@
 3. Judge: each candidate becomes a deployment with a verdict (``verdict.py``, ``feasibility.py``,
    ``placement.py``).
 
-What is wrong with the file is collected over the first two steps and raised together. Later, and
-only where it is wanted, come predictions (``predictions.py``), the cost (``cost.py``) and the order
-(``order.py``).
+What is wrong with the file is collected over the first two steps and raised together. Predictions
+(``predictions.py``), the cost (``cost.py``) and the order (``order.py``) are added later, and only
+if they are wanted.
 """
 
 import json
@@ -36,8 +36,8 @@ MOST_PLAN_BYTES = 500_000_000  # of a frozen plan; one of 100,000 deployments is
 def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     """The plan of an experiment file; a frozen plan is returned as it is.
 
-    Raises ProblemsError for an experiment with problems, InputError for a plan that this version
-    cannot run.
+    Raises ProblemsError for an experiment with problems, and InputError for a frozen plan that
+    cannot be read or that this version cannot run.
     """
     if not _is_frozen(path):
         return make_plan(examined(read_document(path)), cluster_nodes=cluster_nodes)
@@ -61,23 +61,25 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 
 def _is_frozen(path: str | Path) -> bool:
-    """Whether a file is a frozen plan, which says so near its start. An experiment may be JSON too."""
+    """Whether a file is a frozen plan. Plans say so near their start; an experiment may be JSON,
+    too.
+    """
     try:
         with open(path, "rb") as file:
             head = file.read(200)
     except OSError:
-        return False  # reading it as an experiment says why
+        return False  # reading the file as an experiment will report the error
     return head.lstrip().startswith(b"{") and b'"plan_format"' in head
 
 
 def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Plan:
-    """The frozen plan of an experiment. ``cluster_nodes``: nodes of its cluster, None when not
-    known.
+    """The frozen plan of an experiment. ``cluster_nodes``: number of nodes of its cluster; None if
+    it is not known.
 
-    Takes the experiment's combinations, which are as large as the plan. Raises ProblemsError with
-    everything wrong with the file and with what it names: engines, arrivals, searches, files. A
-    deployment that cannot work is not an error: the plan has it as ``impossible``, with the
-    reasons.
+    Empties the experiment's list of combinations, which is as large as the plan. Raises
+    ProblemsError with everything that is wrong with the file and with what it names: engines,
+    arrivals, searches, files. A deployment that cannot work is not an error: the plan has it as
+    ``impossible``, with the reasons.
     """
     paths = Paths(experiment.folder)
     engines = engines_of(experiment)
@@ -131,8 +133,8 @@ def _judged_deployments(
     levels: Mapping[str, tuple[Level, ...]],
     cluster_nodes: int | None,
 ) -> list[Deployment]:
-    """A deployment of each candidate. Empties ``candidates`` meanwhile, since the deployments need
-    the memory.
+    """The deployment of each candidate. Empties ``candidates`` on the way, because the deployments
+    need the memory.
     """
     titles = labels(
         [(candidate.settings, candidate.hardware.name) for candidate in candidates],

@@ -1,8 +1,8 @@
-"""The frozen plan: every deployment of an experiment and how it will be loaded. Written to JSON
-without loss.
+"""The frozen plan: every deployment of an experiment and how it will be loaded. It is written to
+JSON without loss.
 
-Points are made when a search strategy asks for their level; those of a list of levels are known
-before.
+Points are made when a search strategy asks for their level; the points of a list of levels are
+known beforehand.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ LIMITS = {  # of a point
     "drain_timeout_s",
 }
 RETRY_SEED_STEP = 1_000_003
-UNKNOWN_LOAD_S = 60.0  # what a load of unknown length is estimated to take
+UNKNOWN_LOAD_S = 60.0  # seconds that a load of unknown length is estimated to take
 
 
 class DeploymentGroup(NamedTuple):
-    """Deployments of one group are compared. ``hardware`` is "" where any may be."""
+    """What the deployments that are compared with each other have in common. ``hardware`` is "" if
+    they are compared across hardware.
+    """
 
     model: str
     hardware: str
@@ -76,11 +78,12 @@ class LeftOut(Strict):
 class PredictedShortlist(Strict):
     """Which deployments a run is limited to by their predictions (plan/shortlist.py).
 
-    ``size``: the most that were asked for. ``source``: what predicted them. ``considered``: digest
-    of the ids of the ``of`` deployments that it was chosen from. ``candidates``: how many may be the
-    best within the error of predictions. ``unpredicted``: labels of those on the list without a
-    prediction. ``references``: of those whose answers the others' are compared with, where limits
-    are set on that. ``per``: the unit of throughputs.
+    ``size``: how many were asked for at most. ``source``: what predicted them. ``considered``:
+    digest of the ids of the ``of`` deployments that the list was chosen from. ``listed``: how many
+    are on it. ``candidates``: how many may be the best within the error of predictions.
+    ``unpredicted``: labels of the deployments on the list without a prediction. ``references``:
+    labels of those on the list whose answers others are compared with, if an SLO limits the
+    agreement. ``per``: what throughputs are divided by.
     """
 
     size: int
@@ -95,7 +98,7 @@ class PredictedShortlist(Strict):
 
 
 class Deployment(Strict):
-    """One engine configuration. ``planned`` and ``risky`` deployments are run, the risky ones last."""
+    """One engine configuration. ``planned`` and ``risky`` deployments are run, the risky last."""
 
     id: str
     label: str  # short and unique in the plan: the settings in which it differs from others
@@ -110,7 +113,7 @@ class Deployment(Strict):
     levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
     left_out: LeftOut | None = None  # by the shortlist of its plan
 
-    def __hash__(self) -> int:  # pydantic's would hash the dicts, too, which cannot be
+    def __hash__(self) -> int:  # pydantic's own fails, because it would hash the dicts, too
         return hash(self.id)
 
     @property
@@ -125,7 +128,7 @@ class Deployment(Strict):
 
     @property
     def devices(self) -> int:
-        """GPUs (cores on cpu) of all replicas; of an endpoint its ``endpoint_gpus``, or 0."""
+        """GPUs (or cores, on cpu) of all replicas; for an endpoint its ``endpoint_gpus``, or 0."""
         return self.settings.devices
 
     def first_guess(self, workload: str, slo: str) -> float | None:
@@ -136,15 +139,15 @@ class Deployment(Strict):
         return capacity["level"] if capacity else None
 
     def divisor(self, per: Per) -> float | None:
-        """What throughput and capacity are divided by; None when that is 0 or not known."""
+        """The number that throughput and capacity are divided by; None if it is 0 or not known."""
         if per == "usd":
             return (self.hardware.usd_per_gpu_hour or 0.0) * self.devices or None
         return 1.0 if per == "deployment" else float(self.devices) or None
 
     def group(self, per: Per) -> DeploymentGroup:
-        """Those it is compared with: of one model (whatever its checkpoint) on one class of
-        hardware, or on any when dollars make them comparable. Emulators are never compared with
-        real engines.
+        """The deployments that it is compared with: those of one model, whatever its checkpoint, on
+        one class of hardware, or on any if dollars make them comparable. Emulators are never
+        compared with real engines.
         """
         return DeploymentGroup(
             model=model_key(self.settings.model, self.predicted),
@@ -181,7 +184,9 @@ class PlannedLoad(LoadRules):
 
     @property
     def races(self) -> bool:
-        """Whether one deployment may beat another: more requests in flight are not more throughput."""
+        """Whether one deployment may beat another. Where concurrency is searched none does, because
+        more requests in flight are not more throughput.
+        """
         return self.searches and self.control == "request_rate" and not self.full_grid
 
     def rules(self, level: Level) -> dict[str, Any]:
@@ -197,8 +202,8 @@ class PlannedLoad(LoadRules):
         return {"measurement_version": MEASUREMENT_VERSION, **rules}
 
     def identity(self, level: Level, seed: int) -> str:
-        """Hash of what a point asks of any deployment. Files count by content. ``seed``: the
-        experiment's.
+        """Hash of what a point asks of any deployment. Files count by content. ``seed``: that of
+        the experiment.
         """
         return digest(
             {
@@ -262,7 +267,7 @@ class Measurement:
 
 
 class KnownLevel(NamedTuple):
-    """A level that a search will ask for whatever comes of the others."""
+    """A level that a search will ask for, whatever the other levels show."""
 
     load: PlannedLoad
     level: Level
@@ -270,7 +275,7 @@ class KnownLevel(NamedTuple):
 
 
 class _SearchInputs(NamedTuple):
-    """What the levels of a search follow from before anything is measured."""
+    """What decides on the levels of a search before anything is measured."""
 
     workload: str
     levels: tuple[Level, ...]
@@ -294,8 +299,8 @@ class Plan(SweepRules):
     shortlist: PredictedShortlist | None = None  # `run --shortlist`
 
     def asks_the_same(self, stored: Plan) -> bool:
-        """Whether a run of ``orchestrator load`` sends what a stored one sent, with the seed of
-        either.
+        """Whether a run of ``orchestrator load`` sends what a stored one sent, whatever their seeds
+        are.
         """
         return (
             self.load_options == stored.load_options
@@ -305,7 +310,7 @@ class Plan(SweepRules):
         )
 
     def _load_identities(self) -> list[str]:
-        """What the loads ask for at some level and seed, which are the same for all plans."""
+        """What the loads ask for at one level and seed, which are the same for all plans."""
         level = Level(control="request_rate", value=1.0)
         return [load.identity(level, 0) for load in self.loads]
 
@@ -318,23 +323,23 @@ class Plan(SweepRules):
 
     @property
     def most_started(self) -> int:
-        """How many of the runnable deployments are started; which ones is chosen while the sweep
-        runs (capacity/proposing.py).
+        """How many of the runnable deployments are started. Which ones these are is decided while
+        the sweep runs (capacity/proposing.py).
         """
         limits = [load.max_deployments for load in self.loads if load.max_deployments is not None]
         return min([len(self.runnable()), *limits])
 
     def deployment(self, deployment_id: str) -> Deployment:
-        """Raises KeyError when there is none."""
+        """The deployment with this id. Raises KeyError if there is none."""
         return self._deployments[deployment_id]
 
     def loads_of(self, deployment_id: str) -> list[PlannedLoad]:
-        """How a deployment is loaded; empty if it is not run."""
+        """The loads that a deployment gets; none if it is not run."""
         deployment = self.deployment(deployment_id)
         return self.loads_served_by(deployment) if deployment.runs else []
 
     def loads_served_by(self, deployment: Deployment) -> list[PlannedLoad]:
-        """How a deployment is loaded where it is run."""
+        """The loads that a deployment can serve, and gets if it is run."""
         return [load for load in self.loads if load.workload.name not in deployment.unserved]
 
     def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:
@@ -397,7 +402,7 @@ class Plan(SweepRules):
         seed = self._seed(point.workload.name, point.level, repeat)
         if start is None:
             starts = self._starts_of(point.deployment_id)
-            # min: a search may repeat more often
+            # limited, because a search may repeat more often
             start = min(repeat * starts // self.repeats, starts - 1)
         identity = [point.point_id, repeat, seed]
         if start:
@@ -430,7 +435,7 @@ class Plan(SweepRules):
         return known
 
     def groups(self, per: Per) -> dict[DeploymentGroup, list[Deployment]]:
-        """The deployments to run that are compared with each other."""
+        """The deployments to run, in groups whose deployments are compared with each other."""
         groups: dict[DeploymentGroup, list[Deployment]] = {}
         for deployment in self.runnable():
             groups.setdefault(deployment.group(per), []).append(deployment)
@@ -438,8 +443,8 @@ class Plan(SweepRules):
 
     @cached_property
     def _following(self) -> frozenset[str]:
-        """All but the first of each group: one of a group leads its race, and which one is not
-        known beforehand.
+        """Ids of the deployments that are taken to follow another one in a race: all but the first
+        of each group. Which one of a group will lead is not known beforehand.
         """
         per: Per = next((load.objective for load in self.loads if load.objective), "gpu")
         following: set[str] = set()
@@ -447,7 +452,7 @@ class Plan(SweepRules):
             following.update(deployment.id for deployment in deployments[1:])
         return frozenset(following)
 
-    # Cached, because most deployments have the same inputs.
+    # cached, because most deployments have the same inputs
     @cached_property
     def _levels_ahead(self) -> Callable[[_SearchInputs], Mapping[Level, int]]:
         """How often a search will ask for each level, as far as that is known beforehand."""
@@ -460,7 +465,7 @@ class Plan(SweepRules):
 
         return cache(levels_ahead)
 
-    # Cached by the (unique) name of a workload: hashing one takes longer than everything else.
+    # cached by the (unique) name of a workload: hashing a workload takes longer than all the rest
     @cached_property
     def _identity(self) -> Callable[[str, Level], str]:
         loads = {load.workload.name: load for load in self.loads}
@@ -503,8 +508,8 @@ class Plan(SweepRules):
     def allowing(self) -> Plan:
         """The plan that runs deployments judged impossible all the same, last.
 
-        Those without a valid command line, without nodes to hold them, or without a workload they
-        can serve stay out.
+        Deployments stay impossible if they have no valid command line, no nodes that can hold them,
+        or a workload that they cannot serve.
         """
         changed: dict[str, Deployment] = {}
         for deployment in self.deployments:
@@ -553,10 +558,10 @@ class Plan(SweepRules):
 
     @classmethod
     def from_json(cls, text: str, *, to_run: bool = True) -> Plan:
-        """A plan from its JSON. Raises InputError when the text is not a plan, or not one of this
-        version.
+        """A plan from its JSON. Raises InputError if the text is not a plan, or if it is a plan of
+        another version.
 
-        With ``to_run=False`` plans of other versions are read too.
+        With ``to_run=False``, plans of other versions are read, too.
         """
         try:
             content = orjson.loads(text)

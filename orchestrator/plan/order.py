@@ -1,6 +1,6 @@
-"""The order in which deployments run: by class (``QueueClass``), then those over several nodes, then
-those predicted best, then the longest. In the class CONTINUED those over several nodes have no
-precedence.
+"""Decides the order in which deployments run: first by class (``QueueClass``), then those that span
+several nodes, then those predicted best, then the longest. In the class CONTINUED, those that span
+several nodes do not go first.
 """
 
 import statistics
@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from orchestrator.plan.model import Deployment, DeploymentGroup, Plan
 from orchestrator.spec.load import Per
 
-FRONT = 0.9  # of the best prediction: predictions are no better than that
+# Deployments predicted to reach this share of the best prediction count as equally good, because
+# predictions are not more precise than that.
+FRONT = 0.9
 
 
 class QueueClass(IntEnum):
@@ -19,7 +21,7 @@ class QueueClass(IntEnum):
 
     NORMAL = 0
     RISKY = 1  # the plan says that it may not fit
-    CONTINUED = 2  # of a race, and probed already: what was never probed goes first
+    CONTINUED = 2  # in a race, and probed already: deployments that were never probed go first
 
 
 class QueuePosition(NamedTuple):
@@ -37,8 +39,8 @@ def queue_position(
     """The position of a launch in the queue; the smallest is admitted first.
 
     ``gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED.
-    ``priority``: see ``queue_priority``; of a launch that is CONTINUED, how much load the
-    deployment may still hold. ``seconds``: how long the launch is expected to take.
+    ``priority``: see ``queue_priority``; for a launch that is CONTINUED, how much load the
+    deployment may still hold. ``seconds``: how many seconds the launch is expected to take.
 
     ``tests/unit/sweep/test_admission_order.py`` guards this order.
     """
@@ -47,12 +49,12 @@ def queue_position(
 
 
 def queue_priority(plan: Plan) -> dict[str, float]:
-    """Deployment id -> its priority in the queue, the highest first; empty when the experiment
-    wants the longest first.
+    """Deployment id -> its priority in the queue, where the highest goes first; empty if the
+    experiment wants the longest first.
 
-    Where all will be measured, 1 for those in FRONT and 0 for the others, so that of each the
-    longest come first: all in the order of their predictions would take up to a quarter longer
-    (``benchmarks/cluster/packing.py``).
+    If all deployments will be measured, those within FRONT of the best prediction have priority 1
+    and the others 0, and among equals the longest go first. The exact order of the predictions
+    would take up to a quarter longer (``benchmarks/cluster/packing.py``).
     """
     shares = predicted_share(plan) if plan.predictions.order else {}
     if plan.budget is not None or any(load.searches for load in plan.loads):
@@ -61,11 +63,11 @@ def queue_priority(plan: Plan) -> dict[str, float]:
 
 
 def predicted_share(plan: Plan) -> dict[str, float]:
-    """Predicted capacity of every deployment as a share of the best it is compared with: 1 is the
-    predicted front.
+    """Deployment id -> its predicted capacity as a share of the best that it is compared with: 1 is
+    the predicted best.
 
-    Of several limits and workloads the largest share counts. Deployments without a prediction get
-    the median of all; without any prediction the result is empty.
+    If there are several limits and workloads, the largest share counts. Deployments without a
+    prediction get the median of the others; without any prediction the result is empty.
     """
     per = objective_of(plan)
     by_id: dict[str, list[Standing]] = {}
@@ -86,7 +88,7 @@ def predicted_share(plan: Plan) -> dict[str, float]:
 
 
 def by_predicted_share(plan: Plan) -> Plan:
-    """The plan with its deployments sorted by ``predicted_share``; those that do not run come last."""
+    """The plan with its deployments sorted by ``predicted_share``, those that do not run last."""
     shares = predicted_share(plan)
     return plan.with_deployments(
         sorted(plan.deployments, key=lambda deployment: -shares.get(deployment.id, -1.0))
@@ -94,7 +96,7 @@ def by_predicted_share(plan: Plan) -> Plan:
 
 
 class Contest(NamedTuple):
-    """In what deployments are compared: a group of them, under one SLO, with one workload."""
+    """What deployments are compared in: one group of them, under one SLO, with one workload."""
 
     group: DeploymentGroup
     slo: str
@@ -138,6 +140,8 @@ def standings(deployment: Deployment, per: Per) -> list[Standing]:
 
 
 def share_of_best(standing: Standing, best: Mapping[Contest, float]) -> float:
-    """``best``: the highest throughput of each contest."""
+    """A standing's throughput as a share of the best in its contest; 0 if the best is 0. ``best``:
+    the highest throughput of each contest.
+    """
     of_best = best[standing.contest]
     return standing.tokens_per_s / of_best if of_best else 0.0

@@ -1,4 +1,4 @@
-"""Places replicas on nodes: spreads those that are larger than a node, and says which fit nowhere."""
+"""Spreads replicas that are larger than a node over several nodes, and says which fit nowhere."""
 
 from orchestrator.engines.registry import program_of
 from orchestrator.spec.load import counted
@@ -7,9 +7,10 @@ from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
     """Settings with ``nnodes`` for a replica larger than a node: pipeline stages are spread over as
-    few nodes as hold it, tensor parallelism stays within nodes.
+    few nodes as can hold it, and tensor parallelism stays within nodes.
 
-    Unchanged if the settings give ``nnodes``, or if no number of nodes works.
+    A replica stays on one node if no number of nodes works. Settings that give ``nnodes`` are not
+    changed.
     """
     devices_of_a_node = hardware.gpus_per_node or settings.world_size
     if (
@@ -28,8 +29,8 @@ def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
 def placement_problems(
     settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None
 ) -> list[str]:
-    """Why nodes of this hardware cannot hold the replicas. ``cluster_nodes``: nodes of the cluster,
-    None if unknown.
+    """Why nodes of this hardware cannot hold the replicas; empty if they can. ``cluster_nodes``:
+    the number of nodes of the cluster; None if it is not known.
     """
     unit = "core" if hardware.is_cpu else "GPU"
     problems: list[str] = []

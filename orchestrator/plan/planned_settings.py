@@ -9,7 +9,7 @@ from orchestrator.engines.engine import Engine
 from orchestrator.plan.cost import START_S, weight_bytes
 from orchestrator.spec.stages import PlannedSettings, ResolvedSettings
 
-DOWNLOAD_BYTES_S = 1e8  # from a hub to a node that has no weights yet
+DOWNLOAD_BYTES_S = 1e8  # bytes per second from a hub to a node that has no weights yet
 
 
 def planned(
@@ -17,8 +17,9 @@ def planned(
 ) -> PlannedSettings:
     """Settings with a ``startup_timeout_s`` within which a new node can also download the weights.
 
-    They stay as they are if they give a limit, or if the weights are unknown or small enough.
-    ``predicted``: what ``feasibility.py`` predicts of the deployment.
+    They stay as they are if the file gives a limit, if the weights are small enough for the usual
+    limit, or if their size is unknown. ``predicted``: what ``feasibility.py`` predicts of the
+    deployment.
     """
     if "startup_timeout_s" in settings.model_fields_set or not engine.launches:
         return PlannedSettings(settings)

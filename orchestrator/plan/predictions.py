@@ -1,8 +1,8 @@
 """The last step of a plan: what each deployment is predicted to do under the experiment's load.
 
-Predictions order a sweep and seed its searches; they exclude nothing unless a run asks for a
-shortlist (shortlist.py). No other step needs them, and
-no other module of this room imports ``predict``.
+Predictions order a sweep and give its searches their first levels. They exclude nothing unless a
+run asks for a shortlist (shortlist.py). No other step needs them, and no other module of this
+package imports ``predict``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor
 from orchestrator.spec.load import Slo
 
-# Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April
-# 2025).
+# used if a file names no limits: those of MLPerf Inference 5.0, Llama 2 70B interactive
+# (mlcommons.org, April 2025)
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
-# in what is predicted of a deployment: the simulation that it comes from
+# key in ``Deployment.predicted``: URI of the simulation that the predictions come from
 SIMULATED = "simulated"
 
 
 def limits_of(plan: Plan) -> tuple[Slo, ...]:
-    """Those of its file, else the default ones."""
+    """The SLOs of the plan's file, or else the default one."""
     return plan.slos or (DEFAULT_SLO,)
 
 
 def with_predictions(plan: Plan) -> Plan:
-    """The plan with what ``Predictor.predict`` says of each deployment that runs. What a simulation
-    said (plan/simulated.py) stays.
+    """The plan with what ``Predictor.predict`` says of each deployment that runs. Predictions that
+    come from a simulation (plan/simulated.py) stay as they are.
     """
     loads = [OfferedLoad(load.workload, load) for load in plan.loads]
     predictor = Predictor(loads, limits_of(plan), plan.predictions, plan.seed)

@@ -1,4 +1,4 @@
-"""Load levels of recorded arrivals: a trace has one rate, its own, and the level must say it."""
+"""Load levels of recorded arrivals: a trace has a rate of its own, and the level must state it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from orchestrator.spec.document import Problems
 from orchestrator.spec.experiment import Load
 from orchestrator.spec.load import INFINITE, Arrivals, Level, Workload
 
-RATE_TOLERANCE = 0.02  # of a level that the file gives, so that it may be rounded
+RATE_TOLERANCE = 0.02  # share by which a level in the file may be off, so that it may be rounded
 
 
 def recorded_levels(
     load: Load, arrivals: Arrivals, workloads: Sequence[Workload], problems: Problems
 ) -> dict[str, tuple[Level, ...]]:
-    """Levels by the name of the workload. Reports what cannot be true of recorded times: a unit
-    that is not seconds, another rate, a search over rates.
+    """Workload name -> its levels. Reports what does not go with recorded times: a unit that is not
+    seconds, another rate, a search over rates.
 
-    Without levels in the file the level is the mean rate of the times that are sent. ``arrivals``
-    have a trace that can be read.
+    If the file gives no levels, the level is the mean rate of the times that are sent.
+    ``arrivals`` must have a trace that can be read.
     """
     unit = unit_problem(arrivals)
     if unit is not None:
@@ -45,8 +45,8 @@ def recorded_levels(
 
 
 def _check_levels(load: Load, workload: Workload, rate: float, problems: Problems) -> None:
-    """Reports levels without recorded times, and rates that are not the recorded one. At an
-    infinite rate no recorded time counts.
+    """Reports levels that use no recorded times, and rates that are not the recorded one. An
+    infinite rate is allowed, because it ignores the recorded times.
     """
     assert load.levels is not None
     for level in load.levels.written:

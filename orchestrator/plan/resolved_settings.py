@@ -1,4 +1,4 @@
-"""Resolves settings: from ``WrittenSettings`` to ``ResolvedSettings``, a stage of spec/stages.py."""
+"""Resolves settings: turns ``WrittenSettings`` into ``ResolvedSettings`` (see spec/stages.py)."""
 
 from functools import partial
 

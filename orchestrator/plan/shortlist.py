@@ -1,11 +1,12 @@
 """Which deployments a run is limited to by what was predicted of them (``run --shortlist``).
 
-A deployment is a candidate where its prediction may be wrong by so much that it is among the best:
-in a contest (plan/order.py) the most that it may hold reaches the least that the leader is
-predicted to hold. Where the file names no limits, it is a candidate if a load may put it on the
-frontier of tokens/s for a user against tokens/s per GPU. Of more candidates than asked for, those
-nearest to the leaders, or to the frontier, are taken. What has no prediction takes the places that
-are left. Where limits are set on answers, the deployments that answers are compared with come first.
+A deployment is a candidate if its prediction may be wrong by so much that it is among the best: in
+a contest (plan/order.py), the most that it may hold reaches the least that the leader is predicted
+to hold. If the file names no limits, it is a candidate if some load may put it on the frontier of
+tokens/s for a user against tokens/s per GPU. If there are more candidates than were asked for,
+those nearest to the leaders, or to the frontier, are taken. Deployments without a prediction take
+the places that are left. If an SLO limits the agreement of answers, the deployments whose answers
+the others are compared with come first.
 
 If the true values of the best and of the leader lie within the stated errors, the best is a
 candidate: it holds at least what the leader holds, so at least the leader's lower bound.
@@ -32,7 +33,7 @@ _ROUNDING = 1 + 1e-9
 
 
 class FrontierKey(NamedTuple):
-    """What shares a frontier."""
+    """What the deployments of one frontier have in common."""
 
     group: DeploymentGroup
     workload: str
@@ -41,7 +42,7 @@ class FrontierKey(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Curve:
     """What a deployment is predicted to do at its loads: tokens/s that a user sees, and output
-    tokens/s per unit. ``factor``: nine in ten predictions are right to it.
+    tokens/s per unit. ``factor``: nine in ten predictions are off by no more than this factor.
     """
 
     deployment_id: str
@@ -52,8 +53,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPlace:
-    """How near a deployment is predicted to come to the frontier: 1 is on it, at its best load and
-    on average over its loads. ``is_candidate``: it may be on it within the errors.
+    """How near a deployment is predicted to come to the frontier; 1 is on it. ``share``: at its
+    best load. ``mean_share``: on average over its loads. ``is_candidate``: it may be on the
+    frontier within the errors of predictions.
     """
 
     share: float
@@ -64,7 +66,7 @@ class FrontierPlace:
 @dataclass(frozen=True, slots=True)
 class _Judged:
     """A deployment with a prediction. ``precedence``: the highest is taken first.
-    ``reason_behind``: why it is left out if it is no candidate.
+    ``reason_behind``: why the deployment is left out if it is not a candidate.
     """
 
     deployment: Deployment
@@ -79,8 +81,8 @@ class _Judged:
 
 
 def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
-    """The plan that runs at most ``size`` of its deployments: those that may be the best. The others
-    say why they are left out. ``plan`` has predictions, and no shortlist.
+    """The plan that runs at most ``size`` of its deployments: those that may be the best. The
+    others say why they are left out. ``plan`` must have predictions, and no shortlist.
 
     Raises InputError where nothing is predicted.
     """
@@ -121,9 +123,9 @@ def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
 
 
 def continued(plan: Plan, earlier: Plan, size: int, source: str) -> Plan | None:
-    """The plan with the shortlist and the predictions of an earlier one; None if that has none of
-    this size, from this source, of these deployments. What was found later does not change what a
-    run continues with.
+    """The plan with the shortlist and the predictions of an earlier one, so that later findings do
+    not change what a run continues with. None if the earlier plan has no shortlist of this size,
+    from this source and of these deployments.
     """
     record = earlier.shortlist
     if record is None or (record.size, record.source) != (size, source):
@@ -161,8 +163,8 @@ def reason_not_predicted(deployment: Deployment) -> str:
 
 
 def _references(plan: Plan) -> list[Deployment]:
-    """Where limits are set on answers: the first deployment of each model, which the answers of the
-    others are compared with (analysis/output_agreement.py).
+    """The first deployment of each model, if an SLO limits the agreement of answers: the answers of
+    the others are compared with those of the first (analysis/output_agreement.py).
     """
     if all(slo.agreement is None for slo in plan.slos):
         return []
@@ -196,7 +198,7 @@ def _commonest_reason(deployments: Sequence[Deployment]) -> str:
 
 
 def _judged_by_limits(deployments: Sequence[Deployment], per: Per) -> dict[str, _Judged]:
-    """By id, the deployments with a prediction; candidates may lead a contest."""
+    """By id, the deployments with a prediction. Candidates are those that may lead a contest."""
     labels = {deployment.id: deployment.label for deployment in deployments}
     by_id = {deployment.id: standings(deployment, per) for deployment in deployments}
     leaders: dict[Contest, Standing] = {}
@@ -240,7 +242,7 @@ def _may_lead(standing: Standing, leader: Standing) -> bool:
 
 
 def _judged_by_frontier(deployments: Sequence[Deployment], per: Per) -> dict[str, _Judged]:
-    """By id, the deployments with a prediction; candidates may be on a frontier."""
+    """By id, the deployments with a prediction. Candidates are those that may be on a frontier."""
     places = _frontier_places(deployments, per)
     return {
         deployment.id: _Judged(
@@ -255,7 +257,7 @@ def _judged_by_frontier(deployments: Sequence[Deployment], per: Per) -> dict[str
 
 
 def _frontier_places(deployments: Sequence[Deployment], per: Per) -> dict[str, FrontierPlace]:
-    """By deployment id; of several workloads the one in which it comes nearest."""
+    """Deployment id -> how near it comes to a frontier; with several workloads, the nearest."""
     curves: dict[FrontierKey, list[Curve]] = {}
     for deployment in deployments:
         for key, curve in _curves(deployment, per):
@@ -313,8 +315,8 @@ def frontier_places(curves: Sequence[Curve]) -> list[FrontierPlace]:
 
 
 def _outermost(curves: Sequence[Curve], factors: Sequence[float]) -> Floats:
-    """The points of all curves, divided by factors, that no other point exceeds in both directions:
-    a row of each direction.
+    """The points of all curves, divided by their factors, that no other point exceeds in both
+    directions: a row of tokens/s for a user, and a row of tokens/s per unit.
     """
     per_user = np.concatenate(
         [curve.per_user / factor for curve, factor in zip(curves, factors, strict=True)]
@@ -322,7 +324,7 @@ def _outermost(curves: Sequence[Curve], factors: Sequence[float]) -> Floats:
     per_unit = np.concatenate(
         [curve.per_unit / factor for curve, factor in zip(curves, factors, strict=True)]
     )
-    # from the fastest for a user on, each must yield more than all before it
+    # starting with the fastest for a user, each point must yield more than all before it
     order = np.lexsort((-per_unit, -per_user))
     yields = per_unit[order]
     highest_before = np.concatenate([[-np.inf], np.maximum.accumulate(yields)[:-1]])
@@ -332,7 +334,7 @@ def _outermost(curves: Sequence[Curve], factors: Sequence[float]) -> Floats:
 
 def _distances(curve: Curve, outermost: Floats) -> Floats:
     """By what factor each point of a curve must be better in both directions to be on the frontier;
-    1 and less: it is.
+    1 or less means that it is on the frontier.
     """
     per_user, per_unit = outermost
     factors: Floats = np.minimum(

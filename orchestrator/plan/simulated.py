@@ -1,11 +1,12 @@
-"""What a simulation found, as predictions of a plan: ``run --simulated URI``.
+"""Makes what a simulation found the predictions of a plan: ``run --simulated URI``.
 
 A simulation is stored like a sweep (``orchestrator simulate``). Its figures take the place of the
 predictions in closed form: the sweep is ordered by them, its shortlist is chosen by them, and they
-stand beside what is measured. The interval of a throughput is what holds if every latency is longer,
-or shorter, by the factor that nine in ten predictions are right to. A search probes no loads that
-would show this, so its claims have the interval of the closed form, as shares of the value; where
-it claims nothing, because others hold more, the closed form stands.
+are shown beside what is measured. The interval of a throughput reaches from what holds if every
+latency is longer to what holds if every latency is shorter, by the factor within which nine in ten
+predictions lie. A search probes no loads that would show this, so its claims have the interval of
+the closed form, as shares of the value. If a search claims nothing, because others hold more, the
+closed form is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
 
-# what plan/predictions.py adds to the predictions of memory
+# the keys that plan/predictions.py adds to the predictions of memory
 _PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED)
 _NOT_SIMULATED = "the simulation has no valid point of it"
 _ERROR_UNKNOWN = "nobody knows how far off a simulation of it is"
@@ -78,13 +79,15 @@ def _without_simulation(plan: Plan) -> Plan:
 
 
 def _memory_of(deployment: Deployment) -> dict[str, Any]:
-    """What plan/feasibility.py predicts of it."""
+    """What plan/feasibility.py predicts of a deployment."""
     predicted = deployment.predicted or {}
     return {name: value for name, value in predicted.items() if name not in _PREDICTED}
 
 
 def _experiment(uri: str, name: str) -> StoredExperiment:
-    """Raises InputError."""
+    """The experiment of this name in the results at ``uri``, or the only one there. Raises
+    InputError if there are several and none has this name.
+    """
     results = open_results(uri)
     if name in results.experiments:
         return StoredExperiment(results.store(name))
@@ -96,7 +99,7 @@ def _experiment(uri: str, name: str) -> StoredExperiment:
 
 
 class _Simulation:
-    """A stored simulation, by the deployments and workloads of a plan."""
+    """A stored simulation, whose points are found by the deployments and workloads of a plan."""
 
     def __init__(self, plan: Plan, experiment: StoredExperiment) -> None:
         """Raises InputError where the points are not those of a simulation."""
@@ -154,7 +157,9 @@ class _Simulation:
         return _NOT_SIMULATED if reason is None else reason.rstrip(".")
 
     def _served(self, point: StoredPoint) -> _Served | None:
-        """None where the plan does not ask for it, or where it is no valid simulation."""
+        """The deployment and workload of a point; None if the plan does not ask for the point, or
+        if it is not a valid simulated one.
+        """
         deployment_id = self._ids.get(point.head.deployment_id)
         workload = self._workloads.get(point.head.workload)
         if deployment_id is None or workload is None or not point.used:
@@ -162,7 +167,9 @@ class _Simulation:
         return _Served(deployment_id, workload) if point.head.simulated else None
 
     def _error_of(self, deployment: Deployment) -> dict[str, Any] | None:
-        """How far off the simulation is: as it says, else as the same model in closed form."""
+        """How far off the simulation is: what its plan says of the deployment, or else what the
+        closed form of the same model says.
+        """
         for stored_id, deployment_id in self._ids.items():
             stored = self._stored.get(stored_id)
             if deployment_id == deployment.id and stored is not None:
@@ -174,7 +181,7 @@ class _Simulation:
     def _capacity(
         self, deployment: Deployment, workload: str, slo: Slo, factors: ErrorFactors
     ) -> dict[str, Any]:
-        """As a plan has it (predict/predictor.py)."""
+        """The capacity under one SLO, in the form that predict/predictor.py gives it in a plan."""
         served = _Served(deployment.id, workload)
         exact = self._held_under(slo, 1.0, 1.0).get(served)
         closed_form = _closed_form(deployment, workload, slo)
@@ -208,8 +215,9 @@ class _Simulation:
         }
 
     def _at_most(self, served: _Served, fast: _Held | None) -> float:
-        """Output tokens/s that a deployment may hold. A search does not probe all loads between the
-        highest that holds and the next, so what it yields at the next one counts.
+        """The most output tokens/s that a deployment may hold. A search does not probe all loads
+        between the highest that holds and the next one that it probed, so the throughput at the
+        next one counts.
         """
         level = 0.0 if fast is None else fast.level
         throughput = 0.0 if fast is None else fast.throughput
@@ -223,7 +231,9 @@ class _Simulation:
     def _held_under(
         self, slo: Slo, ttft_factor: float, other_factor: float
     ) -> Mapping[_Served, _Held]:
-        """What holds if TTFT and all else are longer by such factors."""
+        """The loads that hold if TTFT is longer by ``ttft_factor`` and every other latency by
+        ``other_factor``.
+        """
         key = (slo.name, ttft_factor, other_factor)
         if key not in self._held:
             limits = _scaled(slo, 1 / ttft_factor, 1 / other_factor)
@@ -244,7 +254,7 @@ class _Simulation:
                     yield served, _Held(level.control, level.value, _throughput(ranked.point))
 
     def _shown_to_hold_nothing(self, excluded: Excluded, workload: str) -> _Served | None:
-        """None unless a search has shown it of the deployment."""
+        """The deployment and workload, if a search has shown that no load holds; None otherwise."""
         if [searched.claim.status for searched in excluded.claims] != ["nothing_holds"]:
             return None
         deployment_id = self._ids.get(excluded.deployment.deployment_id)
@@ -271,7 +281,9 @@ def _interval_like(closed_form: Mapping[str, Any], per_gpu: float) -> list[float
 
 
 def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:
-    """The limits times factors. Answers are not simulated, so their agreement is not limited."""
+    """The SLO with its limits times these factors. Answers are not simulated, so their agreement is
+    not limited.
+    """
     limits: dict[str, Any] = {"agreement": None}
     for limit in slo.limits:
         factor = ttft_factor if "ttft" in limit.name else other_factor
@@ -280,8 +292,9 @@ def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:
 
 
 def _matching_ids(wanted: Iterable[Deployment], stored: Iterable[Deployment]) -> dict[str, str]:
-    """By the id of a stored deployment, that of the plan's with the same id; else, as an id depends
-    on files and versions of the machine that made the plan, with the same settings and hardware.
+    """Id of a stored deployment -> id of the plan's deployment that is the same: the one with the
+    same id or, because ids depend on files and versions of the machine that made the plan, the one
+    with the same settings and hardware.
     """
     by_settings = {_settings_key(deployment): deployment.id for deployment in wanted}
     ids = {deployment_id: deployment_id for deployment_id in by_settings.values()}
@@ -299,7 +312,7 @@ def _settings_key(deployment: Deployment) -> str:
 
 
 def _matching_workloads(plan: Plan, stored: Plan | None) -> dict[str, str]:
-    """By the name of a stored workload, that of the plan's with the same content."""
+    """Name of a stored workload -> name of the plan's workload with the same content."""
     names = {load.workload.name: load.workload.name for load in plan.loads}
     if stored is None:
         return names
@@ -317,7 +330,7 @@ def _content(identity: object) -> str:
 
 
 def _figures(point: StoredPoint) -> dict[str, Any]:
-    """Medians at a level; without latencies where the deployment falls behind."""
+    """Medians at a level; without latencies if the deployment falls behind there."""
     figures = point.figures
     keeps_up = point.validity != BACKLOG
     return {

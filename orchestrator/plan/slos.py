@@ -9,9 +9,9 @@ from orchestrator.spec.settings import EngineSettings
 def resolved_slos(
     slos: Sequence[Slo], settings: Sequence[EngineSettings]
 ) -> tuple[list[Slo], list[str]]:
-    """SLOs with a time per output token in place of each reader, and a note on each of these.
+    """SLOs with a time per output token in place of each reader, and a note on each reader.
 
-    All deployments share one limit: that of the tokenizer with the most tokens per word.
+    All deployments share one limit, which follows from the tokenizer with the most tokens per word.
     """
     if not any(slo.reader for slo in slos):
         return list(slos), []

@@ -1,6 +1,4 @@
-"""The verdict on a deployment: judges each role by engine, model and workloads, then joins the
-verdicts.
-"""
+"""Judges a deployment: each of its roles by engine, model and workloads, then all of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,9 +23,9 @@ from orchestrator.spec.uploads import not_uploaded
 def judge(
     candidate: Candidate, loads: Sequence[PlannedLoad], cluster_nodes: int | None
 ) -> Feasibility:
-    """The verdict on a candidate from everything known without starting it.
+    """The verdict on a candidate, from everything that is known without starting it.
 
-    ``cluster_nodes``: nodes of the cluster, None if not known.
+    ``cluster_nodes``: the number of nodes of the cluster; None if it is not known.
     """
     if candidate.excluded_by is not None:
         return Feasibility("excluded", (f"by the rule: {candidate.excluded_by}",))
@@ -61,8 +59,8 @@ def part_problems(settings: ResolvedSettings, engine: Engine, hardware: Hardware
 
 
 def combine_verdicts(verdicts: Mapping[str, Feasibility]) -> Feasibility:
-    """The verdict on a deployment from those on its roles: the worst status; reasons and
-    predictions name the role.
+    """The verdict on a deployment from those on its roles. Its status is the worst of theirs, and
+    its reasons and predictions name the role.
     """
     if "" in verdicts:
         return verdicts[""]
@@ -164,11 +162,11 @@ def tokenizer_finding(settings: EngineSettings) -> RuleFinding | None:
 def workload_mismatch(
     workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
 ) -> RuleFinding | None:
-    """Impossible when no request can be served, risky when some cannot; None when all fit, as far
-    as is known.
+    """Impossible if no request can be served, risky if some cannot; None if all fit, as far as is
+    known.
 
-    ``max_model_len``: the limit in effect, None if unknown. ``apis``: names of the APIs that the
-    engine serves.
+    ``max_model_len``: the limit in effect, in tokens; None if it is not known. ``apis``: names of
+    the APIs that the engine serves.
     """
     name = f"workload {workload.name!r}"
     if workload.api not in apis:
@@ -193,7 +191,7 @@ def workload_mismatch(
 
 
 def _input_mismatch(workload: Workload, max_input_len: int) -> RuleFinding | None:
-    """Impossible when every prompt is too long, risky when some are."""
+    """Impossible if every prompt is too long, risky if some are; None if none is."""
     longer = workload.longer_prompts(max_input_len)
     if not longer:
         return None
