@@ -1,7 +1,7 @@
 """The load client in virtual time: sends what is due to a fleet, and ends as a real client does.
 
-When requests are due, which session goes to which replica, how slots are filled again and how long
-is waited at the end is code of ``load/``. What takes a real client time takes none here.
+Code of ``load/`` decides when requests are due, which session goes to which replica, how slots are
+filled again and how long the client waits at the end. The client's own work takes no time here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.simulation.rows import record_of
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.workloads.kind import WorkloadKind
 
-LOOKS_UNTIL_END_S = 2.0  # a probe that is about to end by itself is not looked at any more
+LOOKS_UNTIL_END_S = 2.0  # seconds before its end in which a probe is no longer looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Load:
 
 
 class VirtualClient:
-    """Loads a fleet once. ``early_end``: ends a probe; None if the point is none."""
+    """Loads a fleet once. ``early_end``: what may end a probe; None if the point is not a probe."""
 
     def __init__(
         self, load: Load, fleet: Fleet, contents: Contents | None, early_end: EarlyEnd | None
@@ -53,7 +53,7 @@ class VirtualClient:
         self._abort_s = math.inf  # when a probe aborts what is open
         self._open: dict[VirtualRequest, None] = {}  # in the order they were sent
         self._waiting: deque[PlannedRequest] = deque()  # due, while max_in_flight are in flight
-        # those that ended on the fleet: when, a running number, the request
+        # requests that ended on the fleet: when, a running number, the request
         self._ended: list[tuple[float, int, VirtualRequest]] = []
         self._numbers = itertools.count()
         self._unreported: list[VirtualRequest] = []
@@ -63,7 +63,7 @@ class VirtualClient:
         self.over_s = 0.0  # when the last request was over
 
     def run(self) -> None:
-        """Send all, and wait until all are over."""
+        """Send all requests, and wait until all are over."""
         while True:
             next_s = min(self._next_s(), self._abort_s)
             ended = self._fleet.advance(next_s)
@@ -84,7 +84,7 @@ class VirtualClient:
     # --- what happens next
 
     def _next_s(self) -> float:
-        """When anything but the engines' steps happens next."""
+        """When anything but the engines' steps happens next, in seconds since the start."""
         due_ns = self._queue.next_due_ns
         next_s = math.inf if due_ns is None else due_ns / 1e9
         if self._ended:
@@ -99,7 +99,9 @@ class VirtualClient:
         return next_s
 
     def _drained_s(self) -> float:
-        """Until when is waited for what is open, once nothing more is due."""
+        """Until when the client waits for open requests once nothing more is due, in seconds since
+        the start.
+        """
         last_ns = self._schedule.end_ns
         if last_ns is None:
             last_ns = self._queue.last_ns(0)
@@ -112,7 +114,7 @@ class VirtualClient:
         return not is_over and now_s >= self._drained_s()
 
     def _act(self, now_s: float) -> None:
-        """Do what is due at this instant: first the ends, which make room for others."""
+        """Do what is due at this instant: the ends of requests first, to make room."""
         while self._ended and self._ended[0][0] <= now_s:
             _, _, request = heapq.heappop(self._ended)
             self._over(request, refused=False)
@@ -161,7 +163,7 @@ class VirtualClient:
             self._over(request, refused=True)
 
     def _over(self, request: VirtualRequest, refused: bool) -> None:
-        """A request has ended: others may follow it."""
+        """Note that a request has ended, and send or plan what may follow it."""
         planned = request.planned
         self._open.pop(request, None)
         self.over_s = max(self.over_s, request.done_s)
@@ -194,7 +196,7 @@ class VirtualClient:
     # --- ends of points
 
     def _give_up_open(self, now_s: float, end: RequestEnd = RequestEnd.NOT_DRAINED) -> None:
-        """End what is open, and what was never sent."""
+        """End the requests that are open, and those that were never sent. ``end``: how they end."""
         unfinished = [request.planned for request in self._open] + list(self._waiting)
         for request in list(self._open):
             self._cancel(request, end, now_s)
@@ -230,7 +232,7 @@ class VirtualClient:
             self._look_s = math.inf
 
     def so_far(self) -> list[SoFar]:
-        """What an early end asks of a run: what ended since the last look, and what is open."""
+        """What ``EarlyEnd`` asks of a run: what has ended since the last look, and what is open."""
         ended = tuple(
             EndedRequest(record_of(request, self._point), request.gaps)
             for request in self._unreported
@@ -248,7 +250,9 @@ class VirtualClient:
         return [SoFar(now_ns, ended, tuple(silent_due_ns), tuple(answering_due_ns))]
 
     def finish(self, at_s: float, drain: bool) -> None:
-        """Nothing is due from ``at_s`` on. Without ``drain`` what is open then is aborted."""
+        """Let no request be due from ``at_s`` on, in seconds since the start. Without ``drain``,
+        requests that are still open then are aborted.
+        """
         self._queue.close(round(at_s * 1e9))
         if not drain:
             self._abort_s = at_s

@@ -1,8 +1,8 @@
-"""Which tokens prompts have in common, without their text: a prompt is a row of segments, and equal
-segments are equal tokens.
+"""Says which tokens prompts have in common, without their text: a prompt is a row of segments, and
+equal segments stand for equal tokens.
 
-A prefix cache keeps whole segments, where an engine keeps blocks of 16 tokens. So what is cached of
-a segment goes as a whole.
+The simulated prefix cache keeps whole segments, where an engine keeps blocks of 16 tokens. So a
+segment leaves the cache as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.workloads.kind import Part, WorkloadKind
 
 
 class Segment(NamedTuple):
-    """So many tokens; those of equal names are equal."""
+    """A row of ``tokens`` tokens. Segments of the same name and length have the same tokens."""
 
     name: Hashable
     tokens: int
@@ -39,8 +39,9 @@ class HeldSegments:
 
 
 class Cache:
-    """Segments by a hash of themselves and of all that stands before them. Those of running
-    requests stay; of the others the oldest go when running sequences need the room.
+    """A prefix cache. A segment is known by a hash of itself and of everything before it. Segments
+    of running requests stay; the others leave, the oldest first, when running sequences need the
+    room.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
@@ -50,7 +51,9 @@ class Cache:
         self._free_tokens = 0
 
     def take(self, segments: Sequence[Segment], used_tokens: int) -> HeldSegments:
-        """Hold the segments of a prompt that comes in. ``used_tokens``: KV of running sequences."""
+        """Hold the segments of a prompt that comes in. ``used_tokens``: tokens in the KV cache of
+        running sequences.
+        """
         chain: list[int] = []
         tokens: list[int] = []
         before = 0
@@ -72,7 +75,9 @@ class Cache:
         return HeldSegments(hit_tokens // BLOCK_TOKENS * BLOCK_TOKENS, chain, tokens)
 
     def give_back(self, held: HeldSegments, answer: Segment | None, used_tokens: int) -> None:
-        """Free the segments of a request that is over, and its answer, for later requests."""
+        """Free the segments of a request that is over, and keep them and its answer for later
+        requests as long as there is room.
+        """
         for name, tokens in zip(held.chain, held.tokens, strict=True):
             self._holders[name] -= 1
             if self._holders[name] <= 0:
@@ -98,7 +103,7 @@ class Cache:
 
 
 class NameOfDraw:
-    """A prompter that makes a name of the random tokens instead of the tokens."""
+    """A prompter that makes a name for random tokens instead of the tokens themselves."""
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
         return np.array([*rng.integers(0, 2**31, 2), tokens], dtype=np.int32)
@@ -133,7 +138,7 @@ class Contents:
         return segments + user
 
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
-        """The segment of an answer that the next turn contains; None if there is no next turn."""
+        """The segment of an answer, which the next turn contains; None if there is no next turn."""
         if not self._kind.sessions:
             return None
         if turn + 1 >= self._kind.turns(session):

@@ -1,7 +1,7 @@
 """The engines of one deployment in virtual time: replicas, each of one or more data-parallel ranks.
 
-A rank is a ``Batch`` of the emulator with a prefix cache. Its steps are the same as those of an
-emulator that runs in real time, without that one's delays.
+A rank is a ``Batch`` of the emulator with a prefix cache. Its steps are those of an emulator that
+runs in real time, without the delays that a real process has.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from orchestrator.simulation.step_times import StepTimes
 
 @dataclass(frozen=True, slots=True)
 class FleetNeeds:
-    """What a fleet has to look after. ``coupled``: what ends on one rank may be followed by a
-    request to another one, so that no rank may run ahead. ``gaps``: between the tokens of each
-    request.
+    """What a fleet has to keep track of. ``coupled``: a request that ends on one rank may be
+    followed by a request to another, so no rank may run ahead. ``gaps``: the gaps between the
+    tokens of each request.
     """
 
     coupled: bool = False
@@ -39,11 +39,13 @@ class Rank:
 
     @property
     def requests(self) -> int:
-        """Requests that decode or wait. A new one goes to the rank with the fewest."""
+        """The number of requests that decode or wait. A new request goes to the rank with the
+        fewest.
+        """
         return len(self.batch.decoding) + len(self.batch.waiting)
 
     def submit(self, request: VirtualRequest, segments: Sequence[Segment]) -> None:
-        """Send a request that is not refused."""
+        """Give the rank a request that is not refused."""
         if self.cache is not None:
             request.held = self.cache.take(segments, self.batch.kv_used)
             request.cached_tokens = min(request.held.hit_tokens, request.input_tokens - 1)
@@ -57,7 +59,7 @@ class Rank:
         )
 
     def advance(self, until_s: float) -> list[VirtualRequest]:
-        """Run steps until somebody ends, or the time is over. Returns the requests that ended."""
+        """Run steps until a request ends, or up to ``until_s``. Returns the requests that ended."""
         finished = self.batch.advance(until_s=until_s)
         if self._steps is not None:
             self._steps.add(self.batch.step, self.batch.clock)
@@ -74,8 +76,8 @@ class Rank:
         return ended
 
     def over(self, request: VirtualRequest, answer: Segment | None) -> None:
-        """Give back the blocks of a request that is over. ``answer``: what later prompts may
-        contain of it; None if nothing.
+        """Give back the segments of a request that is over. ``answer``: its answer, if later
+        prompts may contain that; else None.
         """
         if self.cache is not None and request.held is not None:
             self.cache.give_back(request.held, answer, self.batch.kv_used)
@@ -90,7 +92,7 @@ class Rank:
 
 
 class Fleet:
-    """All ranks of a deployment. ``seed``: of the jitter of their steps."""
+    """All ranks of a deployment. ``seed``: the seed of the jitter of their steps."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class Fleet:
 
     def advance(self, until_s: float) -> list[VirtualRequest]:
         """Run all ranks up to ``until_s``, or until requests end, the rank that is furthest behind
-        first. Returns the requests that ended; none if all ranks have come so far.
+        first. Returns the requests that ended; an empty list if all ranks have come to ``until_s``.
         """
         while True:
             rank = self._furthest_behind(until_s)
@@ -155,8 +157,8 @@ class Fleet:
         return behind
 
     def _limit_s(self, rank: Rank, until_s: float) -> float:
-        """How far a rank may run: not beyond the next end on another one, where requests depend on
-        one another.
+        """How far a rank may run. If requests depend on one another, it may not run beyond the next
+        end of a request on another rank.
         """
         if self._coupled:
             for other in self._ranks:

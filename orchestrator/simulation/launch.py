@@ -1,4 +1,4 @@
-"""One simulated launch: as many measurements of a deployment as its start is for."""
+"""One simulated launch of a deployment: it makes the measurements that belong to one start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class SimulatedLaunch:
         self._row = self._new_row()
 
     def _new_row(self) -> LaunchRow:
-        """The launch's row. It begins at a whole millisecond, as its id says."""
+        """The launch's row. The clock goes on to a whole millisecond first, because the launch's id
+        has its start in milliseconds.
+        """
         clock = self._clock
         clock.unix_ns = -(-clock.unix_ns // MILLISECOND_NS) * MILLISECOND_NS
         self._began_s = clock.now_s
@@ -82,7 +84,7 @@ class SimulatedLaunch:
         self._commit(failure)
 
     def _measure_all(self, engines: SimulatedEngines) -> None:
-        """Simulate until nothing is left for this start, or others or the budget end it."""
+        """Simulate until nothing is left for this start, or until the launch must end."""
         while not self._sweep.is_stopped:
             self._work.follow_race()
             following = self._work.next
@@ -163,7 +165,7 @@ class SimulatedLaunch:
             self._sweep.tell(Event("retry", text, label, self._row.launch_id, key))
 
     def _give_up(self, failure: Failure) -> None:
-        """Commit every open measurement as failed; of a search only the one that it asks for."""
+        """Commit every open measurement as failed; of a search, only the one that it asks for."""
         label = self._deployment.label
         self._sweep.tell(Event("gave_up", failure.sentence, label, self._row.launch_id))
         for _ in range(self._work.left):
@@ -177,7 +179,7 @@ class SimulatedLaunch:
         self._work.drop()
 
     def _commit(self, failure: Failure | None) -> None:
-        """Commit the launch."""
+        """Commit the launch. ``failure``: why it could not be simulated; None if it was."""
         sweep = self._sweep
         held_s = self._clock.now_s - self._began_s
         row = replace(self._row, held_s=held_s, stopped_s=0.0, **how_it_ended(failure))

@@ -25,14 +25,16 @@ class EngineModels:
         return Predictor(loads, plan.slos, plan.predictions, plan.seed)
 
     def step_model(self, deployment: Deployment) -> StepModel:
-        """Raises NotPredictable."""
+        """The step model of a deployment. Raises NotPredictable if the model has none for it."""
         memory = deployment.predicted or {}
         configuration = Configuration(deployment.settings, deployment.hardware, memory)
         return self._predictor.step_model(configuration)
 
 
 def model_digest(model: StepModel) -> str:
-    """A hash of everything that times follow from. Models of equal hashes give equal times."""
+    """A hash of everything in a model that decides on times. Models with equal hashes give equal
+    times.
+    """
     rank = model.rank
     costs: object = rank.costs
     if not isinstance(costs, Costs):

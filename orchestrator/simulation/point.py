@@ -92,8 +92,8 @@ class _Lengths:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of a point's requests. ``over_s``: when the last one was over. ``gaps``: of the
-    requests that were answered, where they are wanted.
+    """What became of a point's requests. ``over_s``: when the last one was over, in seconds since
+    the start. ``gaps``: the token gaps of the requests that were answered, if they are wanted.
     """
 
     outcomes: Outcomes
@@ -103,9 +103,9 @@ class _Result:
 
 
 class PointSimulator:
-    """Makes attempts. What the deployments have in common at a level is computed once.
+    """Simulates attempts. What all deployments have in common at a level is computed once.
 
-    ``wants_gaps``: those between tokens, too, which takes several times as long.
+    ``wants_gaps``: the gaps between tokens are computed, too, which takes several times as long.
     """
 
     def __init__(self, wants_gaps: bool = False) -> None:
@@ -121,7 +121,9 @@ class PointSimulator:
         watch: ProbeWatch | None,
         started_unix_ns: int,
     ) -> SimulatedAttempt:
-        """One attempt at a point. ``watch``: it is a probe, which ends as soon as it knows."""
+        """Make one attempt at a point. ``watch``: not None if the point is a probe, which ends as
+        soon as it knows enough. ``started_unix_ns``: when the attempt starts.
+        """
         early_end = EarlyEnd(point, watch) if watch is not None else None
         try:
             result = self._result(engines, replace(point, watched=watch is not None), early_end)
@@ -150,7 +152,7 @@ class PointSimulator:
     def _result(
         self, engines: SimulatedEngines, point: LoadPoint, early_end: EarlyEnd | None
     ) -> _Result:
-        """Raises InputError where the point cannot be run."""
+        """Simulate a point, as fast as its load allows. Raises InputError if it cannot be run."""
         kind = self._kind(point.workload, point.seed)
         shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
         is_simple = not (shares_tokens or kind.sessions or early_end or self._wants_gaps)
@@ -178,9 +180,9 @@ class PointSimulator:
     def _all_at_once(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
     ) -> _Result | None:
-        """An open loop of single requests, which do not depend on one another but in the engines:
-        several times faster than a client that looks at each. None if some requests would not be
-        sent when they are due, or not be waited for.
+        """Simulate an open loop of single requests, which meet only in the engines. This is several
+        times faster than a client that looks at each request. None if a client would not send some
+        requests when they are due, or would not wait for some.
         """
         load = self._open_loop(point, kind)
         trace = Trace(load.due_s, load.input_tokens, load.output_tokens)
@@ -190,7 +192,9 @@ class PointSimulator:
     def _closed_loop(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
     ) -> _Result | None:
-        """The same for a closed loop on one rank; None also if a request is refused."""
+        """Simulate a closed loop on one rank, as fast as ``_all_at_once``. None for the same
+        reasons, and if a request is refused or the KV cache overflows.
+        """
         schedule = Schedule(point, kind)
         if schedule.cap is not None and schedule.cap < schedule.slots:
             return None
@@ -251,8 +255,8 @@ class PointSimulator:
 def _whole_result(
     engines: SimulatedEngines, point: LoadPoint, load: _KnownLoad, times: RequestTimes
 ) -> _Result | None:
-    """The result of a point; None if some requests would not be sent when they are due, or not be
-    waited for.
+    """The result of a point; None if a client would not send some requests when they are due, or
+    would not wait for some.
     """
     is_refused = np.isnan(times.last_token_s)
     done_s = np.where(is_refused, load.due_s, times.last_token_s)
@@ -329,7 +333,7 @@ def _most_in_flight(due_s: Floats, done_s: Floats) -> int:
 
 
 def _stats(result: _Result) -> ClientStats:
-    """A client that loses no time."""
+    """The statistics of a client that loses no time."""
     return ClientStats(
         client=0,
         wall_s=result.over_s,

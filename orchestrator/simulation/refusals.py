@@ -1,4 +1,4 @@
-"""What of a plan cannot be simulated at all. Everything is found before anything starts."""
+"""Finds everything that keeps a plan from being simulated into a store, before anything starts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _has_lengths(load: PlannedLoad) -> bool:
 
 
 def _has_faults(deployment: Deployment) -> bool:
-    """Whether an emulator would misbehave by script."""
+    """Whether an emulator would follow a script of faults."""
     settings = deployment.settings
     if not ENGINES[settings.engine].emulated:
         return False

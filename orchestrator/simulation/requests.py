@@ -31,8 +31,8 @@ class RequestEnd(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class VirtualRequest:
-    """One request of a simulated point. Times are seconds since the point's start, NaN where it did
-    not come so far.
+    """One request of a simulated point. Times are seconds since the point's start; NaN if the
+    request did not get that far.
     """
 
     planned: PlannedRequest
@@ -49,9 +49,9 @@ class VirtualRequest:
     rank: Rank | None = None
     sequence: Sequence | None = None
     held: HeldSegments | None = None
-    gaps: TokenGaps | None = None  # between its tokens, where they are wanted
+    gaps: TokenGaps | None = None  # between its tokens, if they are wanted
 
     def finish(self, end: RequestEnd, done_s: float) -> None:
-        """Note how it ended."""
+        """Note how and when the request ended."""
         self.end = end
         self.done_s = done_s

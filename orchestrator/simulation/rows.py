@@ -1,6 +1,7 @@
-"""Rows of ``requests`` for simulated requests, in the order of their index.
+"""Makes rows of ``requests`` for simulated requests, in the order of their index.
 
-An engine is taken to report how many tokens an answer has, and each token to come by itself.
+The rows assume that an engine reports how many tokens an answer has, and that each token comes by
+itself.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ FINISH_REASON = "length"
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of the requests of a point, one entry a request. Times are seconds since the
-    point's start, NaN where a request did not come so far. ``ends``: values of RequestEnd.
-    ``refusals``: what the engine said, by place. ``turns``: None if requests are no conversations.
+    """What became of the requests of a point; every array has one entry for each request. Times are
+    seconds since the point's start; NaN if a request did not get that far. ``ends``: values of
+    RequestEnd. ``refusals``: position in the arrays -> what the engine said. ``turns``: None if
+    requests are not turns of conversations.
     """
 
     indices: Ints
@@ -54,7 +56,7 @@ class Outcomes:
 
     @classmethod
     def of(cls, requests: Sequence[VirtualRequest], are_conversations: bool) -> Outcomes:
-        """Those of single requests, sorted by index."""
+        """The outcomes of these requests, sorted by index."""
         ordered = sorted(requests, key=lambda request: request.planned.index)
         refusals = {
             place: request.refusal for place, request in enumerate(ordered) if request.refusal
@@ -203,14 +205,14 @@ def _whole_ns(seconds: float) -> int | None:
 
 
 def _nanoseconds(seconds: Floats) -> pa.Array:
-    """Whole nanoseconds, null where there are none."""
+    """Times in whole nanoseconds; null where the seconds are NaN."""
     is_missing = np.isnan(seconds)
     whole = np.round(np.where(is_missing, 0.0, seconds) * 1e9).astype(np.int64)
     return pa.array(whole, mask=is_missing if is_missing.any() else None)
 
 
 def _repeated(text: str, rows: int, is_null: Bools | None = None) -> pa.Array:
-    """The same text in all rows but those that are null."""
+    """The same text in all rows except those that are null."""
     if is_null is None or not is_null.any():
         return pa.repeat(pa.scalar(str(text), pa.string()), rows)
     return pa.array(np.full(rows, str(text), dtype=object), pa.string(), mask=is_null)

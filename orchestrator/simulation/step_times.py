@@ -1,4 +1,4 @@
-"""When each token of a simulated request came, for the gaps between its tokens."""
+"""Finds when each token of a simulated request came, for the gaps between its tokens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from orchestrator.load.request_record import TokenGaps
 
 
 class StepTimes:
-    """When the steps of a rank ended. Steps that a simulation jumps over are evenly long."""
+    """When the steps of a rank ended. Steps that a simulation jumps over are taken to be equally
+    long.
+    """
 
     def __init__(self) -> None:
         self._steps: list[int] = [0]
         self._ends_s: list[float] = [0.0]
 
     def add(self, step: int, end_s: float) -> None:
-        """Note the end of a step. One that gave no tokens to those that decode has no number of its
-        own, and lengthens the next one.
+        """Note when a step ended, in seconds since the start. A step that gave decoding sequences
+        no tokens has no number of its own; its time counts with the next step.
         """
         if step > self._steps[-1]:
             self._steps.append(step)

@@ -1,10 +1,10 @@
-"""A plan in virtual time, launch by launch, in the order of a cluster that holds one launch at a
-time.
+"""Simulates a plan in virtual time, launch by launch, in the order of a cluster that holds one
+launch at a time.
 
-What is next, what races, retries and budgets demand, and what is written are decided by the code of
-``sweep/``. A launch takes as long to start as the plan estimates, a point as long as its requests
-do, and nothing in between takes any time. If a simulation is killed, the next one begins the launch
-anew that was not committed, and ends with the same rows.
+The code of ``sweep/`` decides what is next, what races, retries and budgets demand, and what is
+written. A launch takes as long to start as the plan estimates, a point takes as long as its
+requests do, and nothing in between takes any time. If a simulation is killed, the next one repeats
+the launch that was not committed, and ends with the same rows.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from orchestrator.sweep.state import MeasurementCounts, SweepState, cost_of, use
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """How a simulation ended. ``virtual_s``: what all of it would have taken, one launch after the
-    other. ``left``: measurements not simulated because the user stopped it.
+    """How a simulation ended. ``virtual_s``: seconds that all of it would have taken, one launch
+    after the other. ``left``: how many measurements were not simulated because the user stopped it.
     """
 
     counts: MeasurementCounts
@@ -55,8 +55,8 @@ class SimulationReport:
 
 
 class SimulatedSweep:
-    """Simulates what a store does not have yet. ``plan``: with predictions. ``stop``: set when the
-    user ends the simulation.
+    """Simulates what a store does not have yet. ``plan`` must have predictions. ``stop`` is set
+    when the user ends the simulation.
     """
 
     def __init__(self, plan: Plan, store: Store, listener: Listener, stop: threading.Event) -> None:
@@ -77,7 +77,7 @@ class SimulatedSweep:
         self._spent = Spending()
         self._queued: dict[str, DeploymentWork] = {}
         self._idle: dict[str, DeploymentWork] = {}  # with nothing left, unless the race moves
-        # seconds that all of a deployment takes, whatever of it is there already
+        # by deployment id: seconds that all of it takes, however much is stored already
         self._whole_s: dict[str, float] = {}
         self._left_s = 0.0
         self._named_files = 0
@@ -89,7 +89,7 @@ class SimulatedSweep:
         total = self._left()
         skipped = self.state.counts.skipped
         text = f"{counted(total, 'measurement')} to do, {skipped} already done"
-        # not stored: what is there already is no part of the result
+        # told but not stored: what was there already is not part of the result
         self._listener(Event("sweep", text, data={"total": total, "skipped": skipped}))
         self.store.computed.name_files_by(self._name_of_file)
         self.store.pooled.name_files_by(self._name_of_file)
@@ -147,13 +147,15 @@ class SimulatedSweep:
         return False
 
     def is_better_off_elsewhere(self, deployment: Deployment) -> bool:
-        """No: nobody else holds any host."""
+        """Whether a launch that waits for a host should queue again. No launch waits here, because
+        nobody else holds a host.
+        """
         return False
 
     def over_budget(self, work: DeploymentWork, next_s: float, held_s: float = 0.0) -> str | None:
-        """Which part of the budget is used up, or would be by ``next_s`` more of a deployment that
-        has been held for ``held_s``; None if no part is. Wall time does not count: it depends on
-        how many nodes there are.
+        """Says which part of the budget is used up, or would be if a deployment that has held its
+        devices for ``held_s`` seconds went on for ``next_s`` seconds; None if the budget suffices.
+        Wall time does not count, because it depends on how many nodes there are.
         """
         budget = self.plan.budget
         if budget is None:
@@ -168,7 +170,7 @@ class SimulatedSweep:
         return f"{over} would be exceeded by the next point" if over is not None else None
 
     def spend(self, deployment: Deployment, held_s: float) -> None:
-        """Note for how long a launch held its devices."""
+        """Note for how many seconds a launch held its devices."""
         self._spent += cost_of(deployment, held_s)
 
     # --- the queue
@@ -188,7 +190,7 @@ class SimulatedSweep:
             self._whole_s[deployment.id] = whole.rest_s(more_starts=1)
             work = DeploymentWork(self.plan, deployment, committed, race=self._race)
             if self.launches[deployment.id] and work.races:
-                work.yield_to_others()  # its launch has ended before, and did so for others
+                work.yield_to_others()  # it has been launched before, and has yielded to others
             self._queued[deployment.id] = work
         for work in self._queued.values():  # after all exist: each sees what others hold
             work.follow_race()
@@ -253,7 +255,7 @@ class SimulatedSweep:
         return queue_position(queue_class, spans_nodes, priority, self._whole_s[name])
 
     def _put_aside(self) -> None:
-        """Take deployments out of the queue that have nothing left, and put those back that have
+        """Take deployments out of the queue that have nothing left, and put back those that have
         something left again because the race has moved.
         """
         for name, work in list(self._idle.items()):
@@ -270,7 +272,9 @@ class SimulatedSweep:
                 self.tell(Event("outraced", text, work.deployment.label))
 
     def _fill_shortlist(self) -> None:
-        """Where not all deployments are started: choose the next one."""
+        """If not all deployments are started: choose the next one, unless one that was chosen still
+        waits. Once no more may be started, the others are dropped.
+        """
         shortlist = self._shortlist
         others = shortlist.others(self._queued)
         waits = any(
@@ -289,6 +293,6 @@ class SimulatedSweep:
         shortlist.choose(fitting or others, set(self._queued))
 
     def _name_of_file(self) -> str:
-        """The name of the next file of what is computed."""
+        """The name of the next file with computed figures. It follows from the simulation alone."""
         self._named_files += 1
         return ulid_at(self.clock.unix_ns + self._named_files * 1_000_000, self.plan.name)

@@ -1,5 +1,5 @@
-"""Time and ids of a simulation. Both follow from the plan alone, so the same plan gives the same
-bytes.
+"""Gives a simulation its time and ids. Both follow from the plan alone, so the same plan gives the
+same bytes.
 """
 
 import hashlib
@@ -7,8 +7,8 @@ import hashlib
 from ulid import ULID
 
 EPOCH_NS = 1_577_836_800 * 10**9  # every simulation begins at 2020-01-01 00:00 UTC
-_TIME_BYTES = 6  # of a ULID: milliseconds since 1970
-_OTHER_BYTES = 10  # random ones elsewhere
+_TIME_BYTES = 6  # the bytes of a ULID that count milliseconds since 1970
+_OTHER_BYTES = 10  # the other bytes of a ULID, which are random elsewhere
 
 
 class VirtualClock:
@@ -19,17 +19,17 @@ class VirtualClock:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the begin of the simulation."""
+        """Seconds since the simulation began."""
         return (self.unix_ns - EPOCH_NS) / 1e9
 
     def go_on(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let ``seconds`` pass."""
         self.unix_ns += round(seconds * 1e9)
 
 
 def ulid_at(unix_ns: int, *names: object) -> str:
-    """The ULID of what happens at this time and is called by these names. The same time and names
-    give the same ULID.
+    """A ULID for something with these names that happens at this time. The same time and names
+    always give the same ULID.
     """
     text = "\n".join(map(str, names))
     milliseconds = unix_ns // 1_000_000
