@@ -1,1 +1,3 @@
-"""What deployments will hold, before anything runs: closed form, whole simulations, fit."""
+"""Predicts what deployments will hold before anything runs: in closed form (``predictor``,
+``steady``) or by simulating whole schedules (``simulate``). ``fit`` calibrates the step model.
+"""

@@ -1,8 +1,8 @@
-"""The model's constants from a sweep's own Parquet, and the error they leave.
+"""Fits the constants of the step model to the results of a sweep, and finds the error that is left.
 
 Every measured point is simulated with its real requests (their send times in open loop, their order
-in closed loop); the constants are those whose simulated TTFT and TPOT come closest to each
-request's measured ones, as ratios.
+in closed loop). The constants are those whose simulated TTFT and TPOT come closest, as ratios, to
+what was measured.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from orchestrator.results.root import open_results
 from orchestrator.results.schemas import rows_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-Errors = dict[str, dict[str, float]]  # median errors by figure, for each sample or each value
+# name of a sample, or value of a setting -> median errors by figure
+Errors = dict[str, dict[str, float]]
 FIGURES = ("ttft_p50", "ttft_p90", "tpot_p50", "e2e_p50")
 FITTED = (
     "compute_efficiency", "low_bit_efficiency", "expert_compute_efficiency", "bandwidth_efficiency",
     "expert_bandwidth_efficiency", "step_overhead_s", "sequence_overhead_s", "collective_latency_s",
     "network_latency_s", "request_overhead_s",
 )  # fmt: skip
-# Keeps constants near their start if the data do not show them: a factor of e weighs like an error
-# of 2 %.
+# Keeps constants that the data do not determine near their start: being off by a factor of e weighs
+# as much as an error of 2 %.
 _PRIOR = 0.02
-_UNDETERMINED = 0.25  # standard deviation, as a share, from which samples do not show a constant
-_NOISE_GROWTH = 1.1  # by which noise may grow for a constant to count as undetermined
+# standard deviation, as a share, above which samples do not determine a constant
+_UNDETERMINED = 0.25
+# factor by which noise may grow without a constant for it to count as undetermined
+_NOISE_GROWTH = 1.1
 _LEAST = 1e-7  # of constants and latencies, so that they have logarithms
 _ERROR_SCALE = 0.1  # log-ratio beyond which a residual counts as an outlier
 _STEP = 0.2  # in the logarithm of a constant, over which derivatives are taken
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-# by how much |log| a jitter of 1 must bring the tail of TTFT closer: less may be chance
+# by how much, in |log|, a jitter of 1 must bring the tail of TTFT closer: less may be chance
 _CHANCE = 0.2
 _DESCRIBED = (
     "model",
@@ -57,8 +60,8 @@ _DESCRIBED = (
     "quantization",
 )
 _GROUPS = 4
-_HELD_OUT_MIN = 4  # samples below which nothing is held out
-_MAX_REQUESTS = 3000  # per sample; the first ones
+_HELD_OUT_MIN = 4  # with fewer samples than this, none is held out
+_MAX_REQUESTS = 3000  # of a sample, only so many requests are taken, the first ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ class FitSample:
 
 @dataclass(frozen=True, slots=True)
 class StoredSamples:
-    """What a sweep offers to a fit. ``emulated_points`` say nothing of an engine."""
+    """What a sweep offers to a fit. ``emulated_points``: how many points were left out because an
+    emulator answered them, which says nothing of an engine.
+    """
 
     samples: list[FitSample]
     emulated_points: int
@@ -110,7 +115,7 @@ class Fit:
     calibration: Calibration
     error_before: dict[str, float]
     error: dict[str, float]
-    # of samples the constants were not fitted to; None: too few
+    # error of samples that the constants were not fitted to; None: there are too few samples
     held_out_error: dict[str, float] | None
     by_sample: Errors
     by_field: dict[str, Errors]
@@ -122,8 +127,8 @@ def fit(
     engine: str | None = None,
     with_emulated: bool = False,
 ) -> Fit:
-    """Calibrate on the results at ``uri``. ``profile`` names what to imitate where that is not the
-    sweep's own. ``with_emulated``: take what emulators answered for measurements of an engine.
+    """Calibrate on the results at ``uri``. ``profile``: what to imitate, if that is not what the
+    sweep ran. ``with_emulated``: treat what emulators answered as measurements of an engine.
 
     All samples share one profile, so they must come from one engine (``engine`` chooses it) on one
     kind of device. Raises InputError when they do not, or when there is nothing to fit.
@@ -188,8 +193,8 @@ def _check_alike(uri: str, preposition: str, names: set[str]) -> None:
 
 
 def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]:
-    """Median errors of the samples that share a value of a setting, or a level, in which the
-    samples differ.
+    """Setting in which the samples differ, or ``level`` -> its values -> median errors of the
+    samples that have this value.
     """
     by_field: dict[str, Errors] = {}
     for field in ("level", *_DESCRIBED):
@@ -203,12 +208,12 @@ def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]
 
 
 def calibrate(samples: Sequence[FitSample], start: Constants) -> Calibration:
-    """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample
-    weighs the same.
+    """The constants that give the smallest log-ratios of TTFT and TPOT over all requests; every
+    sample weighs the same.
 
-    Constants without which the fit is as good stay where ``start`` has them. So do those that
-    change nothing for any sample (of experts, where no model has any). ``jitter`` comes last: it
-    would be noise before.
+    Constants without which the fit is as good stay where ``start`` has them. So do constants that
+    change nothing for any sample (those of experts, if no model has any). ``jitter`` is fitted
+    last, because it would be noise to the others.
     """
     start = start.model_copy(update={"jitter": 0.0})
     names = [name for name in FITTED if _matters(name, samples, start)]
@@ -227,8 +232,8 @@ def calibrate(samples: Sequence[FitSample], start: Constants) -> Calibration:
 def _without_undetermined(
     search: _ConstantSearch, position: Floats
 ) -> tuple[_ConstantSearch, Floats]:
-    """The search over those constants alone that samples show, and its minimum. The constant that
-    is shown least is left out first, as long as the others explain the samples without it.
+    """The search over only those constants that the samples determine, and its minimum. The least
+    determined constant is left out first, as long as the others explain the samples without it.
     """
     while len(search.names) > 1:
         spread = search.spread(position)
@@ -238,7 +243,7 @@ def _without_undetermined(
         fewer = search.without(search.names[least_shown])
         minimum = fewer.minimum(np.delete(position, least_shown))
         if fewer.noise(minimum) > max(_PRIOR, _NOISE_GROWTH * search.noise(position)):
-            break  # the samples show it, if not well
+            break  # the samples determine it, if not well
         search = fewer
         position = minimum
     return search, position
@@ -287,7 +292,7 @@ class _ConstantSearch:
         return np.stack(columns, axis=1)
 
     def minimum(self, near: Floats) -> Floats:
-        """The nearest minimum."""
+        """The position of the minimum that is nearest to ``near``."""
         limits = {"max_nfev": 80, "ftol": 3e-3, "xtol": 3e-3}
         best = least_squares(
             self.residuals,
@@ -305,8 +310,8 @@ class _ConstantSearch:
         return float(np.sqrt(np.sum(left**2) / len(self._samples)))
 
     def spread(self, position: Floats) -> Floats:
-        """Standard deviation of each logarithm, by what the samples and its start show. Noise below
-        ``_PRIOR`` counts as ``_PRIOR``.
+        """Standard deviation of the logarithm of each constant, as the samples and the pull of its
+        start determine it. Noise below ``_PRIOR`` counts as ``_PRIOR``.
         """
         slopes = self.derivatives(position)
         variances = np.diag(np.linalg.inv(slopes.T @ slopes))
@@ -330,8 +335,8 @@ def _scale(name: str, efficiency: float, compute: float, overhead: float) -> flo
 
 
 def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants:
-    """The constants with the jitter that brings the 90th percentile of TTFT closest, unless chance
-    would bring it as close.
+    """The constants with the jitter that brings the 90th percentile of TTFT closest to what was
+    measured, unless chance would bring it as close.
     """
 
     def error(candidate: Constants) -> float:
@@ -363,8 +368,8 @@ def _tail_error(sample: FitSample, constants: Constants) -> float:
 def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
     """Mean log-ratio of TTFT and TPOT in groups of requests by prompt length.
 
-    Means, because one request's latency jumps by whole steps when a constant moves a little;
-    groups, because short and long prompts tell overheads from work.
+    Means are taken because the latency of one request jumps by whole steps when a constant moves a
+    little. Groups are formed because short and long prompts together tell overheads from work.
     """
     measured = _latencies(sample.schedule, sample.times)[:, sample.measure]
     simulated = _latencies(*_simulated(sample, constants))[:, sample.measure]
@@ -379,8 +384,8 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
 
 
 def _held_out_error(samples: Sequence[FitSample], start: Constants) -> dict[str, float] | None:
-    """Errors of samples that the constants were not fitted to: one half of the samples is fitted and
-    the other half judged, then the other way round. None: too few samples.
+    """Errors of samples that the constants were not fitted to: one half of the samples is fitted
+    and the other half judged, then the other way round. None if there are too few samples.
     """
     if len(samples) < _HELD_OUT_MIN:
         return None
@@ -392,7 +397,7 @@ def _held_out_error(samples: Sequence[FitSample], start: Constants) -> dict[str,
 
 
 def _summary(errors: Errors) -> dict[str, float]:
-    """Medians by figure."""
+    """The medians of these errors, by figure."""
     medians: dict[str, float] = {}
     for name in FIGURES:
         median = np.median([of_sample[name] for of_sample in errors.values()])
@@ -408,8 +413,8 @@ def _errors(sample: FitSample, constants: Constants) -> dict[str, float]:
 
 
 def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestTimes]:
-    """A sample's requests and what the model makes of them. In closed loop the requests have the
-    arrivals of the simulation.
+    """A sample's requests, and when the model would serve them. In closed loop the requests arrive
+    when the simulation sends them.
     """
     model = _model(sample, constants)
     schedule = sample.schedule
@@ -427,14 +432,14 @@ def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestT
 
 
 def _latencies(schedule: Trace, times: RequestTimes) -> Floats:
-    """Rows of TTFT and TPOT in seconds from when each request was sent; NaN where there is none."""
+    """A row of TTFT and a row of TPOT, in seconds; NaN for the TPOT of an answer of one token."""
     steps = np.where(schedule.output_tokens > 1, schedule.output_tokens - 1, np.nan)
     tpot = (times.last_token_s - times.first_token_s) / steps
     return np.stack([times.first_token_s - schedule.arrival_s, tpot])
 
 
 def figures(schedule: Trace, times: RequestTimes, measure: Bools) -> Floats:
-    """FIGURES of the requests in ``measure``, seconds from when they were sent; at least 1e-6."""
+    """FIGURES of the requests in ``measure``, in seconds since they were sent; at least 1e-6."""
     ttft, tpot = _latencies(schedule, times)[:, measure]
     e2e = (times.last_token_s - schedule.arrival_s)[measure]
     values = [
@@ -447,7 +452,7 @@ def figures(schedule: Trace, times: RequestTimes, measure: Bools) -> Floats:
 
 
 def _quantile(seconds: Floats, share: float) -> float:
-    """Of the values that are not NaN; 0 without any."""
+    """A quantile of the values that are not NaN; 0 if all are."""
     present = seconds[~np.isnan(seconds)]
     return float(np.quantile(present, share)) if len(present) else 0.0
 
@@ -459,8 +464,8 @@ _REQUESTS = (
 
 
 def read_samples(uri: str, profile: Profile, with_emulated: bool = False) -> StoredSamples:
-    """Every committed point at ``uri`` that an engine answered, one sample per replica. Simulated
-    points are no measurements.
+    """One sample for each replica of every committed point at ``uri`` that an engine answered.
+    Simulated points are left out, because they are not measurements.
     """
     results = open_results(uri)
     deployments = {
@@ -532,7 +537,7 @@ def _sample(
 
 
 def _floats(column: pa.ChunkedArray) -> Floats:
-    """Null becomes NaN."""
+    """The column as floats; null becomes NaN."""
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 

@@ -1,8 +1,8 @@
 """Predicts what one deployment does under a load, and the load that it holds under limits.
 
-From the emulator's step model in closed form (``predict/steady.py``), or from measured kernels
-where tables were asked for. What the model or the catalogue knows nothing of is not predicted, and
-the reason is given.
+Predictions come from the emulator's step model in closed form (``predict/steady.py``) or, if tables
+were asked for, from measured kernels. What the model or the catalogue does not know is not
+predicted, and the reason is given.
 """
 
 import math
@@ -42,14 +42,14 @@ NO_TERM = {
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",
 }
-# Levels where a search has not named any yet, as shares of the highest load of a deployment.
+# the levels that are predicted if the file names no finite one, as shares of the highest load
 LADDER = tuple(2.0**step for step in range(-6, 1))
 TO_BAND = 1.645 / 0.674  # the 90 % range of a normal distribution over the median of its deviations
-COMPARED_TENSOR_PARALLEL_SIZE = 8  # the largest of published points
+COMPARED_TENSOR_PARALLEL_SIZE = 8  # the largest in the published points
 STEADY_ARRIVALS = ("poisson", "gamma", "constant")
 LIMITS_FROM_MEMORY = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
-_LEAST_RUNNING = 1e-2  # sequences
-_HALVINGS = 10  # of the range in which the busiest state that holds is looked for
+_LEAST_RUNNING = 1e-2  # sequences that run at once in the least busy state that is tried
+_HALVINGS = 10  # how often the range of the busiest state that holds is halved
 _NO_MEMORY = MemoryEstimate(None, None, 0, 0, 0)
 
 
@@ -59,10 +59,10 @@ class NotPredictable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEstimate:
-    """Median of |predicted / measured - 1| of TTFT and TPOT, and what it was found on.
+    """The median of |predicted / measured - 1| for TTFT and TPOT, and what it was found on.
 
-    ``counted``: factors of TTFT and TPOT within which 90 % of measured points lay, where these were
-    counted.
+    ``counted``: the factors for TTFT and TPOT within which 90 % of the measured points lay; None if
+    the points were not counted.
     """
 
     ttft: float
@@ -72,16 +72,16 @@ class ErrorEstimate:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """Of TTFT, and of all else: 90 % of what is measured lies within a factor of the
-        prediction. Where points were not counted, logarithms of errors are taken as normal, which
-        have thinner tails than those of published points.
+        """The factor for TTFT, and that for all else, within which 90 % of what is measured lies of
+        the prediction. If points were not counted, the logarithms of errors are taken as normally
+        distributed, although the errors of published points have thicker tails.
         """
         if self.counted is not None:
             return self.counted
         return (1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND
 
     def document(self) -> dict[str, Any]:
-        """As in a plan."""
+        """The estimate as a plan stores it."""
         ttft_factor, tpot_factor = self.factors
         return {
             "ttft": self.ttft,
@@ -92,14 +92,14 @@ class ErrorEstimate:
         }
 
 
-# more than tests/unit/predict/test_steady.py finds
+# more than the error that tests/unit/predict/test_steady.py finds
 OF_THE_FORMULA = ErrorEstimate(0.3, 0.05, "emulators on this machine")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a deployment is predicted from. ``memory``: what plan/feasibility.py predicts of it; empty
-    without a prediction.
+    """What a deployment is predicted from. ``memory``: what plan/feasibility.py predicts of the
+    deployment; empty if it predicts nothing.
     """
 
     settings: EngineSettings
@@ -145,7 +145,7 @@ class _ModelSource:
 
 
 class _FiniteLevel(NamedTuple):
-    """A level of the file or of the ladder: whole numbers of requests in flight stay whole."""
+    """A level of the file or of the ladder. Whole numbers of requests in flight stay whole."""
 
     control: Control
     value: float
@@ -181,11 +181,11 @@ class Predictor:
     def predict(
         self, configuration: Configuration, levels: Mapping[str, tuple[Level, ...]]
     ) -> dict[str, Any]:
-        """``levels``, ``capacity`` and ``error``, or ``not_predicted``, with ``error`` where it is
-        known of a simulation; ``no_row`` if tables were asked for and have none, so that the formula
-        answered.
+        """What is predicted of a deployment, as a plan stores it. The keys are ``levels``,
+        ``capacity`` and ``error``; or ``not_predicted``, with ``error`` if the deployment can at
+        least be simulated. ``no_row`` says why the formula answered although tables were asked for.
 
-        ``levels``: those of the file by name of the workload, for all workloads that are served.
+        ``levels``: the file's levels by name of the workload, for all workloads that are served.
         """
         engine = ENGINES[configuration.settings.engine]
         try:
@@ -200,8 +200,8 @@ class Predictor:
             return {"not_predicted": str(reason), **self._known_error(configuration)}
 
     def _known_error(self, configuration: Configuration) -> dict[str, Any]:
-        """``error`` of the step model where it is known: a load without a steady state can be
-        simulated all the same.
+        """``error`` of the step model, if there is one: a load without a steady state can still be
+        simulated.
         """
         try:
             return {"error": self.step_model(configuration).error.document()}
@@ -214,7 +214,9 @@ class Predictor:
         levels: Mapping[str, tuple[Level, ...]],
         tables: bool,
     ) -> dict[str, Any]:
-        """Raises NotPredictable, and NoRow of the tables."""
+        """What is predicted, by tables or by formula. Raises NotPredictable, or NoRow if the tables
+        do not cover it.
+        """
         model = self._model_of(configuration, tables)
         caches_prefixes = configuration.settings.enable_prefix_caching is not False
         by_workload = {
@@ -231,8 +233,8 @@ class Predictor:
         return {"levels": figures, "capacity": capacity, "error": model.error.document()}
 
     def step_model(self, configuration: Configuration) -> StepModel:
-        """The step model of a deployment, with its limits: by tables if they were asked for and
-        have it, else by formula. Raises NotPredictable.
+        """The step model of a deployment, with its limits. It is made from tables if they were
+        asked for and have the deployment, else from the formula. Raises NotPredictable.
         """
         engine = ENGINES[configuration.settings.engine]
         try:
@@ -244,12 +246,14 @@ class Predictor:
             raise NotPredictable(str(reason)) from reason
 
     def _model_of(self, configuration: Configuration, tables: bool) -> _Model:
-        """Raises NotPredictable, and NoRow of the tables."""
+        """The model of a deployment, without what predictions do not depend on. Raises
+        NotPredictable, and NoRow if the tables do not cover it.
+        """
         settings, hardware = configuration.settings, configuration.hardware
         model = self._step_model(configuration, tables)
         rank = model.rank
-        # Fields that figures do not follow from are emptied: deployments that differ in nothing
-        # else are predicted once.
+        # fields that do not change the figures are emptied, so that deployments that differ in
+        # nothing else are predicted only once
         rank = replace(rank, limits=replace(rank.limits, max_model_len=0), estimate=_NO_MEMORY)
         usd_per_hour = None
         if hardware.usd_per_gpu_hour is not None:
@@ -258,7 +262,9 @@ class Predictor:
         return _Model(rank, ranks, model.error, settings.devices, usd_per_hour)
 
     def _step_model(self, configuration: Configuration, tables: bool) -> StepModel:
-        """Raises NotPredictable, and NoRow of the tables."""
+        """The step model, by tables or by formula. Raises NotPredictable, or NoRow if the tables do
+        not cover it.
+        """
         settings = configuration.settings
         engine = ENGINES[settings.engine]
         if not engine.launches:
@@ -296,8 +302,8 @@ class Predictor:
         )
 
     def _real_source(self, configuration: Configuration, tables: bool) -> _ModelSource:
-        """The fitted profile of the experiment on its accelerator, else constants fitted to
-        published points. Raises NotPredictable, and NoRow of the tables.
+        """The experiment's fitted profile if it suits the deployment, else constants that were
+        fitted to published points. Raises NotPredictable.
         """
         settings, hardware = configuration.settings, configuration.hardware
         facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
@@ -330,7 +336,9 @@ class Predictor:
     def _fitted_source(
         self, engine: str, facts: ModelFacts, hardware: Hardware
     ) -> _ModelSource | None:
-        """From the profile that the experiment names; None if it was fitted on something else."""
+        """The source from the profile that the experiment names; None if there is no fitted one, or
+        if it was fitted on another engine or accelerator.
+        """
         profile = self._fitted
         if profile is None or not profile.fitted or not profile.accelerator:
             return None
@@ -368,7 +376,9 @@ class Predictor:
     def _predict_load(
         self, model: _Model, name: str, levels: tuple[Level, ...], caches_prefixes: bool
     ) -> _LoadPrediction:
-        """Raises NotPredictable."""
+        """The prediction for one workload. Raises NotPredictable if its arrivals have no steady
+        state, or if the KV cache does not hold one of its requests.
+        """
         rules = self._loads[name].rules
         demand = self._demand(name, caches_prefixes)
         if rules.arrivals.process not in STEADY_ARRIVALS:
@@ -404,7 +414,7 @@ def _are_same(device: Accelerator, other: Accelerator | None) -> bool:
 
 
 def _published_error(settings: EngineSettings, device: Accelerator, tables: bool) -> ErrorEstimate:
-    """How far off published points were from the model. Raises NotPredictable without any."""
+    """How far the model was off from published points. Raises NotPredictable if there are none."""
     published = typical(settings.engine, device, tables)
     if published.error is None:
         raise NotPredictable(
@@ -431,7 +441,7 @@ def _published_error(settings: EngineSettings, device: Accelerator, tables: bool
 
 
 def _ladder(model: _Model, rank: Rank, control: Control) -> list[_FiniteLevel]:
-    """Levels up to the highest load of a deployment; concurrencies are whole numbers."""
+    """The levels of LADDER for a deployment. Concurrencies are whole numbers."""
     highest = model.ranks * rank.level(rank.full)
     values = [share * highest for share in LADDER]
     if control == "concurrency":
@@ -440,7 +450,7 @@ def _ladder(model: _Model, rank: Rank, control: Control) -> list[_FiniteLevel]:
 
 
 def _figures(model: _Model, rank: Rank, demand: Demand, level: _FiniteLevel) -> dict[str, Any]:
-    """Medians at a level; without latencies where it is more than the deployment can do for long."""
+    """Medians at a level; without latencies if the deployment cannot keep up with the level."""
     level_of_rank = level.value / model.ranks
     state = rank.under(level_of_rank)
     ttft_ms = tpot_ms = None
@@ -461,9 +471,9 @@ def _figures(model: _Model, rank: Rank, demand: Demand, level: _FiniteLevel) -> 
 def _capacity(
     model: _Model, rank: Rank, demand: Demand, control: Control, slo: Slo
 ) -> dict[str, Any]:
-    """The highest load that holds, what it yields, and the interval of the yield: from what it is
-    if latencies are longer to what it is if they are shorter, by the factors within which nine in
-    ten predictions lie.
+    """The highest load that holds, its output tokens/s, and the interval of these per GPU. The
+    interval reaches from what holds if latencies are longer to what holds if they are shorter, by
+    the factors within which nine in ten predictions lie.
     """
     ttft_factor, other_factor = model.error.factors
     best = _busiest_that_holds(rank, slo, 1.0, 1.0)
@@ -492,8 +502,8 @@ def _capacity(
 def _busiest_that_holds(
     rank: Rank, slo: Slo, ttft_factor: float, other_factor: float
 ) -> State | None:
-    """The busiest state that holds if TTFT and all else are longer by such factors; None if not
-    even an idle rank holds.
+    """The busiest state that holds the SLO if TTFT is longer by ``ttft_factor`` and every other
+    latency by ``other_factor``; None if not even an idle rank holds it.
     """
 
     def holds(running: float) -> bool:

@@ -1,9 +1,9 @@
-"""The steps of ``emulator/batch.py: Batch`` for one rank, all in one loop: the same times to the last
-digit in a quarter of the time.
+"""Takes the steps of ``emulator/batch.py: Batch`` for one rank in a single loop. It finds the same
+times to the last digit, in a quarter of the time.
 
-It covers what most ranks do. Where a rank does more (a preemption, tables of kernels, a sliding
-window, a look for new requests only now and then, prompts that go before decodes), it gives up,
-and the caller takes ``Batch``. ``tests/unit/predict/test_rank_loop.py`` holds both together.
+The loop covers what most ranks do. If a rank does more (a preemption, tables of kernels, a sliding
+window, a look for new requests only now and then, prompts that go before decodes), the loop gives
+up, and the caller uses ``Batch``. ``tests/unit/predict/test_rank_loop.py`` compares the two.
 """
 
 import math
@@ -22,7 +22,7 @@ NORMALS_AT_ONCE = 256  # as ``Batch`` draws them
 
 
 class Arrival(NamedTuple):
-    """A request and when it arrives."""
+    """A request: when it arrives, in seconds, and the tokens of its prompt and of its output."""
 
     arrival_s: float
     prompt: int
@@ -65,11 +65,11 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     outputs: list[int],
     follow: Follow | None = None,
 ) -> ServedTimes | None:
-    """Serves requests that the rank does not refuse, in the order they arrive; None if the KV cache
-    overflows, which only ``Batch`` simulates. ``seed``: of the jitter. ``follow``: of a closed
-    loop; the requests that follow are added to the lists.
+    """Serves requests that the rank does not refuse, in the order in which they arrive; None if the
+    KV cache overflows, which only ``Batch`` simulates. ``seed``: the seed of the jitter.
+    ``follow``: given for a closed loop; the requests that follow are added to the lists.
 
-    The names are those of ``Batch``.
+    The names in this function are those of ``Batch``.
     """
     costs = model.costs
     assert isinstance(costs, Costs)
@@ -84,7 +84,7 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     attend_s = costs.attend_s
     prefill_s = costs.prefill_s
     jitter = model.jitter
-    # names of this function are found several times faster than those of modules
+    # local names are looked up several times faster than the names of modules
     sqrt, exp, ceil, push, pop = math.sqrt, math.exp, math.ceil, heappush, heappop
     normals = _normals(seed)
     variations: dict[int, tuple[float, float]] = {}  # by number of steps
@@ -121,8 +121,8 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     context = 0
     kv_used = 0
     decodes = 0
-    waiting = 0  # the first request that waits; those after it wait, too
-    prefilling: deque[list[int]] = deque()  # request, tokens of its prompt that are computed
+    waiting = 0  # index of the first request that waits; those after it wait, too
+    prefilling: deque[list[int]] = deque()  # index of a request, computed tokens of its prompt
     finishing: dict[int, list[int]] = {}
     finish_steps: list[int] = []
 
@@ -134,7 +134,7 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
                 clock = ready_s[waiting]
         if kv_used + decodes > kv_tokens:
             return None
-        chunks: list[tuple[int, int]] = []  # tokens computed before, tokens
+        chunks: list[tuple[int, int]] = []  # tokens computed before the chunk, tokens of the chunk
         if prefilling or ready_s[waiting] <= clock:
             budget = max_num_batched_tokens - decodes
             for prefill in prefilling:
@@ -281,7 +281,7 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
 
 
 def _ready_s(model: Replica, arrivals_s: Sequence[float]) -> list[float]:
-    """When each request comes to the scheduler; last an instant that never comes."""
+    """When each request reaches the scheduler, in seconds; the last entry is infinite."""
     ready_s: list[float] = []
     before_s = -math.inf
     for arrival_s in arrivals_s:
@@ -298,6 +298,8 @@ def _normals(seed: int | str) -> Iterator[float]:
 
 
 def _variation(jitter: float, steps: int) -> tuple[float, float]:
-    """Standard deviation of the logarithm of so many steps' length, and half its square."""
+    """The standard deviation of the logarithm of the length of ``steps`` steps, and half its
+    square.
+    """
     variance = math.log1p(jitter**2 / steps)
     return math.sqrt(variance), variance / 2

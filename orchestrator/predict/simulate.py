@@ -1,4 +1,4 @@
-"""Simulates a whole schedule in virtual time: when every request would get its tokens."""
+"""Simulates a whole schedule in virtual time, to find when every request would get its tokens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order they arrive."""
+    """Requests in the order in which they arrive."""
 
     arrival_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
-    cached_tokens: Ints | None = None  # of the prompt; those that the prefix cache has
+    cached_tokens: Ints | None = None  # tokens of the prompt that the prefix cache has
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """When each request of a trace was served, on the trace's clock; NaN if it was refused."""
+    """When each request of a trace was served, in seconds of the trace's clock; NaN if it was
+    refused.
+    """
 
     scheduled_s: Floats
     first_token_s: Floats
@@ -39,8 +41,8 @@ class RequestTimes:
 def simulate(
     profile: Profile, settings: EngineSettings, schedule: Trace, hardware: Hardware | None = None
 ) -> RequestTimes:
-    """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and
-    data-parallel ranks.
+    """When a deployment's replicas would serve a schedule, whose requests are dealt in turn to all
+    replicas and data-parallel ranks.
     """
     facts = facts_of(profile, settings)
     device = device_of(profile, hardware or Hardware(name="emulated", accelerator="H100-80GB"))
@@ -49,8 +51,8 @@ def simulate(
 
 
 def run(model: Replica, schedule: Trace, ranks: int = 1, seed: int | None = None) -> RequestTimes:
-    """Simulate with a model that is already built; rank r takes every ``ranks``-th request.
-    ``seed``: of the jitter, None for that of the ranks.
+    """Simulate with a model that is already built. Requests are dealt to the ranks in turn.
+    ``seed``: the seed of the jitter; None: each rank's number is its seed.
     """
     table = np.tile(np.array(_REFUSED), (len(schedule.arrival_s), 1))
     for rank in range(ranks):
@@ -66,7 +68,7 @@ def run(model: Replica, schedule: Trace, ranks: int = 1, seed: int | None = None
 
 
 def _served_by_loop(model: Replica, seed: int | str, schedule: Trace, part: slice) -> Floats | None:
-    """The rows of one rank's requests by the fast loop; None where that does not cover them."""
+    """The rows of one rank's requests by the fast loop; None if the loop does not cover them."""
     cached = schedule.cached_tokens
     if not is_covered(model) or (cached is not None and cached[part].any()):
         return None
@@ -99,11 +101,12 @@ def run_closed(
     ranks: int = 1,
     cached: Ints | None = None,
 ) -> tuple[Trace, RequestTimes]:
-    """The same with a closed loop: the next request arrives when one of ``concurrency``, dealt to
-    the ranks, finishes.
+    """Simulate a closed loop: ``concurrency`` requests, dealt to the ranks, are in flight, and the
+    next one arrives when one of them ends. Returns the requests with their arrivals, and when they
+    were served.
 
-    A refused request is over when it comes. Ranks that get no share of the concurrency get no
-    requests either.
+    A refused request is over as soon as it arrives. Ranks that get no share of the concurrency get
+    no requests either.
     """
     ranks = min(ranks, concurrency)
     trace = Trace(np.zeros(len(prompts)), prompts, outputs, cached)
@@ -136,7 +139,7 @@ def _requests_of(trace: Trace, part: slice) -> list[_Request]:
 
 
 class _ClosedLoop:
-    """Keeps ``concurrency`` of the requests in flight on one rank, whatever their arrival says."""
+    """Keeps ``concurrency`` of the requests in flight on one rank, whatever their arrivals say."""
 
     def __init__(self, batch: Batch, requests: list[_Request], concurrency: int) -> None:
         self._batch = batch
@@ -167,12 +170,12 @@ class _ClosedLoop:
 
 
 def _run_rank(batch: Batch, requests: list[_Request]) -> list[Sequence | None]:
-    """Serves each request when it arrives. Returns one sequence a request, None for refused ones."""
+    """Serves each request when it arrives. Returns the sequence of each; None for a refused one."""
     sequences: list[Sequence | None] = []
     running: list[Sequence] = []
     for request in requests:
         arrival_s = request.arrival_s
-        if batch.limits.max_requests is not None:  # without a limit their number does not matter
+        if batch.limits.max_requests is not None:  # otherwise it does not matter how many run
             while not batch.idle and batch.clock < arrival_s:
                 batch.advance(until_s=arrival_s)
             running = [sequence for sequence in running if not _has_ended(sequence, arrival_s)]
@@ -192,7 +195,7 @@ def _has_ended(sequence: Sequence, now_s: float) -> bool:
 
 
 def _is_refused(limits: RankLimits, running: int, request: _Request) -> bool:
-    """Whether a request can never run, or finds ``max_num_queued_reqs`` others here already."""
+    """Whether a request can never run, or finds as many requests as the rank takes at once."""
     if limits.max_requests is not None and running >= limits.max_requests:
         return True
     return refusal(limits, request.prompt, request.output) is not None
@@ -207,12 +210,12 @@ def _times_of(sequences: list[Sequence | None]) -> RequestTimes:
 
 
 def _times(table: Floats) -> RequestTimes:
-    """``table``: a row for each request, with the fields of ``RequestTimes``."""
+    """The times in a table that has a row for each request, with the fields of ``RequestTimes``."""
     return RequestTimes(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))
 
 
 def _row(sequence: Sequence | None) -> tuple[float, float, float, float]:
-    """The fields of ``RequestTimes``."""
+    """A row with the fields of ``RequestTimes`` for one request."""
     if sequence is None:
         return _REFUSED
     return (

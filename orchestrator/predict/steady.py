@@ -1,11 +1,11 @@
-"""Steady states of one data-parallel rank in closed form: what ``simulate`` would show of a long
-run, in microseconds.
+"""Finds steady states of one data-parallel rank in closed form. It takes microseconds to find what
+``simulate`` would show of a long run.
 
-The state is the number of sequences that decode at once, b. A request decodes for one step per
-token after its first, so requests end, and prompts come, at b / tokens per step (Little's law);
-with Poisson arrivals the share of steps that hold a prompt is 1 - exp(-that). Waiting for prefills
-is M/G/1 (Pollaczek and Khinchine), waiting for a free slot in open loop is Halfin and Whitt's
-(Operations Research 29(3), 1981). Preemptions are left out.
+The state is the number b of sequences that decode at once. A request decodes for one step per token
+after its first, so b / tokens requests end, and as many prompts come, in each step (Little's law).
+With Poisson arrivals, the share of steps that hold a prompt is 1 - exp(-b / tokens). Waiting for
+prefills is M/G/1 (Pollaczek and Khinchine); waiting for a free slot in open loop follows Halfin and
+Whitt (Operations Research 29(3), 1981). Preemptions are left out.
 """
 
 import math
@@ -28,9 +28,10 @@ _ARRIVAL_IN_STEP = _shuffled(_STRATA)  # how far the step that runs still has to
 _KIND_OF_STEP = _shuffled(_STRATA)  # whether that step holds a prompt
 _SLOT_WAIT = _shuffled(_STRATA)
 _QUEUE_WAIT = _shuffled(_STRATA)
-_TOKEN_TIME = ndtri(_shuffled(_STRATA))  # of a normal distribution
-_FULL = 0.98  # of the token budget: beyond it queues grow without end
-# Outputs that vary less than this end together, so that in a closed loop the next begin together.
+_TOKEN_TIME = ndtri(_shuffled(_STRATA))  # in standard deviations of a normal distribution
+_FULL = 0.98  # share of the token budget beyond which queues grow without end
+# Outputs whose lengths vary by less than this share end together, so that in a closed loop the next
+# requests begin together.
 _ALIKE = 0.05
 _NO_LIMIT = 1 << 30  # tokens of a step without chunked prefill
 _FEW_RUNNING = 4  # with fewer sequences than this a request may find the rank idle
@@ -40,8 +41,8 @@ _FREE_SLOTS = 6  # standard deviations of free slots beyond which no request wai
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """``SAMPLES`` requests: prompt tokens to be computed, those found in the prefix cache, output
-    tokens.
+    """``SAMPLES`` requests that stand for a workload: their prompt tokens that must be computed,
+    those that the prefix cache has, and their output tokens.
     """
 
     prompt: Floats
@@ -58,23 +59,23 @@ class State:
     step_s: float  # mean of all steps
     decode_s: float  # mean of steps without prompts
     mixed_s: float  # mean of steps with prompts
-    mixed_share: float  # of steps with prompts
-    prompt_token_s: float  # what a token of a prompt adds to a step
+    mixed_share: float  # share of steps that hold prompts
+    prompt_token_s: float  # seconds that a token of a prompt adds to a step
     prefilling: float  # share of the time in which prompts are being prefilled
 
 
 @dataclass(frozen=True, slots=True)
 class _PromptLoad:
-    """The prompts of one step that holds any."""
+    """The prompts in a step that holds any."""
 
     chunks: list[Chunk]
     tokens: float  # of all chunks, on average
-    step_share: float  # of steps that hold prompts
+    step_share: float  # share of steps that hold prompts
 
 
 class Rank:
-    """One data-parallel rank of a replica under a demand. ``most``: sequences that run at once at
-    the most.
+    """One data-parallel rank of a replica under a demand. ``most``: how many sequences can run at
+    once.
     """
 
     def __init__(self, model: Replica, demand: Demand, control: Control) -> None:
@@ -86,16 +87,16 @@ class Rank:
         output = demand.output
         length = demand.prompt + demand.cached
         mean_output = float(output.mean())
-        self._steps = max(0.5, mean_output - 1)  # of a request after its prefill
-        # Tokens that a sequence attends to, on average over all steps: a request counts as often as
-        # it has output tokens, each time with half of them.
+        self._steps = max(0.5, mean_output - 1)  # steps of a request after its prefill
+        # The tokens that a sequence attends to, on average over all steps. A request counts as
+        # often as it has output tokens, each time with its prompt and half of its output.
         share = output / output.sum()
         half_way = length + output / 2
         self._context = float((share * half_way).sum())
         self._windowed = float((share * np.minimum(half_way, model.costs.window)).sum())
         self._prompt = float(demand.prompt.mean())
         self._cached = float(demand.cached.mean())
-        # mean square over square of the mean: 1 where all prompts are alike
+        # mean square divided by square of the mean: 1 if all prompts have the same length
         self._uneven = float((demand.prompt**2).mean()) / self._prompt**2
         has_like_outputs = float(output.std()) < _ALIKE * mean_output
         self._is_lockstep = not self._is_open and has_like_outputs
@@ -133,13 +134,13 @@ class Rank:
         )
 
     def _prompts_of_a_step(self, running: float, budget: int) -> _PromptLoad:
-        """The prompts of a step that holds any, while so many sequences run.
+        """The prompts in a step that holds any, while ``running`` sequences decode.
 
-        ``budget``: tokens of prompts that a step has room for.
+        ``budget``: the tokens of prompts that a step has room for.
         """
         parts = max(1, math.ceil(self._prompt / budget))
         chunk = self._prompt / parts
-        due = parts * running / self._steps  # chunks that come in a step
+        due = parts * running / self._steps  # chunks that come in a step, on average
         together = self._chunks_together(running, due, budget / chunk)
         if parts > 1:
             together = 1.0
@@ -151,27 +152,29 @@ class Rank:
         return _PromptLoad(chunks, chunk * together, min(1.0, due / together))
 
     def _chunks_together(self, running: float, due: float, room: float) -> float:
-        """Chunks of a step that holds any, at most ``room``; ``due``: those that come in a step."""
+        """The mean number of chunks in a step that holds any, at most ``room``. ``due``: how many
+        come in a step, on average.
+        """
         if self._is_lockstep:
             return min(max(1.0, min(running, room)), room)
         # mean of a Poisson distribution without its zero
-        seen = due * self._recv_interval  # at one look for new requests
+        seen = due * self._recv_interval  # chunks that one look for new requests finds
         return min(max(1.0, seen / -math.expm1(-seen)), room)
 
     def _unqueued_ttft_s(self, state: State) -> float:
-        """Mean TTFT without waiting for a slot."""
+        """Mean TTFT in seconds, without waiting for a slot."""
         return float(self._ttft(state).mean())
 
     def in_flight(self, state: State) -> float:
-        """Requests that run or are being prefilled."""
+        """The mean number of requests that run or are being prefilled."""
         return state.running + state.rate * self._unqueued_ttft_s(state)
 
     def level(self, state: State) -> float:
-        """The load that leads to a state: requests/s, or requests in flight."""
+        """The load that leads to a state: requests/s in open loop, else requests in flight."""
         return state.rate if self._is_open else self.in_flight(state)
 
     def under(self, level: float) -> State | None:
-        """The state at a load; None: the rank cannot keep up with it (open loop)."""
+        """The state at a load; None if the rank cannot keep up with the load, in open loop."""
         if level >= self.level(self.full):
             return None if self._is_open else self.full
         least = min(1e-6, self.most)
@@ -184,7 +187,9 @@ class Rank:
         return self.at(float(brentq(excess, least, self.most, rtol=5e-3)))
 
     def latencies(self, state: State, level: float) -> dict[str, Floats]:
-        """Seconds of every sampled request at a load, by the names of limits (analysis/slo.py)."""
+        """The latencies of every sampled request at a load, in seconds, by the names of limits
+        (analysis/slo.py).
+        """
         output = self._demand.output
         if self._is_open:
             ttft = self._ttft(state) + self._slot_wait_s(state)
@@ -202,26 +207,29 @@ class Rank:
         }
 
     def _tpot(self, state: State) -> Floats:
-        """Mean seconds of a step over the life of each sampled request: normally distributed, by
-        how many of its steps hold prompts, and in open loop by how many sequences run beside it.
+        """Mean seconds of a step over the life of each sampled request. They are taken as normally
+        distributed: they vary with how many of the request's steps hold prompts and, in open loop,
+        with how many sequences run beside it.
         """
         tokens = np.maximum(1, self._demand.output)
         prompt_s = self._prompt * state.prompt_token_s
         share = state.mixed_share
         variance = share * (1 - share) * self._uneven * prompt_s**2 / tokens
         if self._is_open:
-            # The number that run is Poisson; its mean over a request's life varies by 2/3 of that.
+            # The number of running sequences is Poisson distributed. The variance of its mean over
+            # a request's life is 2/3 of that.
             growth_s = (state.decode_s - self.at(1.0).decode_s) / max(1.0, state.running)
             variance = variance + growth_s**2 * state.running * 2 / 3
-            # A burst makes steps longer, which makes it last longer.
+            # a burst makes steps longer, and longer steps make the burst last longer
             variance = variance / (1 - state.prefilling) ** 2
         least_s = min(state.decode_s, state.step_s)
         tpot: Floats = np.maximum(state.step_s + _TOKEN_TIME * np.sqrt(variance), least_s)
         return tpot
 
     def _ttft(self, state: State) -> Floats:
-        """Seconds to the first token of each sampled request: the rest of the step that runs when
-        it comes, or until the engine looks for it; prefills before its own; its own.
+        """Seconds to the first token of each sampled request. It waits for the end of the step that
+        runs when it comes, or until the engine looks for it, then for the prefills before its own
+        and for its own.
         """
         prompt = self._demand.prompt
         own_s = np.ceil(prompt / self._budget) * state.decode_s + prompt * state.prompt_token_s
@@ -249,14 +257,14 @@ class Rank:
         token_s = state.prompt_token_s + state.decode_s / self._budget
         service_s = self._prompt * token_s * self._uneven
         idle = 1 - load
-        if not self._is_open:  # no more requests can queue than run
+        if not self._is_open:  # only as many requests can queue as run
             idle = idle + 1 / math.sqrt(max(1.0, state.running))
         wait_s: Floats = np.maximum(0.0, np.log(load / _QUEUE_WAIT)) * service_s / (2 * idle)
         return wait_s
 
     def _slot_wait_s(self, state: State) -> Floats:
-        """Seconds until a slot is free, of each sampled request: in open loop more may come than
-        there are slots.
+        """Seconds that each sampled request waits for a free slot, because in open loop more
+        requests may come than there are slots.
         """
         free = self.most - state.running
         if free <= 0:
