@@ -21,7 +21,7 @@ from orchestrator.spec.settings import NO_HARDWARE, ROUTER, Hardware
 from orchestrator.spec.stages import ResolvedSettings, WrittenSettings
 
 ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
-NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # of endpoints: no nodes run them
+NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # for endpoints, which need no nodes
 Item = TypeVar("Item")
 
 

@@ -21,7 +21,7 @@ WHOLE_TENSOR_BYTES = 1 << 20  # a tensor below this size is read whole
 # experts in 4 bits are small and many.
 WHOLE_TENSORS_BYTES = 512 << 20
 # A fine-tune that changes one layer in ten escapes 64 samples in one case of 850.
-SAMPLES = 64  # of a file
+SAMPLES = 64  # how many samples of a file are read
 SAMPLE_BYTES = 4096
 END_BYTES = 256 << 10  # read at the start of a file, and at its end
 GAP_BYTES = 64 << 10  # two spans with no more than this between them are read as one
@@ -113,7 +113,7 @@ class _TensorLayout(NamedTuple):
 
 _NO_LAYOUT = _TensorLayout(
     0, []
-)  # of other formats, and of a header that does not describe the file
+)  # for files of other formats, and for a header that does not describe its file
 
 
 def _layout(path: Path, file: BinaryIO, size: int) -> _TensorLayout:

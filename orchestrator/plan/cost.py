@@ -76,7 +76,7 @@ class Estimate:
     """
 
     plan: Plan
-    nodes: int | None = None  # of the cluster; None: not known
+    nodes: int | None = None  # how many the cluster has; None: not known
     known: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -140,7 +140,7 @@ class Estimate:
             "left_out" if deployment.left_out else deployment.status
             for deployment in self.plan.deployments
         )
-        repeats: list[int] = []  # of each point
+        repeats: list[int] = []  # how often each point is measured
         cost = Cost(0.0, 0.0, 0.0, 0.0)
         for deployment in self.started:
             repeats += [known.repeats for known in self.plan.known_levels(deployment.id)]
@@ -317,7 +317,7 @@ class Totals:
     risky: int
     excluded: int
     impossible: int
-    left_out: int  # by the shortlist
+    left_out: int  # how many deployments the shortlist leaves out
     points: int
     measurements: int
     start_s: float

@@ -234,7 +234,7 @@ class StoredExperiment:
 
     @property
     def objective(self) -> Per | None:
-        """What the file's ``objective`` divides throughput by."""
+        """What the file's ``objective`` divides throughput by; None if the file has none."""
         if self.plan is None or not self.plan.loads:
             return None
         return self.plan.loads[0].objective
@@ -362,7 +362,9 @@ class StoredExperiment:
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:
-        """By deployment id. The reference may be a deployment that the plan no longer asks for."""
+        """The agreement of answers by deployment id. The answers that others are compared with may
+        come from a deployment that the plan no longer asks for.
+        """
         return agreements(self.store, self._described, self._planned)
 
     @cached_property

@@ -85,7 +85,7 @@ class FeasibilityCase:
     draft: ModelFacts | None
     # what a draft model adds to a rank; None: there is a draft, but its size is not known
     draft_bytes: DraftBytes | None
-    copies: int  # of the model in a replica, experts and all
+    copies: int  # how many copies of the model a replica has, experts and all
     fraction: float | None  # share of the memory that the engine takes; None: not known
 
 

@@ -30,7 +30,7 @@ from orchestrator.spec.stages import ResolvedSettings, WrittenSettings
 # client sends, when it takes time stamps, how it counts tokens. Everything that was measured before
 # is then measured anew.
 MEASUREMENT_VERSION = 2
-MOST_RECORD_BYTES = 100_000_000  # of a wheel's list of files; torch's has 2 MB
+MOST_RECORD_BYTES = 100_000_000  # size of a wheel's list of files; torch's has 2 MB
 NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influence on measurements
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib")

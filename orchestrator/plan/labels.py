@@ -61,7 +61,7 @@ def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[LabelRow]:
     """``_row`` of each deployment, without the settings that are the same for all deployments of
     its engine: most settings are, and they would take most of the memory.
     """
-    first: dict[str, LabelRow] = {}  # of each engine
+    first: dict[str, LabelRow] = {}  # engine -> the row of its first deployment
     kept = {"engine", "engine_version", *LOCATION, *_PATHS}
     for settings, hardware in deployments:
         row = _row(settings, hardware)

@@ -43,7 +43,7 @@ class _LevelsOfFile:
     def __init__(self, load: Load, written: Sequence[WrittenLevel]) -> None:
         self._load = load
         self._written = written
-        # of each level, without duplicates
+        # what is wrong with each level, without duplicates
         self._messages: list[dict[str, None]] = [{} for _ in written]
         # cached, because up to 100,000 deployments share expressions and levels
         self._parsed = cache(_parsed)

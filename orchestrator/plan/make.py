@@ -30,7 +30,7 @@ from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
 from orchestrator.spec.load import Level
 
-MOST_PLAN_BYTES = 500_000_000  # of a frozen plan; one of 100,000 deployments is a fifth as large
+MOST_PLAN_BYTES = 500_000_000  # a frozen plan of 100,000 deployments is a fifth as large
 
 
 def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
@@ -154,7 +154,7 @@ def _deployment(
     cluster_nodes: int | None,
 ) -> Deployment:
     verdict = judge(candidate, loads, cluster_nodes)
-    # as it will be read from the frozen plan: what JSON does not have becomes text
+    # as it will be read from the frozen plan: values that JSON does not have become text
     derived = json.loads(json.dumps(dict(candidate.derived), default=str))
     return Deployment(
         id=candidate.id,

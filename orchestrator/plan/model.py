@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DeploymentStatus = Literal["planned", "risky", "excluded", "impossible"]
 FORMAT: Literal[1] = 1
-LIMITS = {  # of a point
+LIMITS = {  # the fields of a load that limit a point
     "warmup_s",
     "duration_s",
     "requests",
@@ -70,8 +70,9 @@ class LeftOut(Strict):
     workload: str = ""
     slo: str = ""
     leader: str = ""  # its label
-    highest: float | None = None  # that it may hold, in output tokens/s per unit of the shortlist
-    leader_lowest: float | None = None  # that the leader is predicted to hold
+    # the most that it may hold, in output tokens/s per unit of the shortlist
+    highest: float | None = None
+    leader_lowest: float | None = None  # the least that the leader is predicted to hold
     reason: str = ""  # why nothing is predicted
 
 
@@ -110,8 +111,8 @@ class Deployment(Strict):
     # by feasibility.py (weights, KV tokens, ...) and predictions.py (capacity)
     predicted: dict[str, Any] | None = None
     derived: dict[str, Any] = {}
-    levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
-    left_out: LeftOut | None = None  # by the shortlist of its plan
+    levels: tuple[Level, ...] = ()  # the file's levels, if they follow from these settings
+    left_out: LeftOut | None = None  # why the shortlist of its plan leaves it out, if it does
 
     def __hash__(self) -> int:  # pydantic's own fails, because it would hash the dicts, too
         return hash(self.id)
@@ -173,7 +174,7 @@ class PlannedLoad(LoadRules):
 
     workload: AnyWorkload
     trace_digest: str | None = None
-    # of the experiment file, if they are the same for every deployment
+    # the file's levels, if they are the same for every deployment
     levels: tuple[Level, ...] = ()
     drain_timeout_s: float
 

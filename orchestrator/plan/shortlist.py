@@ -295,8 +295,8 @@ def _curves(deployment: Deployment, per: Per) -> list[tuple[FrontierKey, Curve]]
 
 
 def frontier_places(curves: Sequence[Curve]) -> list[FrontierPlace]:
-    """How near each of some curves comes to their common frontier, and which may be on it if every
-    curve is off by its factor, in both directions.
+    """How near each of these curves comes to their common frontier, and whether it may be on the
+    frontier if every curve is off by up to its factor, in both directions.
     """
     expected = _outermost(curves, [1.0] * len(curves))
     at_least = _outermost(curves, [curve.factor for curve in curves])

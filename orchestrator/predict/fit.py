@@ -45,9 +45,9 @@ _PRIOR = 0.02
 _UNDETERMINED = 0.25
 # factor by which noise may grow without a constant for it to count as undetermined
 _NOISE_GROWTH = 1.1
-_LEAST = 1e-7  # of constants and latencies, so that they have logarithms
+_LEAST = 1e-7  # the least value of constants and latencies, so that they have logarithms
 _ERROR_SCALE = 0.1  # log-ratio beyond which a residual counts as an outlier
-_STEP = 0.2  # in the logarithm of a constant, over which derivatives are taken
+_STEP = 0.2  # difference in the logarithm of a constant over which derivatives are taken
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
 # by how much, in |log|, a jitter of 1 must bring the tail of TTFT closer: less may be chance
 _CHANCE = 0.2
@@ -61,7 +61,7 @@ _DESCRIBED = (
 )
 _GROUPS = 4
 _HELD_OUT_MIN = 4  # with fewer samples than this, none is held out
-_MAX_REQUESTS = 3000  # of a sample, only so many requests are taken, the first ones
+_MAX_REQUESTS = 3000  # only so many requests of a sample are used, the first ones
 
 
 @dataclass(frozen=True, slots=True)

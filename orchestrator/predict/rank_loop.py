@@ -87,8 +87,8 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     # local names are looked up several times faster than the names of modules
     sqrt, exp, ceil, push, pop = math.sqrt, math.exp, math.ceil, heappush, heappop
     normals = _normals(seed)
-    variations: dict[int, tuple[float, float]] = {}  # by number of steps
-    steps_alone_s: dict[int, float] = {}  # by decodes: a step without the attention
+    variations: dict[int, tuple[float, float]] = {}  # number of steps -> ``_variation`` of them
+    steps_alone_s: dict[int, float] = {}  # decodes -> seconds of a step without the attention
 
     count = len(arrivals_s)
     scheduled_s = [math.nan] * count

@@ -69,7 +69,7 @@ class _PromptLoad:
     """The prompts in a step that holds any."""
 
     chunks: list[Chunk]
-    tokens: float  # of all chunks, on average
+    tokens: float  # mean number of tokens in all chunks together
     step_share: float  # share of steps that hold prompts
 
 

@@ -95,7 +95,7 @@ class SimulatedLaunch:
             self._measure(engines, following)
 
     def _must_end(self, following: NextMeasurement) -> bool:
-        """Whether the launch ends for the sake of others, or because of the budget."""
+        """Whether the launch ends so that others are probed first, or because of the budget."""
         if self._sweep.should_yield(self._work):
             self._work.yield_to_others()
             text = "it ends so that others are probed first; it goes on unless they hold more"

@@ -59,7 +59,7 @@ def _changed_models(plan: Plan, store: Store) -> list[str]:
     for deployment in plan.runnable():
         if deployment.id not in before:
             continue
-        now: str | None = None  # of a deployment that cannot be simulated
+        now: str | None = None  # stays None if the deployment cannot be simulated
         with suppress(NotPredictable):
             now = model_digest(models.step_model(deployment))
         if now != before[deployment.id]:

@@ -67,7 +67,7 @@ class SimulatedSweep:
         limits = [limit for slo in plan.slos for limit in slo.limits]
         self.points = PointSimulator(any(limit.of == "itl_p99" for limit in limits))
         self.models = EngineModels(plan)
-        self.launches: Counter[str] = Counter()  # those that are committed, by deployment id
+        self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
         self._listener = listener
         self._stop = stop
         self._events: list[Event] = []  # since the last commit of a launch

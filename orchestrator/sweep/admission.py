@@ -194,7 +194,7 @@ def fit(
         bundles = resources.replicas[index]
         available = free
         is_router = not any(bundle.gpus or bundle.cpus for bundle in bundles)
-        if own and is_router:  # a router goes on a node of the replicas behind it
+        if own and is_router:  # a router runs on a node of its replicas
             available = {node: left for node, left in free.items() if node in own}
         nodes = _replica(bundles, available, avoid)
         if nodes is None:

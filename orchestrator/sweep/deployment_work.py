@@ -38,9 +38,9 @@ class WorkStage(StrEnum):
 
     NEW = "new"  # nothing was measured yet
     BEGUN = "begun"
-    YIELDED = "yielded"  # as BEGUN, but it has let others be probed first
+    YIELDED = "yielded"  # begun, and it has let others be probed first
     DONE = "done"  # nothing is left, as far as is known now
-    DOMINATED = "dominated"  # as DONE, since others hold more load than it can
+    DOMINATED = "dominated"  # nothing is left, because others hold more load than it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class DeploymentWork:
         self._committed = committed
         self._starts = starts
         self._race = race
-        self._followed_version = -1  # of the race
+        self._followed_version = -1  # the version of the race that was looked at last
         # each time it let others be probed first: whether its capacities were known well
         self._yielded_when_known: set[bool] = set()
         self._searches = [
@@ -138,7 +138,7 @@ class DeploymentWork:
         self._spoilt_tries = spoilt_tries
         self._next: _Proposal | None = None
         self._open: list[NextMeasurement] = []
-        self._open_load_s = 0.0  # of all open measurements, without starts
+        self._open_load_s = 0.0  # expected seconds of all open measurements, without starts
         self._later_starts = 0  # how many more starts they take after the next one
         self._estimated_start_s = estimated_start_s(deployment)
         # ids are hashes, and each is needed again and again
@@ -304,7 +304,7 @@ class DeploymentWork:
         return start_s + self._open_load_s * slowness
 
     def tries(self, key: str) -> int:
-        """How often the measurement with this id has failed or was spoilt, for whatever reason.
+        """How often the measurement with this id has failed or been spoilt, for whatever reason.
         Each try sends other prompts.
         """
         failures = sum(number for (name, _), number in self._failures.items() if name == key)

@@ -14,9 +14,9 @@ from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.rows import tables
 
-# of all SLOs of a probe together; undecided: at least one of them has no verdict
+# the outcome of all SLOs of a probe together; undecided: at least one of them has no verdict
 EarlyOutcome = Literal["holds", "fails", "mixed", "undecided"]
-LEAD_S = 0.3  # for the message to reach all clients
+LEAD_S = 0.3  # seconds in which the message to end a run reaches all clients
 
 
 class WatchedRun(Protocol):

@@ -85,7 +85,7 @@ class CapacitySearch:
     nothing by then is left out.
     """
 
-    plan: Plan  # of one endpoint, one workload and one SLO
+    plan: Plan  # has one endpoint, one workload and one SLO
     target: Target
     detected: EndpointDialect  # how to talk to the endpoint
     store: Store
@@ -95,7 +95,7 @@ class CapacitySearch:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self._budget_s = math.inf  # of wall time
+        self._budget_s = math.inf  # seconds of wall time that the search may take
         if self.plan.budget is not None and self.plan.budget.wall:
             self._budget_s = self.plan.budget.wall
         self._ends_s = self.clock.now_s() + self._budget_s

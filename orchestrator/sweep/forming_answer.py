@@ -90,7 +90,7 @@ class FormingAnswer:
         self._loads: dict[str, list[PlannedLoad]] = {}  # by deployment id
         self._standings = Standings(within or 0.0)
         self._lock = threading.Lock()
-        # by deployment id and name of SLO; dropped once a measurement was the deployment's last
+        # by deployment id and name of SLO; dropped once the deployment has nothing left to measure
         self._repeats: dict[tuple[str, str], RepeatsOfPoints] = {}
         self._described: dict[str, StoredDeployment] = {}  # by deployment id
         self._rates_only: dict[str, bool] = {}  # by workload

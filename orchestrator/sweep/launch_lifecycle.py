@@ -49,7 +49,7 @@ NOT_KNOWN = (
     "whether the engine's output makes sense is not known: none of the fixed prompts was answered"
 )
 
-TRIAL_LIMIT_S = 60.0  # for an endpoint's trial request; a point may wait longer
+TRIAL_LIMIT_S = 60.0  # seconds that an endpoint's trial request may take; a point may wait longer
 
 
 class LaunchLifecycle:

@@ -77,14 +77,14 @@ class Announced(StrEnum):
 
     NOTHING = "nothing"
     LAUNCH = "launch"  # that it begins, or goes on after a wait
-    OCCUPIED = "occupied"  # that it stands in line, since others hold one of its hosts
-    QUEUED = "queued"  # that it is in the queue again, since others kept one of its hosts
+    OCCUPIED = "occupied"  # that it stands in line, because others hold one of its hosts
+    QUEUED = "queued"  # that it is in the queue again, because others kept one of its hosts
 
 
 class AdmissionReason(StrEnum):
     """Why a launch was the next."""
 
-    FIRST = "first"  # of the queue
+    FIRST = "first"  # it is the first of the queue
     RESERVED = "reserved"  # nodes were kept for it while others overtook it
     BACKFILL = "backfill"  # it overtakes another launch without delaying it
 

@@ -32,7 +32,7 @@ class MeasurementCounts:
     failed: int = 0
     left_out: int = 0  # the budget was used up
     refused: int = 0  # failed in an earlier sweep and would fail again
-    spoilt: int = 0  # of the measured: something beside the engine spoilt them
+    spoilt: int = 0  # of the measured: something other than the engine spoilt them
     kept: int = 0  # of the skipped: spoilt in every try that is allowed
 
 
@@ -82,7 +82,7 @@ class _SetAside:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """From when until when a host is not tried."""
+    """The time in which a host is not tried, in seconds of the sweep's clock."""
 
     since_s: float
     until_s: float
@@ -114,7 +114,7 @@ class SweepState:
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = 0.0
         self._took_s = 0.0
-        self.overrun_s = 0.0  # by how much an attempt took longer than expected, at most
+        self.overrun_s = 0.0  # the most by which an attempt took longer than expected
 
     def count(self, **more: int) -> None:
         """Add to the counts."""

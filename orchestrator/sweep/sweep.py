@@ -104,7 +104,8 @@ class Sweep:
         self._queued: dict[str, DeploymentWork] = {}
         self._launched: dict[str, DeploymentWork] = {}
         self._idle: dict[str, DeploymentWork] = {}
-        self._ended: list[EndedLaunch] = []  # by the launches' threads; ``_take_ended`` empties it
+        # filled by the launches' threads, emptied by ``_take_ended``
+        self._ended: list[EndedLaunch] = []
         self._changed = threading.Event()  # set when a launch's thread is over
         # the queued deployments that are on the shortlist, as admission sees them
         self._queue = Queue()
@@ -123,7 +124,7 @@ class Sweep:
         # what the autoscaler said, without the numbers in it
         self._autoscaler_messages: set[str] = set()
         self._race = race_of(context.plan)
-        self._followed_version = 0  # of the race
+        self._followed_version = 0  # the version of the race that was looked at last
         self._shortlist = shortlist_of(context.plan, self._race, self._priority)
         self._queued_rest_s = CachedFor(self._estimate_queued, QUEUE_S, self._clock.now_s)
 
@@ -382,7 +383,7 @@ class Sweep:
         if self._followed_version == version_before:
             return
         if has_moved_work or any(work.races and work.has_begun for work in self._queued.values()):
-            self._order()  # by how much load each may still hold
+            self._order()  # it depends on how much load each deployment may still hold
 
     def _finished_in_queue(self) -> dict[str, DeploymentWork]:
         """Queued deployments, by id, that were begun and have nothing left."""
@@ -599,8 +600,9 @@ class Sweep:
         )
 
     def _fill_shortlist(self, ahead: int) -> None:
-        """Where not all deployments are started: put deployments on the shortlist until ``ahead``
-        new ones of it wait in the queue. Once it is full, the other deployments are not started.
+        """If not all deployments are started: put deployments on the shortlist until ``ahead`` of
+        them that are new wait in the queue. Once the shortlist is full, the other deployments are
+        dropped.
         """
         shortlist = self._shortlist
         others = shortlist.others(self._queued)
