@@ -111,9 +111,8 @@ class _TensorLayout(NamedTuple):
     tensors: list[Span]
 
 
-_NO_LAYOUT = _TensorLayout(
-    0, []
-)  # for files of other formats, and for a header that does not describe its file
+# for files of other formats, and for a header that does not describe its file
+_NO_LAYOUT = _TensorLayout(0, [])
 
 
 def _layout(path: Path, file: BinaryIO, size: int) -> _TensorLayout:

@@ -421,15 +421,14 @@ def _is_unquantized(facts: ModelFacts) -> bool:
     """Whether a checkpoint whose config names no quantization has none: its size tells or, without
     that, whether the model is well known.
     """
-    if (
-        facts.checkpoint_bytes and facts.all_parameters_counted
-    ):  # 16-bit embeddings may be most of a small model
+    # 16-bit embeddings may be most of a small model
+    if facts.checkpoint_bytes and facts.all_parameters_counted:
         return facts.checkpoint_bytes > 1.9 * facts.parameters.total
     return known_config(facts.model) is not None
 
 
 def _blocks(case: FeasibilityCase) -> Findings:
-    """Whether widths per rank are whole numbers of the blocks or groups that share a scale."""
+    """Whether widths per rank are multiples of the blocks or groups that share a scale."""
     stored = case.facts.quantization
     if stored is None or not case.rules.heads_divisible:
         return

@@ -185,8 +185,8 @@ class PlannedLoad(LoadRules):
 
     @property
     def races(self) -> bool:
-        """Whether one deployment may beat another. Where concurrency is searched none does, because
-        more requests in flight are not more throughput.
+        """Whether one deployment may beat another. Where concurrency is searched, none does,
+        because more requests in flight are not more throughput.
         """
         return self.searches and self.control == "request_rate" and not self.full_grid
 

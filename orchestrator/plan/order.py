@@ -52,9 +52,9 @@ def queue_priority(plan: Plan) -> dict[str, float]:
     """Deployment id -> its priority in the queue, where the highest goes first; empty if the
     experiment wants the longest first.
 
-    If all deployments will be measured, those within FRONT of the best prediction have priority 1
-    and the others 0, and among equals the longest go first. The exact order of the predictions
-    would take up to a quarter longer (``benchmarks/cluster/packing.py``).
+    If all deployments will be measured, those that reach FRONT of the best prediction have priority
+    1 and the others 0, and among equals the longest go first. In the exact order of the predictions
+    a sweep would take up to a quarter longer (``benchmarks/cluster/packing.py``).
     """
     shares = predicted_share(plan) if plan.predictions.order else {}
     if plan.budget is not None or any(load.searches for load in plan.loads):

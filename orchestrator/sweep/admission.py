@@ -227,8 +227,7 @@ def _free(
     """What is left of each node that a launch may use; by node id."""
     free = {machine.node_id: _Free(machine.gpus, machine.cpus) for machine in machines}
     address = {machine.node_id: machine.address for machine in machines}
-    # addresses of hosts that are shared with no other launch: this launch or the one that holds
-    # nodes there wants the host for itself
+    # addresses of hosts that the launch cannot share: it or another one there wants its host alone
     closed_hosts: set[str] = set()
     for reservation in reservations:
         for node, bundle in _bundles_by_node(reservation):
@@ -328,10 +327,10 @@ def worth_adding(
     another.
 
     At most ``most_launches`` are listed. Their nodes stay within ``most_nodes`` and within what may
-    be added of the ``types`` that fit; only the first launch of each request is listed even where
-    no node of its types may be added. Launches that fit beside those that hold nodes count as
-    started: no node has to be added for them. Launches that share nodes also share the nodes that
-    are added.
+    be added of the ``types`` that fit. The first launch of each request is an exception: it is
+    listed even if no more nodes of its types may be added. Launches that fit beside those that hold
+    nodes count as started: no node has to be added for them. Launches that share nodes also share
+    the nodes that are added.
     """
     started = list(reservations)
     # requests, each with the nodes to avoid, for which the present nodes have no more room

@@ -88,8 +88,8 @@ class SweepContext:
 
     def tell(self, item: Event | Phase) -> None:
         """Pass an event or phase on to the listener, and keep events for the store. The first
-        phase WAIT_FOR_NODES of a deployment is also told as an event. A phase that ends a
-        deployment which was never shown is not passed on.
+        phase WAIT_FOR_NODES of a deployment is also told as an event. The phase that ends a
+        deployment is passed on only if the deployment was shown.
         """
         if isinstance(item, Event):
             with self._events_lock:
@@ -102,8 +102,8 @@ class SweepContext:
             self.listener(item)  # outside the lock: the listener has its own
 
     def _shows_change(self, phase: Phase) -> bool:
-        """Note what is shown after this phase. Returns whether the live view changes with it: only
-        the end of something that is not shown changes nothing.
+        """Note what is shown after this phase. Returns whether the live view changes with it. Only
+        the end of a deployment that is not shown changes nothing.
         """
         with self._events_lock:
             if not phase.is_over:
@@ -177,9 +177,8 @@ class SweepContext:
         """
         if self.plan.budget is None:
             return None
-        with (
-            self._budget_lock
-        ):  # of two launches that ask at once, the second sees what the first was granted
+        # of two launches that ask at once, the second sees what the first was granted
+        with self._budget_lock:
             now_s = self.clock.now_s()
             over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
             if over is None:

@@ -243,7 +243,7 @@ def diagnose(
     requirements: Requirements,
     growth: Growth,
 ) -> list[Finding]:
-    """All findings about these nodes, and about running what has these requirements on them."""
+    """All findings about these nodes, and about running a plan with these requirements there."""
     findings = [
         Finding(problem.level, check, node.name, problem.what, problem.why, problem.do)
         for node in nodes

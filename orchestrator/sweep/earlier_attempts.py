@@ -1,5 +1,5 @@
-"""Finds what earlier sweeps of a plan left behind: spoilt attempts, measurements that failed by a
-fault of the experiment file, and engines that died under load.
+"""Finds what earlier sweeps of a plan left: spoilt attempts, measurements that failed because of a
+fault in the experiment file, and engines that died under load.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> Sp
 
 
 def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements whose last attempt failed by a fault of the experiment file: by measurement
-    id, that attempt. ``commits``: oldest first.
+    """The measurements whose last attempt failed because of a fault in the experiment file: by
+    measurement id, that attempt. ``commits``: oldest first.
     """
     last = {attempt.measurement_id: attempt for attempt in commits}
     badly_configured = [

@@ -63,8 +63,8 @@ ENDPOINT_LIMIT_S = 30.0
 # seconds that a launch waits in Ray's queue for nodes that others hold; after them it looks for
 # other nodes, or new ones
 HELD_S = 60.0
-# While a launch waits in line for a host: seconds between two questions whether the host is free,
-# and between two looks whether other nodes would do.
+# While a launch waits in line for a host: seconds between two checks of whether the host is free,
+# and between two checks of whether other nodes would do.
 ASK_S = 1.0
 ELSEWHERE_S = 10.0
 # Seconds between two fetches of a starting engine's last log line and downloads; fewer than LOOK_S

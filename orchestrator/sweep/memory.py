@@ -1,4 +1,4 @@
-"""Keeps the memory of a driver small whose launches are threads that come and go."""
+"""Keeps a driver's memory small although its launches are threads that come and go."""
 
 import ctypes
 from contextlib import suppress

@@ -260,7 +260,7 @@ class ResourceRequest:
             sizes = sizes[:1]
 
         def count_above_most(footprints: list[Footprint]) -> float:
-            """The number of nodes, or ``most`` if that is more: all allowed numbers are equal."""
+            """The number of nodes, but at least ``most``, so that all allowed numbers are equal."""
             return max(most, sum(len(footprint.bundles) for footprint in footprints))
 
         return min((self._pack_onto_nodes(*size) for size in sizes), key=count_above_most)
@@ -318,8 +318,8 @@ def _accelerator_of(kind: NodeType) -> str:
 
 
 def resources_of(deployment: Deployment, exclusive: bool) -> ResourceRequest:
-    """What a deployment takes: nodes x devices of every replica. A router takes nothing, as load
-    clients do not either.
+    """What a deployment takes: nodes x devices of every replica. Routers, like load clients, take
+    nothing.
     """
     settings = deployment.settings
     hardware = deployment.hardware
