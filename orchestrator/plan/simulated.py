@@ -12,7 +12,7 @@ closed form is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -291,17 +291,23 @@ def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:
     return slo.model_copy(update=limits)
 
 
-def _matching_ids(wanted: Iterable[Deployment], stored: Iterable[Deployment]) -> dict[str, str]:
+def _matching_ids(wanted: Sequence[Deployment], stored: Sequence[Deployment]) -> dict[str, str]:
     """Id of a stored deployment -> id of the plan's deployment that is the same: the one with the
     same id or, because ids depend on files and versions of the machine that made the plan, the one
-    with the same settings and hardware.
+    with the same settings and hardware. Of several that differ in their versions alone, the first
+    matches the first.
     """
-    by_settings = {_settings_key(deployment): deployment.id for deployment in wanted}
-    ids = {deployment_id: deployment_id for deployment_id in by_settings.values()}
+    ids = {deployment.id: deployment.id for deployment in wanted}
+    stored_ids = {deployment.id for deployment in stored}
+    unmatched = grouped(
+        (_settings_key(deployment), deployment.id)
+        for deployment in wanted
+        if deployment.id not in stored_ids
+    )
     for deployment in stored:
-        same = by_settings.get(_settings_key(deployment))
-        if same is not None:
-            ids.setdefault(deployment.id, same)
+        alike = unmatched.get(_settings_key(deployment), [])
+        if deployment.id not in ids and alike:
+            ids[deployment.id] = alike.pop(0)
     return ids
 
 

@@ -111,6 +111,24 @@ def test_workloads_match_by_content_and_deployments_by_settings(tmp_path: Path) 
     assert prediction(with_simulation(plan, uri))["capacity"]["interactive"]
 
 
+def test_versions_of_an_engine_that_differ_in_nothing_else_have_points_of_their_own(
+    tmp_path: Path,
+) -> None:
+    plan = planned(levels=LEVELS)
+    first, second = plan.deployments
+    settings = first.settings.model_copy(update={"engine_version": "2"})
+    plan = plan.with_deployments([first, second.model_copy(update={"settings": settings})])
+    store = Store.open(str(tmp_path), plan.name)
+    store.write_plan(plan.to_json())
+    for deployment, ttft_ms in ((first, 100), (second, 50)):
+        for point in plan.points_of(deployment.id):
+            commit(store, plan, point, ttft_ms=ttft_ms, simulated=True)
+    predicted = with_simulation(plan, str(tmp_path))
+    for number, ttft_ms in ((0, 100), (1, 50)):
+        levels = prediction(predicted, number)["levels"]
+        assert [level["ttft_ms"] for level in levels] == pytest.approx([ttft_ms] * len(LEVELS))
+
+
 def test_what_was_measured_is_no_simulation(tmp_path: Path) -> None:
     plan = planned(levels=LEVELS)
     run(Store.open(str(tmp_path), plan.name), plan)
