@@ -31,14 +31,17 @@ class NextStep:
 
 
 def next_steps(found: Answers) -> Iterator[NextStep]:
-    """The next step of each experiment whose answer another run of its plan could change."""
+    """The next step of each experiment whose answer another run of its plan could change. Nothing is
+    measured beside what was simulated, so simulated answers have none.
+    """
     for answered in found.experiments:
         experiment = answered.experiment
         if experiment.plan is None or experiment.is_load_run or not experiment.store.is_local:
             continue
         doubts: list[Doubt] = []
         for comparison in found.comparisons:
-            if comparison.experiment == experiment.name and not comparison.certain:
+            is_open = not (comparison.certain or comparison.simulated)
+            if comparison.experiment == experiment.name and is_open:
                 doubts += comparison.doubts
         labels = _to_measure(doubts)
         if labels:

@@ -33,6 +33,15 @@ def test_the_command_can_be_pasted(store: Store) -> None:
     assert "it measures what can still change who is best" in "\n".join(lines)
 
 
+def test_what_was_simulated_is_not_measured_beside_it(store: Store) -> None:
+    plan = planned()
+    store.write_plan(plan.to_json())
+    commit(store, plan, plan.points[0], simulated=True)
+    answer = invoke("best", store.uri, "--slo", "interactive")
+    assert "not measured yet" in answer.stdout
+    assert "next: " not in answer.stderr
+
+
 def test_where_everything_is_measured_there_is_nothing_to_run(store: Store) -> None:
     run(store, planned())
     assert "next: " not in invoke("best", store.uri, "--slo", "interactive").stderr
