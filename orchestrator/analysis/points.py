@@ -97,6 +97,11 @@ class VerdictBounds:
     if_slower: tuple[Verdicts, ...]
     if_faster: tuple[Verdicts, ...]
 
+    def under(self, slo_index: int) -> VerdictBounds:
+        """Those of one SLO alone."""
+        alone = slice(slo_index, slo_index + 1)
+        return VerdictBounds(self.if_slower[alone], self.if_faster[alone])
+
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
@@ -144,6 +149,14 @@ class Repeat:
         The engine died, took too long or cannot run this configuration.
         """
         return not self.ok and self.head.failure_class not in _NOT_THE_ENGINES
+
+    def under(self, slo_index: int) -> Repeat:
+        """The repeat as if it had been judged by one of its SLOs alone."""
+        return replace(
+            self,
+            verdicts=self.verdicts[slo_index : slo_index + 1],
+            bounds=self.bounds.under(slo_index) if self.bounds is not None else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +330,8 @@ class StoredPoint:
 
     def under(self, slo_index: int) -> StoredPoint:
         """The point as if it had been judged by one of its SLOs alone."""
-        repeats = [
-            replace(repeat, verdicts=repeat.verdicts[slo_index : slo_index + 1])
-            for repeat in self.repeats
-        ]
-        return replace(self, repeats=tuple(repeats))
+        repeats = tuple(repeat.under(slo_index) for repeat in self.repeats)
+        return replace(self, repeats=repeats)
 
     @property
     def tests(self) -> tuple[Attained, ...]:

@@ -223,6 +223,14 @@ def test_the_attainment_of_a_simulation_lies_between_those_of_longer_and_shorter
     assert point.attainment.estimate == float(ttft >= 0.1)
 
 
+def test_under_one_of_several_limits_a_simulation_has_the_bounds_of_that_one(store: Store) -> None:
+    commit_simulation(store)
+    slos = [Slo(name=f"x{ttft}", ttft=ttft, attainment=0.9) for ttft in (0.3, 0.09, 0.04)]
+    both = load_points(store, *slos)[0]
+    for number, slo in enumerate(slos):
+        assert both.under(number).attainment == load_points(store, slo)[0].attainment
+
+
 def test_the_throughput_of_a_simulation_is_right_to_the_factor_of_its_model(store: Store) -> None:
     commit_simulation(store)
     point = load_points(store)[0]
