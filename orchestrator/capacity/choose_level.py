@@ -305,14 +305,17 @@ class _Candidate:
 
 
 def _to_be_safe(state: SearchState, estimate: Estimate) -> float | None:
-    """A level a little below the estimate; None: it is decided, or one near it met the target."""
+    """A level a little below the estimate; None: it is decided or cannot be measured, or one near
+    it met the target.
+    """
     for evidence in state.levels:
         part = evidence.level / estimate.level
         if SAFE_FROM <= part <= SAFE_TO and (evidence.share or 0.0) >= state.target:
             return None
     level = state.on_grid(SAFE_AT * estimate.level)
     probed = state.at(level)
-    return None if probed is not None and probed.verdict else level
+    is_done = probed is not None and (probed.verdict is not None or probed.blocked)
+    return None if is_done else level
 
 
 def _most_telling(state: SearchState, estimate: Estimate) -> float | None:

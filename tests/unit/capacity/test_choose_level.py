@@ -40,6 +40,15 @@ def test_a_level_a_little_below_the_estimate_comes_first_where_time_is_limited()
     assert level == pytest.approx(0.9 * estimate.level, rel=0.02)
 
 
+def test_a_level_that_cannot_be_measured_is_not_asked_for_again_where_time_is_limited() -> None:
+    told = [probed(8.0, 0.999), probed(16.0, 0.7)]
+    level = level_to_explore(searched(*told), None, left_s=300.0)
+    assert level is not None
+    told += [ProbeOutcome(level, (), "nothing")] * 2
+    assert searched(*told).levels[1].blocked
+    assert level_to_explore(searched(*told), None, left_s=300.0) != level
+
+
 def test_what_is_left_is_spent_near_the_estimate() -> None:
     known = searched(probed(8.0, 0.999), probed(12.5, 0.975, 900), probed(16.0, 0.8, 200))
     estimate = estimate_of(known.levels, TARGET)
