@@ -145,9 +145,12 @@ def standing_of_levels(
     if best_settled is not None:
         shown = most = _value(best_settled, divisor, compares_rates)
     for level in open_levels:
-        if _may_count(level, points, settled):
-            may_hold = level.value / divisor if compares_rates else math.inf
-            most = max(most, may_hold)
+        if not _may_count(level, points, settled):
+            continue
+        may_hold = level.value / divisor if compares_rates else math.inf
+        most = max(most, may_hold)
+        if level.control == "concurrency":
+            shown = 0.0  # the highest that holds counts, and it may give less
     if best is None:
         return Standing(most=most)
     rate = best.output_token_throughput()

@@ -18,6 +18,7 @@ from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.race import Entrant
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.standing import (
+    UNKNOWN,
     Contest,
     Lead,
     Standing,
@@ -92,6 +93,8 @@ class FormingAnswer:
         self._lock = threading.Lock()
         # by deployment id and name of SLO; dropped once the deployment has nothing left to measure
         self._repeats: dict[tuple[str, str], RepeatsOfPoints] = {}
+        # names of SLOs under which nothing is known of what earlier sweeps measured
+        self._unread: set[str] = set()
         self._described: dict[str, StoredDeployment] = {}  # by deployment id
         self._rates_only: dict[str, bool] = {}  # by workload
 
@@ -183,6 +186,7 @@ class FormingAnswer:
                 points = load_points(store, slo)
             except (OrchestratorError, ValueError) as error:
                 _log.warning("what was measured before is not ranked: %s", error)
+                self._unread.add(slo.name)
                 continue
             for point in points:
                 work = wanted.get(point.head.deployment_id)
@@ -222,6 +226,9 @@ class FormingAnswer:
         name = work.deployment.id
         workload = load.workload.name
         divisor = self._entrants[name].divisor
+        is_by_points = not load.searches or load.control == "concurrency"
+        if is_by_points and slo.name in self._unread and work.done:
+            return UNKNOWN
         if not load.searches:
             points = self._points(name, workload, slo)
             to_repeat = {level_of(point) for point in points if is_measured_again(point)}

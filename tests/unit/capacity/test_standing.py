@@ -129,6 +129,20 @@ def test_where_throughputs_count_an_open_level_may_bring_any(tmp_path: Path) -> 
     assert standing.shown == pytest.approx(40.0, rel=0.1)  # 10 tokens a request
 
 
+def test_more_requests_in_flight_may_hold_and_give_less(tmp_path: Path) -> None:
+    """The highest level that holds counts, so nothing is shown while a higher one is open."""
+    stored = StoredLevels(tmp_path)
+    stored.deployment("d")
+    stored.level("d", 4, control="concurrency")
+    points = load_points(stored.store, SLO)
+    more = Level(control="concurrency", value=8)
+    standing = standing_of_levels(points, [more], 1.0, compares_rates=False)
+    assert standing.is_shown
+    assert (standing.shown, standing.most) == (0.0, math.inf)
+    final = standing_of_levels(points, [], 1.0, compares_rates=False)
+    assert final.shown == final.most == pytest.approx(40.0, rel=0.1)  # 10 tokens a request
+
+
 def test_what_holds_nothing_and_has_nothing_left_is_out(tmp_path: Path) -> None:
     standing = standing_of_levels(listed(tmp_path, [], [2]), [], 1.0, compares_rates=True)
     assert standing == OUT

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.base.errors import ResultsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep import forming_answer
+from orchestrator.sweep.deployment_work import DeploymentWork
+from orchestrator.sweep.forming_answer import FormingAnswer
 from tests.unit.sweep.simulation import World, sweep, world_of
 from tests.unit.sweep.sweeps import told
 from tests.unit.sweep.test_race import RACE, SLOTS, queues  # noqa: F401
@@ -145,3 +150,22 @@ def test_dollars_are_by_the_hour(tmp_path: Path) -> None:
     assert " tokens/USD " in last.text
     # 8 tokens/s at 3.6 USD an hour
     assert math.isclose(last.data["output_token_throughput"]["estimate"], 8000, rel_tol=0.1)
+
+
+def test_what_cannot_be_read_now_may_hold_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = Store.open(str(tmp_path), "x"), planned(RATES)
+    sweep(world_of(), plan, store)
+    committed = {commit.measurement_id: commit for commit in store.commits()}
+    works = [DeploymentWork(plan, deployment, committed) for deployment in plan.runnable()]
+
+    def refuse(*_: object) -> list[StoredPoint]:
+        raise ResultsError("the storage does not answer")
+
+    monkeypatch.setattr(forming_answer, "load_points", refuse)
+    answer = FormingAnswer(plan, 0.05)
+    answer.enter(works, store)
+    (lead,) = answer.leads()
+    assert (lead.leader, lead.rivals) == (None, 3)
+    assert not answer.is_decided
