@@ -78,20 +78,23 @@ class SimulatedLaunch:
                 self._row, placed_s=0.0, ready_s=start_s, engine_reported_json=reported
             )
             self._clock.go_on(start_s)
-            self._measure_all(engines_of(self._deployment, model))
-        if sweep.is_stopped:
-            return
+            if not self._measure_all(engines_of(self._deployment, model)):
+                return
         self._commit(failure)
 
-    def _measure_all(self, engines: SimulatedEngines) -> None:
-        """Simulate until nothing is left for this start, or until the launch must end."""
-        while not self._sweep.is_stopped:
+    def _measure_all(self, engines: SimulatedEngines) -> bool:
+        """Simulate until nothing is left for this start, or until the launch must end. Returns False
+        if the user stops the simulation first: the next one then begins the launch anew.
+        """
+        while True:
             self._work.follow_race()
             following = self._work.next
             if following is None or following.measurement.start != self._start_index:
-                return
+                return True
+            if self._sweep.is_stopped:
+                return False
             if self._must_end(following):
-                return
+                return True
             self._measure(engines, following)
 
     def _must_end(self, following: NextMeasurement) -> bool:

@@ -88,6 +88,24 @@ def test_one_that_was_ended_goes_on_and_has_the_same_rows(tmp_path: Path, ended_
     assert len([name for name in committed if "/requests/" in name]) == 8
 
 
+def test_a_stop_after_the_last_measurement_leaves_nothing_out(tmp_path: Path) -> None:
+    plan = planned()
+    stop = threading.Event()
+    measured = 0
+
+    def listen(item: Event | Phase) -> None:
+        nonlocal measured
+        measured += isinstance(item, Event) and item.kind == "measured"
+        if measured == 4:
+            stop.set()
+
+    store, report = simulated(plan, tmp_path, listen, stop)
+    assert not report.interrupted
+    assert len(launches(store)) == 2
+    _, report = simulated(plan, tmp_path)
+    assert (report.counts.measured, report.counts.skipped) == (0, 4)
+
+
 def test_nothing_is_simulated_twice(tmp_path: Path) -> None:
     plan = planned()
     simulated(plan, tmp_path)
