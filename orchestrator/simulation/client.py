@@ -10,11 +10,12 @@ import heapq
 import itertools
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.capacity.sequential_test import LOOK_S, next_look_s
 from orchestrator.load.point import LoadPoint, Progress, SoFar
-from orchestrator.load.request_queue import BACKOFF_NS, RequestQueue
+from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.schedule import PlannedRequest, Schedule
 from orchestrator.simulation.contents import Contents, Segment
@@ -25,6 +26,7 @@ from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.workloads.kind import WorkloadKind
 
 LOOKS_UNTIL_END_S = 2.0  # seconds before its end in which a probe is no longer looked at
+_REFUSED_AT_ONCE = (RequestEnd.REFUSED, RequestEnd.QUEUE_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class VirtualClient:
             ended = self._fleet.advance(next_s)
             if ended:
                 for request in ended:
-                    heapq.heappush(self._ended, (request.done_s, next(self._numbers), request))
+                    self._add_ended(request)
             elif next_s == math.inf:
                 return
             elif next_s >= self._abort_s:
@@ -117,17 +119,16 @@ class VirtualClient:
         """Do what is due at this instant: the ends of requests first, to make room."""
         while self._ended and self._ended[0][0] <= now_s:
             _, _, request = heapq.heappop(self._ended)
-            self._over(request, refused=False)
+            self._over(request)
         while self._open:
             first = next(iter(self._open))
             if first.sent_s + self._point.request_timeout_s > now_s:
                 break
             self._cancel(first, RequestEnd.TIMEOUT, now_s)
-            self._over(first, refused=False)
+            self._over(first)
         now_ns = round(now_s * 1e9)
         while (planned := self._queue.pop_due(now_ns)) is not None:
-            cap = self._schedule.cap
-            if cap is not None and len(self._open) >= cap:
+            if self._waiting or not self._has_room():
                 self._waiting.append(planned)
             else:
                 self._send(planned, planned.due_ns / 1e9)
@@ -135,6 +136,11 @@ class VirtualClient:
             self._look(now_s)
 
     # --- sending and ends
+
+    def _has_room(self) -> bool:
+        """Whether fewer than max_in_flight requests are in flight."""
+        cap = self._schedule.cap
+        return cap is None or len(self._open) < cap
 
     def _request(self, planned: PlannedRequest) -> VirtualRequest:
         """A planned request that was not sent yet."""
@@ -160,9 +166,13 @@ class VirtualClient:
             self._open[request] = None
             self.in_flight_max = max(self.in_flight_max, len(self._open))
         else:
-            self._over(request, refused=True)
+            self._add_ended(request)
 
-    def _over(self, request: VirtualRequest, refused: bool) -> None:
+    def _add_ended(self, request: VirtualRequest) -> None:
+        """Note that a request ends at ``done_s``."""
+        heapq.heappush(self._ended, (request.done_s, next(self._numbers), request))
+
+    def _over(self, request: VirtualRequest) -> None:
         """Note that a request has ended, and send or plan what may follow it."""
         planned = request.planned
         self._open.pop(request, None)
@@ -175,11 +185,10 @@ class VirtualClient:
             request.rank.over(request, answer)
         if self._early_end is not None:
             self._unreported.append(request)
-        if self._waiting:
+        if self._waiting and self._has_room():
             self._send(self._waiting.popleft(), request.done_s)
         ended_ns = round(request.done_s * 1e9)
-        is_at_once = request.done_s - request.sent_s < BACKOFF_NS / 1e9
-        self._queue.over(planned, ended_ns, refused and is_at_once)
+        self._queue.over(planned, ended_ns, refused=request.end in _REFUSED_AT_ONCE)
 
     def _cancel(self, request: VirtualRequest, end: RequestEnd, now_s: float) -> None:
         """End a request that the fleet still works on, or that ended there a moment later."""
@@ -246,8 +255,18 @@ class VirtualClient:
             due_ns = answering_due_ns if is_answering else silent_due_ns
             due_ns.append(request.planned.due_ns)
         silent_due_ns += [planned.due_ns for planned in self._waiting]
-        now_ns = round(self._now_s * 1e9)
-        return [SoFar(now_ns, ended, tuple(silent_due_ns), tuple(answering_due_ns))]
+        return [
+            SoFar(
+                now_ns=round(self._now_s * 1e9),
+                ended=ended,
+                silent_due_ns=self._after_warmup(silent_due_ns),
+                answering_due_ns=self._after_warmup(answering_due_ns),
+            )
+        ]
+
+    def _after_warmup(self, due_ns: Iterable[int]) -> tuple[int, ...]:
+        warmup_ns = self._schedule.warmup_ns
+        return tuple(instant_ns for instant_ns in due_ns if instant_ns >= warmup_ns)
 
     def finish(self, at_s: float, drain: bool) -> None:
         """Let no request be due from ``at_s`` on, in seconds since the start. Without ``drain``,

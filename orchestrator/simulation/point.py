@@ -193,7 +193,8 @@ class PointSimulator:
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
     ) -> _Result | None:
         """Simulate a closed loop on one rank, as fast as ``_all_at_once``. None for the same
-        reasons, and if a request is refused or the KV cache overflows.
+        reasons, if a request is refused or the KV cache overflows, and if a request ends before all
+        slots have started, because the fast loop takes requests in the order they arrive.
         """
         schedule = Schedule(point, kind)
         if schedule.cap is not None and schedule.cap < schedule.slots:
@@ -202,19 +203,25 @@ class PointSimulator:
         end_s = math.inf if schedule.end_ns is None else schedule.end_ns / 1e9
         most = math.inf if schedule.sessions is None else schedule.sessions
         limits = engines.rank.limits
+        last_start_s = schedule.slot_starts[-1] / 1e9
         sessions = 0
-        is_refused = False
+        gives_up = False
 
         def next_session(due_s: float) -> Arrival | None:
-            nonlocal sessions, is_refused
+            nonlocal sessions, gives_up
             if sessions >= most or due_s >= end_s:
                 return None
             prompt, output = lengths.of(sessions)
             sessions += 1
             if refusal(limits, prompt, output) is not None:
-                is_refused = True
+                gives_up = True
                 return None
             return Arrival(round(due_s * 1e9) / 1e9, prompt, output)
+
+        def follow(ended_s: float) -> Arrival | None:
+            nonlocal gives_up
+            gives_up = gives_up or ended_s < last_start_s
+            return None if gives_up else next_session(ended_s)
 
         starts = [next_session(start_ns / 1e9) for start_ns in schedule.slot_starts]
         first = [arrival for arrival in starts if arrival is not None]
@@ -224,9 +231,9 @@ class PointSimulator:
             [arrival.arrival_s for arrival in first],
             [arrival.prompt for arrival in first],
             [arrival.output for arrival in first],
-            next_session,
+            follow,
         )
-        if times is None or is_refused:
+        if times is None or gives_up:
             return None
         due_s = np.array(times.arrival_s)
         load = _KnownLoad(

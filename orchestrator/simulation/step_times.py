@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 
@@ -40,6 +41,10 @@ class StepTimes:
         return TokenGaps(request_index, array("i", gaps_us.tolist()), None)
 
     def _token_times(self, life: Life) -> Floats:
-        steps = np.arange(life.start_step, life.start_step + life.tokens)
-        times: Floats = np.interp(steps, self._steps, self._ends_s)
+        last_step = life.start_step + life.tokens - 1
+        steps = np.arange(life.start_step, last_step + 1)
+        # of all steps only those of this life: they are many, and each request asks for its own
+        begin = bisect_right(self._steps, life.start_step) - 1
+        end = bisect_left(self._steps, last_step) + 1
+        times: Floats = np.interp(steps, self._steps[begin:end], self._ends_s[begin:end])
         return times

@@ -221,3 +221,12 @@ def test_a_closed_loop_is_the_same_with_a_client_that_looks_at_each_request(
     assert len(rows(fast)) == len(rows(slow)) > 100
     for name in ("scheduled_ns", "first_token_ns", "done_ns"):
         assert np.allclose(column(fast, name), column(slow, name), atol=1e3)
+
+
+def test_a_closed_loop_whose_first_requests_end_before_all_slots_start_is_the_same_too() -> None:
+    one_token = RandomWorkload(name="w", input_tokens=8, output_tokens=1)
+    rules = {"workload": one_token, "requests": 3000, "duration_s": None}
+    fast = attempt(engines(), 2000, "concurrency", **rules)
+    slow = attempt(engines(max_num_queued_reqs=100_000), 2000, "concurrency", **rules)
+    for name in ("scheduled_ns", "first_token_ns", "done_ns"):
+        assert np.allclose(column(fast, name), column(slow, name), atol=1e3)
