@@ -86,13 +86,14 @@ def plan(
 
     \b
     Examples:
-      orchestrator plan experiments/quickstart.yaml orchestrator plan
-      experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json orchestrator plan
-      experiments/llama70b-parallelism.yaml --predict orchestrator plan
-      experiments/llama70b-parallelism.yaml --shortlist 8 --output plan.json orchestrator plan
-      experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps orchestrator plan
-      experiments/quickstart.yaml --check-with-vllm .engines/vllm orchestrator plan
-      experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
+      orchestrator plan experiments/quickstart.yaml
+      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json
+      orchestrator plan experiments/llama70b-parallelism.yaml --predict
+      orchestrator plan experiments/llama70b-parallelism.yaml --shortlist 8 --output plan.json
+      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps
+      orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
+      orchestrator plan experiments/quickstart.yaml --format json |
+        jq -r '.deployments[] | .label + ": " + .status'
 
     Exit status: 0; 3 if nothing in the file can run; 2 if the file has problems, all of which are
     printed.
