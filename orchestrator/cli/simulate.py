@@ -122,6 +122,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     from orchestrator.cli.run import NOTHING_RUNS, is_whole, planned, print_end
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.plan.predictions import with_predictions
+    from orchestrator.report.shortlist_words import shortlist_lines
     from orchestrator.results.location import check_answers
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.results.store import Store
@@ -142,6 +143,9 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     if impossible:
         file = shlex.quote(str(experiment))
         progress.say(f"note: {impossible} impossible, left out; why: orchestrator plan {file}")
+    if plan.shortlist is not None:  # frozen in a plan.json
+        for line in shortlist_lines(plan, plan.shortlist):
+            progress.say(line)
     if plan.budget is not None and plan.budget.wall is not None:
         progress.say(
             "note: the budget's wall time does not count: it depends on the number of nodes"
