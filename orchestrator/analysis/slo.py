@@ -125,8 +125,7 @@ def _problem_of_operator(name: str, operator: str, value: str) -> str | None:
 
 
 def _unfit(values: Mapping[str, str | float]) -> list[str]:
-    """Why these limits do not fit together."""
-    """What is wrong with terms that are each right by themselves."""
+    """Why limits that are each right by themselves do not fit together."""
     if not values.keys() - {"attainment", "agreement"}:
         return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
     try:

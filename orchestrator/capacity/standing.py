@@ -233,7 +233,8 @@ class Lead:
 
     ``leader``: the name of the deployment that leads; None: nothing is known to hold. ``standing``:
     where the leader stands. ``bar``: the most that any deployment was shown to hold. ``rivals``:
-    how many of the other ``deployments`` may still exceed the bar.
+    how many of the other ``deployments`` may still exceed the bar. ``decisive``: how many of them
+    may exceed what the leader was shown to hold by more than the precision.
     """
 
     contest: Contest
@@ -241,6 +242,7 @@ class Lead:
     standing: Standing
     bar: float
     rivals: int
+    decisive: int
     deployments: int
 
 
@@ -254,7 +256,7 @@ class Standings:
         self.within = within
         self._contests: dict[Contest, dict[str, Standing]] = {}
         self._of_deployment: dict[str, set[Contest]] = {}
-        self._leads: dict[tuple[Contest, float], Lead] = {}  # cached until the contest changes
+        self._leads: dict[Contest, Lead] = {}  # cached until the contest changes
         self._lock = threading.Lock()
 
     def put(self, contest: Contest, name: str, standing: Standing) -> None:
@@ -279,12 +281,12 @@ class Standings:
     def lead(self, contest: Contest) -> Lead:
         """How a contest stands."""
         with self._lock:
-            return self._lead(contest, 0.0)
+            return self._lead(contest)
 
     def leads(self) -> list[Lead]:
         """How all contests stand."""
         with self._lock:
-            return [self._lead(contest, 0.0) for contest in self._contests]
+            return [self._lead(contest) for contest in self._contests]
 
     @property
     def are_decided(self) -> bool:
@@ -298,36 +300,38 @@ class Standings:
             for contest in self._of_deployment.get(name, ()):
                 if self._is_decided(contest):
                     continue
-                lead = self._lead(contest, self.within)
+                lead = self._lead(contest)
                 most = self._contests[contest][name].most
-                if name == lead.leader or most > lead.bar * (1 + self.within):
+                if name == lead.leader or most > max(self._enough(lead), lead.bar):
                     return True
             return False
 
     def _is_decided(self, contest: Contest) -> bool:
-        lead = self._lead(contest, self.within)
-        bar = lead.standing.shown * (1 + self.within)
-        return bar > 0 and not lead.rivals and lead.bar <= bar
+        lead = self._lead(contest)
+        return lead.standing.shown > 0 and not lead.decisive
+
+    def _enough(self, lead: Lead) -> float:
+        """What another deployment may come to while the leader counts as the best one."""
+        return lead.standing.shown * (1 + self.within)
 
     def _changed(self, contest: Contest) -> None:
-        self._leads.pop((contest, 0.0), None)
-        self._leads.pop((contest, self.within), None)
+        self._leads.pop(contest, None)
 
-    def _lead(self, contest: Contest, within: float) -> Lead:
-        lead = self._leads.get((contest, within))
+    def _lead(self, contest: Contest) -> Lead:
+        lead = self._leads.get(contest)
         if lead is None:
-            lead = self._leads[contest, within] = self._compute_lead(contest, within)
+            lead = self._leads[contest] = self._compute_lead(contest)
         return lead
 
-    def _compute_lead(self, contest: Contest, within: float) -> Lead:
+    def _compute_lead(self, contest: Contest) -> Lead:
         standings = self._contests[contest]
         bar = max((standing.shown for standing in standings.values()), default=0.0)
         leader = max(standings, key=lambda name: standings[name].order, default=None)
         if leader is not None and not standings[leader].rank:
             leader = None
-        rivals = 0
-        for name, standing in standings.items():
-            if name != leader and standing.most > bar * (1 + within):
-                rivals += 1
         leading = standings[leader] if leader is not None else UNKNOWN
-        return Lead(contest, leader, leading, bar, rivals, len(standings))
+        lead = Lead(contest, leader, leading, bar, 0, 0, len(standings))
+        others = [standing for name, standing in standings.items() if name != leader]
+        rivals = sum(standing.most > bar for standing in others)
+        decisive = sum(standing.most > self._enough(lead) for standing in others)
+        return replace(lead, rivals=rivals, decisive=decisive)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.capacity.claim import Claim, ClaimStatus
@@ -202,6 +204,13 @@ def test_what_is_better_by_less_than_the_precision_need_not_be_measured() -> Non
     assert not any(every.needs(name) for name in "ab")
 
 
+def test_a_second_one_that_was_shown_to_hold_more_does_not_soften_the_precision() -> None:
+    leader = Standing(8.4, True, 8.0, math.inf, rate(8.4))
+    every = standings(a=leader, b=holding(8.3, most=8.6))
+    assert not every.are_decided
+    assert every.needs("b")
+
+
 def test_nothing_is_decided_while_the_leader_is_only_estimated() -> None:
     every = standings(a=Standing(rank=8.0, most=9.0), b=OUT)
     assert not every.are_decided
@@ -234,3 +243,44 @@ def test_a_deployment_is_needed_as_long_as_one_contest_needs_it() -> None:
 def test_a_search_that_is_given_up_keeps_what_it_claimed() -> None:
     assert holding(8.0, most=math.inf).ended == holding(8.0)
     assert Standing(rank=8.0).ended == OUT
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> tuple[Standing, float]:
+    """Where a deployment stands, and what it comes to in the end: what was shown at least, and no
+    more than the most.
+    """
+    values = st.floats(0, 100)
+    shown, rank, most = sorted(draw(st.tuples(values, values, values)))
+    if draw(st.booleans()):
+        shown = 0.0
+    is_shown = shown > 0 or draw(st.booleans())
+    end = draw(st.floats(shown, most))
+    return Standing(rank, is_shown, shown, most), end
+
+
+@given(st.lists(trials(), min_size=1, max_size=8), st.floats(0, 0.3))
+def test_what_is_decided_is_the_best_in_the_end_within_the_precision(
+    ends: list[tuple[Standing, float]], within: float
+) -> None:
+    every = Standings(within)
+    for number, (standing, _) in enumerate(ends):
+        every.put(HERE, str(number), standing)
+    if not every.are_decided:
+        return
+    leader = every.lead(HERE).leader
+    assert leader is not None
+    best = max(end for _, end in ends)
+    assert ends[int(leader)][1] * (1 + within) >= best * (1 - 1e-12)
+
+
+@given(st.lists(trials(), min_size=1, max_size=8), st.floats(0, 0.3))
+def test_while_nothing_is_decided_one_with_something_left_is_needed(
+    ends: list[tuple[Standing, float]], within: float
+) -> None:
+    every = Standings(within)
+    for number, (standing, _) in enumerate(ends):
+        every.put(HERE, str(number), standing)
+    has_left = [str(number) for number, (one, _) in enumerate(ends) if one.most > one.shown]
+    if has_left and not every.are_decided:
+        assert any(every.needs(name) for name in has_left)
