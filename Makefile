@@ -55,7 +55,7 @@ pictures: install
 
 # Two parts side by side, each of which waits most of the time; when one ends the next begins, whatever failed. Tests of
 # what the clock says are the first, beside installations that give way; those of llama.cpp wait for it to be compiled.
-test: install compiled model
+test: install compiled model .engines/tgi-client/installed
 	$(MAKE) --keep-going -j2 $(PARTS)
 
 test-clock: install model .engines/tgi-client/installed

@@ -17,7 +17,9 @@ from orchestrator.spec.experiment import parse_experiment
 from tests.unit.plan.test_current import FILE, VALUES, planned
 from tests.unit.report.test_predicted_deployment import MEMORY, predicting
 
-DEPLOYMENTS = "{{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: [8, 16]}}}}]}}"
+DEPLOYMENTS = (
+    "{{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: {max_num_seqs}}}}}]}}"
+)
 
 
 def shown(plan: Plan, width: int = 120) -> str:
@@ -27,6 +29,7 @@ def shown(plan: Plan, width: int = 120) -> str:
 
 
 def plan_of(deployments: str) -> Plan:
+    assert DEPLOYMENTS in FILE
     text = FILE.replace(DEPLOYMENTS, deployments.replace("{", "{{").replace("}", "}}"))
     return make_plan(parse_experiment(text.format(**VALUES)))
 

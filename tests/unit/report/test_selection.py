@@ -116,10 +116,9 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
     most: int, advice: str, store: Store
 ) -> None:
     search = f"search: capacity, control: request_rate, max_deployments: {most}"
-    text = FILE.replace("levels: {{concurrency: {levels}}}", search).replace(
-        "[8, 16]", "[8, 16, 32]"
-    )
-    plan = make_plan(parse_experiment(text.format(**VALUES)))
+    text = FILE.replace("levels: {{concurrency: {levels}}}", search)
+    values = VALUES | {"max_num_seqs": [8, 16, 32]}
+    plan = make_plan(parse_experiment(text.format(**values)))
     store.write_plan(plan.to_json())
     commit(
         store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id)

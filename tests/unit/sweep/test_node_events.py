@@ -11,6 +11,7 @@ from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.node_events import ClusterWithEvents
+from tests.unit.plan.test_current import planned
 from tests.unit.sweep.simulation import node
 
 
@@ -47,7 +48,7 @@ def test_changes_of_nodes_and_of_wanted_nodes_are_told() -> None:
 def test_a_deployment_that_waits_for_nodes_is_an_event_once(tmp_path: Path) -> None:
     shown: list[Event | Phase] = []
     context = SweepContext(
-        None, SimpleNamespace(note=None), Store.open(str(tmp_path), "x"), shown.append
+        planned(), SimpleNamespace(note=None), Store.open(str(tmp_path), "x"), shown.append
     )
     for waited_s in (0.0, 1.0):
         context.tell(
