@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.numbers import parse_share
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
@@ -127,18 +128,6 @@ def compare(
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def parse_share(text: str) -> float:
-    """Reads ``3%`` or ``0.03`` as a share. Raises UsageError unless it is from 0 to below 1."""
-    number = text.strip()
-    try:
-        share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise click.UsageError(f"--within {text!r}: write it like 3%")
-    return share
 
 
 def _only_experiment(uri: str, side: str, name: str | None) -> StoredExperiment:

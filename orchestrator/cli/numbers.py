@@ -44,3 +44,15 @@ def _bounds(numbers: click.IntRange | click.FloatRange) -> str:
 
 def _text(bound: float) -> str:
     return f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
+def parse_share(text: str) -> float:
+    """Reads ``3%`` or ``0.03``. Raises BadParameter unless it is a share from 0 to below 1."""
+    number = text.strip()
+    try:
+        share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise click.BadParameter(f"{text!r} is not a share: write it like 3%")
+    return share

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from orchestrator.base.errors import InputError
-from orchestrator.cli.numbers import WholeNumber
+from orchestrator.cli.numbers import WholeNumber, parse_share
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import MOST_CLIENTS, counted, parse_duration
@@ -68,17 +68,8 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
 
 
 def _within(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Reads a share such as ``5%`` or ``0.05``. Raises BadParameter for any other text."""
-    if text is None:
-        return None
-    is_percent = text.rstrip().endswith("%")
-    try:
-        share = float(text.rstrip().removesuffix("%")) / (100 if is_percent else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise click.BadParameter(f"{text!r} is not a share like 5% or 0.05")
-    return share
+    """The share that an option gives, if it is given. Raises BadParameter as ``parse_share``."""
+    return None if text is None else parse_share(text)
 
 
 @click.command(epilog=EXAMPLES)

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from orchestrator.base.errors import InputError
-from orchestrator.cli.compare import ACROSS, GATED, parse_share
+from orchestrator.cli.compare import ACROSS, GATED
 from orchestrator.cli.main import cli
+from orchestrator.cli.numbers import parse_share
 from orchestrator.report.documents import comparison as documents
 from orchestrator.results.store import Store
 from tests.harness import ROOT

@@ -38,7 +38,7 @@ class OneThatFits(WorkloadKind):
     """The first request is served; the others have more tokens than any engine takes."""
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        raise NotImplementedError
+        raise AssertionError("a simulation asks for lengths, never for prompts")
 
     def input_tokens(self, session: int, turn: int) -> int:
         return 8 if session == 0 else 90_000
