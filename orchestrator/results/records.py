@@ -314,6 +314,87 @@ class EngineMetricsRow(AttemptKey):
     generation_tokens_total: A[float | None, "tokens generated"] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryRow(AttemptKey):
+    """One reading of one GPU of a replica, twice a second while a point runs."""
+
+    host: A[str, "name of its host"]
+    gpu_uuid: A[str, "the GPU, as its driver names it"]
+    unix_ns: A[int, "wall clock of the host at the reading"]
+    clock_offset_ns: A[int | None, "wall clock of the host minus the driver's; null: unknown"] = (
+        None
+    )
+    clock_error_ns: A[int | None, "bound of that offset's error"] = None
+    power_w: A[float | None, "watts of the whole board now"] = None
+    energy_mj: A[int | None, "counter of the energy used since the GPU's driver was loaded, mJ"] = (
+        None
+    )
+    sm_mhz: A[I32 | None, "clock of its multiprocessors"] = None
+    memory_mhz: A[I32 | None, "clock of its memory"] = None
+    temperature_c: A[I32 | None, "degrees Celsius of the chip"] = None
+    memory_temperature_c: A[I32 | None, "degrees Celsius of the memory"] = None
+    used_bytes: A[int | None, "memory in use, by all processes"] = None
+    busy_share: A[float | None, "share of the last moments in which any kernel ran, 0 to 1"] = None
+    event_reasons: A[int | None, "bits of NVML's clocks event reasons: why clocks are low"] = None
+    throttled_ns_power: A[
+        int | None, "counter of the time in which the power limit held clocks down"
+    ] = None
+    throttled_ns_thermal: A[
+        int | None, "counter of the time in which the driver held clocks down because of heat"
+    ] = None
+    throttled_ns_hw: A[
+        int | None, "counter of the time in which the hardware did: heat, or a power brake"
+    ] = None
+    ecc_uncorrected: A[
+        int | None, "counter of uncorrected memory errors since the driver was loaded"
+    ] = None
+    dram_share: A[
+        float | None, "share of its memory bandwidth in use since the last reading, 0 to 1"
+    ] = None
+    tensor_share: A[
+        float | None, "share of the time since the last reading in which tensor cores ran, 0 to 1"
+    ] = None
+    nvlink_bytes: A[
+        int | None, "counter of the data sent and received over NVLink, all links together"
+    ] = None
+    foreign_bytes: A[
+        int | None, "memory in use by processes that are not of its launch; null: unknown"
+    ] = None
+    sampler_cpu_s: A[
+        float | None,
+        "CPU seconds of the agent's readings since the first one, those of its other GPUs included",
+    ] = None
+    field_latency_us: A[int | None, "longest time that the driver took for a field"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRow(AttemptKey):
+    """One reading of a host of a launch, twice a second while a point runs."""
+
+    host: A[str, "name of the host"]
+    unix_ns: A[int, "its wall clock at the reading"]
+    clock_offset_ns: A[int | None, "that clock minus the driver's; null: unknown"] = None
+    clock_error_ns: A[int | None, "bound of that offset's error"] = None
+    cpu_share: A[
+        float | None, "share of all cores' time in use since the last reading, by anything, 0 to 1"
+    ] = None
+    foreign_cpu_share: A[
+        float | None, "the part of that share that is neither the sweep's engines nor its clients"
+    ] = None
+    engine_cpu_s: A[
+        float | None, "CPU seconds of the launch's processes on this host since the first reading"
+    ] = None
+    engine_rss_bytes: A[
+        int | None, "resident memory of those processes; pages that they share count for each"
+    ] = None
+    free_bytes: A[int | None, "main memory that programs can still get"] = None
+    network_rx_bytes: A[
+        int | None, "counter of the bytes received over its network, without lo and RDMA"
+    ] = None
+    network_tx_bytes: A[int | None, "the same for bytes sent"] = None
+    sampler_cpu_s: A[float | None, "CPU seconds of these readings since the first one"] = None
+
+
 METRICS_VERSION = 11  # of everything below: rises when its columns or how they are computed change
 
 

@@ -47,6 +47,8 @@ RECORDS: dict[str, type] = {
     "answers": records.AnswerRow,
     "events": records.EventRow,
     "engine_metrics": records.EngineMetricsRow,
+    "telemetry": records.TelemetryRow,
+    "hosts": records.HostRow,
 }
 
 
