@@ -98,7 +98,7 @@ ENGINE = Engine(
     metrics={
         column: name
         for column, name in vllm.ENGINE.metrics.items()
-        if not column.startswith("spec_")
+        if not column.startswith(("spec_", "estimated_"))
     },
     dialects=_dialects,
     handled_fields=FIELDS | {"profile"},

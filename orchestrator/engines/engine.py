@@ -70,12 +70,28 @@ def named_as_vllm(prefix: str) -> dict[str, str]:
         "queue_time_count": "request_queue_time_seconds_count",
         "ttft_s_sum": "time_to_first_token_seconds_sum",
         "ttft_count": "time_to_first_token_seconds_count",
+        "prefill_time_s_sum": "request_prefill_time_seconds_sum",
+        "prefill_time_count": "request_prefill_time_seconds_count",
+        "decode_time_s_sum": "request_decode_time_seconds_sum",
+        "decode_time_count": "request_decode_time_seconds_count",
         "spec_draft_tokens_total": "spec_decode_num_draft_tokens_total",
         "spec_accepted_tokens_total": "spec_decode_num_accepted_tokens_total",
         "prompt_tokens_total": "prompt_tokens_total",
         "generation_tokens_total": "generation_tokens_total",
     }
     return {column: prefix + name for column, name in names.items()}
+
+
+def estimates_of_work(prefix: str) -> dict[str, str]:
+    """Counters that vLLM and SGLang have if they are started with ``--enable-mfu-metrics``."""
+    return {
+        column: prefix + column
+        for column in (
+            "estimated_flops_per_gpu_total",
+            "estimated_read_bytes_per_gpu_total",
+            "estimated_write_bytes_per_gpu_total",
+        )
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
-from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.engine import Engine, Reported, estimates_of_work
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -467,7 +467,8 @@ ENGINE = Engine(
         "ttft_count": "sglang:time_to_first_token_seconds_count",
         "prompt_tokens_total": "sglang:prompt_tokens_total",
         "generation_tokens_total": "sglang:generation_tokens_total",
-    },
+    }
+    | estimates_of_work("sglang:"),
     dialects=lambda settings: DIALECTS,
     served_name=_served_name,
     flags={

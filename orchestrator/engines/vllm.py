@@ -13,7 +13,7 @@ from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
-from orchestrator.engines.engine import Engine, named_as_vllm
+from orchestrator.engines.engine import Engine, estimates_of_work, named_as_vllm
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import CpuKernels, ModelRules
@@ -235,6 +235,7 @@ ENGINE = Engine(
     title="vLLM",
     version="0.33",
     metrics=named_as_vllm("vllm:")
+    | estimates_of_work("vllm:")
     | {
         "kv_usage": "vllm:kv_cache_usage_perc",
         "preemptions_total": "vllm:num_preemptions_total",

@@ -251,6 +251,10 @@ class LaunchRow:
     engine_reported_json: A[
         str | None, "what the engine reported at its start: KV tokens, maximum length, …"
     ] = None
+    environment_json: A[
+        str | None,
+        "each host as found: driver, CUDA, GPUs, kernel, CPU, memory, image; null: unknown",
+    ] = None
     placed_s: A[float | None, "seconds from request to placement"] = None
     ready_s: A[float | None, "seconds from process start to ready"] = None
     stopped_s: A[float | None, "seconds the stop took"] = None
@@ -295,7 +299,10 @@ class EngineMetricsRow(AttemptKey):
 
     replica: A[I16, "replica that was read"]
     role: A[str | None, "its role, where replicas have some"] = None
-    unix_ns: A[int, "wall clock of the replica's node at the reading"]
+    host: A[str | None, "name of the replica's host"] = None
+    unix_ns: A[int, "wall clock of that host at the reading"]
+    clock_offset_ns: A[int | None, "that clock minus the driver's; null: unknown"] = None
+    clock_error_ns: A[int | None, "bound of that offset's error"] = None
     running: A[float | None, "requests in the batch now"] = None
     waiting: A[float | None, "requests in its queue now"] = None
     kv_usage: A[float | None, "share of the KV cache in use now, 0 to 1"] = None
@@ -310,8 +317,27 @@ class EngineMetricsRow(AttemptKey):
     spec_accepted_tokens_total: A[
         float | None, "tokens of speculative decoding that were accepted"
     ] = None
-    prompt_tokens_total: A[float | None, "prompt tokens computed"] = None
+    prompt_tokens_total: A[
+        float | None, "prompt tokens, those of the prefix cache included (except by llama.cpp)"
+    ] = None
     generation_tokens_total: A[float | None, "tokens generated"] = None
+    prefill_time_s_sum: A[
+        float | None, "seconds from a request's first step to its first token, summed"
+    ] = None
+    prefill_time_count: A[float | None, "requests in that sum"] = None
+    decode_time_s_sum: A[
+        float | None, "seconds from a request's first token to its last, summed"
+    ] = None
+    decode_time_count: A[float | None, "requests in that sum"] = None
+    estimated_flops_per_gpu_total: A[
+        float | None, "floating-point operations of a GPU, as the engine estimates; mean of ranks"
+    ] = None
+    estimated_read_bytes_per_gpu_total: A[
+        float | None, "bytes that a GPU read from its memory, estimated likewise"
+    ] = None
+    estimated_write_bytes_per_gpu_total: A[
+        float | None, "bytes that a GPU wrote to its memory, estimated likewise"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,16 @@ from orchestrator.base.text import grouped
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-# columns whose series (one per data-parallel rank) are averaged; those of other columns are added
-RATIOS = frozenset({"kv_usage"})
+# Engines have these at 0 unless they are started to estimate their work.
+_ESTIMATES = frozenset(
+    {
+        "estimated_flops_per_gpu_total",
+        "estimated_read_bytes_per_gpu_total",
+        "estimated_write_bytes_per_gpu_total",
+    }
+)
+# columns whose series (one per rank) are averaged; those of other columns are added
+AVERAGED = frozenset({"kv_usage", *_ESTIMATES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,8 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
     """The columns that a page of /metrics has. ``names``: column -> the engine's metrics that add
     up to it (``Engine.metrics``).
 
-    A column is left out when one of its metrics is missing. Raises ValueError for text that is not
+    A column is left out when one of its metrics is missing, and an estimate of work when it is 0.
+    Raises ValueError for text that is not
     Prometheus's.
     """
     terms_by_column: dict[str, list[_Term]] = {}
@@ -74,17 +83,20 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
                 if term.matches(series.labels):
                     by_metric = values.setdefault(column, {})
                     by_metric.setdefault(series.name, []).append(series.value)
-    return {
-        column: _combined(column, by_metric)
-        for column, by_metric in values.items()
-        if len(by_metric) == len(terms_by_column[column])
-    }
+    columns: dict[str, float] = {}
+    for column, by_metric in values.items():
+        if len(by_metric) < len(terms_by_column[column]):
+            continue
+        value = _combined(column, by_metric)
+        if value or column not in _ESTIMATES:
+            columns[column] = value
+    return columns
 
 
 def _combined(column: str, by_metric: Mapping[str, list[float]]) -> float:
     """The value of a column, from all series of all its metrics."""
     values = list(chain.from_iterable(by_metric.values()))
-    return sum(values) / len(values) if column in RATIOS else sum(values)
+    return sum(values) / len(values) if column in AVERAGED else sum(values)
 
 
 def read(

@@ -146,3 +146,12 @@ def test_readings_that_failed_leave_no_samples():
     sampler = Sampler(lambda: None)
     sampler.start()
     assert sampler.stop() == []
+
+
+def test_estimates_of_work_are_of_one_gpu_and_null_when_the_engine_does_not_estimate():
+    names = {"estimated_flops_per_gpu_total": "vllm:estimated_flops_per_gpu_total"}
+    ranks = 'vllm:estimated_flops_per_gpu_total{engine="%d"} %s\n'
+    assert normalize(ranks % (0, "3e12") + ranks % (1, "5e12"), names) == {
+        "estimated_flops_per_gpu_total": 4e12
+    }
+    assert normalize(ranks % (0, "0.0") + ranks % (1, "0.0"), names) == {}
