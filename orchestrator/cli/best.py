@@ -82,7 +82,7 @@ def best(
     form_name: str,
 ) -> int:
     """Rank the deployments at URI under latency limits."""
-    from orchestrator.report.answer_table import View, best_text, rows_to_show
+    from orchestrator.report.answer_table import AnswerView, best_text, rows_to_show
     from orchestrator.report.as_json import answer_json
     from orchestrator.report.documents.answer import answer_document
     from orchestrator.report.form import MarkdownForm, TextForm
@@ -114,11 +114,11 @@ def best(
     if form_name == "json":
         click.echo(json_text(answer_json(answer)))
     elif form_name == "md":
-        view = View(MarkdownForm(), MARKDOWN_WIDTH, top or rows_to_show(answer))
+        view = AnswerView(MarkdownForm(), MARKDOWN_WIDTH, top or rows_to_show(answer))
         click.echo("\n".join(best_text(answer, view)))  # not echo: rows must not be wrapped
     else:
         width = output_width()
-        view = View(TextForm(SHOWN_BY, width), width, top or rows_to_show(answer))
+        view = AnswerView(TextForm(SHOWN_BY, width), width, top or rows_to_show(answer))
         echo("\n".join(best_text(answer, view)))
     notes = [
         without_limits_text(judged.experiment, slo_text)

@@ -287,8 +287,8 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         check_answers(results)
     given["api"] = _api_of(url, given["api"])
     options = LoadOptions(results=results, **given)
-    asked = _planned(url, options)
-    plan, target, detected = asked.plan, asked.target, asked.detected
+    planned = _planned(url, options)
+    plan, target, detected = planned.plan, planned.target, planned.detected
     notes = [*detected.notes, *_notes_on(plan, target)]
     if options.find_capacity:
         from orchestrator.cli.find_capacity import show_capacity
@@ -355,14 +355,23 @@ class _Outcome:
     failed_requests: int = 0
     has_invalid_level: bool = False
     interrupted: bool = False
-    unsaved: OrchestratorError | None = None  # why a level could not be stored
+    storing_error: OrchestratorError | None = None  # the latest that kept a level unstored
+
+    def add(self, level: _MeasuredLevel, is_stopped: bool) -> None:
+        """Adds a level. ``is_stopped``: whether the user has ended the command by now."""
+        from orchestrator.results.validity import MEASURED
+
+        self.failed_requests += level.failed_requests
+        if level.attempt.verdict.validity not in MEASURED:
+            self.has_invalid_level = True
+        self.interrupted = level.attempt.interrupted and is_stopped
 
     def exit_status(self) -> int:
         """The exit status of the command. Raises the error that prevented storing a level."""
         from orchestrator.cli.signals import INTERRUPTED
 
-        if self.unsaved is not None:
-            raise self.unsaved
+        if self.storing_error is not None:
+            raise self.storing_error
         if self.interrupted:
             return INTERRUPTED
         return 3 if self.failed_requests or self.has_invalid_level else 0
@@ -380,7 +389,6 @@ def _measure_levels(
     Returns the exit status.
     """
     from orchestrator.cli.signals import stops
-    from orchestrator.results.validity import MEASURED
     from orchestrator.workloads.repeats import PromptRepeats
 
     if output.store is not None:
@@ -400,31 +408,28 @@ def _measure_levels(
         at_end.callback(_show_all, runs, documents, output)
         for run in runs:
             if options.warmup_requests and not stop.is_set():
-                sent = run.warm_up(options.warmup_requests, clients, stop.is_set)
-                repeats.add_warm_up(sent)
+                repeats.add_warm_up(run.warm_up(options.warmup_requests, clients, stop.is_set))
             if stop.is_set():
                 outcome.interrupted = True
                 number = len(documents) + 1
                 _echo_note(f"interrupted before level {number} of {len(runs)}")
                 break
             level = _measured(run, clients, stop, options.max_errors)
-            attempt = level.attempt
-            assert attempt.loaded
-            outcome.failed_requests += level.failed_requests
-            outcome.has_invalid_level |= attempt.verdict.validity not in MEASURED
-            outcome.interrupted = attempt.interrupted and stop.is_set()
-            level_notes = repeats.add_level(attempt.loaded.requests.num_rows)
+            outcome.add(level, stop.is_set())
+            level_notes = repeats.add_level(level.sent_requests)
             if outcome.interrupted:
                 level_notes = [*level_notes, "interrupted: run again for all of it"]
             if not is_table:  # a table has these notes itself
                 for note in level_notes:
                     _echo_note(note)
             all_notes = [*kept_notes, *level_notes]
-            documents.append(_document(run, clients, attempt, all_notes, output.results))
+            documents.append(_document(run, clients, level.attempt, all_notes, output.results))
             # shown before it is stored: storing may take long, and a full disk must not cost it
             if len(runs) == 1:
                 _show_one(documents[0], output.form)
-            outcome.unsaved = _stored(run, output.store, attempt) or outcome.unsaved
+            error = _store(run, level.attempt, output.store)
+            if error is not None:
+                outcome.storing_error = error
             if options.max_errors is not None and level.failed_requests >= options.max_errors:
                 remaining = len(runs) - len(documents)
                 if remaining:
@@ -472,7 +477,7 @@ def _show_all(
         echo("\n".join(runs_text(documents)))
 
 
-def _stored(run: EndpointRun, store: Store | None, attempt: Attempt) -> OrchestratorError | None:
+def _store(run: EndpointRun, attempt: Attempt, store: Store | None) -> OrchestratorError | None:
     """Stores a level if there is a store. Returns the error that prevented it, if any."""
     if store is None:
         return None
@@ -494,6 +499,7 @@ def _outputs_are_one() -> bool:
 @dataclass(frozen=True, slots=True)
 class _MeasuredLevel:
     attempt: Attempt
+    sent_requests: int
     failed_requests: int
 
 
@@ -508,13 +514,14 @@ def _measured(
     with live_load() as progress:
         attempt = measure_here(point, clients, progress, stop.is_set, progress.drawn)
     assert attempt.loaded
-    statuses = attempt.loaded.requests["status"].value_counts().to_pylist()
+    requests = attempt.loaded.requests
+    statuses = requests["status"].value_counts().to_pylist()
     failed = sum(status["counts"] for status in statuses if status["values"] != "ok")
     if attempt.interrupted and max_errors is not None and failed >= max_errors:
         reason = f"{failed} requests failed: the rest was not sent (--max-errors {max_errors})"
         verdict = replace(attempt.verdict, reasons=[reason, *attempt.verdict.reasons])
         attempt = replace(attempt, verdict=verdict)
-    return _MeasuredLevel(attempt, failed)
+    return _MeasuredLevel(attempt, requests.num_rows, failed)
 
 
 def _document(

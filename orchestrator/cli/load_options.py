@@ -387,7 +387,7 @@ def _load(
         levels = _closed_levels(options, options.concurrency, problems, refused)
         return None if levels is None else _load_record(size, refused, levels=levels)
     if options.trace is not None:
-        return _recorded(options, options.trace, size, problems, refused)
+        return _replayed(options, options.trace, size, problems, refused)
     assert options.rate is not None
     rates = _numbers("rate", options.rate, problems)
     if math.inf in rates and options.requests is None:
@@ -478,7 +478,7 @@ def _search(
     )
 
 
-def _recorded(
+def _replayed(
     options: LoadOptions,
     trace: str,
     size: _LevelSize,
@@ -498,19 +498,19 @@ def _recorded(
         return None
     rate = 1.0
     turns = options.turns or 1
-    sessions = None if options.requests is None else -(-options.requests // turns)
-    ends_s = _end_s(options) or None
+    sessions = None if options.requests is None else math.ceil(options.requests / turns)
+    end_s = _end_s(options) or None
     try:
-        offsets = recorded(arrivals)
+        offsets_s = recorded(arrivals)
     except (ProblemsError, ValueError):
-        offsets = None
-    if offsets is not None:
-        if sessions is not None and sessions > len(offsets):
-            problems.append(Problem(f"--requests {options.requests}: the trace has {len(offsets)}"))
-        rate = mean_rate(offsets, ends_s, sessions) * turns
+        offsets_s = None
+    if offsets_s is not None:
+        if sessions is not None and sessions > len(offsets_s):
+            text = f"--requests {options.requests}: the trace has {len(offsets_s)}"
+            problems.append(Problem(text))
+        rate = mean_rate(offsets_s, end_s, sessions) * turns
         if options.duration is None:
-            due = offsets if ends_s is None else offsets[offsets < ends_s]
-            requests = len(due[:sessions]) * turns
+            requests = len(offsets_s[:sessions]) * turns
             if size.requests is not None:
                 requests = min(size.requests, requests)
             size = replace(size, requests=requests)

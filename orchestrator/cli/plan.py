@@ -98,27 +98,27 @@ def plan(
     Exit status: 0; 3 if nothing in the file can run; 2 if the file has problems, all of which are
     printed.
     """
-    made = load_plan(experiment, cluster_nodes=nodes)
+    plan = load_plan(experiment, cluster_nodes=nodes)
     if environment is not None:
-        made = _checked_with_vllm(made, environment)
+        plan = _checked_with_vllm(plan, environment)
     if allow_impossible:
-        made = made.allowing()
+        plan = plan.allowing()
     request = ShortlistRequest(shortlist_size, simulated)
-    said: tuple[str, ...] = ()
+    shortlist_lines: tuple[str, ...] = ()
     if predict or request.is_made:
         from orchestrator.plan.order import by_predicted_share
 
-        limited_plan = limited(made, request, _last_plan(uri, made) if uri else None)
-        made = by_predicted_share(limited_plan.plan)
-        said = limited_plan.lines
+        limited_plan = limited(plan, request, _last_plan(uri, plan) if uri else None)
+        plan = by_predicted_share(limited_plan.plan)
+        shortlist_lines = limited_plan.lines
     if output is not None:
-        write_plan(made, output)
+        write_plan(plan, output)
         click.echo(f"wrote {output}", err=True)
-    nothing_runs = not made.runnable()
+    nothing_runs = not plan.runnable()
     if nothing_runs:
         # with JSON on stdout, the sentence goes to stderr
         click.echo(NOTHING_RUNS, err=form == "json")
-    estimate = Estimate(made, nodes, _known_starts(uri, made) if uri else {})
+    estimate = Estimate(plan, nodes, _known_starts(uri, plan) if uri else {})
     if form == "json":
         for text in plan_json(estimate):
             click.echo(text, nl=False)
@@ -127,54 +127,54 @@ def plan(
         from orchestrator.report.predictions import predictions_text
         from orchestrator.report.text import echo
 
-        echo("\n".join(predictions_text(made)))
+        echo("\n".join(predictions_text(plan)))
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     show(estimate, Console(width=None if has_width else WIDTH))
-    for line in said:
+    for line in shortlist_lines:
         click.echo(line)
     if uri:
-        click.echo(_already_measured(uri, made))
+        click.echo(_already_measured(uri, plan))
     return 3 if nothing_runs else 0
 
 
-def _last_plan(uri: str, made: Plan) -> Plan | None:
+def _last_plan(uri: str, plan: Plan) -> Plan | None:
     """The plan of the last run with these results; None: there is none."""
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.results.store import Store
 
-    return StoredExperiment(Store.open(uri, made.name)).plan
+    return StoredExperiment(Store.open(uri, plan.name)).plan
 
 
-def _checked_with_vllm(made: Plan, environment: Path) -> Plan:
+def _checked_with_vllm(plan: Plan, environment: Path) -> Plan:
     """The plan, in which deployments that the vLLM of this environment refuses are impossible."""
     from orchestrator.engines.vllm_check import opinion_of_vllm
 
     configurations = {
-        deployment.id: (deployment.settings, deployment.hardware) for deployment in made.runnable()
+        deployment.id: (deployment.settings, deployment.hardware) for deployment in plan.runnable()
     }
     opinion = opinion_of_vllm(environment, configurations)
-    return made.refusing(opinion.refused, opinion.note)
+    return plan.refusing(opinion.refused, opinion.note)
 
 
-def _already_measured(uri: str, made: Plan) -> str:
+def _already_measured(uri: str, plan: Plan) -> str:
     """Says how many of the plan's measurements are stored at ``uri``, and which are open again."""
     from orchestrator.results.store import Store
     from orchestrator.results.validity import MOST_AGAIN
     from orchestrator.sweep.earlier_attempts import spoilt_of
 
-    store = Store.open(uri, made.name)
+    store = Store.open(uri, plan.name)
     commits = store.commits()
     spoilt = spoilt_of(store, commits, MOST_AGAIN)
     planned = {
-        made.measurement(point, repeat).measurement_id
-        for point in made.points
-        for repeat in range(made.repeats)
+        plan.measurement(point, repeat).measurement_id
+        for point in plan.points
+        for repeat in range(plan.repeats)
     }
     ok = {commit.measurement_id for commit in commits if commit.status == "ok"}
     done = planned & ok - spoilt.open.keys()
     text = f"{counted(len(done), 'measurement')} already there at {store.uri}"
-    if any(load.searches for load in made.loads):
-        ours = {deployment.id for deployment in made.deployments}
+    if any(load.searches for load in plan.loads):
+        ours = {deployment.id for deployment in plan.deployments}
         probes = {commit.measurement_id for commit in commits if commit.deployment_id in ours}
         text = f"{counted(len(probes & ok), 'probe')} of its searches already there at {store.uri}"
     open_again = [attempt for name, attempt in spoilt.open.items() if name in planned]
@@ -183,14 +183,14 @@ def _already_measured(uri: str, made: Plan) -> str:
     return text
 
 
-def _known_starts(uri: str, made: Plan) -> dict[str, float]:
+def _known_starts(uri: str, plan: Plan) -> dict[str, float]:
     """By deployment id, the seconds until its latest start was ready.
 
     Only deployments that earlier runs of this experiment started are there.
     """
     from orchestrator.results.store import Store
 
-    store = Store.open(uri, made.name)
+    store = Store.open(uri, plan.name)
     columns = ["deployment_id", "started_unix_ns", "ready_s"]
     ready_s_by_id: dict[str, float] = {}
     launches = store.read("launches", columns).to_pylist()

@@ -212,14 +212,14 @@ def _points(
 ) -> Iterable[str]:
     from orchestrator.report.as_json import csv_lines, row_json
     from orchestrator.report.formats import csv_text, json_list
-    from orchestrator.report.point_table import View
+    from orchestrator.report.point_table import PointView
     from orchestrator.report.results_text import result_rows, results_text, shown_results
 
     if picture is not None:
         return _picture(judged, superseded, query, picture)
     if form in ("table", "md"):
         shown = shown_results(judged, superseded).selected(query.selection)
-        view = View(profile, query.columns, query.sort_columns)
+        view = PointView(profile, query.columns, query.sort_columns)
         shown_by = "--format md" if profile else "--columns"
         return results_text(shown, _form_of(form, shown_by), view)
     rows = result_rows(judged, superseded, query.selection)

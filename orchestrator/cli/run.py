@@ -199,7 +199,7 @@ def run(
 
     stop = threading.Event()
     with LiveSweep(Console(stderr=True)) as live:
-        store = Store.open(results_uri, plan.name, tell=live.say)
+        store = Store.open(results_uri, plan.name, tell=live.print_line)
         limited_plan = limited(
             plan, ShortlistRequest(shortlist_size, simulated), StoredExperiment(store).plan
         )
@@ -207,14 +207,14 @@ def run(
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
         store.check_not_simulated()
-        live.say(Estimate(plan).summary())
+        live.print_line(Estimate(plan).summary())
         settings = [deployment.settings for deployment in plan.deployments]
         for sentence in models_left_behind(settings):
-            live.say(f"note: {sentence}")
+            live.print_line(f"note: {sentence}")
         for line in limited_plan.lines:
-            live.say(line)
+            live.print_line(line)
         if any(deployment.status == "impossible" for deployment in plan.deployments):
-            live.say(
+            live.print_line(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
             )
         live(Phase(SWEEP, SweepStep.CHECK_RUNS, f"{store.uri}/{plan.name}"))
@@ -223,7 +223,7 @@ def run(
             # this may import ray, so it comes after the input is known to be good
             cluster = open_cluster(store, address, clients)
             if cluster.note:
-                live.say(f"note: {cluster.note}")
+                live.print_line(f"note: {cluster.note}")
             context = SweepContext(
                 plan=plan,
                 cluster=cluster,
@@ -245,7 +245,7 @@ def run(
                     report = Sweep(context).run()
                 finally:
                     cluster.close()
-        live.say(_summary(report, store))
+        live.print_line(_summary(report, store))
     is_complete = print_end(store, with_page=not no_report)
     if report.interrupted:
         return INTERRUPTED
@@ -314,13 +314,13 @@ def _print_answer(store: Store) -> bool:
     True too where the results cannot be read now.
     """
     from orchestrator.plan.current import StoredExperiment
-    from orchestrator.report.answer_table import MOST_ROWS, View, answer_text
+    from orchestrator.report.answer_table import MOST_ROWS, AnswerView, answer_text
     from orchestrator.report.form import TextForm
     from orchestrator.report.text import echo, output_width
     from orchestrator.report.unmeasured import unmeasured
 
     width = output_width(err=True)
-    view = View(TextForm(shown_by="orchestrator best", width=width), width, MOST_ROWS)
+    view = AnswerView(TextForm(shown_by="orchestrator best", width=width), width, MOST_ROWS)
     try:
         experiment = StoredExperiment(store)
         echo("\n".join(answer_text(experiment, view)), err=True)

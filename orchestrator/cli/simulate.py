@@ -62,7 +62,7 @@ class Progress:
         elif item.kind == "failed":
             self._failed += 1
         elif item.kind in ("gave_up", "budget", "not_started"):
-            self.say(f"{item.deployment}: {item.text}" if item.deployment else item.text)
+            self.print_line(f"{item.deployment}: {item.text}" if item.deployment else item.text)
         self._total = max(self._total, self._done + self._failed)
         now_s = time.monotonic()
         if now_s - self._shown_s >= (LINE_S if self._is_terminal else LOG_S):
@@ -74,7 +74,7 @@ class Progress:
         """Seconds since the simulation began."""
         return time.monotonic() - self._began_s
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints a line of its own."""
         self.clear()
         click.echo(text, err=True)
@@ -136,18 +136,20 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     check_answers(results_uri)
     progress = Progress()
     # nothing is synced to disk: what a power loss takes away is simulated again
-    store = Store.open(results_uri, plan.name, tell=progress.say, survives_power_loss=False)
+    store = Store.open(results_uri, plan.name, tell=progress.print_line, survives_power_loss=False)
     store.check_writable()
     check(plan, store)
     impossible = sum(deployment.status == "impossible" for deployment in plan.deployments)
     if impossible:
         file = shlex.quote(str(experiment))
-        progress.say(f"note: {impossible} impossible, left out; why: orchestrator plan {file}")
+        progress.print_line(
+            f"note: {impossible} impossible, left out; why: orchestrator plan {file}"
+        )
     if plan.shortlist is not None:  # frozen in a plan.json
         for line in shortlist_lines(plan, plan.shortlist):
-            progress.say(line)
+            progress.print_line(line)
     if plan.budget is not None and plan.budget.wall is not None:
-        progress.say(
+        progress.print_line(
             "note: the budget's wall time does not count: it depends on the number of nodes"
         )
     stop = threading.Event()
@@ -155,7 +157,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     with ActiveRun(Runs(store.uri, plan.name), stop, progress, keeps=False) as active, stops(stop):
         report = SimulatedSweep(plan, store, active, stop).run()
     progress.clear()
-    progress.say(_summary(report, store, progress.seconds))
+    progress.print_line(_summary(report, store, progress.seconds))
     is_complete = print_end(store, with_page=not no_report)
     if report.interrupted:
         return INTERRUPTED

@@ -50,4 +50,4 @@ def watch(uri: str, experiment: str | None, host: str, port: int) -> None:
     absence = watched.absence()
     if absence:
         echo(f"note: {absence}", err=True)
-    serve(watched, host, port, token, say=echo)
+    serve(watched, host, port, token, print_line=echo)

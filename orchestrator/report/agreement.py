@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestrator.analysis.output_agreement import AgreementNote
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.formats import JsonObject
-from orchestrator.report.text import Column, FilledColumn, say
+from orchestrator.report.text import Column, FilledColumn, styled
 from orchestrator.report.words import agreement_note_text
 
 
@@ -42,7 +42,7 @@ def _cell(point: StoredPoint) -> str:
 def agreement_text(points: Iterable[StoredPoint]) -> Iterator[str]:
     """The sentences of ``agreement_notes``, styled for a terminal."""
     for text in agreement_notes(points):
-        yield say(text, "dim")
+        yield styled(text, "dim")
 
 
 def agreement_notes(points: Iterable[StoredPoint]) -> Iterator[str]:

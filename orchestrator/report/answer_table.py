@@ -66,7 +66,7 @@ SHORT_UNITS: dict[Per, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class AnswerView:
     """How an answer is shown.
 
     ``width``: characters into which a line should fit. ``top``: how many rows of each ranking are
@@ -98,7 +98,7 @@ def rows_to_show(answer: AnswerDocument) -> int:
     return longest if longest == most + 1 else most
 
 
-def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
+def best_text(answer: AnswerDocument, view: AnswerView) -> Iterator[str]:
     """The lines of an answer.
 
     Each comparison has its winner and the first rows of its ranking, then what is in doubt, what
@@ -120,7 +120,7 @@ def best_text(answer: AnswerDocument, view: View) -> Iterator[str]:
     yield from form.closing()
 
 
-def answer_text(experiment: StoredExperiment, view: View) -> Iterator[str]:
+def answer_text(experiment: StoredExperiment, view: AnswerView) -> Iterator[str]:
     """What a sweep prints at its end: the best deployment under each of the file's limits.
 
     The doubts follow. Where the file has several limits, only the winners are shown.
@@ -195,7 +195,9 @@ def _sections(documents: Sequence[ComparisonDocument]) -> list[_Section]:
     return [_Section(title, alike) for title, alike in by_title.items()]
 
 
-def _section_text(section: _Section, shared: Sequence[DoubtLine], view: View) -> Iterator[str]:
+def _section_text(
+    section: _Section, shared: Sequence[DoubtLine], view: AnswerView
+) -> Iterator[str]:
     form = view.form
     if len(section.documents) == 1:
         (document,) = section.documents
@@ -221,7 +223,7 @@ def _limits_text(document: ComparisonDocument) -> str:
     return f"under {slo_text(document.comparison.slo)}"
 
 
-def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterator[str]:
+def _ranking_text(document: ComparisonDocument, unit: str, view: AnswerView) -> Iterator[str]:
     """The winner and the first rows of the ranking. ``unit``: empty where the heading has it."""
     if not document.ranking:
         yield from view.form.note(document.verdict)
@@ -233,7 +235,7 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: View) -> Iterat
 
 
 def _remarks(
-    document: ComparisonDocument, shared: Sequence[DoubtLine], view: View
+    document: ComparisonDocument, shared: Sequence[DoubtLine], view: AnswerView
 ) -> Iterator[str]:
     """How certain the answer is, notes on deployments in the ranking, and what was left out."""
     if document.comparison.certain:
@@ -277,7 +279,7 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
 # The ranking
 
 
-def _ranking_table(document: ComparisonDocument, view: View) -> Iterator[str]:
+def _ranking_table(document: ComparisonDocument, view: AnswerView) -> Iterator[str]:
     deployments = [ranked.deployment for ranked in document.ranking[: view.top]]
     highest = max(ranked.deployment.throughput.estimate for ranked in document.ranking)
     filled = list(_columns(deployments, SHORT_UNITS[document.comparison.per], highest))
@@ -403,7 +405,7 @@ def _shared_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
 def _doubts_text(
     lines: Sequence[DoubtLine],
     documents: Sequence[ComparisonDocument],
-    view: View,
+    view: AnswerView,
     with_command: bool = True,
 ) -> Iterator[str]:
     """A line per cause; below them, if it helps, the command that runs the experiment again."""
@@ -439,7 +441,7 @@ _SAID_BY_DOUBT: Mapping[NoteKind, DoubtKind] = {
 }
 
 
-def _notes_text(document: ComparisonDocument, view: View) -> Iterator[str]:
+def _notes_text(document: ComparisonDocument, view: AnswerView) -> Iterator[str]:
     """A line per kind of note, with the deployments that have it."""
     in_doubt: set[tuple[DoubtKind, str]] = set()
     for doubt in document.comparison.doubts:
@@ -457,7 +459,7 @@ def _notes_text(document: ComparisonDocument, view: View) -> Iterator[str]:
         yield from view.form.short_note(beginning + names)
 
 
-def _left_out_text(document: ComparisonDocument, view: View) -> Iterator[str]:
+def _left_out_text(document: ComparisonDocument, view: AnswerView) -> Iterator[str]:
     """A line per reason; where there is no answer, also the whole of what comes nearest to one."""
     for line in exclusion_lines(document.excluded):
         before = "left out: "

@@ -12,7 +12,7 @@ from orchestrator.report.text import (
     left_out_text,
     output_width,
     plain,
-    say,
+    styled,
     table_text,
 )
 
@@ -56,7 +56,7 @@ class TextForm:
     _was_cut: bool = False
 
     def heading(self, text: str, style: str = "bold") -> Iterator[str]:
-        yield say(text, style)
+        yield styled(text, style)
 
     def table(
         self,
@@ -70,13 +70,13 @@ class TextForm:
         yield from text.lines
 
     def note(self, text: str, style: str | None = None) -> Iterator[str]:
-        yield say(text, style)
+        yield styled(text, style)
 
     def short_note(self, text: str, style: str | None = None) -> Iterator[str]:
         whole = plain(text)
         shown = cut(whole, self.width)
         self._was_cut = self._was_cut or shown != whole
-        yield say(shown, style)
+        yield styled(shown, style)
 
     def gap(self) -> Iterator[str]:
         yield ""
@@ -84,9 +84,9 @@ class TextForm:
     def closing(self) -> Iterator[str]:
         if self._left_out:
             columns = list(self._left_out.values())
-            yield say(left_out_text(columns, self.shown_by, self.width), "dim")
+            yield styled(left_out_text(columns, self.shown_by, self.width), "dim")
         if self._was_cut:
-            yield say("… --format json has these reasons whole", "dim")
+            yield styled("… --format json has these reasons whole", "dim")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from orchestrator.analysis.launches import StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.form import Form
 from orchestrator.report.origin import badge_of
-from orchestrator.report.text import Column, FilledColumn, plain, rows_of, say, size_text
+from orchestrator.report.text import Column, FilledColumn, plain, rows_of, size_text, styled
 from orchestrator.report.words import failure_text
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
@@ -188,7 +188,7 @@ def _is_wanted(launch: StoredLaunch, deployment: str | None) -> bool:
 def _log_lines(store: Store, launch: StoredLaunch, lines: int) -> Iterator[str]:
     row = launch.row
     state = "served" if row.status == "ok" else f"failed: {failure_text(row)}"
-    yield say(f"{launch.label}, launch {row.launch_id}: {state}", "bold")
+    yield styled(f"{launch.label}, launch {row.launch_id}: {state}", "bold")
     stored = store.read_log(row.log_uri) if row.log_uri else None
     if stored is None:
         text = row.log_tail or "no log was stored"
@@ -196,4 +196,4 @@ def _log_lines(store: Store, launch: StoredLaunch, lines: int) -> Iterator[str]:
         text = stored.decode(errors="replace")
     for line in text.splitlines()[-lines:]:
         yield plain(line)
-    yield say(f"  log: {row.log_uri}" if row.log_uri else "", "dim")
+    yield styled(f"  log: {row.log_uri}" if row.log_uri else "", "dim")

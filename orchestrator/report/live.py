@@ -113,9 +113,9 @@ class LiveSweep:
             line = self._phase(item) if isinstance(item, Phase) else self._event(item)
         # printed outside the lock: rich holds a lock of its own while it calls _render
         if line is not None:
-            self.say(line)
+            self.print_line(line)
 
-    def say(self, text: Text | str) -> None:
+    def print_line(self, text: Text | str) -> None:
         """Prints a line above the live display; on a terminal it is wrapped between words."""
         self._console.print(
             text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal
@@ -211,7 +211,7 @@ class LiveSweep:
                         shown.printed_s = now_s
                         lines.append(f"{_clock()} {_still(shown, now_s)}")
             for line in lines:
-                self.say(line)
+                self.print_line(line)
 
     def _render(self) -> RenderableType:
         now_s = time.monotonic()

@@ -22,8 +22,8 @@ from orchestrator.report.text import (
     marks_aligned,
     plain,
     rows_of,
-    say,
     share_interval_text,
+    styled,
     table,
 )
 from orchestrator.report.words import level_text
@@ -47,7 +47,7 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     figures = document.figures
     requests = figures.requests
     clients = counted(document.clients, "client")
-    yield say(f"{document.model} at {document.url}: {_loop(document)}, {clients}", "bold")
+    yield styled(f"{document.model} at {document.url}: {_loop(document)}, {clients}", "bold")
     yield from _latencies(document)
     yield ""
     yield from _throughput(document)
@@ -61,9 +61,9 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     if document.slo_result is not None:
         yield from _limits(document.slo_result)
     is_valid = document.validity == "valid"
-    yield say(f"validity: {document.validity}", "green" if is_valid else "yellow")
+    yield styled(f"validity: {document.validity}", "green" if is_valid else "yellow")
     for reason in document.validity_reasons:
-        yield say(f"  {reason}", "yellow")
+        yield styled(f"  {reason}", "yellow")
     yield from _ending([document])
 
 
@@ -71,12 +71,12 @@ def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
     """Several levels in one table; below it the errors and doubts of each."""
     first = documents[0]
     clients = counted(first.clients, "client")
-    yield say(f"{first.model} at {first.url}: {clients}", "bold")
+    yield styled(f"{first.model} at {first.url}: {clients}", "bold")
     columns = list(_level_columns(documents))
     form = TextForm("--format json")
     yield from form.table([each.column for each in columns], rows_of(columns))
     if any(_has_few(document) for document in documents):
-        yield say(FEW_TEXT, "dim")
+        yield styled(FEW_TEXT, "dim")
     yield from form.closing()
     yield ""
     cache_states = dict.fromkeys(document.source.cache_state for document in documents)
@@ -96,7 +96,7 @@ def _remarks(document: LevelDocument) -> Iterator[str]:
     yield from _errors(document, f"{load}: ")
     reasons = document.validity_reasons
     if document.validity != "valid" or reasons:
-        yield say(f"{load}: {document.validity}: {'; '.join(reasons)}", "yellow")
+        yield styled(f"{load}: {document.validity}: {'; '.join(reasons)}", "yellow")
 
 
 def _loop(document: LevelDocument) -> str:
@@ -180,25 +180,25 @@ def _errors(document: LevelDocument, indent: str) -> Iterator[str]:
     for error_class, count in document.figures.errors.items():
         message = document.all_requests.error_texts.get(error_class)
         mostly = f", mostly: {plain(message)}" if message else ""
-        yield say(f"{indent}{error_class}: {count}{mostly}", "red")
+        yield styled(f"{indent}{error_class}: {count}{mostly}", "red")
 
 
 def _ending(documents: Sequence[LevelDocument]) -> Iterator[str]:
     """Each note once; whether an emulator answered; how to send the same requests again."""
     notes = dict.fromkeys(note for document in documents for note in document.source.notes)
     for note in notes:
-        yield say(f"note: {plain(note)}", "yellow")
+        yield styled(f"note: {plain(note)}", "yellow")
     source = documents[0].source
     if source.emulated:
-        yield say(EMULATED, "yellow")
+        yield styled(EMULATED, "yellow")
     if source.repeat:
-        yield say(f"seed: {source.seed}, of which each repeat draws requests of its own", "dim")
+        yield styled(f"seed: {source.seed}, of which each repeat draws requests of its own", "dim")
     else:
         option = f"--seed {source.seed} sends the same requests again"
-        yield say(f"seed: {source.seed} ({option})", "dim")
+        yield styled(f"seed: {source.seed} ({option})", "dim")
     if source.name is not None and source.results is not None:
         command = f"orchestrator results {shlex.quote(source.results)}"
-        yield say(f"stored as {source.name}: {command} shows all runs there", "dim")
+        yield styled(f"stored as {source.name}: {command} shows all runs there", "dim")
 
 
 def _level_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]:
@@ -268,17 +268,17 @@ def _has_few(document: LevelDocument) -> bool:
 def _limits(result: SloResult) -> Iterator[str]:
     """The limits; below them, for each test, the share of requests that met it, with interval."""
     style = "green" if result.is_met else "yellow"
-    yield say(f"limits: {format_slo(result.slo)}", style)
+    yield styled(f"limits: {format_slo(result.slo)}", style)
     if not result.tests:
-        yield say("  no request was due in the window", style)
+        yield styled("  no request was due in the window", style)
     for test in result.tests:
         name = test.name if test.name == JOINT else f"within {test.name}"
         share = test.share
         interval = f"{share.lower:.3f}-{share.upper:.3f}"
-        yield say(f"  {name} {share.estimate:.3f} ({interval})", style)
+        yield styled(f"  {name} {share.estimate:.3f} ({interval})", style)
     if result.goodput is not None:
         goodput = f"goodput {_number(result.goodput)} req/s"
-        yield say(f"  {goodput}: requests per second that met the limits", style)
+        yield styled(f"  {goodput}: requests per second that met the limits", style)
 
 
 def _mean(values: Distribution | None) -> str:

@@ -96,7 +96,7 @@ class PointSelection:
     def is_everything(self) -> bool:
         return self.where is None and not self.sort and self.top is None
 
-    def of(self, documents: Iterable[PointDocument]) -> list[PointDocument]:
+    def select(self, documents: Iterable[PointDocument]) -> list[PointDocument]:
         """The points that match, in order. Raises InputError if a rule cannot be evaluated."""
         selected = list(documents)
         if self.where is not None:

@@ -80,7 +80,7 @@ class ShownColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PointView:
     """What the tables show of each point.
 
     ``is_profile``: prefill and decode take the place of limits. ``columns``: only these are shown;
@@ -93,7 +93,7 @@ class View:
     more_columns: Sequence[ShownColumn] = ()
 
 
-USUAL = View()
+USUAL = PointView()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PointSection:
     capacities: Sequence[CapacityDocument] = ()
 
 
-def points_text(section: PointSection, form: Form, view: View = USUAL) -> Iterator[str]:
+def points_text(section: PointSection, form: Form, view: PointView = USUAL) -> Iterator[str]:
     """One table of points with notes per workload, model and hardware.
 
     Below the tables stand the points that failed, and the capacities.
@@ -132,7 +132,7 @@ def load_runs_text(
     runs: Sequence[LoadRunDocument],
     documents: Sequence[PointDocument],
     form: Form,
-    view: View = USUAL,
+    view: PointView = USUAL,
 ) -> Iterator[str]:
     """One table of several runs of ``orchestrator load``, with a row per run and level.
 
@@ -205,7 +205,7 @@ def _badge(documents: Sequence[PointDocument]) -> str:
 
 
 def _table(
-    documents: Sequence[PointDocument], form: Form, view: View, first_title: str = "deployment"
+    documents: Sequence[PointDocument], form: Form, view: PointView, first_title: str = "deployment"
 ) -> Iterator[str]:
     footnotes = Footnotes()
     columns = _columns(documents, view, first_title, footnotes)
@@ -222,7 +222,7 @@ def _table(
 
 
 def _columns(
-    documents: Sequence[PointDocument], view: View, first_title: str, footnotes: Footnotes
+    documents: Sequence[PointDocument], view: PointView, first_title: str, footnotes: Footnotes
 ) -> list[FilledColumn]:
     if view.columns:
         return [_filled(documents, shown) for shown in view.columns]

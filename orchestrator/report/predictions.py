@@ -14,7 +14,7 @@ from orchestrator.report.documents.predicted_deployment import (
     PredictionError,
     predicted_deployments,
 )
-from orchestrator.report.text import Column, figure, say, table
+from orchestrator.report.text import Column, figure, styled, table
 from orchestrator.spec.load import Slo, load_text
 
 MOST_ROWS = 200
@@ -84,7 +84,7 @@ def _table(deployments: Sequence[PredictedDeployment], workload: str, slo: Slo) 
     rows.sort(key=lambda row: (-row.throughput_per_gpu, row.cells))
     name = "default limits (MLPerf interactive)" if slo is DEFAULT_SLO else slo.name
     found = "simulated" if any(each.simulated for each in deployments) else "predicted"
-    yield say(f"{found} capacity of {workload} under {name}: {format_slo(slo)}", "bold")
+    yield styled(f"{found} capacity of {workload} under {name}: {format_slo(slo)}", "bold")
     titles = [
         "load",
         "output tokens/s\nper GPU",

@@ -16,7 +16,7 @@ from orchestrator.report.form import Form
 from orchestrator.report.point_selection import PointSelection
 from orchestrator.report.point_table import (
     PointSection,
-    View,
+    PointView,
     closing_text,
     load_runs_text,
     points_text,
@@ -50,7 +50,7 @@ class ShownResults:
         """Only the selected points, in the order of the selection, and capacities among them."""
         if selection.is_everything:
             return self
-        documents = selection.of(self.documents)
+        documents = selection.select(self.documents)
         sections = [_selected_section(section, documents) for section in self.sections]
         of_load_runs = _kept(self.points_of_load_runs, documents)
         runs = [run for run in self.load_runs if _kept(run.points, of_load_runs)]
@@ -139,7 +139,7 @@ def _documents(judged: JudgedExperiment, points: Sequence[StoredPoint]) -> list[
     return [point_document(point, judged.slos, knees=at_knees) for point in points]
 
 
-def results_text(shown: ShownResults, form: Form, view: View) -> Iterator[str]:
+def results_text(shown: ShownResults, form: Form, view: PointView) -> Iterator[str]:
     """The tables of all points, the capacities, and the lines that stand once below them."""
     for section in shown.sections:
         yield from points_text(section, form, view)
@@ -166,7 +166,7 @@ def result_rows(
     for each in judged:
         documents += point_rows(each, with_superseded)
         capacities += _capacities(each)
-    selected = selection.of(documents)
+    selected = selection.select(documents)
     yield from selected
     yield from selected_capacities(capacities, selected)
 

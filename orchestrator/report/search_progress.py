@@ -11,7 +11,7 @@ from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped
 from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
-from orchestrator.report.text import EMULATED, Column, plain, say, table
+from orchestrator.report.text import EMULATED, Column, plain, styled, table
 from orchestrator.report.words import NO_REASON, first_change_text, search_status_text
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
@@ -25,13 +25,13 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     """A table of all probes; below it the claim, its bounds, and what would tell more."""
     endpoint, status = document.endpoint, document.claim.status
     limits = format_slo(document.slo)
-    yield say(f"{endpoint.model} at {endpoint.url}: capacity under {limits}", "bold")
+    yield styled(f"{endpoint.model} at {endpoint.url}: capacity under {limits}", "bold")
     titles = ["requests", "window s", "attained", "ended early", "validity"]
     columns = [Column("probe", fold=True), *map(Column, titles)]
     yield from table(columns, [_cells(document, probe) for probe in document.probes])
     yield from _why_not_valid(document)
     yield ""
-    yield say(_answer(document), "green" if status == "converged" else "yellow")
+    yield styled(_answer(document), "green" if status == "converged" else "yellow")
     goes_on = endpoint.results is not None and status == "budget"
     yield f"{search_status_text(status)}{': the same command goes on' if goes_on else ''}"
     change = first_change_text(document.control, document.change)
@@ -39,9 +39,9 @@ def search_text(document: SearchDocument) -> Iterator[str]:
         yield f"change first: {change}"
     yield from _run_on(document)
     for note in document.notes:
-        yield say(f"note: {plain(note)}", "yellow")
+        yield styled(f"note: {plain(note)}", "yellow")
     if endpoint.emulated:
-        yield say(EMULATED, "yellow")
+        yield styled(EMULATED, "yellow")
 
 
 def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]:
@@ -82,7 +82,7 @@ def _why_not_valid(document: SearchDocument) -> Iterator[str]:
     for verdict, heads in by_verdict.items():
         levels = dict.fromkeys(load_text(document.control, head.level) for head in heads)
         reasons = plain(_reasons(heads[0]))
-        yield say(f"{verdict.validity} at {', '.join(levels)}: {reasons}", "yellow")
+        yield styled(f"{verdict.validity} at {', '.join(levels)}: {reasons}", "yellow")
 
 
 def _reasons(head: PointHead) -> str:

@@ -1,5 +1,6 @@
 """Chooses which experiments are shown, by which limits and prices, and which share a ranking."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -86,13 +87,17 @@ class _SharedRanking:
     slos: Sequence[Slo]
     is_of_load_runs: bool = False
 
+    @property
+    def names(self) -> list[str]:
+        return [experiment.name for experiment in self.experiments]
+
 
 def experiments(
     results: Results, name: str | None, prices: Mapping[str, float] | None = None
 ) -> list[StoredExperiment]:
     """All experiments of a root, or the one of this name. Raises InputError if there is none."""
     names = results.experiments if name is None else (name,)
-    return [StoredExperiment(results.store(each), prices) for each in names]
+    return [StoredExperiment(results.store(experiment), prices) for experiment in names]
 
 
 def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[ExperimentLimits]:
@@ -107,64 +112,63 @@ def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[Experi
         return [ExperimentLimits(experiment, experiment.slos) for experiment in every]
     if any(sign in asked for sign in "<>="):
         return [ExperimentLimits(experiment, (parse_slo(asked),)) for experiment in every]
-    named = []
+    with_slos = []
     for experiment in every:
         slos = tuple(slo for slo in experiment.slos if slo.name == asked)
-        named.append(ExperimentLimits(experiment, slos))
-    if not any(judged.slos for judged in named):
+        with_slos.append(ExperimentLimits(experiment, slos))
+    if not any(each.slos for each in with_slos):
         names = sorted({slo.name for experiment in every for slo in experiment.slos})
         problem = unknown_name("limit of the file", asked, names)
         raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
-    return named
+    return with_slos
 
 
 def answers(
-    judged: Iterable[ExperimentLimits],
+    with_slos: Iterable[ExperimentLimits],
     per: Per | None = None,
     read: Iterable[JudgedExperiment] = (),
 ) -> Answers:
     """The rankings of all experiments under their SLOs.
 
-    ``judged``: from ``limits``. ``per``: see ``ComparisonRules``. ``read``: experiments whose
+    ``with_slos``: from ``limits``. ``per``: see ``ComparisonRules``. ``read``: experiments whose
     points were read already. An SLO that needs a deleted table is left out, and noted as
     unanswered. Raises InputError where that leaves no ranking.
     """
-    every = list(judged)
-    read_by_name = {each.experiment.name: each for each in read}
+    every = list(with_slos)
+    read_by_name = {judged.experiment.name: judged for judged in read}
     rankings = _ranked_together(every)
     comparisons: list[Comparison] = []
-    latest_points: dict[str, Points] = {}
-    unanswered: dict[str, list[UnansweredSlo]] = {}
-    problem: InputError | None = None
+    points_by_name: dict[str, Points] = {}
+    unanswered_by_name: defaultdict[str, list[UnansweredSlo]] = defaultdict(list)
+    last_error: InputError | None = None
     for ranking in rankings:
-        names = [experiment.name for experiment in ranking.experiments]
         for slo in ranking.slos:
             try:
                 for experiment in ranking.experiments:
-                    points_under_slo = _points_under(slo, experiment, read_by_name)
-                    latest_points[experiment.name] = points_under_slo
+                    points = _points_under(slo, experiment, read_by_name)
+                    points_by_name[experiment.name] = points
             except InputError as error:
-                problem = error
-                for name in names:
-                    unanswered.setdefault(name, []).append(UnansweredSlo(slo.name, str(error)))
-            else:
-                points = [latest_points[name] for name in names]
-                comparisons += _comparisons(ranking.experiments, points, slo, per)
-    if problem is not None and not comparisons:
-        raise problem
-    apart = _ranked_apart([ranking for ranking in rankings if ranking.is_of_load_runs])
-    return Answers(
-        comparisons=tuple(comparisons),
-        experiments=tuple(
+                last_error = error
+                for name in ranking.names:
+                    unanswered_by_name[name].append(UnansweredSlo(slo.name, str(error)))
+                continue
+            points_of_each = [points_by_name[name] for name in ranking.names]
+            comparisons += _comparisons(ranking.experiments, points_of_each, slo, per)
+    if last_error is not None and not comparisons:
+        raise last_error
+    apart_by_name = _ranked_apart([ranking for ranking in rankings if ranking.is_of_load_runs])
+    answered = []
+    for each in every:
+        name = each.experiment.name
+        answered.append(
             AnsweredExperiment(
                 each.experiment,
-                latest_points.get(each.experiment.name),
-                tuple(unanswered.get(each.experiment.name, ())),
-                apart.get(each.experiment.name, ()),
+                points_by_name.get(name),
+                tuple(unanswered_by_name[name]),
+                apart_by_name.get(name, ()),
             )
-            for each in every
-        ),
-    )
+        )
+    return Answers(tuple(comparisons), tuple(answered))
 
 
 def _points_under(
@@ -180,7 +184,7 @@ def _points_under(
     return judged.points.under(judged.slos.index(slo))
 
 
-def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]:
+def _ranked_together(with_slos: Iterable[ExperimentLimits]) -> list[_SharedRanking]:
     """Groups experiments by the ranking that they share.
 
     The experiment of a file stands alone. Runs of ``load`` that asked for the same, at the same
@@ -188,7 +192,7 @@ def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]
     """
     alone: list[_SharedRanking] = []
     load_runs: list[_SharedRanking] = []
-    for each in judged:
+    for each in with_slos:
         if not each.experiment.is_load_run or not each.slos:
             alone.append(_SharedRanking([each.experiment], each.slos))
             continue
@@ -211,8 +215,8 @@ def _ranked_apart(load_runs: Sequence[_SharedRanking]) -> dict[str, tuple[Ranked
         if [*first.slos] != [*ranking.slos]:
             names.append("limits")
         ranked_apart = RankedApart(
-            runs=tuple(experiment.name for experiment in ranking.experiments),
-            others=tuple(experiment.name for experiment in first.experiments),
+            runs=tuple(ranking.names),
+            others=tuple(first.names),
             differences=tuple(names),
         )
         apart[ranking.experiments[0].name] = (ranked_apart,)
@@ -225,19 +229,22 @@ def _comparisons(
     slo: Slo,
     per: Per | None,
 ) -> list[Comparison]:
-    """Several runs of ``load`` are compared as if they were deployments of one experiment."""
+    """Compares the deployments of one experiment, or several runs of ``load`` under one SLO.
+
+    Runs are compared as if they were deployments of one experiment.
+    """
     if len(ranked_together) == 1:
         return ranked_together[0].comparisons(points_of_each[0], slo, per)
-    names = listed([experiment.name for experiment in ranked_together])
+    runs = [experiment.name for experiment in ranked_together]
+    common_name = listed(runs)
     every: list[StoredPoint] = []
     missing: list[MissingLevel] = []
     for experiment, points in zip(ranked_together, points_of_each, strict=True):
-        every += [point.of_experiment(names) for point in points.current]
+        every += [point.of_experiment(common_name) for point in points.current]
         for level in experiment.missing(points):
-            missing.append(replace(level, group=replace(level.group, experiment=names)))
+            missing.append(replace(level, group=replace(level.group, experiment=common_name)))
     # the runs did not race: none gave up because another one was ahead
     rules = ComparisonRules(per, ranked_together[0].searched, full_grid=True)
-    runs = [experiment.name for experiment in ranked_together]
     return [
         replace(comparison, groups=_groups_of_runs(comparison, runs))
         for comparison in best(every, slo, rules, missing)
@@ -260,8 +267,8 @@ def with_limits(
     Raises InputError as ``limits`` does, and where the SLO that was asked for needs a table that
     was deleted.
     """
-    for judged in limits(asked, stored):
-        experiment, slos = judged.experiment, judged.slos
+    for with_slos in limits(asked, stored):
+        experiment, slos = with_slos.experiment, with_slos.slos
         unanswered: list[UnansweredSlo] = []
         try:
             points = experiment.points(*slos)

@@ -71,7 +71,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in one style (see ``say``)."""
+    """Text in one style (see ``styled``)."""
 
     text: str
     style: str | None = None
@@ -136,7 +136,7 @@ def table(
     text = table_text(columns, rows, width)
     yield from text.lines
     if text.left_out:
-        yield say(left_out_text(text.left_out, shown_by, width), "dim")
+        yield styled(left_out_text(text.left_out, shown_by, width), "dim")
 
 
 def table_text(
@@ -328,9 +328,9 @@ def _lines(row: Sequence[Cell], layout: _Layout, at_bottom: bool = False) -> Ite
         ):
             at = line - (height - len(lines)) if at_bottom else line
             text = lines[at] if 0 <= at < len(lines) else ""
-            styled = say(text, cell.style if text else None)
+            shown = styled(text, cell.style if text else None)
             spaces = " " * (width - len(text))
-            parts.append(styled + spaces if column.is_left_aligned else spaces + styled)
+            parts.append(shown + spaces if column.is_left_aligned else spaces + shown)
         yield (" " + layout.gap.join(parts)).rstrip()
 
 
@@ -349,7 +349,7 @@ def _cell_by_cell(columns: Sequence[Column], rows: _Rows) -> Iterator[str]:
         yield ""
         for column, cell in zip(columns, row, strict=True):
             text = ", ".join(cell.text.split("\n"))
-            yield f" {plain(column.one_line)}: {say(text, cell.style)}"
+            yield f" {plain(column.one_line)}: {styled(text, cell.style)}"
 
 
 def echo(lines: str, err: bool = False) -> None:
@@ -412,7 +412,7 @@ def _ends_clause(text: str, space: int) -> bool:
     return text[space - 1] in ":;,)" or text[space + 1 : space + 2] == "("
 
 
-def say(text: str, style: str | None = None) -> str:
+def styled(text: str, style: str | None = None) -> str:
     """One line in a style.
 
     ``style``: a colour that click knows, ``bold``, ``dim``, or two of them (``bold green``).

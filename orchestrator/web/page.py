@@ -39,7 +39,7 @@ def live_page(now: Watched, texts: KeptTexts) -> str:
         serial=now.serial,
         attempts=now.attempts,
         says=runs_text(now.runs),
-        texts=texts.of(now).packed(),
+        texts=texts.at(now).packed(),
     )
     return page_html(now.content, state)
 

@@ -133,7 +133,11 @@ def application(results: WatchedResults, address: Address) -> web.Application:
 
 
 def serve(
-    results: WatchedResults, host: str, port: int, token: str | None, say: Callable[[str], None]
+    results: WatchedResults,
+    host: str,
+    port: int,
+    token: str | None,
+    print_line: Callable[[str], None],
 ) -> None:
     """Serves until it is interrupted. ``say``: is called with the address once it is served.
 
@@ -151,7 +155,7 @@ def serve(
     web.run_app(
         application(results, address),
         sock=listener,
-        print=lambda _: say(f"watching {results.uri} at {address.url} (Ctrl-C ends it)"),
+        print=lambda _: print_line(f"watching {results.uri} at {address.url} (Ctrl-C ends it)"),
         access_log=None,
         shutdown_timeout=CLOSING_S,
     )

@@ -72,32 +72,40 @@ def texts_of(content: PageContent) -> PageTexts:
 def changes_between(before: PageTexts, after: PageTexts) -> TextChanges:
     """What turns the texts ``before`` into ``after``."""
     return TextChanges(
-        html=list(edits(before.html, after.html)),
-        described=list(edits(before.described, after.described)),
-        timelines=list(edits(before.timelines, after.timelines)),
+        html=list(line_edits(before.html, after.html)),
+        described=list(line_edits(before.described, after.described)),
+        timelines=list(line_edits(before.timelines, after.timelines)),
     )
 
 
-def edits(before: Sequence[str], after: Sequence[str]) -> Iterator[Edit]:
-    """Yields the lines of ``after``; lines that ``before`` has are given by their places there."""
-    most = min(len(before), len(after))
-    same = 0
-    while same < most and before[same] == after[same]:
-        same += 1
-    same_at_end = 0
-    while same_at_end < most - same and before[-1 - same_at_end] == after[-1 - same_at_end]:
-        same_at_end += 1
-    old = before[same : len(before) - same_at_end]
-    new = after[same : len(after) - same_at_end]
-    if same:
-        yield Kept(0, same)
-    for _, first, end, new_first, new_end in SequenceMatcher(None, old, new).get_opcodes():
-        if old[first:end] == new[new_first:new_end]:
-            yield Kept(same + first, same + end)
+def line_edits(before: Sequence[str], after: Sequence[str]) -> Iterator[Edit]:
+    """Yields what turns the lines ``before`` into ``after``.
+
+    A line that ``before`` has is given by its place there, any other line as it is.
+    """
+    at_start = _equal_lines(before, after)
+    at_end = _equal_lines(before[at_start:][::-1], after[at_start:][::-1])
+    old = before[at_start : len(before) - at_end]
+    new = after[at_start : len(after) - at_end]
+    if at_start:
+        yield Kept(0, at_start)
+    for operation, first, end, new_first, new_end in SequenceMatcher(None, old, new).get_opcodes():
+        if operation == "equal":
+            yield Kept(at_start + first, at_start + end)
         else:
             yield from new[new_first:new_end]
-    if same_at_end:
-        yield Kept(len(before) - same_at_end, len(before))
+    if at_end:
+        yield Kept(len(before) - at_end, len(before))
+
+
+def _equal_lines(before: Sequence[str], after: Sequence[str]) -> int:
+    """How many lines at the start of two texts are the same."""
+    count = 0
+    for old, new in zip(before, after, strict=False):
+        if old != new:
+            break
+        count += 1
+    return count
 
 
 class KeptTexts:
@@ -107,8 +115,8 @@ class KeptTexts:
         self._by_serial: OrderedDict[int, PageTexts] = OrderedDict()
         self._lock = threading.Lock()  # requests are answered in threads
 
-    def of(self, now: Watched) -> PageTexts:
-        """The texts of what is known now."""
+    def at(self, now: Watched) -> PageTexts:
+        """The texts of what is known at this moment."""
         with self._lock:
             if now.serial not in self._by_serial:
                 self._by_serial[now.serial] = texts_of(now.content)
@@ -117,7 +125,10 @@ class KeptTexts:
             return self._by_serial[now.serial]
 
     def since(self, serial: int, now: Watched) -> TextChanges:
-        """What a page with the texts of this serial lacks; all lines if these are not kept."""
+        """What turns the texts of an earlier serial into those of ``now``.
+
+        These are all lines if the earlier texts are no longer kept.
+        """
         with self._lock:
             before = self._by_serial.get(serial, NO_TEXTS)
-        return changes_between(before, self.of(now))
+        return changes_between(before, self.at(now))

@@ -22,7 +22,7 @@ from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.form import TextForm
 from orchestrator.report.formats import json_text
-from orchestrator.report.point_table import PointSection, View, points_text
+from orchestrator.report.point_table import PointSection, PointView, points_text
 from orchestrator.report.words import exclusion_text, note_texts
 from orchestrator.spec.load import Level, Per
 from tests.unit.capacity.stored_levels import SLO, StoredLevels
@@ -55,7 +55,7 @@ class Sweep(StoredLevels):
 def lines_of(documents: list[PointDocument], profile: bool = False) -> list[str]:
     """The tables of ``orchestrator results`` on a wide terminal."""
     form = TextForm("--columns", 300)
-    return list(points_text(PointSection(documents), form, View(profile)))
+    return list(points_text(PointSection(documents), form, PointView(profile)))
 
 
 def missing(deployment: str, level: float) -> MissingLevel:

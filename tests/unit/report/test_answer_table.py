@@ -14,7 +14,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.answer_table import (
     BAR,
-    View,
+    AnswerView,
     answer_text,
     bar,
     best_text,
@@ -52,12 +52,12 @@ def answer_of(store: Store, slo: str | None) -> AnswerDocument:
 
 def best_of(store: Store, slo: str | None, width: int = 110, top: int | None = None) -> str:
     answer = answer_of(store, slo)
-    view = View(TextForm("--format json", width), width, top or rows_to_show(answer))
+    view = AnswerView(TextForm("--format json", width), width, top or rows_to_show(answer))
     return click.unstyle("\n".join(best_text(answer, view)))
 
 
 def end_of_sweep(store: Store, width: int = 110) -> str:
-    view = View(TextForm("best", width), width, 5)
+    view = AnswerView(TextForm("best", width), width, 5)
     return click.unstyle("\n".join(answer_text(StoredExperiment(store), view)))
 
 
@@ -182,7 +182,7 @@ def test_why_nothing_can_be_ranked_is_said_once(store: Store) -> None:
     answer = answer_document(
         answers(limits("interactive", [StoredExperiment(store)]), "usd").comparisons
     )
-    view = View(TextForm("--format json", 110), 110, 5)
+    view = AnswerView(TextForm("--format json", 110), 110, 5)
     _, verdict, left_out, *rest = click.unstyle("\n".join(best_text(answer, view))).splitlines()
     assert verdict.startswith("what holds ttft<=150ms,attainment>=0.9 cannot be ranked: its price")
     assert left_out.startswith("left out: 2 deployments of unknown price (--price HARDWARE=USD): ")
@@ -241,7 +241,7 @@ def test_a_footnote_on_several_rankings_stands_once_below_them(store: Store) -> 
 def test_markdown_escapes_what_is_foreign_and_shows_all_columns(store: Store) -> None:
     run(store, planned(model="<img>|a_b_"))
     answer = answer_of(store, "interactive")
-    text = "\n".join(best_text(answer, View(MarkdownForm(), 160, 5)))
+    text = "\n".join(best_text(answer, AnswerView(MarkdownForm(), 160, 5)))
     assert "<img>" not in text
     assert r"&lt;img&gt;\|a_b\_" in text
     (titles,) = [line for line in text.splitlines() if line.startswith("| deployment |")]
@@ -317,7 +317,7 @@ def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
         for document in answer.comparisons
     ]
     shortlisted = answer_document(comparisons)
-    view = View(TextForm(shown_by="orchestrator best", width=110), 110, 5)
+    view = AnswerView(TextForm(shown_by="orchestrator best", width=110), 110, 5)
     text = "\n".join(best_text(shortlisted, view))
     assert "best among 8 of 96: emulator seqs=" in text
     (document,) = shortlisted.comparisons

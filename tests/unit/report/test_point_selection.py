@@ -61,7 +61,7 @@ def selected(
 ) -> list[str]:
     """The names of the points, in their order."""
     selection = parse_query(where, sort, top, None).selection
-    return [document.point.head.point_id for document in selection.of(documents)]
+    return [document.point.head.point_id for document in selection.select(documents)]
 
 
 def test_without_options_all_points_stay_as_they_are(documents: list[PointDocument]) -> None:
@@ -182,7 +182,7 @@ def test_columns_of_each_slo_can_be_named(store: Store) -> None:
     documents = [point_document(point, slos) for point in load_points(store, *slos)]
     rule = "slos.tight.attainment == 1 and slos.slo.attainment == attainment"
     selection = parse_query(rule, "-slos.slo.attainment", None, None, ["slo", "tight"]).selection
-    assert [each.point.head.point_id for each in selection.of(documents)] == ["d0-1", "d1-1"]
+    assert [each.point.head.point_id for each in selection.select(documents)] == ["d0-1", "d1-1"]
     with pytest.raises(InputError, match="unknown field 'slos.loose.attainment'; did you mean"):
         parse_query("slos.loose.attainment > 0", None, None, None, ["slo", "tight"])
 

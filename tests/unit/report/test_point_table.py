@@ -18,8 +18,8 @@ from orchestrator.report.form import Form, MarkdownForm, TextForm
 from orchestrator.report.point_table import (
     USUAL,
     PointSection,
+    PointView,
     ShownColumn,
-    View,
     closing_text,
     load_runs_text,
     points_text,
@@ -56,7 +56,7 @@ def documents(store: Store, *slos: Slo, knees: Any = ()) -> list[PointDocument]:
 
 
 def lines_of(
-    section: PointSection, view: View = USUAL, width: int = 240, form: Form | None = None
+    section: PointSection, view: PointView = USUAL, width: int = 240, form: Form | None = None
 ) -> list[str]:
     form = form or TextForm("--columns", width)
     lines = [*points_text(section, form, view), *closing_text(section.documents, form)]
@@ -66,7 +66,7 @@ def lines_of(
 def shown(
     store: Store, *slos: Slo, profile: bool = False, knees: Any = (), width: int = 240
 ) -> list[str]:
-    return lines_of(PointSection(documents(store, *slos, knees=knees)), View(profile), width)
+    return lines_of(PointSection(documents(store, *slos, knees=knees)), PointView(profile), width)
 
 
 def table_of(lines: list[str]) -> list[dict[str, str]]:
@@ -250,7 +250,7 @@ def test_columns_that_points_are_sorted_by_are_shown_beside_the_usual_ones(store
     commit(store)
     seed = ShownColumn(Column("seed", name="seed"), lambda document: "7")
     latency = ShownColumn(Column("x", name="e2e_ms.p50"), lambda document: "never")
-    view = View(more_columns=[seed, latency])
+    view = PointView(more_columns=[seed, latency])
     (row,) = table_of(lines_of(PointSection(documents(store)), view))
     assert row["seed"] == "7"
     assert "x" not in row
@@ -261,7 +261,7 @@ def test_columns_that_points_are_sorted_by_are_shown_beside_the_usual_ones(store
 def test_columns_that_are_named_are_the_only_ones(store: Store) -> None:
     commit(store)
     seed = ShownColumn(Column("seed", name="seed"), lambda document: "7")
-    assert table_of(lines_of(PointSection(documents(store)), View(columns=[seed]))) == [
+    assert table_of(lines_of(PointSection(documents(store)), PointView(columns=[seed]))) == [
         {"seed": "7"}
     ]
 

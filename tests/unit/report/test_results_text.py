@@ -12,7 +12,7 @@ from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.form import TextForm
 from orchestrator.report.point_selection import PointSelection, parse_query
-from orchestrator.report.point_table import USUAL, View
+from orchestrator.report.point_table import USUAL, PointView
 from orchestrator.report.results_text import result_rows, results_text, shown_results
 from orchestrator.report.selection import JudgedExperiment, with_limits
 from orchestrator.results.store import Store
@@ -33,7 +33,7 @@ def judged(*stores: Store) -> list[JudgedExperiment]:
 
 def lines_of(
     *stores: Store,
-    view: View = USUAL,
+    view: PointView = USUAL,
     width: int = 160,
     with_superseded: bool = False,
     selection: PointSelection = EVERYTHING,
@@ -71,7 +71,7 @@ def test_older_points_have_a_table_of_their_own(store: Store) -> None:
 
 def test_a_profile_has_columns_for_prefill_and_decode(store: Store) -> None:
     run(store, planned())
-    assert "prefill" in "\n".join(lines_of(store, view=View(is_profile=True)))
+    assert "prefill" in "\n".join(lines_of(store, view=PointView(is_profile=True)))
     assert "prefill" not in "\n".join(lines_of(store))
 
 

@@ -14,7 +14,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.report.answer_table import View, answer_text
+from orchestrator.report.answer_table import AnswerView, answer_text
 from orchestrator.report.form import TextForm
 from orchestrator.report.selection import answers, check_prices, limits, parse_prices, with_limits
 from orchestrator.report.words import remedy_texts, verdict_text
@@ -147,7 +147,7 @@ def test_limits_that_need_a_deleted_table_cost_the_others_nothing(store: Store) 
     done = invoke("best", store.uri)
     assert "under fast" in done.stdout
     assert f"exp: no answer under gaps: {why}" in done.stderr
-    end = "\n".join(answer_text(StoredExperiment(store), View(TextForm("best", 110), 110, 5)))
+    end = "\n".join(answer_text(StoredExperiment(store), AnswerView(TextForm("best", 110), 110, 5)))
     assert f"note: no answer under gaps: {why}" in end
     with pytest.raises(InputError, match=why):
         answers(limits("gaps", [StoredExperiment(store)]))

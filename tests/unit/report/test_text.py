@@ -22,8 +22,8 @@ from orchestrator.report.text import (
     marks_aligned,
     output_width,
     rows_of,
-    say,
     share_interval_text,
+    styled,
     table,
     table_text,
     value_texts,
@@ -154,7 +154,7 @@ def test_sentences_are_folded_between_words_on_a_terminal_alone(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     long = f"  left out: {'emulator ' * 12}at 5 req/s"
-    text = f"{say(long, 'dim')}\n\nnext: orchestrator best '/{'a' * 90}' --slo interactive"
+    text = f"{styled(long, 'dim')}\n\nnext: orchestrator best '/{'a' * 90}' --slo interactive"
     echo(text)
     assert capsys.readouterr().out == click.unstyle(text) + "\n"
     monkeypatch.setenv("COLUMNS", "60")

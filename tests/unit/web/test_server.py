@@ -188,7 +188,7 @@ def test_a_port_that_is_taken_is_said(store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port}.*another --port"):
-            serve(WatchedResults(store.uri), "127.0.0.1", port, None, say=print)
+            serve(WatchedResults(store.uri), "127.0.0.1", port, None, print_line=print)
 
 
 def test_the_address_that_is_printed_holds_the_token():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.results.store import Store
-from orchestrator.web.texts import MOST_SERIALS, Edit, Kept, KeptTexts, edits, texts_of
+from orchestrator.web.texts import MOST_SERIALS, Edit, Kept, KeptTexts, line_edits, texts_of
 from orchestrator.web.watched import WatchedResults
 from tests.unit.plan.test_current import planned, run
 
@@ -30,13 +30,13 @@ def edited(before: Sequence[str], changes: Sequence[Edit]) -> list[str]:
 
 @given(lines, lines)
 def test_edits_lead_from_one_text_to_the_other(before: list[str], after: list[str]) -> None:
-    assert edited(before, list(edits(before, after))) == after
+    assert edited(before, list(line_edits(before, after))) == after
 
 
 def test_a_line_that_is_put_in_is_sent_alone() -> None:
     before = [f"row {number}" for number in range(1000)]
     after = [*before[:500], "new", *before[500:]]
-    assert list(edits(before, after)) == [Kept(0, 500), "new", Kept(500, 1000)]
+    assert list(line_edits(before, after)) == [Kept(0, 500), "new", Kept(500, 1000)]
 
 
 @pytest.fixture
@@ -64,5 +64,5 @@ def test_a_serial_that_is_not_kept_gets_all_lines(watched: WatchedResults) -> No
 def test_few_serials_are_kept(watched: WatchedResults) -> None:
     texts = KeptTexts()
     for serial in range(MOST_SERIALS + 3):
-        texts.of(replace(watched.now, serial=serial))
+        texts.at(replace(watched.now, serial=serial))
     assert len(texts._by_serial) == MOST_SERIALS
