@@ -194,7 +194,7 @@ class SimulatedSweep:
             self._queued[deployment.id] = work
         for work in self._queued.values():  # after all exist: each sees what others hold
             work.follow_race()
-            self.state.count(skipped=work.skipped, refused=work.refused)
+            self.state.count(MeasurementCounts(skipped=work.skipped, refused=work.refused))
         self._put_aside()
         self._shortlist.chosen |= self.launches.keys() & self._whole_s.keys()
 

@@ -87,30 +87,33 @@ class SweepContext:
         self.tell(Event("storage", text))
 
     def tell(self, item: Event | Phase) -> None:
-        """Pass an event or phase on to the listener, and keep events for the store. The first
-        phase WAIT_FOR_NODES of a deployment is also told as an event. The phase that ends a
-        deployment is passed on only if the deployment was shown.
+        """Pass an event or phase on to the listener, and keep events for the store.
+
+        The first phase WAIT_FOR_NODES of a deployment is also told as an event. The phase that ends
+        a deployment is passed on only if the deployment was shown.
         """
         if isinstance(item, Event):
             with self._events_lock:
                 self._unwritten.append(item)
-        elif not self._shows_change(item):
-            return
-        elif item.name is PhaseName.WAIT_FOR_NODES:
-            self._announce_wait(item)
+        else:
+            was_shown = self._note_shown(item)
+            if item.is_over and not was_shown:
+                return
+            if item.name is PhaseName.WAIT_FOR_NODES:
+                self._announce_wait(item)
         if self.listener:
             self.listener(item)  # outside the lock: the listener has its own
 
-    def _shows_change(self, phase: Phase) -> bool:
-        """Note what is shown after this phase. Returns whether the live view changes with it. Only
-        the end of a deployment that is not shown changes nothing.
+    def _note_shown(self, phase: Phase) -> bool:
+        """Note whether the phase's deployment is shown from now on. Returns whether it was shown
+        before.
         """
         with self._events_lock:
-            if not phase.is_over:
-                self._shown.add(phase.deployment)
-                return True
             was_shown = phase.deployment in self._shown
-            self._shown.discard(phase.deployment)
+            if phase.is_over:
+                self._shown.discard(phase.deployment)
+            else:
+                self._shown.add(phase.deployment)
             return was_shown
 
     def _announce_wait(self, phase: Phase) -> None:
@@ -128,7 +131,7 @@ class SweepContext:
             self.tell(self.answer.event(lead))
 
     def take_events(self) -> list[Event]:
-        """The events since the last call, for the launch that stores them."""
+        """Take the events since the last call, for the launch that stores them."""
         with self._events_lock:
             events = self._unwritten
             self._unwritten = []
@@ -237,21 +240,22 @@ class SweepContext:
         """Borrow ``count`` load clients, by default as many as a point begins with. They run on
         ``unfit`` nodes only if there are no others. Raises PlacementError if none can be started.
         """
-        first = min(self.plan.clients or 1, self.cluster.most_clients())
+        if count is None:
+            count = min(self.plan.clients or 1, self.cluster.most_clients())
         avoid = self.state.avoid(deployment_id) | dict.fromkeys(unfit, UNFIT)
         for _ in range(CLIENT_TRIES - 1):
             began_s = self.clock.now_s()
             try:
-                return self.cluster.clients(count or first, avoid)
+                return self.cluster.clients(count, avoid)
             except PlacementError as error:
                 with suppress(InputError):
-                    # waits while the storage refuses, which is not the nodes' fault
-                    self.store.check_writable()
+                    self.store.check_writable()  # waits while the storage refuses
                 if self.stop.is_set():
                     raise
-                if self._storage.ended_s >= began_s:
-                    continue
+                storage_refused = self._storage.ended_s >= began_s
+                if storage_refused:
+                    continue  # the same nodes again: it was not their fault
                 if not isinstance(error, NoClient):
                     raise
                 avoid |= dict.fromkeys(error.nodes, UNFIT + 1)
-        return self.cluster.clients(count or first, avoid)
+        return self.cluster.clients(count, avoid)

@@ -22,6 +22,7 @@ from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, 
 from orchestrator.plan.order import QueueClass
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.spec.load import Control, Level
+from orchestrator.sweep.start_times import StartTimes
 
 if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
@@ -103,7 +104,8 @@ class _Proposal:
 class DeploymentWork:
     """The open measurements of one deployment, and what is known of how they went.
 
-    ``committed``: measurement id -> its outcome in earlier sweeps. ``starts``: see ``SweepState``.
+    ``committed``: measurement id -> its outcome in earlier sweeps. ``start_times``: those of the
+    sweep; None: none is known.
     ``race``: what the searches of other deployments found. Each ``follow_race`` may change what
     this deployment still needs, or end its searches. ``spoilt_tries``: measurement id -> how many
     of its attempts were spoilt in earlier sweeps.
@@ -117,7 +119,7 @@ class DeploymentWork:
         plan: Plan,
         deployment: Deployment,
         committed: Mapping[str, Committed],
-        starts: Mapping[str, float] = MappingProxyType({}),
+        start_times: StartTimes | None = None,
         race: Race | None = None,
         spoilt_tries: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
@@ -125,7 +127,7 @@ class DeploymentWork:
         self.avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it
         self._plan = plan
         self._committed = committed
-        self._starts = starts
+        self._start_times = start_times or StartTimes()
         self._race = race
         self._followed_version = -1  # the version of the race that was looked at last
         # each time it let others be probed first: whether its capacities were known well
@@ -138,9 +140,9 @@ class DeploymentWork:
         self._spoilt_tries = spoilt_tries
         self._next: _Proposal | None = None
         self._open: list[NextMeasurement] = []
+        self._estimated_start_s = estimated_start_s(deployment)
         self._open_load_s = 0.0  # expected seconds of all open measurements, without starts
         self._later_starts = 0  # how many more starts they take after the next one
-        self._estimated_start_s = estimated_start_s(deployment)
         # ids are hashes, and each is needed again and again
         self._measurement_at = cache(self._make_measurement)
         self._point_at = cache(self._make_point)
@@ -208,7 +210,7 @@ class DeploymentWork:
     def open_levels(self, workload: str) -> frozenset[Level]:
         """The levels of a workload with measurements that are left, as far as is known now."""
         return frozenset(
-            what.point.level for what in self._open if what.point.workload.name == workload
+            planned.point.level for planned in self._open if planned.point.workload.name == workload
         )
 
     @property
@@ -274,17 +276,14 @@ class DeploymentWork:
 
     @property
     def start_estimate_s(self) -> float:
-        """Seconds that its engine takes to start: as many as the last time, or else the estimate,
-        scaled by how long other starts of the same engine took.
-        """
-        factor = self._starts.get(self.deployment.settings.engine, 1.0)
-        return self._starts.get(self.deployment.id, factor * self._estimated_start_s)
+        """Seconds that its engine takes to start: see ``StartTimes.expected_s``."""
+        return self._start_times.expected_s(self.deployment, self._estimated_start_s)
 
     def estimate_s(self) -> float:
         """Seconds the next launch will take, start included, as far as is known now."""
         start = self.start
-        of_next_start = [what for what in self._open if what.measurement.start == start]
-        return self.start_estimate_s + sum(expected_s(what.point) for what in of_next_start)
+        of_next_start = [planned for planned in self._open if planned.measurement.start == start]
+        return self.start_estimate_s + sum(expected_s(planned.point) for planned in of_next_start)
 
     def first_s(self) -> float:
         """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is
@@ -390,15 +389,15 @@ class DeploymentWork:
             self._tell_race(search)
         self._next = min(proposals, key=lambda proposal: proposal.measurement.turn, default=None)
         self._open = [
-            what for what in self._ahead() if what.measurement.measurement_id not in self._committed
+            planned for planned in self._ahead() if planned.measurement.measurement_id not in self._committed
         ]
         if self._next is not None and not self._open:
             raise InputError(
                 f"the search {self._next.search.load.search!r} asks for a level that its `ahead` "
                 "does not name"
             )
-        self._open_load_s = sum(expected_s(what.point) for what in self._open)
-        self._later_starts = len({what.measurement.start for what in self._open} - {self.start})
+        self._open_load_s = sum(expected_s(planned.point) for planned in self._open)
+        self._later_starts = len({planned.measurement.start for planned in self._open} - {self.start})
 
     def _next_of(self, search: _WorkloadSearch) -> NextMeasurement | None:
         """The first measurement that one strategy asks for and that is not committed; None once it
@@ -455,9 +454,9 @@ class DeploymentWork:
         for attempt in sorted(own, key=lambda attempt: attempt.created_unix_ns):
             point = attempt.point
             level = Level(control=cast("Control", point.control), value=point.level)
-            what = self._measurement_at(search, level, point.repeat, point.start)
+            planned = self._measurement_at(search, level, point.repeat, point.start)
             # with another id it belongs to another search
-            if what.measurement.measurement_id == attempt.measurement_id:
+            if planned.measurement.measurement_id == attempt.measurement_id:
                 search.tell(level, point.repeat, attempt)
                 told.append(attempt)
         return told

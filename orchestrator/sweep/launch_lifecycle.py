@@ -36,7 +36,7 @@ from orchestrator.sweep.engine_start import EngineStart, LaunchHooks
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Loaded, Measurer
 from orchestrator.sweep.outlook import Outlook
-from orchestrator.sweep.state import SweepState
+from orchestrator.sweep.state import MeasurementCounts, SweepState
 from orchestrator.sweep.words import (
     broken_output_text,
     claim_words,
@@ -187,7 +187,7 @@ class LaunchLifecycle:
         self._advance(LaunchEvent.SERVING)
         row = self._engine_start.row
         start_s = (row.placed_s or 0.0) + (row.ready_s or 0.0)
-        self._context.state.started(self._deployment, start_s)
+        self._context.state.start_times.add(self._deployment, start_s)
         measurer = Measurer(
             started,
             self._context.borrow_clients(self._deployment.id),
@@ -469,7 +469,7 @@ def leave_out(context: Ledger, work: DeploymentWork, why: str, kind: str = "budg
     work.follow_race()
     text = f"{why}; left out: {counted(work.left, 'measurement')}"
     context.tell(Event(kind, text, work.deployment.label))
-    context.state.count(left_out=work.left)
+    context.state.count(MeasurementCounts(left_out=work.left))
     work.drop()
 
 
@@ -493,11 +493,11 @@ def close(
     data: dict[str, object] = {"left_s": round(outlook.left_s()), "left": work.left}
     if failure is None:
         is_spoilt = isinstance(committed, AttemptData) and committed.point.validity in SPOILT
-        context.state.count(measured=1, spoilt=is_spoilt)
+        context.state.count(MeasurementCounts(measured=1, spoilt=1 if is_spoilt else 0))
         kind = "measured"
         outcome = measured_words(committed, context.plan.slos)
     else:
-        context.state.count(failed=1)
+        context.state.count(MeasurementCounts(failed=1))
         kind = "failed"
         outcome = failure.sentence
     if given_up:

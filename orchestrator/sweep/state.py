@@ -2,6 +2,8 @@
 is left.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import threading
@@ -9,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.cluster.base import Machine
-from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment
 from orchestrator.results.phases import LaunchState
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
+from orchestrator.sweep.start_times import StartTimes
 
 # Seconds for which a host that others hold is not tried, at first and at most. Each try starts an
 # agent where others measure.
@@ -34,6 +36,15 @@ class MeasurementCounts:
     refused: int = 0  # failed in an earlier sweep and would fail again
     spoilt: int = 0  # of the measured: something other than the engine spoilt them
     kept: int = 0  # of the skipped: spoilt in every try that is allowed
+
+    def add(self, more: MeasurementCounts) -> None:
+        self.measured += more.measured
+        self.skipped += more.skipped
+        self.failed += more.failed
+        self.left_out += more.left_out
+        self.refused += more.refused
+        self.spoilt += more.spoilt
+        self.kept += more.kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +110,7 @@ class SweepState:
 
     def __init__(self) -> None:
         self.counts = MeasurementCounts()
-        # it has two kinds of keys: deployment id -> seconds of its last start, and engine -> actual
-        # divided by estimated time of all its starts
-        self.starts: dict[str, float] = {}
-        # engine -> actual and estimated seconds of its starts
-        self._engines: dict[str, tuple[float, float]] = {}
+        self.start_times = StartTimes()
         self._lock = threading.Lock()
         self._launches: dict[str, LaunchRecord] = {}  # deployment id -> its current launch
         self._spent = Spending()
@@ -116,11 +123,10 @@ class SweepState:
         self._took_s = 0.0
         self.overrun_s = 0.0  # the most by which an attempt took longer than expected
 
-    def count(self, **more: int) -> None:
+    def count(self, more: MeasurementCounts) -> None:
         """Add to the counts."""
         with self._lock:
-            for name, number in more.items():
-                setattr(self.counts, name, getattr(self.counts, name) + number)
+            self.counts.add(more)
 
     def launch(self, deployment: Deployment) -> LaunchRecord:
         """The deployment's current launch; a new one, in the queue, if there is none."""
@@ -315,24 +321,6 @@ class SweepState:
             resting = {name for name, rest in self._resting.items() if rest.until_s > now_s}
             resting.update(launch.held_host for launch in self._occupied())
             return [machine for machine in machines if machine.address not in resting]
-
-    def started(self, deployment: Deployment, seconds: float) -> None:
-        """Note how long an engine took to start."""
-        engine = deployment.settings.engine
-        with self._lock:
-            took_s, expected_s = self._engines.get(engine, (0.0, 0.0))
-            took_s += seconds
-            expected_s += estimated_start_s(deployment)
-            self._engines[engine] = (took_s, expected_s)
-            self.starts[deployment.id] = seconds
-            self.starts[engine] = took_s / expected_s if expected_s else 1.0
-
-    def start_factors(self) -> list[tuple[str, float]]:
-        """Each engine that was started, with the actual divided by the estimated time of its
-        starts.
-        """
-        with self._lock:
-            return [(engine, self.starts[engine]) for engine in self._engines]
 
     def took(self, expected_s: float, took_s: float) -> None:
         """Note how long an attempt was expected to take, and how long it took."""

@@ -44,7 +44,13 @@ from orchestrator.sweep.engine_start import store_launch
 from orchestrator.sweep.launch_lifecycle import LaunchLifecycle, give_up, leave_out
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
-from orchestrator.sweep.state import DecidedEarly, SweepReport, cost_of, left_of
+from orchestrator.sweep.state import (
+    DecidedEarly,
+    MeasurementCounts,
+    SweepReport,
+    cost_of,
+    left_of,
+)
 from orchestrator.sweep.words import decided_words
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
@@ -110,7 +116,8 @@ class Sweep:
         # the queued deployments that are on the shortlist, as admission sees them
         self._queue = Queue()
         self._priority = queue_priority(context.plan)
-        self._ordered_by_starts: dict[str, float] = {}  # start times when the queue was ordered
+        # by engine: what its start times were multiplied by when the queue was ordered
+        self._start_factors_of_order: dict[str, float] = {}
         self._last_admission_inputs: AdmissionInputs | None = None  # None: decide again
         # whether the running launches may leave too little of the budget for the next launch
         self._blocked_by_budget = False
@@ -256,16 +263,16 @@ class Sweep:
         ok = best_ok(commits, spoilt.verdicts)
         check_same(store, deployments, ok.values())
         committed = self._settled(commits, ok, spoilt)
-        starts = self._state.starts
+        start_times = self._state.start_times
         works = [
-            DeploymentWork(plan, deployment, committed, starts, self._race, spoilt.tries)
+            DeploymentWork(plan, deployment, committed, start_times, self._race, spoilt.tries)
             for deployment in deployments
         ]
         for work in works:  # after all exist: each sees what others hold
             work.follow_race()
         self._context.answer.enter(works, store)
         for work in works:
-            self._state.count(skipped=work.skipped, refused=work.refused)
+            self._state.count(MeasurementCounts(skipped=work.skipped, refused=work.refused))
             if work.refused:
                 self._tell_refused(work)
             if work.left:
@@ -311,7 +318,7 @@ class Sweep:
             done |= work.done
         again = [attempt for name, attempt in spoilt.open.items() if name in left]
         kept = [attempt for name, attempt in spoilt.kept.items() if name in done]
-        self._state.count(kept=len(kept))
+        self._state.count(MeasurementCounts(kept=len(kept)))
         if again:
             text = f"{counted(len(again), 'measurement')} open again: {spoilt.words(again)}"
             self._context.tell(Event("open_again", text))
@@ -563,7 +570,7 @@ class Sweep:
 
     def _order(self) -> None:
         """Order the queue anew, by what is known now of priorities and of how long starts take."""
-        self._ordered_by_starts = dict(self._state.starts)
+        self._start_factors_of_order = self._state.start_times.factors()
         self._queue = Queue(
             self._waiting(work) for name, work in self._queued.items() if self._shortlist.has(name)
         )
@@ -573,8 +580,8 @@ class Sweep:
         """Whether the start times of some engine now differ by more than START_TOLERANCE from those
         that the queue was ordered by.
         """
-        for engine, factor in self._state.start_factors():
-            ordered_by = self._ordered_by_starts.get(engine, 1.0)
+        for engine, factor in self._state.start_times.factors().items():
+            ordered_by = self._start_factors_of_order.get(engine, 1.0)
             if abs(factor - ordered_by) > START_TOLERANCE * ordered_by:
                 return True
         return False

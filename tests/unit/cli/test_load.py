@@ -36,7 +36,7 @@ def test_the_exit_status_says_what_came_of_the_levels(outcome: _Outcome, status:
 
 
 def test_a_level_that_was_not_stored_is_an_error_also_when_interrupted() -> None:
-    outcome = _Outcome(interrupted=True, unsaved=ResultsError("the disk is full"))
+    outcome = _Outcome(interrupted=True, storing_error=ResultsError("the disk is full"))
     with pytest.raises(ResultsError, match="the disk is full"):
         outcome.exit_status()
 

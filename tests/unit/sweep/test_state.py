@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import pytest
 
 from orchestrator.plan.model import Deployment
@@ -11,7 +13,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest
-from orchestrator.sweep.state import SweepState, left_of, used_up
+from orchestrator.sweep.state import MeasurementCounts, SweepState, left_of, used_up
 from tests.unit.sweep.simulation import node
 
 
@@ -157,3 +159,11 @@ def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
     assert "10 USD" in str(used_up(budget, Spending(0.0, 10.0), 0.0))
     assert left_of(budget, Spending(3600.0, 4.0)) == Spending(3600.0, 6.0)
     assert left_of(None, Spending(3600.0, 4.0)) == Spending(float("inf"), float("inf"))
+
+
+def test_counts_add_up_each_by_itself() -> None:
+    counts = MeasurementCounts(1, 2, 3, 4, 5, 6, 7)
+    state = SweepState()
+    state.count(counts)
+    state.count(counts)
+    assert astuple(state.counts) == (2, 4, 6, 8, 10, 12, 14)
