@@ -389,7 +389,9 @@ class DeploymentWork:
             self._tell_race(search)
         self._next = min(proposals, key=lambda proposal: proposal.measurement.turn, default=None)
         self._open = [
-            planned for planned in self._ahead() if planned.measurement.measurement_id not in self._committed
+            planned
+            for planned in self._ahead()
+            if planned.measurement.measurement_id not in self._committed
         ]
         if self._next is not None and not self._open:
             raise InputError(
@@ -397,7 +399,9 @@ class DeploymentWork:
                 "does not name"
             )
         self._open_load_s = sum(expected_s(planned.point) for planned in self._open)
-        self._later_starts = len({planned.measurement.start for planned in self._open} - {self.start})
+        self._later_starts = len(
+            {planned.measurement.start for planned in self._open} - {self.start}
+        )
 
     def _next_of(self, search: _WorkloadSearch) -> NextMeasurement | None:
         """The first measurement that one strategy asks for and that is not committed; None once it
