@@ -157,6 +157,27 @@ def ids_left_out(plan: Plan) -> frozenset[str]:
     )
 
 
+def size_for_all_candidates(plan: Plan) -> int | None:
+    """The size of a shortlist that would run all candidates of a plan that has a shortlist.
+
+    None: its shortlist leaves no candidate out. References come before the candidates, so those
+    that are left out need places of their own.
+    """
+    left_out = [deployment for deployment in plan.deployments if deployment.left_out is not None]
+    candidates = [
+        deployment
+        for deployment in left_out
+        if deployment.left_out is not None and deployment.left_out.why == "no_room"
+    ]
+    if not candidates:
+        return None
+    references = {deployment.id for deployment in _references(plan)}
+    needed = {deployment.id for deployment in candidates}
+    needed |= {deployment.id for deployment in left_out if deployment.id in references}
+    on_list = sum(deployment.runs for deployment in plan.deployments)
+    return on_list + len(needed)
+
+
 def reason_not_predicted(deployment: Deployment) -> str:
     """Why nothing is predicted of a deployment."""
     return str((deployment.predicted or {}).get("not_predicted", "nothing is known of it"))
@@ -170,7 +191,7 @@ def _references(plan: Plan) -> list[Deployment]:
         return []
     first_of: dict[str, Deployment] = {}
     for deployment in plan.deployments:
-        if deployment.runs:
+        if deployment.can_run:
             first_of.setdefault(deployment.group("usd").model, deployment)
     return list(first_of.values())
 

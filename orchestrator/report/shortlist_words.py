@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from orchestrator.base.text import listed
 from orchestrator.plan.model import LeftOut, Plan, PredictedShortlist
-from orchestrator.plan.shortlist import PREDICTIONS
+from orchestrator.plan.shortlist import PREDICTIONS, size_for_all_candidates
 from orchestrator.report.text import figure
 from orchestrator.results.events import Event
 from orchestrator.spec.load import Per, counted
@@ -40,10 +40,11 @@ def shortlist_lines(plan: Plan, record: PredictedShortlist) -> Iterator[str]:
     if record.references:
         names = listed(record.references)
         yield f"on the shortlist because answers are compared with theirs: {names}"
-    if record.candidates > record.size:
+    size = size_for_all_candidates(plan)
+    if size is not None:
         yield (
-            f"{record.candidates:,} may be the best within the error: --shortlist "
-            f"{record.candidates} runs them all"
+            f"{record.candidates:,} may be the best within the error: --shortlist {size} runs "
+            "them all"
         )
 
 

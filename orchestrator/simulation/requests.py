@@ -52,6 +52,15 @@ class VirtualRequest:
     gaps: TokenGaps | None = None  # between its tokens, if they are wanted
 
     def finish(self, end: RequestEnd, done_s: float) -> None:
-        """Note how and when the request ended."""
+        """Note how and when the request ended.
+
+        An engine computes whole steps, so a step may end after a client gave up. The tokens of such
+        a step never reached the client, and are forgotten.
+        """
         self.end = end
         self.done_s = done_s
+        if self.first_token_s > done_s:
+            self.first_token_s = math.nan
+        if self.last_token_s > done_s:
+            self.last_token_s = math.nan
+            self.gaps = None

@@ -16,6 +16,7 @@ from orchestrator.plan.shortlist import (
     frontier_places,
     ids_left_out,
     shortlisted,
+    size_for_all_candidates,
     without_shortlist,
 )
 from tests.unit.plan.files import planned
@@ -109,6 +110,20 @@ def test_where_answers_are_compared_their_reference_runs() -> None:
     assert ids_left_out(limited) == {plan.deployments[2].id}
     assert limited.shortlist is not None
     assert limited.shortlist.references == (plan.deployments[0].label,)
+
+
+def test_the_size_that_runs_all_candidates_has_room_for_the_references_of_answers() -> None:
+    slos = {"fast": {"ttft": "500ms", "tpot": "20ms", "agreement": 0.9}}
+    values = [10.0, 100.0, 90.0, 95.0]
+    plan = predicted(plan_of(4, slos=slos), [prediction(each, 1.2) for each in values])
+    limited = shortlisted(plan, 2)
+    assert limited.shortlist is not None
+    assert limited.shortlist.candidates == 3
+    assert size_for_all_candidates(limited) == 4  # the reference is not a candidate
+    assert size_for_all_candidates(shortlisted(plan, 3)) == 4
+    whole = shortlisted(plan, 4)
+    assert len(whole.runnable()) == 4
+    assert size_for_all_candidates(whole) is None
 
 
 def test_without_any_prediction_there_is_no_shortlist() -> None:

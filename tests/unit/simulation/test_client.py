@@ -72,6 +72,21 @@ def test_open_requests_of_the_warm_up_are_no_evidence_of_a_probe() -> None:
     assert min(open_due_ns) >= 2e9
 
 
+def test_a_request_that_timed_out_has_no_token_from_after_its_end() -> None:
+    kind: WorkloadKind = WORKLOAD.requests(NameOfDraw(), 0)
+    rules: dict[str, Any] = {"warmup_s": None, "duration_s": None, "requests": 3, "drain_timeout_s": 9}
+    patient = client(1.0, kind, **rules)
+    patient.run()
+    first_tokens_s = [request.first_token_s - request.sent_s for request in patient.requests]
+    # the clients give up in the middle of the step that makes the first token
+    hasty = client(1.0, kind, request_timeout_s=min(first_tokens_s) / 2, **rules)
+    hasty.run()
+    assert {request.end for request in hasty.requests} == {RequestEnd.TIMEOUT}
+    for request in hasty.requests:
+        assert math.isnan(request.first_token_s)
+        assert math.isnan(request.last_token_s)
+
+
 def test_thousands_of_refusals_in_a_row_follow_the_request_that_they_waited_for() -> None:
     loading = client(
         math.inf, OneThatFits(), warmup_s=None, duration_s=None, requests=3000, max_in_flight=1
