@@ -736,7 +736,7 @@ const app = (() => {
     const lines = highlighted().map((index) => curveOf(index, metric, control));
     const hasOther = group().points.some((point) => point.control !== control);
     const title = control === "request_rate" ? "requests/s" : "requests in flight";
-    return charts.curves(chart, lines, metric.title, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
+    charts.curves(chart, lines, metric.title, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
   }
 
   /* A rate and a number of requests in flight share no axis: the curve is of one of them. */
@@ -793,7 +793,7 @@ const app = (() => {
       cells.set(`${x} ${y}`, { x, y, value: ranked.throughput.estimate, label: ranked.deployment.label });
     }
     const names = { x: heatX, y: heatY, value: unit() };
-    return charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], names);
+    charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], names);
   }
 
   function drawDistribution(chart) {

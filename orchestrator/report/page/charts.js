@@ -152,14 +152,13 @@ const charts = (() => {
 
   /* lines: {name, points: [{x, y, lower, upper, hollow, load}]}; lower and upper may be null. */
   function curves(chart, lines, yName, xName, limit) {
-    if (isShown(chart, [lines, yName, xName, limit])) return false;
+    if (isShown(chart, [lines, yName, xName, limit])) return;
     const option = base(`${yName} over ${xName} for ${lines.length} deployments`);
     option.tooltip.trigger = "item";
     option.tooltip.formatter = (item) => `${item.seriesName} at ${item.data.load}\n${number(item.value[1])} ${yName}${item.data.interval}`;
     const series = lines.flatMap((line, index) => [lineOf(line, index), bandOf(line, index)]);
     if (limit !== null && series.length > 0) series[0].markLine = limitLine(limit);
     draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
-    return true;
   }
 
   function lineOf(line, index) {
@@ -208,7 +207,7 @@ const charts = (() => {
 
   /* cells: {x, y, value, label}: the best of the deployments that share two settings. */
   function heat(chart, columns, rows, cells, names) {
-    if (isShown(chart, [columns, rows, cells, names])) return false;
+    if (isShown(chart, [columns, rows, cells, names])) return;
     const { soft, paper } = theme();
     const values = cells.map((cell) => cell.value);
     const least = Math.min(...values);
@@ -233,7 +232,6 @@ const charts = (() => {
         data: cells.map((cell) => ({ value: [cell.x, cell.y, cell.value], label: cell.label })),
       }],
     });
-    return true;
   }
 
   /* lines: {name, data: [[ms, share]]} */

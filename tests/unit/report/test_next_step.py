@@ -42,16 +42,30 @@ def test_what_was_simulated_is_not_measured_beside_it(store: Store) -> None:
     assert "next: " not in answer.stderr
 
 
-def test_where_everything_is_measured_there_is_nothing_to_run(store: Store) -> None:
+def test_where_everything_is_measured_the_file_is_changed(store: Store) -> None:
     run(store, planned())
-    assert "next: " not in invoke("best", store.uri, "--slo", "interactive").stderr
+    lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
+    (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
+    assert lines[place] == "next: set starts: 2 and repeats: 2 in the file, then"
+    assert lines[place + 1].strip() == f"orchestrator run FILE --results '{store.uri}'"
+
+
+def test_a_step_that_settles_as_much_for_less_is_worth_more() -> None:
+    dear = NextStep("run", None, deployments=2, most_gpu_s=7200.0, most_s=900.0)
+    cheap = NextStep("run", "set starts: 2", deployments=2, most_gpu_s=3600.0, most_s=900.0)
+    assert cheap.settled_per_s == 2 * dear.settled_per_s
+
+
+def test_without_gpus_time_counts() -> None:
+    step = NextStep("run", None, deployments=3, most_gpu_s=0.0, most_s=60.0)
+    assert step.settled_per_s == 0.05
 
 
 @pytest.mark.parametrize(
     ("gpu_s", "cost"), [(3600.0, "up to about 1 h of GPU time"), (0.0, "up to about 2 min")]
 )
 def test_what_it_costs_is_said(gpu_s: float, cost: str) -> None:
-    step = NextStep("orchestrator run x", 3, gpu_s, 120.0)
+    step = NextStep("orchestrator run x", None, 3, gpu_s, 120.0)
     assert next_step_text(step) == (
         "next: orchestrator run x\n"
         f"      ({cost}: it measures what can still change who is best, of 3 deployments)"
