@@ -37,7 +37,8 @@ class GapCounts:
     def std_us(self) -> float:
         """The standard deviation of the gaps; there must be at least one gap."""
         squares = (self.us - self.mean_us()) ** 2
-        return float(np.sqrt((squares @ self.counts) / self.total))
+        # a product of matrices would sum in an order that depends on the processor
+        return float(np.sqrt(np.add.reduce(squares * self.counts) / self.total))
 
     def quantiles_us(self, probabilities: Iterable[float]) -> Floats:
         """The quantiles in us, as ``numpy.quantile`` computes them from the single gaps.
