@@ -74,7 +74,12 @@ def test_open_requests_of_the_warm_up_are_no_evidence_of_a_probe() -> None:
 
 def test_a_request_that_timed_out_has_no_token_from_after_its_end() -> None:
     kind: WorkloadKind = WORKLOAD.requests(NameOfDraw(), 0)
-    rules: dict[str, Any] = {"warmup_s": None, "duration_s": None, "requests": 3, "drain_timeout_s": 9}
+    rules: dict[str, Any] = {
+        "warmup_s": None,
+        "duration_s": None,
+        "requests": 3,
+        "drain_timeout_s": 9,
+    }
     patient = client(1.0, kind, **rules)
     patient.run()
     first_tokens_s = [request.first_token_s - request.sent_s for request in patient.requests]
