@@ -5,6 +5,7 @@ model and committed as a sweep commits what it measured. Every row says that it 
 |---|---|
 | ``refusals.py`` | what cannot be simulated, found before anything starts |
 | ``sweep.py`` | which deployment is next, launch by launch, with races and budgets |
+| ``stored.py`` | what an earlier simulation left, from which the next one goes on |
 | ``point.py`` | one attempt at a measurement, from schedule to verdict |
 | ``client.py`` | the load client in virtual time |
 | ``fleet.py`` | the engines of a deployment in virtual time |

@@ -1,4 +1,8 @@
-"""One simulated launch of a deployment: it makes the measurements that belong to one start."""
+"""One simulated launch of a deployment: it makes the measurements that belong to one start.
+
+A launch that an earlier simulation committed is repeated from the store: it makes the same
+decisions, but takes each attempt as it is stored.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.predict.predictor import NotPredictable
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase, PhaseName
-from orchestrator.results.records import LaunchRow
+from orchestrator.results.records import Committed, LaunchRow
 from orchestrator.simulation.models import engines_of, model_digest
 from orchestrator.simulation.point import SimulatedEngines
-from orchestrator.simulation.virtual_clock import ulid_at
+from orchestrator.simulation.virtual_clock import launch_id_at, ulid_at
 from orchestrator.spec.load import counted
 from orchestrator.sweep.commit import (
     AttemptRecord,
@@ -34,10 +38,14 @@ if TYPE_CHECKING:
     from orchestrator.simulation.sweep import SimulatedSweep
 
 MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
 
 
 class SimulatedLaunch:
-    """A launch of a deployment in virtual time. ``work``: what is left to simulate of it."""
+    """A launch of a deployment in virtual time. ``work``: what is left to simulate of it.
+
+    Raises PlanChanged, also from ``run``, if an earlier simulation went on otherwise at this point.
+    """
 
     def __init__(self, sweep: SimulatedSweep, work: DeploymentWork) -> None:
         self._sweep = sweep
@@ -45,19 +53,19 @@ class SimulatedLaunch:
         self._work = work
         self._deployment = work.deployment
         self._start_index = work.start
-        self._began_s = 0.0
+        # the launch's id has its start in whole milliseconds
+        self._clock.unix_ns = -(-self._clock.unix_ns // MILLISECOND_NS) * MILLISECOND_NS
+        self._began_s = self._clock.now_s
         self._row = self._new_row()
+        self._stored = sweep.stored.launch(self._row.launch_id)
 
     def _new_row(self) -> LaunchRow:
-        """The launch's row. The clock goes on to a whole millisecond first, because the launch's id
-        has its start in milliseconds.
-        """
-        clock = self._clock
-        clock.unix_ns = -(-clock.unix_ns // MILLISECOND_NS) * MILLISECOND_NS
-        self._began_s = clock.now_s
-        number = self._sweep.launches[self._deployment.id]
-        row = launch_row(self._deployment, self._sweep.store.experiment, clock.unix_ns)
-        launch_id = ulid_at(clock.unix_ns, self._deployment.id, number)
+        sweep = self._sweep
+        began_unix_ns = self._clock.unix_ns
+        number = sweep.launches[self._deployment.id]
+        rules = sweep.models.rules_digest(self._deployment)
+        row = launch_row(self._deployment, sweep.store.experiment, began_unix_ns)
+        launch_id = launch_id_at(began_unix_ns, self._deployment.id, number, rules)
         return replace(row, launch_id=launch_id, simulated=True)
 
     def run(self) -> None:
@@ -80,7 +88,7 @@ class SimulatedLaunch:
             self._clock.go_on(start_s)
             if not self._measure_all(engines_of(self._deployment, model)):
                 return
-        self._commit(failure)
+        self._end(failure)
 
     def _measure_all(self, engines: SimulatedEngines) -> bool:
         """Simulate until nothing is left for this start, or until the launch must end. Returns False
@@ -112,15 +120,26 @@ class SimulatedLaunch:
         return True
 
     def _measure(self, engines: SimulatedEngines, following: NextMeasurement) -> None:
-        """Make one attempt and commit it."""
+        """Make one attempt and commit it, or take it from the store."""
         clock = self._clock
+        sweep = self._sweep
+        began_unix_ns = clock.unix_ns
         point = self._load_point(engines, following)
-        self._sweep.tell(Phase(self._deployment.label, PhaseName.MEASURE, level_words(point)))
-        simulated = self._sweep.points.attempt(engines, point, self._work.watch, clock.unix_ns)
+        sweep.tell(Phase(self._deployment.label, PhaseName.MEASURE, level_words(point)))
+        if self._stored is not None:
+            stored = self._stored.attempt(point.attempt_id)
+            clock.unix_ns = stored.committed.created_unix_ns
+            sweep.state.took(
+                expected_s(following.point), (clock.unix_ns - began_unix_ns) / SECOND_NS
+            )
+            self._settle(stored.committed, stored.failure)
+            return
+        simulated = sweep.points.attempt(engines, point, self._work.watch, began_unix_ns)
         clock.go_on(simulated.took_s)
-        self._sweep.state.took(expected_s(following.point), simulated.took_s)
+        sweep.state.took(expected_s(following.point), simulated.took_s)
         attempt = simulated.attempt
-        self._commit_attempt(following, point.seed, point.attempt_id, attempt)
+        committed = self._commit_attempt(following, point.seed, point.attempt_id, attempt)
+        self._settle(committed, attempt.failure)
 
     def _load_point(self, engines: SimulatedEngines, following: NextMeasurement) -> LoadPoint:
         """The measurement's point as clients would load it."""
@@ -144,9 +163,8 @@ class SimulatedLaunch:
         seed: int,
         attempt_id: str,
         attempt: Attempt,
-        given_up: bool = False,
-    ) -> None:
-        """Commit an attempt, and close its measurement or let it be tried again."""
+    ) -> Committed:
+        """Commit an attempt at a measurement, made with ``seed``."""
         measurement = replace(following.measurement, seed=seed)
         record = AttemptRecord(
             self._deployment,
@@ -157,8 +175,14 @@ class SimulatedLaunch:
             self._row,
             began_unix_ns=self._clock.unix_ns,
         )
-        committed = commit_attempt(self._sweep.store, record, self._clock.unix_ns)
-        failure = attempt.failure
+        return commit_attempt(self._sweep.store, record, self._clock.unix_ns)
+
+    def _settle(
+        self, committed: Committed, failure: Failure | None, given_up: bool = False
+    ) -> None:
+        """Close the measurement of an attempt, or let it be tried again. ``failure``: of the
+        attempt; None if it is ok.
+        """
         key = committed.measurement_id
         if failure is None or given_up or not self._work.count_failure(key, failure):
             self._sweep.close(self._work, committed, failure, given_up)
@@ -177,22 +201,28 @@ class SimulatedLaunch:
                 break
             measurement = following.measurement
             attempt_id = ulid_at(self._clock.unix_ns, measurement.measurement_id, 0)
-            attempt = Attempt(failure=failure)
-            self._commit_attempt(following, measurement.seed, attempt_id, attempt, given_up=True)
+            if self._stored is not None:
+                committed = self._stored.attempt(attempt_id).committed
+            else:
+                attempt = Attempt(failure=failure)
+                committed = self._commit_attempt(following, measurement.seed, attempt_id, attempt)
+            self._settle(committed, failure, given_up=True)
         self._work.drop()
 
-    def _commit(self, failure: Failure | None) -> None:
-        """Commit the launch. ``failure``: why it could not be simulated; None if it was."""
+    def _end(self, failure: Failure | None) -> None:
+        """End the launch, and commit it unless it is stored. ``failure``: why it could not be
+        simulated; None if it was.
+        """
         sweep = self._sweep
         held_s = self._clock.now_s - self._began_s
         row = replace(self._row, held_s=held_s, stopped_s=0.0, **how_it_ended(failure))
         sweep.spend(self._deployment, held_s)
         sweep.launches[self._deployment.id] += 1
         sweep.tell(Phase(self._deployment.label, PhaseName.ENDED))
+        events = sweep.take_events()
+        if self._stored is not None:
+            sweep.stored.repeated(self._stored)
+            return
         commit_launch(
-            sweep.store,
-            self._deployment,
-            row,
-            sweep.take_events(),
-            created_unix_ns=self._clock.unix_ns,
+            sweep.store, self._deployment, row, events, created_unix_ns=self._clock.unix_ns
         )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 
 from orchestrator.emulator.model import Costs
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor, StepModel
+from orchestrator.predict.predictor import (
+    Configuration,
+    NotPredictable,
+    OfferedLoad,
+    Predictor,
+    StepModel,
+)
 from orchestrator.results.ids import digest
 from orchestrator.simulation.point import SimulatedEngines
+
+SEARCH_RULES = {"search", "control", "precision"}  # keys of a load
 
 
 class EngineModels:
@@ -29,6 +38,28 @@ class EngineModels:
         memory = deployment.predicted or {}
         configuration = Configuration(deployment.settings, deployment.hardware, memory)
         return self._predictor.step_model(configuration)
+
+    def rules_digest(self, deployment: Deployment) -> str:
+        """A hash of what attempts at the same measurements of a deployment depend on: its model and
+        the rules of searches.
+        """
+        model: str | None = None  # stays None if the deployment cannot be simulated
+        with suppress(NotPredictable):
+            model = model_digest(self.step_model(deployment))
+        return digest([model, self._search_rules])
+
+    @cached_property
+    def _search_rules(self) -> list[object]:
+        """What decides when probes end, as JSON; empty if no capacity is searched."""
+        plan = self._plan
+        searches: list[object] = [
+            load.model_dump(mode="json", include=SEARCH_RULES)
+            for load in plan.loads
+            if load.searches
+        ]
+        if not searches:
+            return []
+        return [*searches, *(slo.model_dump(mode="json") for slo in plan.slos)]
 
 
 def model_digest(model: StepModel) -> str:

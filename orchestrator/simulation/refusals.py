@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
+from orchestrator import __version__
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.emulator.flags import with_faults
 from orchestrator.emulator.profile import Faults, load_profile
@@ -17,6 +19,7 @@ from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.simulation.contents import NameOfDraw
 from orchestrator.simulation.models import EngineModels, model_digest
+from orchestrator.simulation.virtual_clock import began_at, launch_id_at
 from orchestrator.spec.load import counted
 
 LOOKED_AT = 64  # requests of a workload
@@ -26,13 +29,24 @@ def check(plan: Plan, store: Store) -> None:
     """Raises ProblemsError with everything that keeps a plan from being simulated into a store."""
     problems = [Problem(text, hint=hint) for text, hint in _problems(plan)]
     is_simulated = store.simulated()
-    changed = _changed_models(plan, store) if is_simulated else []
+    models = EngineModels(plan)
+    changed = _changed_models(plan, store, models) if is_simulated else []
+    unfinished = _changed_unfinished(plan, store, models) if is_simulated else []
     if changed:
         problems.append(
             Problem(
                 f"{store.uri} was simulated with other models of {counted(len(changed), 'deployment')} "
                 f"({changed[0]}): a profile, or what this program knows of engines, has changed "
                 "since",
+                hint="give another --results URI, or remove what is there",
+            )
+        )
+    elif unfinished:
+        problems.append(
+            Problem(
+                f"an earlier simulation into {store.uri} was ended while it simulated "
+                f"{unfinished[0]}, and cannot go on: the limits, a profile or this program has "
+                "changed since",
                 hint="give another --results URI, or remove what is there",
             )
         )
@@ -48,13 +62,12 @@ def check(plan: Plan, store: Store) -> None:
         raise ProblemsError(problems)
 
 
-def _changed_models(plan: Plan, store: Store) -> list[str]:
+def _changed_models(plan: Plan, store: Store, models: EngineModels) -> list[str]:
     """Labels of the deployments whose simulated launches had another model than they have now."""
     rows = rows_of(store.read_manifests("launches", store.manifests("launch")), LaunchRow)
     before = {
         row.deployment_id: json.loads(row.engine_reported_json or "{}").get("model") for row in rows
     }
-    models = EngineModels(plan)
     changed: list[str] = []
     for deployment in plan.runnable():
         if deployment.id not in before:
@@ -65,6 +78,33 @@ def _changed_models(plan: Plan, store: Store) -> list[str]:
         if now != before[deployment.id]:
             changed.append(deployment.label)
     return changed
+
+
+def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[str]:
+    """Labels of the deployments with attempts of a launch that was not committed, if the same
+    launch would now make other attempts.
+
+    The simulation that goes on makes these attempts again, and an attempt is committed only once.
+    """
+    launches = store.manifests("launch")
+    launch_ids = {manifest.launch_id for manifest in launches}
+    launch_counts = Counter(manifest.deployment_id for manifest in launches)
+    runnable = {deployment.id: deployment for deployment in plan.runnable()}
+    changed: dict[str, None] = {}  # the keys, in order
+    for attempt in store.manifests("point"):
+        deployment = runnable.get(attempt.deployment_id)
+        if attempt.launch_id in launch_ids or deployment is None:
+            continue
+        rules = models.rules_digest(deployment)
+        began_unix_ns = began_at(attempt.launch_id)
+        same_launches = {
+            launch_id_at(began_unix_ns, deployment.id, number, rules)
+            for number in range(launch_counts[deployment.id] + 1)
+        }
+        is_same = attempt.launch_id in same_launches and attempt.client_version == __version__
+        if not is_same:
+            changed[deployment.label] = None
+    return list(changed)
 
 
 def _problems(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,8 @@ launch at a time.
 
 The code of ``sweep/`` decides what is next, what races, retries and budgets demand, and what is
 written. A launch takes as long to start as the plan estimates, a point takes as long as its
-requests do, and nothing in between takes any time. If a simulation is killed, the next one repeats
-the launch that was not committed, and ends with the same rows.
+requests do, and nothing in between takes any time. If a simulation is killed, the next one first
+repeats the committed launches from the store (``stored.py``), so it ends with the same rows.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.analysis.points import complete
 from orchestrator.base.errors import Failure
 from orchestrator.plan.model import Deployment, Plan
@@ -30,6 +29,12 @@ from orchestrator.results.store import Store, first_ok
 from orchestrator.simulation.launch import SimulatedLaunch
 from orchestrator.simulation.models import EngineModels
 from orchestrator.simulation.point import PointSimulator
+from orchestrator.simulation.stored import (
+    PlanChanged,
+    StoredLaunch,
+    StoredLaunches,
+    stored_launches,
+)
 from orchestrator.simulation.virtual_clock import VirtualClock, ulid_at
 from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import Spending
@@ -62,29 +67,44 @@ class SimulatedSweep:
     def __init__(self, plan: Plan, store: Store, listener: Listener, stop: threading.Event) -> None:
         self.plan = plan
         self.store = store
-        self.state = SweepState()
-        self.clock = VirtualClock()
         limits = [limit for slo in plan.slos for limit in slo.limits]
         self.points = PointSimulator(any(limit.of == "itl_p99" for limit in limits))
         self.models = EngineModels(plan)
-        self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
+        self.stored = StoredLaunches()
         self._listener = listener
         self._stop = stop
-        self._events: list[Event] = []  # since the last commit of a launch
-        self._race = race_of(plan)
         self._priority = queue_priority(plan)
-        self._shortlist = shortlist_of(plan, self._race, self._priority)
-        self._spent = Spending()
-        self._queued: dict[str, DeploymentWork] = {}
-        self._idle: dict[str, DeploymentWork] = {}  # with nothing left, unless the race moves
         # by deployment id: seconds that all of it takes, however much is stored already
         self._whole_s: dict[str, float] = {}
+        for deployment in plan.runnable():
+            whole = DeploymentWork(plan, deployment, {})
+            self._whole_s[deployment.id] = whole.rest_s(more_starts=1)
         self._left_s = 0.0
         self._named_files = 0
+        self._begin({})
+
+    def _begin(self, committed: Mapping[str, Committed]) -> None:
+        """Queue every deployment that runs, at the beginning of time. ``committed``: measurement id
+        -> its outcome; these measurements are not made.
+        """
+        plan = self.plan
+        self.state = SweepState()
+        self.clock = VirtualClock()
+        self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
+        self._events: list[Event] = []  # since the last commit of a launch
+        self._race = race_of(plan)
+        self._shortlist = shortlist_of(plan, self._race, self._priority)
+        self._spent = Spending()
+        self._idle: dict[str, DeploymentWork] = {}  # with nothing left, unless the race moves
+        self._queued: dict[str, DeploymentWork] = {}
+        for deployment in plan.runnable():
+            self._queued[deployment.id] = DeploymentWork(
+                plan, deployment, committed, race=self._race
+            )
 
     def run(self) -> SimulationReport:
         """Simulate everything that is left."""
-        self._fill_queue()
+        self._go_on()
         self.store.write_plan(self.plan.to_json())
         total = self._left()
         skipped = self.state.counts.skipped
@@ -104,8 +124,8 @@ class SimulatedSweep:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the user ends the simulation."""
-        return self._stop.is_set()
+        """Whether the user ends the simulation. Launches that are stored are repeated first."""
+        return self._stop.is_set() and not self.stored.are_left
 
     # --- what outcomes are noted in, and what a launch asks about the others
 
@@ -114,7 +134,8 @@ class SimulatedSweep:
         if isinstance(item, Event):
             item = replace(item, unix_ns=self.clock.unix_ns)
             self._events.append(item)
-        self._listener(item)
+        if not self.stored.are_left:  # what is repeated was told by the earlier simulation
+            self._listener(item)
 
     def take_events(self) -> list[Event]:
         """The events since the last call, for the launch that stores them."""
@@ -130,7 +151,12 @@ class SimulatedSweep:
         given_up: bool = False,
     ) -> None:
         """Close the next measurement of a deployment with this attempt, and report it."""
-        close(self, self, work, committed, failure, given_up)
+        if self.stored.are_left:
+            work.close(committed, given_up)
+            is_ok = committed.status == "ok"
+            self.state.count(MeasurementCounts(skipped=int(is_ok), refused=int(not is_ok)))
+        else:
+            close(self, self, work, committed, failure, given_up)
 
     def left_s(self) -> float:
         """Estimated virtual seconds until all is simulated, when the launch that runs began."""
@@ -175,44 +201,41 @@ class SimulatedSweep:
 
     # --- the queue
 
-    def _fill_queue(self) -> None:
-        """Queue every deployment that runs and has something left. The clock goes on where the
-        launches that are committed ended.
+    def _go_on(self) -> None:
+        """Come to where an earlier simulation of the plan was ended, if there is one."""
+        launches = stored_launches(self.store, self.plan.needs_figures)
+        self.stored = StoredLaunches(launches)
+        try:
+            self._put_aside()
+            while self.stored.are_left:
+                self._next_launch()
+        except PlanChanged:
+            self.stored = StoredLaunches()
+            self._go_on_otherwise(launches)
+
+    def _go_on_otherwise(self, launches: Sequence[StoredLaunch]) -> None:
+        """Go on with another plan than that of the earlier simulation: what it measured counts, in
+        whatever order. The clock goes on where its launches ended.
         """
-        manifests = self.store.manifests("launch")
-        for manifest in manifests:
-            self.launches[manifest.deployment_id] += 1
-            self.clock.unix_ns = max(self.clock.unix_ns, manifest.created_unix_ns)
-        self._add_spent(manifests)
-        committed = self._committed({manifest.launch_id for manifest in manifests})
-        for deployment in self.plan.runnable():
-            whole = DeploymentWork(self.plan, deployment, {})
-            self._whole_s[deployment.id] = whole.rest_s(more_starts=1)
-            work = DeploymentWork(self.plan, deployment, committed, race=self._race)
-            if self.launches[deployment.id] and work.races:
-                work.yield_to_others()  # it has been launched before, and has yielded to others
-            self._queued[deployment.id] = work
+        attempts: list[Committed] = []
+        for launch in launches:
+            attempts += [attempt.committed for attempt in launch.attempts.values()]
+        attempts.sort(key=lambda attempt: attempt.age)
+        # the attempt that is ok, else the last one
+        committed = {attempt.measurement_id: attempt for attempt in attempts}
+        committed |= first_ok(attempts)
+        self._begin(committed)
+        for launch in launches:
+            self.launches[launch.manifest.deployment_id] += 1
+            self.clock.unix_ns = max(self.clock.unix_ns, launch.manifest.created_unix_ns)
+        self._add_spent([launch.manifest for launch in launches])
         for work in self._queued.values():  # after all exist: each sees what others hold
+            if self.launches[work.deployment.id] and work.races:
+                work.yield_to_others()  # it has been launched before, and has yielded to others
             work.follow_race()
             self.state.count(MeasurementCounts(skipped=work.skipped, refused=work.refused))
         self._put_aside()
         self._shortlist.chosen |= self.launches.keys() & self._whole_s.keys()
-
-    def _committed(self, launch_ids: Collection[str]) -> dict[str, Committed]:
-        """The measurements of these launches, by id: the attempt that is ok, else the last one."""
-        manifests = [
-            manifest
-            for manifest in self.store.manifests("point")
-            if manifest.launch_id in launch_ids
-        ]
-        settled: dict[str, Committed] = {
-            manifest.measurement_id: manifest for manifest in manifests
-        }
-        settled |= first_ok(manifests)
-        if self.plan.needs_figures:
-            with_figures = attempt_data(self.store, list(settled.values()))
-            settled = {attempt.measurement_id: attempt for attempt in with_figures}
-        return settled
 
     def _add_spent(self, launches: Sequence[Manifest]) -> None:
         """Add what committed launches used of the budget."""
@@ -233,6 +256,8 @@ class SimulatedSweep:
         self._left_s = sum(work.rest_s(more_starts=1) for work in self._queued.values())
         waiting = [name for name in self._queued if self._shortlist.has(name)]
         if not waiting:
+            if self.stored.are_left:
+                raise PlanChanged
             return
         name = min(waiting, key=self._position)
         work = self._queued[name]

@@ -35,3 +35,17 @@ def ulid_at(unix_ns: int, *names: object) -> str:
     milliseconds = unix_ns // 1_000_000
     other = hashlib.sha256(text.encode()).digest()[:_OTHER_BYTES]
     return str(ULID.from_bytes(milliseconds.to_bytes(_TIME_BYTES, "big") + other))
+
+
+def launch_id_at(unix_ns: int, deployment_id: str, number: int, rules: str) -> str:
+    """The id of the launch of a deployment that begins at this time.
+
+    ``number``: how many launches of the deployment came before. ``rules``: see
+    ``EngineModels.rules_digest``. So a launch has another id once its attempts would differ.
+    """
+    return ulid_at(unix_ns, deployment_id, number, rules)
+
+
+def began_at(ulid: str) -> int:
+    """When something with this ULID happened, in Unix nanoseconds; in whole milliseconds."""
+    return ULID.from_str(ulid).milliseconds * 1_000_000

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event
+from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store
 from orchestrator.simulation.refusals import check
 from tests.unit.results.builders import commit_measurement
 from tests.unit.simulation.builders import EXPERIMENT, planned, simulated
+from tests.unit.simulation.test_search import SEARCH
 
 
 def problems(text: str, tmp_path: Path) -> list[str]:
@@ -65,3 +70,38 @@ def test_another_model_is_not_taken_for_the_same(tmp_path: Path) -> None:
     profile.write_text(f"{plain}constants: {{step_overhead_s: 0.01}}\n")
     with pytest.raises(ProblemsError, match=r"other models of 2 deployments.*another --results"):
         check(planned(predictions=predictions), Store.open(str(tmp_path / "results"), "x"))
+
+
+def ended_after_one_measurement(plan: Plan, folder: Path) -> Store:
+    stop = threading.Event()
+
+    def listen(item: Event | Phase) -> None:
+        if isinstance(item, Event) and item.kind == "measured":
+            stop.set()
+
+    store, report = simulated(plan, folder, listen, stop)
+    assert report.interrupted
+    assert store.manifests("launch") == []
+    return store
+
+
+def test_a_launch_that_was_ended_halfway_does_not_go_on_with_another_model(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    plain = "accelerator: H100-80GB\nfitted: {error: {ttft_p50: 0.1, tpot_p50: 0.05}}\n"
+    predictions = f"predictions: {{profile: {profile}}}"
+    profile.write_text(plain)
+    store = ended_after_one_measurement(planned(predictions=predictions), tmp_path / "results")
+    check(planned(predictions=predictions), store)
+    profile.write_text(f"{plain}constants: {{step_overhead_s: 0.01}}\n")
+    with pytest.raises(ProblemsError, match=r"was ended while it simulated .*another --results"):
+        check(planned(predictions=predictions), store)
+    profile.write_text(plain)
+    _, report = simulated(planned(predictions=predictions), tmp_path / "results")
+    assert report.left == 0
+
+
+def test_a_search_that_was_ended_halfway_does_not_go_on_with_other_limits(tmp_path: Path) -> None:
+    store = ended_after_one_measurement(planned(SEARCH), tmp_path)
+    check(planned(SEARCH), store)
+    with pytest.raises(ProblemsError, match="the limits, a profile or this program has changed"):
+        check(planned(SEARCH.replace("ttft: 300ms", "ttft: 200ms")), store)

@@ -57,6 +57,11 @@ def claims(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["deployment"]: row for row in frame.to_dict("records")}
 
 
+def committed(folder: Path) -> dict[str, bytes]:
+    """All files but the cache of what is computed, which is divided otherwise."""
+    return {name: data for name, data in files_of(folder).items() if "/computed/" not in name}
+
+
 def attainment(plan: Plan, label: str, rate: float) -> float:
     """The share of requests that meet the limits in an hour at this rate."""
     deployment = next(each for each in plan.deployments if label in each.label)
@@ -97,9 +102,41 @@ def test_a_search_that_was_ended_comes_to_the_same(plan: Plan, whole: Path, tmp_
     _, report = simulated(plan, tmp_path, listen, stop)
     assert report.interrupted
     simulated(plan, tmp_path)
-    kept = {name: data for name, data in files_of(whole).items() if "/computed/" not in name}
-    again = {name: data for name, data in files_of(tmp_path).items() if "/computed/" not in name}
-    assert kept == again
+    assert committed(whole) == committed(tmp_path)
+
+
+def test_a_race_goes_on_where_it_stood_and_stores_no_event_twice(tmp_path: Path) -> None:
+    cases = "{max_num_seqs: 4}, {max_num_seqs: 6}, {max_num_seqs: 6, max_num_batched_tokens: 4096}"
+    text = SEARCH.replace("{max_num_seqs: 2}, {max_num_seqs: 6}", cases)
+    plan = planned(text, repeats="repeats: 2", starts="starts: 2")
+    stop = threading.Event()
+    outraced = 0
+
+    def listen(item: Event | Phase) -> None:
+        nonlocal outraced
+        outraced += isinstance(item, Event) and item.kind == "outraced"
+        if outraced == 2:  # one deployment twice: in between, the race had moved
+            stop.set()
+
+    simulated(plan, tmp_path / "whole", listen)
+    stop.clear()
+    outraced = 0
+    _, report = simulated(plan, tmp_path / "ended", listen, stop)
+    assert report.interrupted
+    _, report = simulated(plan, tmp_path / "ended")
+    assert report.left == 0
+    assert committed(tmp_path / "whole") == committed(tmp_path / "ended")
+
+
+def test_with_another_plan_what_was_simulated_before_still_counts(tmp_path: Path) -> None:
+    levels = "load: {levels: {request_rate: [2]}, duration: 20s, warmup: 5s}"
+    simulated(planned(EXPERIMENT, load=levels), tmp_path)
+    store, report = simulated(planned(EXPERIMENT), tmp_path)
+    assert (report.counts.measured, report.counts.skipped) == (2, 2)
+    assert sorted(row.level for row in points(store)) == [2, 2, 8, 8]
+    launches = store.manifests("launch")
+    assert len(launches) == 4
+    assert launches[1].created_unix_ns < launches[2].created_unix_ns
 
 
 def test_a_search_over_concurrency_runs_too(tmp_path: Path) -> None:
