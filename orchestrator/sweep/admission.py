@@ -2,7 +2,7 @@
 
 Pure functions of the queue, the machines, and the nodes that other launches have reserved:
 ``choose`` picks the next launch and its nodes, ``worth_adding`` lists the launches for which nodes
-should be added, and ``asked_for`` says which nodes those are.
+should be added, and ``nodes_to_ask_for`` says which nodes those are.
 
 The order of the queue is one function, ``plan/order.py: queue_position``. Where the head of the
 queue does not fit yet, nodes are kept for it, and other launches overtake it only where they do not
@@ -19,7 +19,7 @@ import itertools
 import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -332,61 +332,117 @@ def worth_adding(
     nodes count as started: no node has to be added for them. Launches that share nodes also share
     the nodes that are added.
     """
-    started = list(reservations)
-    # requests, each with the nodes to avoid, for which the present nodes have no more room
-    full: set[tuple[ResourceRequest, frozenset[str]]] = set()
+    present = _PresentNodes(machines, list(reservations), most_nodes)
+    added = _AddedNodes(machines, types, most_nodes)
     wanted: list[Waiting] = []
-    added: list[Machine] = []  # the nodes to be added for the wanted launches
-    on_added: list[Reservation] = []
-    types_of: dict[ResourceRequest, tuple[str, ...]] = {}
-    may_come: dict[tuple[str, ...], float] = {}  # how many more nodes of these types may be added
     closed: set[ResourceRequest] = set()  # requests for which no more nodes may be added
     for job in queue.in_turn(closed):
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
             break
         left -= job.cost
-        resources = job.resources
-        if not resources.replicas:
+        if not job.resources.replicas or present.take(job):
             continue
-        if (resources, job.avoid) not in full:
-            nodes = fit(resources, machines, started, job.avoid, most_nodes)
-            if nodes is not None:
-                started.append(Reservation(resources, nodes, math.inf))
-                continue
-            full.add((resources, job.avoid))
-        nodes = None if resources.exclusive else fit(resources, added, on_added)
-        if nodes is None:
-            more = resources.as_machines(machines, f"added{len(added)}", types, most_nodes)
-            is_first = resources not in types_of
-            if is_first:
-                types_of[resources], number = resources.may_come(machines, types)
-                may_come.setdefault(types_of[resources], number)
-            too_many = len(more) > may_come[types_of[resources]] and not is_first
-            if too_many or len(held(started)) + len(added) + len(more) > most_nodes:
-                closed.add(resources)
-                continue
-            may_come[types_of[resources]] -= len(more)
-            added += more
-            nodes = fit(resources, more, ())
-        if nodes:
-            on_added.append(Reservation(resources, nodes, math.inf))
-        wanted.append(job)
+        if added.take(job.resources, len(held(present.started))):
+            wanted.append(job)
+        else:
+            closed.add(job.resources)
     return wanted
 
 
-def asked_for(
+@dataclass(slots=True)
+class _PresentNodes:
+    """The nodes of the cluster. ``started``: what launches hold or will hold of them."""
+
+    machines: Sequence[Machine]
+    started: list[Reservation]
+    most_nodes: float
+    # requests, each with the nodes to avoid, for which there is no more room
+    full: set[tuple[ResourceRequest, frozenset[str]]] = field(default_factory=set)
+
+    def take(self, job: Waiting) -> bool:
+        """Whether the launch fits; if so, it counts as started from now on."""
+        if (job.resources, job.avoid) in self.full:
+            return False
+        nodes = fit(job.resources, self.machines, self.started, job.avoid, self.most_nodes)
+        if nodes is None:
+            self.full.add((job.resources, job.avoid))
+            return False
+        self.started.append(Reservation(job.resources, nodes, math.inf))
+        return True
+
+
+@dataclass(slots=True)
+class _AddedNodes:
+    """The nodes that an autoscaler with these ``types`` is asked to add to ``machines``.
+
+    ``nodes``: added so far; ``reservations``: what launches will hold of them.
+    """
+
+    machines: Sequence[Machine]
+    types: Sequence[NodeType]
+    most_nodes: float
+    nodes: list[Machine] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    types_for: dict[ResourceRequest, tuple[str, ...]] = field(default_factory=dict)
+    # by names of types: how many more nodes of these types may be added
+    left_of_types: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def take(self, resources: ResourceRequest, held_nodes: int) -> bool:
+        """Add the nodes that a launch takes, unless it fits on those that were added for others.
+
+        Returns False if no more nodes may be added for such a launch. ``held_nodes``: how many of
+        the present nodes launches hold.
+        """
+        nodes = None if resources.exclusive else fit(resources, self.nodes, self.reservations)
+        if nodes is None:
+            more = self._more_for(resources, held_nodes)
+            if more is None:
+                return False
+            self.nodes += more
+            nodes = fit(resources, more, ())
+        if nodes:
+            self.reservations.append(Reservation(resources, nodes, math.inf))
+        return True
+
+    def _more_for(self, resources: ResourceRequest, held_nodes: int) -> list[Machine] | None:
+        """More nodes for a launch of this request; None if that would be too many."""
+        name = f"added{len(self.nodes)}"
+        more = resources.as_machines(self.machines, name, self.types, self.most_nodes)
+        is_first = resources not in self.types_for
+        if is_first:
+            to_come = resources.nodes_to_come(self.machines, self.types)
+            self.types_for[resources] = to_come.types
+            self.left_of_types.setdefault(to_come.types, to_come.most)
+        types = self.types_for[resources]
+        if len(more) > self.left_of_types[types] and not is_first:
+            return None
+        if held_nodes + len(self.nodes) + len(more) > self.most_nodes:
+            return None
+        self.left_of_types[types] -= len(more)
+        return more
+
+
+@dataclass(frozen=True, slots=True)
+class NodesToAskFor:
+    """The footprints to ask an autoscaler for, and the resource requests that they are for."""
+
+    footprints: list[Footprint]
+    requests: set[ResourceRequest]
+
+
+def nodes_to_ask_for(
     jobs: Iterable[Waiting],
     machines: Sequence[Machine],
     types: Sequence[NodeType],
     most_nodes: float,
-) -> tuple[list[Footprint], set[ResourceRequest]]:
-    """The footprints to ask an autoscaler for, and the resource requests that they are for.
+) -> NodesToAskFor:
+    """What to ask an autoscaler for, so that it adds nodes for these launches.
 
     There are at most MOST_GROUPS footprints. The first launch gets as many of its footprints as
     that allows; every other launch gets all of its footprints or none.
     """
     footprints: list[Footprint] = []
-    served: set[ResourceRequest] = set()
+    requests: set[ResourceRequest] = set()
     nodes_for: dict[ResourceRequest, list[Footprint]] = {}
     for job in jobs:
         resources = job.resources
@@ -395,8 +451,8 @@ def asked_for(
         more = nodes_for[resources]
         if not footprints or len(footprints) + len(more) <= MOST_GROUPS:
             footprints += more[:MOST_GROUPS]
-            served.add(resources)
-    return footprints, served
+            requests.add(resources)
+    return NodesToAskFor(footprints, requests)
 
 
 class _HeadStart(NamedTuple):

@@ -210,12 +210,13 @@ def detect_dialect(
     ``address``: says at which paths the API may be; by default only the candidates' path is tried.
     ``from_file``: an experiment file names the endpoint, so sentences name no options of ``load``.
     """
+    trials = _Trials(target, tokenizer, timeout_s, key_name, from_file)
     usual = candidates[0].path
     first_failure: TrialFailed | None = None
     for path in address.paths(usual) if address else [usual]:
         at_path = [replace(dialect, path=path) for dialect in candidates]
         try:
-            return _first_answered(target, at_path, tokenizer, timeout_s, key_name, from_file)
+            return trials.first_answered(at_path)
         except TrialFailed as error:
             first_failure = first_failure or error
             if error.status not in (NOT_FOUND, NOT_ALLOWED):
@@ -224,61 +225,111 @@ def detect_dialect(
     raise first_failure
 
 
-def _first_answered(
-    target: Target,
-    candidates: Sequence[Dialect],
-    tokenizer: str | None,
-    timeout_s: float,
-    key_name: str | None,
-    from_file: bool,
-) -> EndpointDialect:
-    row: dict[str, Any] = {}
-    for dialect in candidates:
-        vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
-        for vocabulary in vocabularies:
-            row = _try_twice(target, dialect, tokenizer, vocabulary, timeout_s)
-            if _answered(row):
-                notes = _notes(dialect, candidates[0], row, from_file)
-                counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
-                if not counts:
-                    instead = "one per streamed event is assumed"
-                    if tokenizer or from_file:
-                        instead = "the tokenizer counts its replies"
-                    notes.append(f"the endpoint reports no token counts: {instead}")
-                reports_counts = row["token_count_source"] in _EXACT
-                dialect = replace(dialect, reports_counts=reports_counts)
-                return EndpointDialect(
-                    dialect, vocabulary, tuple(notes), counts, _is_emulator(target)
-                )
-            if not (_is_refusal(row) or _may_be_refusal(row)):
-                raise _trial_failed(target, dialect, row, key_name, from_file)
-            error = str(row["error"]).lower()
-            if not any(words in error for words in ("vocab", "token id", "invalid token")):
-                break
-    status = row["http_status"] or 0
-    hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
-    if from_file:
-        hint = "`orchestrator load` tries it with other fields (--extra-body)"
-    if status == FORBIDDEN:
-        hint = f"{key_problem(target, status, key_name, from_file)}; or {hint}"
-    url = target.url + candidates[0].path
-    refused = f"{url} refuses every kind of request we know"
-    if not _is_refusal(row):  # its status says that it failed, not that it refuses
-        refused = f"{url} failed a trial request of every kind we know"
-    raise TrialFailed(f"{refused}; its last answer: {row['error']}; {hint}", status)
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """Trial requests to an endpoint. The fields are the arguments of ``detect_dialect``."""
 
+    target: Target
+    tokenizer: str | None
+    timeout_s: float
+    key_name: str | None
+    from_file: bool
 
-def _trial_failed(
-    target: Target, dialect: Dialect, row: dict[str, Any], key_name: str | None, from_file: bool
-) -> TrialFailed:
-    """The error for a trial request that failed in a way that no plainer dialect would mend."""
-    status = row["http_status"] or 0
-    if status in KEY_REFUSED:
-        return TrialFailed(key_problem(target, status, key_name, from_file), status)
-    url = target.url + dialect.path
-    error = _whole_place(str(row["error"]), url)
-    text = f"{url} failed a trial request: {row['error_class']}: {error}"
-    return TrialFailed(text, status, may_pass=status in BUSY or row["error_class"] == "timeout")
+    def first_answered(self, candidates: Sequence[Dialect]) -> EndpointDialect:
+        """Try these dialects of one path in turn until one is answered. Raises TrialFailed."""
+        row: dict[str, Any] = {}
+        for dialect in candidates:
+            takes_ids = dialect.prompt_token_ids and not self.tokenizer
+            for vocabulary in SMALLER_IDS if takes_ids else (None,):
+                row = self._row_of_two(dialect, vocabulary)
+                if _answered(row):
+                    return self._detected(dialect, vocabulary, row, candidates[0])
+                if not (_is_refusal(row) or _may_be_refusal(row)):
+                    raise self._failed(dialect, row)
+                if not _refuses_ids(row):
+                    break  # smaller token ids would be refused, too
+        raise self._all_refused(candidates[0], row)
+
+    def _row_of_two(self, dialect: Dialect, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
+        """The row of a trial request. If the request fails in a way that may be chance, a second
+        one is sent and its row is returned, because answers in a plainer dialect would say less.
+        """
+        salted = dialect.salted("trial")
+        row = self._row(salted, vocabulary)
+        if _answered(row) or not _may_be_refusal(row):
+            return row
+        return self._row(salted, vocabulary)
+
+    def _row(self, dialect: Dialect, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
+        """The row of one request of two tokens."""
+        point = LoadPoint(
+            targets=(self.target,),
+            dialect=dialect,
+            workload=RandomWorkload(
+                name="trial",
+                input_tokens=Lengths(fixed=16),
+                output_tokens=Lengths(fixed=TRIAL_TOKENS),
+            ),
+            level=Level(control="concurrency", value=1),
+            arrivals=Arrivals(),
+            duration_s=None,
+            requests=1,
+            seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
+            request_timeout_s=self.timeout_s,
+            tokenizer=self.tokenizer,
+            vocabulary=vocabulary,
+        )
+        client = LoadClient()
+        client.prepare(point)
+        row: dict[str, Any] = client.run(time.monotonic_ns()).requests.to_pylist()[0]
+        return row
+
+    def _detected(
+        self,
+        dialect: Dialect,
+        vocabulary: tuple[int, int] | None,
+        row: dict[str, Any],
+        best: Dialect,
+    ) -> EndpointDialect:
+        """What an answered trial shows. ``best``: the first dialect that was tried."""
+        notes = _notes(dialect, best, row, self.from_file)
+        reports_counts = row["token_count_source"] in _EXACT
+        counts = row["output_tokens"] is None or reports_counts
+        if not counts:
+            instead = "one per streamed event is assumed"
+            if self.tokenizer or self.from_file:
+                instead = "the tokenizer counts its replies"
+            notes.append(f"the endpoint reports no token counts: {instead}")
+        dialect = replace(dialect, reports_counts=reports_counts)
+        return EndpointDialect(dialect, vocabulary, tuple(notes), counts, _is_emulator(self.target))
+
+    def _failed(self, dialect: Dialect, row: dict[str, Any]) -> TrialFailed:
+        """The error for a trial that failed in a way that no plainer dialect would mend."""
+        status = row["http_status"] or 0
+        if status in KEY_REFUSED:
+            return TrialFailed(self._key_problem(status), status)
+        url = self.target.url + dialect.path
+        error = _whole_place(str(row["error"]), url)
+        text = f"{url} failed a trial request: {row['error_class']}: {error}"
+        may_pass = status in BUSY or row["error_class"] == "timeout"
+        return TrialFailed(text, status, may_pass)
+
+    def _all_refused(self, best: Dialect, last_row: dict[str, Any]) -> TrialFailed:
+        """The error for an endpoint that refused every dialect."""
+        status = last_row["http_status"] or 0
+        hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
+        if self.from_file:
+            hint = "`orchestrator load` tries it with other fields (--extra-body)"
+        if status == FORBIDDEN:
+            hint = f"{self._key_problem(status)}; or {hint}"
+        url = self.target.url + best.path
+        refused = f"{url} refuses every kind of request we know"
+        if not _is_refusal(last_row):  # its status says that it failed, not that it refuses
+            refused = f"{url} failed a trial request of every kind we know"
+        return TrialFailed(f"{refused}; its last answer: {last_row['error']}; {hint}", status)
+
+    def _key_problem(self, status: int) -> str:
+        return key_problem(self.target, status, self.key_name, self.from_file)
 
 
 def _whole_place(error: str, url: str) -> str:
@@ -288,21 +339,10 @@ def _whole_place(error: str, url: str) -> str:
     return _PLACE.sub(lambda match: f"it is at {urljoin(url, match[1])} (give", error)
 
 
-def _try_twice(
-    target: Target,
-    dialect: Dialect,
-    tokenizer: str | None,
-    vocabulary: tuple[int, int] | None,
-    timeout_s: float,
-) -> dict[str, Any]:
-    """The row of a trial request. If the request fails in a way that may be chance, a second one is
-    sent and its row is returned, because answers in a plainer dialect would say less.
-    """
-    salted = dialect.salted("trial")
-    row = _try(target, salted, tokenizer, vocabulary, timeout_s)
-    if _answered(row) or not _may_be_refusal(row):
-        return row
-    return _try(target, salted, tokenizer, vocabulary, timeout_s)
+def _refuses_ids(row: dict[str, Any]) -> bool:
+    """Whether the endpoint refuses a request because of the token ids of its prompt."""
+    error = str(row["error"]).lower()
+    return any(words in error for words in ("vocab", "token id", "invalid token"))
 
 
 def _answered(row: dict[str, Any]) -> bool:
@@ -345,35 +385,6 @@ def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> HttpResponse:
     if location:
         location = urljoin(url, location)
     return replace(answer, body=body, error=error, location=location)
-
-
-def _try(
-    target: Target,
-    dialect: Dialect,
-    tokenizer: str | None,
-    vocabulary: tuple[int, int] | None,
-    timeout_s: float,
-) -> dict[str, Any]:
-    """The row of one request of two tokens."""
-    point = LoadPoint(
-        targets=(target,),
-        dialect=dialect,
-        workload=RandomWorkload(
-            name="trial", input_tokens=Lengths(fixed=16), output_tokens=Lengths(fixed=TRIAL_TOKENS)
-        ),
-        level=Level(control="concurrency", value=1),
-        arrivals=Arrivals(),
-        duration_s=None,
-        requests=1,
-        seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
-        request_timeout_s=timeout_s,
-        tokenizer=tokenizer,
-        vocabulary=vocabulary,
-    )
-    client = LoadClient()
-    client.prepare(point)
-    row: dict[str, Any] = client.run(time.monotonic_ns()).requests.to_pylist()[0]
-    return row
 
 
 def _notes(

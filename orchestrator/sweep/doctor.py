@@ -17,9 +17,12 @@ from orchestrator.sweep.resource_request import resources_of
 GIB = 2**30
 # Open files that an engine needs, or a client with many streams. Both raise their own soft limit as
 # far as the hard one allows.
-LEAST_FILES, GOOD_FILES = 4096, 16_384
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = GIB, 20 * GIB
-CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
+LEAST_FILES = 4096
+GOOD_FILES = 16_384
+LEAST_DISK_BYTES = GIB
+GOOD_DISK_BYTES = 20 * GIB
+CLOCK_WARNING_S = 0.005
+CLOCK_FAIL_S = 0.1
 USED_GPU_BYTES = GIB  # the driver of an idle GPU takes less than this
 MOST_TAKEN_PORTS = 25  # of the 50 ports that are tried
 
@@ -172,9 +175,9 @@ def _gpus(node: ExaminedNode) -> Iterator[NodeFault]:
             f"look at {tool}; restart Ray there",
         )
     for gpu in gpus:
-        for problem in _gpu(gpu):
-            what = f"GPU {gpu['index']}: {problem.what}"
-            yield NodeFault(problem.level, what, problem.why, problem.do)
+        for fault in _gpu(gpu):
+            what = f"GPU {gpu['index']}: {fault.what}"
+            yield NodeFault(fault.level, what, fault.why, fault.do)
 
 
 def _gpu(gpu: Mapping[str, Any]) -> Iterator[NodeFault]:
@@ -244,19 +247,21 @@ def diagnose(
     growth: Growth,
 ) -> list[Finding]:
     """All findings about these nodes, and about running a plan with these requirements there."""
-    findings = [
-        Finding(problem.level, check, node.name, problem.what, problem.why, problem.do)
-        for node in nodes
-        for check, problems_of in NODE_CHECKS.items()
-        for problem in problems_of(node)
-    ]
+    findings: list[Finding] = []
+    for node in nodes:
+        for check, faults_of in NODE_CHECKS.items():
+            for fault in faults_of(node):
+                findings.append(
+                    Finding(fault.level, check, node.name, fault.what, fault.why, fault.do)
+                )
     findings += _versions(nodes, driver_versions)
     findings += _shared_hosts(nodes)
     findings += _unset_clocks(nodes)
     findings += _gpu_drivers(nodes)
     findings += _fabric(nodes, requirements)
-    # each once: several roles often lack the same program or model
-    findings += dict.fromkeys(_engines(nodes, requirements))
+    for finding in _engines(nodes, requirements):
+        if finding not in findings:  # several roles often lack the same program or model
+            findings.append(finding)
     findings += _autoscaler(growth, requirements)
     findings += _room(nodes, requirements, growth)
     return findings

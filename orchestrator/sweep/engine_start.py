@@ -17,6 +17,7 @@ from orchestrator.base.errors import (
     FailureKind,
     InputError,
     Occupied,
+    OrchestratorError,
     PlacementError,
     ResultsError,
 )
@@ -81,6 +82,21 @@ class HeldHost:
 
 
 @dataclass(frozen=True, slots=True)
+class Leases:
+    """All hosts of a launch, or none of them because of one that is ``held``.
+
+    ``cores``: the cores of each agent, by ``id(agent)``.
+    """
+
+    cores: Mapping[int, tuple[int, ...]]
+    held: HeldHost | None = None
+
+
+class SweepStopped(OrchestratorError):
+    """The user stopped the sweep while a launch started its engines."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchHooks:
     """What a launch calls while it takes its hosts.
 
@@ -114,7 +130,7 @@ class EngineStart:
         self._nodes = nodes
         self._clock = context.clock
         self._hooks = hooks or LaunchHooks()
-        self._parts = replicas_to_start(deployment.settings)  # engines, then routers
+        self._replicas = replicas_to_start(deployment.settings)  # engines, then routers
         # the same for all parts, because a router passes requests on with their key
         self._key = random_key()
         self._workers: list[Worker] = []
@@ -129,11 +145,11 @@ class EngineStart:
     def _note(self, **facts: Any) -> None:
         self.row = replace(self.row, **facts)
 
-    def start(self) -> Replicas | Failure | None:
-        """Take the nodes, start the engines, and wait until they serve. Returns the replicas, the
-        failure if they do not serve, or None when the user stopped the sweep meanwhile.
+    def start(self) -> Replicas:
+        """Take the nodes, start the engines, and wait until they serve.
 
-        Raises Occupied when others hold its hosts and the launch should be queued again.
+        Raises EngineFailure if they do not serve, SweepStopped when the user stopped the sweep
+        meanwhile, and Occupied when others hold its hosts and the launch should be queued again.
         """
         try:
             if not ENGINES[self._deployment.settings.engine].launches:
@@ -150,7 +166,9 @@ class EngineStart:
             failure = agent_lost("was lost at start", error, agents_of(self._placements))
         except InputError as error:
             failure = Failure(FailureKind.BAD_CONFIG, f"A node refused it: {error}.")
-        return None if self._context.stop.is_set() else failure
+        if self._context.stop.is_set():
+            raise SweepStopped
+        raise EngineFailure(failure)
 
     def _reach_endpoint(self) -> Replicas:
         """Wait until an endpoint answers. Raises EngineFailure if it does not answer, or if its key
@@ -255,9 +273,9 @@ class EngineStart:
             rest_s = max(rest_s, state.rest(address, now_s, longer=may_grow))
         state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
 
-    def _start_engines(self) -> Replicas | None:
-        """Lease the hosts, and start every replica and router there; None when the user stopped the
-        sweep meanwhile. Raises what ``start`` turns into a failure, and Occupied.
+    def _start_engines(self) -> Replicas:
+        """Lease the hosts, and start every replica and router there. Raises what ``start`` turns
+        into a failure, SweepStopped, and Occupied.
         """
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
         cores = self._lease()
@@ -268,19 +286,22 @@ class EngineStart:
         began_s = self._clock.now_s()
         began_unix_ns = self._clock.unix_ns()
         try:
-            engines = [index for index, (role, _) in enumerate(self._parts) if role != ROUTER]
-            routers = range(len(engines), len(self._parts))
-            targets: list[Target] = []  # routers if there are any, else engines
-            for indices in (engines, routers):  # routers last: they must find replicas that serve
-                if not indices:
-                    continue
-                targets = [self._start_replica(index, cores[index]) for index in indices]
-                if not self._await_ready(indices, began_s):
-                    return None
+            engines: list[int] = []
+            routers: list[int] = []
+            for index, replica in enumerate(self._replicas):
+                if replica.is_router:
+                    routers.append(index)
+                else:
+                    engines.append(index)
+            targets = [self._start_replica(index, cores[index]) for index in engines]
+            self._await_ready(engines, began_s)
+            if routers:  # last: they must find replicas that serve; clients then ask only them
+                targets = [self._start_replica(index, cores[index]) for index in routers]
+                self._await_ready(routers, began_s)
         finally:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
         self._note(ready_s=self._clock.now_s() - began_s)
-        roles = [role for role, _ in self._parts]
+        roles = [replica.role for replica in self._replicas]
         settings = self._deployment.settings
         return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
 
@@ -293,13 +314,16 @@ class EngineStart:
         """
         agents = sorted(agents_of(self._placements), key=lambda agent: agent.allocation.address)
         wishes = self._wishes()
-        cores = take_all(agents, wishes)
-        if isinstance(cores, HeldHost):
-            cores = self._wait_in_line(agents, wishes, cores)
+        leases = lease_all(agents, wishes)
+        if leases.held is not None:
+            leases = self._wait_in_line(agents, wishes, leases.held)
             self._context.state.placed(self._deployment, self._clock.now_s())
         for agent in agents:
             self._context.state.wake(agent.allocation.address)
-        return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
+        cores_of_replicas = []
+        for placement in self._placements:
+            cores_of_replicas.append([leases.cores[id(agent)] for agent in placement.agents])
+        return cores_of_replicas
 
     def _wishes(self) -> dict[int, Wish]:
         """What the launch wants of each agent's host, by ``id(agent)``."""
@@ -308,17 +332,18 @@ class EngineStart:
         cores_per_device = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
         exclusive = context.plan.isolation == "exclusive_node"
         wishes: dict[int, Wish] = {}
-        for placement, (role, part) in zip(self._placements, self._parts, strict=True):
-            cores = 0 if role == ROUTER else cores_per_device * part.devices_per_node
+        for placement, replica in zip(self._placements, self._replicas, strict=True):
+            cores = cores_per_device * replica.settings.devices_per_node
+            if replica.is_router:
+                cores = 0
             for agent in placement.agents:
                 wishes[id(agent)] = Wish(context.owner, exclusive, cores)
         return wishes
 
     def _wait_in_line(
         self, agents: Sequence[Agent], wishes: Mapping[int, Wish], held: HeldHost
-    ) -> dict[int, tuple[int, ...]]:
-        """Wait until the hosts are its own. Returns the cores of each agent, by ``id(agent)``.
-        ``held``: the host that could not be leased at first.
+    ) -> Leases:
+        """Wait until the hosts are its own. ``held``: the host that could not be leased at first.
 
         Raises Occupied when the launch should queue again instead: see ``_should_queue_again``.
         """
@@ -341,10 +366,10 @@ class EngineStart:
                 if self._should_queue_again(looks_elsewhere):
                     raise Occupied(held.text)
                 self._clock.wait(context.stop, ASK_S)
-                cores = take_all(agents, wishes)
-                if not isinstance(cores, HeldHost):
-                    return cores
-                held = cores
+                leases = lease_all(agents, wishes)
+                if leases.held is None:
+                    return leases
+                held = leases.held
         except Occupied:
             state.keep_place(addresses, since_ns)
             # longer each time: other hosts may be held, too, and a launch that keeps changing hosts
@@ -386,7 +411,8 @@ class EngineStart:
         """Start every rank of a replica or a router. Returns where it will serve. ``cores``: the
         cores of each rank.
         """
-        role, settings = self._parts[index]
+        replica = self._replicas[index]
+        settings = replica.settings
         placement = self._placements[index]
         hardware = self._deployment.hardware
         first = placement.agents[0]
@@ -402,11 +428,11 @@ class EngineStart:
             bind=LOOPBACK if is_one_host else address,
             launch_id=self.row.launch_id,
             model_path=settings.model,
-            role="" if role == ROUTER else role,
-            workers=tuple(self._workers) if role == ROUTER else (),
+            role="" if replica.is_router else replica.role,
+            workers=tuple(self._workers) if replica.is_router else (),
         )
         url = f"http://{base.bind}:{port}"
-        self._workers.append(Worker(role, url, rpc_port))
+        self._workers.append(Worker(replica.role, url, rpc_port))
         for rank, agent in enumerate(placement.agents):
             extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
             allocation = agent.allocation
@@ -423,7 +449,7 @@ class EngineStart:
             place = asdict(allocation)
             place["rank"] = rank
             place["replica"] = index
-            place["role"] = role
+            place["role"] = replica.role
             place["engine_cores"] = list(cores[rank])
             self._allocations.append(place)
             self._note(argv_json=json.dumps(self._argv))
@@ -432,8 +458,7 @@ class EngineStart:
         tell_first_of_downloads(placement)
         first.begin_ready(settings.startup_timeout_s)
         # a router serves its replicas' model name
-        _, first_settings = self._parts[0]
-        served = first_settings if role == ROUTER else settings
+        served = self._replicas[0].settings if replica.is_router else settings
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
 
@@ -443,9 +468,9 @@ class EngineStart:
         addresses = {machine.address for machine in cluster.machines()}
         return addresses <= {address} and not cluster.growth().may
 
-    def _await_ready(self, indices: Sequence[int], began_s: float) -> bool:
-        """Wait until these replicas serve; false when the user stopped the sweep. Raises
-        EngineFailure.
+    def _await_ready(self, indices: Sequence[int], began_s: float) -> None:
+        """Wait until these replicas serve. Raises EngineFailure, and SweepStopped when the user
+        stopped the sweep.
         """
         waiting = list(indices)
         last_fetch_s = began_s
@@ -459,14 +484,13 @@ class EngineStart:
                     tell_first_of_downloads(self._placements[index])
             self._show_start(now_s - began_s, says)
             if self._context.stop.is_set():
-                return False
+                raise SweepStopped
             failure = self._context.taken_back(itertools.chain(*self._nodes), math.inf)
             if failure is not None:
                 raise EngineFailure(failure)
             for index in list(waiting):
                 if self._poll_ready(index, 1.0 / len(waiting)):
                     waiting.remove(index)
-        return True
 
     def _show_start(self, waited_s: float, says: str) -> None:
         limit_s = float(self._deployment.settings.startup_timeout_s)
@@ -475,7 +499,7 @@ class EngineStart:
 
     def _poll_ready(self, index: int, wait_s: float) -> bool:
         """Whether a replica serves by now. Raises EngineFailure."""
-        role, _ = self._parts[index]
+        role = self._replicas[index].role
         first, *others = self._placements[index].agents
         outcome = first.poll_ready(wait_s)
         if isinstance(outcome, Failure):
@@ -638,12 +662,9 @@ def store_launch(
         context.tell(Event("row_lost", text, deployment.label, row.launch_id))
 
 
-def take_all(
-    agents: Sequence[Agent], wishes: Mapping[int, Wish]
-) -> dict[int, tuple[int, ...]] | HeldHost:
+def lease_all(agents: Sequence[Agent], wishes: Mapping[int, Wish]) -> Leases:
     """Lease all hosts of a launch or none, so that a launch that waits for one host keeps no other
-    host from others. Returns the cores of each agent, by ``id(agent)`` as in ``wishes``, or the
-    host that is held.
+    host from others. ``wishes``: by ``id(agent)``.
     """
     cores: dict[int, tuple[int, ...]] = {}
     for agent in agents:
@@ -653,8 +674,8 @@ def take_all(
             for other in agents:
                 if id(other) in cores:
                     other.put_back()
-            return HeldHost(agent.allocation.address, str(error))
-    return cores
+            return Leases({}, HeldHost(agent.allocation.address, str(error)))
+    return Leases(cores)
 
 
 def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns: int = 0) -> int:

@@ -64,7 +64,7 @@ class CapacityResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _EarlierProbes:
+class _Probes:
     """The probes in the store, and how often each was tried in vain; both by measurement id."""
 
     done: dict[str, AttemptData]
@@ -108,57 +108,60 @@ class CapacitySearch:
         (slo,) = self.plan.slos
         if not deployment.runs:
             raise InputError("; ".join(deployment.reasons))
-        earlier = self._earlier_probes()
-        tries = earlier.tries
-        done = earlier.done  # ``work`` reads it, and so also sees the failed probes added below
-        work = DeploymentWork(self.plan, deployment, done)
+        probes = self._earlier_probes()
+        # it reads ``probes.done``, and so also sees the failed probes that are added there
+        work = DeploymentWork(self.plan, deployment, probes.done)
         cluster = LocalCluster(self.store, 2 * self.clients)
-        failure: Failure | None = None
         try:
-            measurer = self._measurer(cluster, self.clients)
-            while not self._is_over():
-                work.hurry(self._ends_s - self.clock.now_s())
-                following = work.next
-                if following is None:
-                    break
-                measurement_id = following.measurement.measurement_id
-                measurement = following.measurement.tried(tries[measurement_id])
-                run = EndpointRun(
-                    self.plan, following.point, self.target, self.detected, measurement
-                )
-                attempt = self._measure(measurer, run, work.watch)
-                failure = attempt.failure
-                if failure is not None and self._is_over():
-                    # it might not have failed if it had gone on
-                    text = f"{level_words(following.point)}: left out: {failure.sentence}"
-                    self.tell(Event("stopping", text))
-                    failure = None
-                    break
-                if attempt.loaded is None:
-                    break
-                outcome = run.commit(self.store, attempt)
-                if failure is not None:
-                    tries[measurement_id] += 1
-                    if failure.kind is FailureKind.CLIENT_BOUND:
-                        self.tell(Event("retry", failure.sentence))
-                        failure = None
-                        measurer.clients.release()
-                        measurer = self._measurer(cluster, 2 * self.clients)
-                        continue
-                if isinstance(outcome, AttemptData):
-                    done[outcome.measurement_id] = outcome
-                if failure is not None:  # the load may have caused it, or the server may be gone
-                    break
-                work.close(outcome)
-                self._tell_measured(following.point, outcome, work)
+            failure = self._make_probes(work, probes, cluster)
         finally:
             cluster.close()
         work.hurry(self._budget_s)
-        probes = sorted(done.values(), key=lambda probe: probe.created_unix_ns)
         claim = work.claims(load.workload.name)[slo.name]
-        return CapacityResult(claim, probes, _next_probe(work), failure, self.stopped())
+        by_age = sorted(probes.done.values(), key=lambda probe: probe.created_unix_ns)
+        return CapacityResult(claim, by_age, _next_probe(work), failure, self.stopped())
 
-    def _earlier_probes(self) -> _EarlierProbes:
+    def _make_probes(
+        self, work: DeploymentWork, probes: _Probes, cluster: LocalCluster
+    ) -> Failure | None:
+        """Make probe after probe until enough is known or the search is over. Returns why the last
+        probe failed, if that ended the search.
+        """
+        measurer = self._measurer(cluster, self.clients)
+        while not self._is_over():
+            work.hurry(self._ends_s - self.clock.now_s())
+            following = work.next
+            if following is None:
+                return None
+            measurement_id = following.measurement.measurement_id
+            measurement = following.measurement.tried(probes.tries[measurement_id])
+            run = EndpointRun(self.plan, following.point, self.target, self.detected, measurement)
+            attempt = self._measure(measurer, run, work.watch)
+            failure = attempt.failure
+            if failure is not None and self._is_over():
+                # it might not have failed if it had gone on
+                text = f"{level_words(following.point)}: left out: {failure.sentence}"
+                self.tell(Event("stopping", text))
+                return None
+            if attempt.loaded is None:
+                return failure
+            outcome = run.commit(self.store, attempt)
+            if failure is not None:
+                probes.tries[measurement_id] += 1
+                if failure.kind is FailureKind.CLIENT_BOUND:
+                    self.tell(Event("retry", failure.sentence))
+                    measurer.clients.release()
+                    measurer = self._measurer(cluster, 2 * self.clients)
+                    continue
+            if isinstance(outcome, AttemptData):
+                probes.done[outcome.measurement_id] = outcome
+            if failure is not None:  # the load may have caused it, or the server may be gone
+                return failure
+            work.close(outcome)
+            self._tell_measured(following.point, outcome, work)
+        return None
+
+    def _earlier_probes(self) -> _Probes:
         """The probes of this search that the store has."""
         commits: Sequence[Committed] = self.store.commits(checked=True)
         spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
@@ -171,7 +174,7 @@ class CapacitySearch:
         tries = Counter(commit.measurement_id for commit in commits if commit.status != "ok")
         tries.update(spoilt.tries)
         with_figures = attempt_data(self.store, committed.values())
-        return _EarlierProbes({probe.measurement_id: probe for probe in with_figures}, tries)
+        return _Probes({probe.measurement_id: probe for probe in with_figures}, tries)
 
     def _measure(self, measurer: Measurer, run: EndpointRun, watch: ProbeWatch | None) -> Attempt:
         """Make one probe, which also ends once the search is over."""

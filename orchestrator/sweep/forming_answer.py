@@ -114,8 +114,8 @@ class FormingAnswer:
         """Take in a measurement of a deployment. Returns how the contests stand that it belongs to;
         an empty list if its figures could not be computed.
         """
-        name = work.deployment.id
-        if name not in self._loads or not isinstance(committed, AttemptData):
+        deployment_id = work.deployment.id
+        if deployment_id not in self._loads or not isinstance(committed, AttemptData):
             return []
         workload = committed.point.workload
         with self._lock:
@@ -124,8 +124,8 @@ class FormingAnswer:
             self._update(work)
         if not work.left:
             for slo in self._slos:
-                self._repeats.pop((name, slo.name), None)
-        group = self._entrants[name].group
+                self._repeats.pop((deployment_id, slo.name), None)
+        group = self._entrants[deployment_id].group
         return [self._standings.lead(Contest(workload, slo.name, group)) for slo in self._slos]
 
     def leads(self) -> list[Lead]:
@@ -180,7 +180,7 @@ class FormingAnswer:
 
     def _recall(self, works: Sequence[DeploymentWork], store: Store) -> None:
         """Take in what earlier sweeps measured of these deployments."""
-        wanted = {work.deployment.id: work for work in works}
+        work_by_id = {work.deployment.id: work for work in works}
         for slo in self._slos:
             try:
                 points = load_points(store, slo)
@@ -189,7 +189,7 @@ class FormingAnswer:
                 self._unread.add(slo.name)
                 continue
             for point in points:
-                work = wanted.get(point.head.deployment_id)
+                work = work_by_id.get(point.head.deployment_id)
                 if work is None:
                     continue
                 self._described.setdefault(work.deployment.id, point.deployment)
@@ -213,31 +213,32 @@ class FormingAnswer:
 
     def _update(self, work: DeploymentWork) -> None:
         """Note where a deployment stands now in all its contests."""
-        name = work.deployment.id
-        entrant = self._entrants[name]
-        for load in self._loads[name]:
+        deployment_id = work.deployment.id
+        entrant = self._entrants[deployment_id]
+        for load in self._loads[deployment_id]:
             for slo in self._slos:
                 contest = Contest(load.workload.name, slo.name, entrant.group)
-                self._standings.put(contest, name, self._standing(work, load, slo, contest))
+                standing = self._standing(work, load, slo, contest)
+                self._standings.put(contest, deployment_id, standing)
 
     def _standing(
         self, work: DeploymentWork, load: PlannedLoad, slo: Slo, contest: Contest
     ) -> Standing:
-        name = work.deployment.id
+        deployment_id = work.deployment.id
         workload = load.workload.name
-        divisor = self._entrants[name].divisor
+        divisor = self._entrants[deployment_id].divisor
         is_by_points = not load.searches or load.control == "concurrency"
         if is_by_points and slo.name in self._unread and work.done:
             return UNKNOWN
         if not load.searches:
-            points = self._points(name, workload, slo)
+            points = self._points(deployment_id, workload, slo)
             to_repeat = {level_of(point) for point in points if is_measured_again(point)}
             open_levels = work.open_levels(workload) | to_repeat
             return standing_of_levels(points, open_levels, divisor, self._compares_rates(workload))
         search = work.search_of(workload)
         if search is None:  # it was given up
-            return self._standings.at(contest, name).ended
-        return self._standing_of_search(search, load, slo, name)
+            return self._standings.at(contest, deployment_id).ended
+        return self._standing_of_search(search, load, slo, deployment_id)
 
     def _standing_of_search(
         self, search: Capacity, load: PlannedLoad, slo: Slo, deployment_id: str

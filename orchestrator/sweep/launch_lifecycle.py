@@ -5,12 +5,14 @@ stop. Failures become rows.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
 from orchestrator.analysis.broken_output import broken_output
 from orchestrator.base.errors import (
+    EngineFailure,
     Failure,
     FailureClass,
     FailureKind,
@@ -32,7 +34,7 @@ from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.commit import AttemptRecord, commit_attempt
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.deployment_work import START, DeploymentWork, NextMeasurement, expected_s
-from orchestrator.sweep.engine_start import EngineStart, LaunchHooks
+from orchestrator.sweep.engine_start import EngineStart, LaunchHooks, SweepStopped
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Loaded, Measurer
 from orchestrator.sweep.outlook import Outlook
@@ -50,6 +52,26 @@ NOT_KNOWN = (
 )
 
 TRIAL_LIMIT_S = 60.0  # seconds that an endpoint's trial request may take; a point may wait longer
+
+
+class EndReason(Enum):
+    """Why a launch ends."""
+
+    NOTHING_LEFT = auto()  # its deployment is measured, as far as is known now
+    NEXT_START = auto()  # the next measurement belongs to another start of the engines
+    NOT_NEEDED = auto()  # the answer to the sweep does not depend on its deployment any more
+    GIVES_WAY = auto()  # others are to be probed first, or may use up the budget
+    OVER_BUDGET = auto()
+    STOPPED = auto()  # by the user
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchEnd:
+    """How a launch ended. ``failure``: given if it failed."""
+
+    reason: EndReason
+    failure: Failure | None = None
 
 
 class LaunchLifecycle:
@@ -92,7 +114,7 @@ class LaunchLifecycle:
         failure: Failure | None = None
         occupied: Occupied | None = None
         try:
-            failure = self._start_and_measure()
+            failure = self._start_and_measure().failure
         except Occupied as error:
             occupied = error
         except PlacementError as error:  # the engines are placed by now, so it is about clients
@@ -175,21 +197,20 @@ class LaunchLifecycle:
         self._launch_record.announced = Announced.QUEUED
         self._tell("occupied", f"it waits in the queue again: {held}", state=LaunchState.QUEUED)
 
-    def _start_and_measure(self) -> Failure | None:
-        """Start the engines and measure.
-
-        Returns why the launch ended early; None when all is measured, or when it was ended by the
-        user, the budget, or for the sake of other launches.
-        """
-        started = self._engine_start.start()
-        if started is None or isinstance(started, Failure):
-            return started
+    def _start_and_measure(self) -> LaunchEnd:
+        """Start the engines and measure. Raises Occupied when the launch should be queued again."""
+        try:
+            replicas = self._engine_start.start()
+        except SweepStopped:
+            return LaunchEnd(EndReason.STOPPED)
+        except EngineFailure as error:
+            return LaunchEnd(EndReason.FAILED, error.failure)
         self._advance(LaunchEvent.SERVING)
         row = self._engine_start.row
         start_s = (row.placed_s or 0.0) + (row.ready_s or 0.0)
         self._context.state.start_times.add(self._deployment, start_s)
         measurer = Measurer(
-            started,
+            replicas,
             self._context.borrow_clients(self._deployment.id),
             self._context.clock,
             self._context.stop.is_set,
@@ -203,60 +224,61 @@ class LaunchLifecycle:
         finally:
             measurer.clients.release()
 
-    def _measure_all(self, measurer: Measurer) -> Failure | None:
-        """Measure point after point until nothing is left for this start or the launch is over.
-        Returns why it is over; None when it was not ended by a failure.
-        """
+    def _measure_all(self, measurer: Measurer) -> LaunchEnd:
+        """Measure point after point until the launch is over."""
         while True:
             self._work.follow_race()
             following = self._work.next
-            if following is None or self._context.stop.is_set():
-                return None
+            if self._context.stop.is_set():
+                return LaunchEnd(EndReason.STOPPED)
+            if following is None:
+                return LaunchEnd(EndReason.NOTHING_LEFT)
             if following.measurement.start != self._start_index:
-                return None  # the engines must be started anew for the next measurement
-            if self._must_leave_nodes(following):
-                return None
+                return LaunchEnd(EndReason.NEXT_START)
+            reason = self._reason_to_leave(following)
+            if reason is not None:
+                return LaunchEnd(reason)
             failure = self._context.taken_back(self._nodes, math.inf)
-            if failure is not None:
-                return failure  # begin no point on a draining node
+            if failure is not None:  # begin no point on a draining node
+                return LaunchEnd(EndReason.FAILED, failure)
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             self._advance(LaunchEvent.LOAD_BEGAN)
             attempt = self._measure_next(measurer, following)
             if isinstance(attempt, Failure):
-                return attempt
+                return LaunchEnd(EndReason.FAILED, attempt)
             if attempt.interrupted:
-                return None
+                return LaunchEnd(EndReason.STOPPED)
             if attempt.launch_over:
                 self._counted_failure = attempt.failure
-                return attempt.failure
+                return LaunchEnd(EndReason.FAILED, attempt.failure)
             self._advance(LaunchEvent.LOAD_ENDED)
 
-    def _must_leave_nodes(self, following: NextMeasurement) -> bool:
-        """Whether the launch must end: its deployment need not be measured further, others are to
-        be probed first, or the budget is used up. It tells the user why.
+    def _reason_to_leave(self, following: NextMeasurement) -> EndReason | None:
+        """Why the launch must leave its nodes instead of measuring this; None: it may go on. It
+        tells the user why.
         """
         if not self._context.answer.needs(self._deployment.id):
-            return True  # the sweep tells the user
+            return EndReason.NOT_NEEDED  # the sweep tells the user
         if self._outlook.should_yield(self._work):
             self._work.yield_to_others()
             self._tell(
                 "gives_way",
                 "it ends so that others are probed first; it goes on unless they hold more",
             )
-            return True
+            return EndReason.GIVES_WAY
         next_s = expected_s(following.point)
         if self._context.admit(self._deployment, next_s) is None:
-            return False
+            return None
         over = self._context.over_budget(self._deployment, next_s)
         if over is not None:
             leave_out(self._context, self._work, over)
-        else:
-            self._tell(
-                "gives_way",
-                "it ends: others may use up the budget; it goes on if they leave enough",
-            )
-        return True
+            return EndReason.OVER_BUDGET
+        self._tell(
+            "gives_way",
+            "it ends: others may use up the budget; it goes on if they leave enough",
+        )
+        return EndReason.GIVES_WAY
 
     def _measure_next(self, measurer: Measurer, following: NextMeasurement) -> Attempt | Failure:
         """Make one attempt and commit it. Returns why the launch is over instead, if its engines
@@ -304,9 +326,9 @@ class LaunchLifecycle:
             answers = measurer.first_answers(load)
         # the API reports neither usage nor token ids: keep its replies and count their tokens
         self._count_text[path] = answers is not None and _counts_chunks(answers)
-        ended = answers.ended if answers is not None else None
-        if ended is not None and (is_first or ended.kind not in OF_THE_POINT):
-            return ended
+        failure = answers.failure if answers is not None else None
+        if failure is not None and (is_first or failure.kind not in OF_THE_POINT):
+            return failure
         if not is_first or emulated:  # an emulator's answers are made up
             return None
         transport = measurer.replicas.kv_transport()

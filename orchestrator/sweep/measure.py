@@ -72,8 +72,8 @@ class Loaded:
     ``requests``: every scheduled request, those of lost clients included; if the user ended the
     point, only those that were over by then. ``span_unix_ns``: the start and end of warm-up and
     window together, without draining. ``reports``: by client. ``lost``: by client, the rows made up
-    for clients that were lost, not stored yet. ``samples``: /metrics by replica. ``ended``: the
-    failure that ended the point early. ``early``: when and why the point ended if it is a probe
+    for clients that were lost, not stored yet. ``samples``: /metrics by replica. ``failure``: what
+    ended the point early. ``early``: when and why the point ended if it is a probe
     that knew enough. ``interrupted``: the user, or too many errors, ended the point. ``cache``:
     state of the prefix caches before the load. ``hosts``: load of others on the engines' hosts.
     """
@@ -83,7 +83,7 @@ class Loaded:
     reports: Mapping[int, ClientReport] = field(default_factory=dict)
     lost: Mapping[int, RowFile] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
-    ended: Failure | None = None
+    failure: Failure | None = None
     early: EarlyStop | None = None
     interrupted: bool = False
     cache: CacheState = "unknown"
@@ -168,7 +168,7 @@ def judged(
         verdict = replace(verdict, validity="interrupted", reasons=reasons)
     if loaded.early:
         verdict = replace(verdict, reasons=[loaded.early.sentence, *verdict.reasons])
-    failure = loaded.ended or _nothing_ok(loaded.requests)
+    failure = loaded.failure or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         sentence = "; ".join(verdict.reasons) or "the client was the limit"
         failure = Failure(FailureKind.CLIENT_BOUND, sentence)
@@ -290,7 +290,7 @@ class Measurer:
     def first_answers(self, point: LoadPoint) -> Loaded | None:
         """Send the fixed prompts, all at once, before the first point of an API. Nothing is stored.
 
-        The result has the answers in ``replies``, and a failure in ``ended`` if an engine died at
+        The result has the answers in ``replies``, and a ``failure`` if an engine died at
         its first requests or an endpoint only redirects them. It is None if a client was lost, or
         if the point cannot be run, because the first point will then fail in the same way.
         """
@@ -299,12 +299,12 @@ class Measurer:
             loaded = self._load_accepted_prompts(point)
         except (InputError, ClientLost):
             return None
-        ended = loaded.ended
-        if ended is None and _redirected(loaded.requests):
-            ended = _nothing_ok(loaded.requests)
-        if ended is not None and ended.kind is FailureKind.CLIENT_LOST:
+        failure = loaded.failure
+        if failure is None and _redirected(loaded.requests):
+            failure = _nothing_ok(loaded.requests)
+        if failure is not None and failure.kind is FailureKind.CLIENT_LOST:
             return None
-        return replace(loaded, ended=ended)
+        return replace(loaded, failure=failure)
 
     def _load_accepted_prompts(self, point: LoadPoint) -> Loaded:
         """Send the fixed prompts in ever plainer requests until the API does not refuse all of
@@ -318,7 +318,7 @@ class Measurer:
                 variant = replace(point, dialect=point.dialect.unsalted())
             loaded = self.load_once(fixed_prompts(variant, logprobs), lead_s=0.0, store=False)
             classes = set(loaded.requests["error_class"].to_pylist())
-            if loaded.ended is not None or not classes or classes - REFUSALS:
+            if loaded.failure is not None or not classes or classes - REFUSALS:
                 if not is_salted:
                     self.unsalted.add(point.dialect.path)
                 break
@@ -338,58 +338,67 @@ class Measurer:
         ``lead_s``: seconds until the start, by default the measurer's. ``store``: clients store
         their rows. ``early_end``: given for a probe, which it may end.
         """
-        from orchestrator.results.lazy_rows import LazyRows
-        from orchestrator.results.schemas import REQUESTS
-
-        if lead_s is None:
-            lead_s = self.lead_s
         cache = self.replicas.fresh_cache(point.dialect)
         # this takes a minute where prompts are many and long
         self.tell(Phase(self.label, PhaseName.WRITE_REQUESTS, level_words(point)))
         if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
-            return Loaded(
-                span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True
-            )
+            return _nothing_loaded((now_ns, now_ns))
+        if lead_s is None:
+            lead_s = self.lead_s
         self.replicas.begin_metrics()
         started_unix_ns = self.clock.unix_ns() + int(lead_s * 1e9)
         started_s = self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
         end = self._watch(run, point, started_s, early_end)
-        ended = end.failure if end is not None else None
-        interrupted = end is not None and end.interrupted
-        early = early_end.end if early_end else None
         longest_s = _length_s(point, early_end) or math.inf
         took_s = min(self.clock.now_s() - started_s, longest_s)
         # not read from the wall clock, which may have been set meanwhile
         span_unix_ns = (started_unix_ns, started_unix_ns + int(took_s * 1e9))
-        if ended is not None or interrupted:
-            run.abort(rows=not interrupted)  # requests that the user cut short have not failed
-            if interrupted and not self.keeps:
-                return Loaded(
-                    span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True
-                )
+        if end is not None:
+            run.abort(rows=not end.interrupted)  # requests that the user cut short have not failed
+            if end.interrupted and not self.keeps:
+                return _nothing_loaded(span_unix_ns)
             run.settle(SETTLE_S)
+        early_stop = early_end.end if early_end is not None else None
+        loaded = self._collect(run, point, span_unix_ns, end or End(), early_stop)
+        return replace(loaded, cache=cache)
+
+    def _collect(
+        self,
+        run: ClientRun,
+        point: LoadPoint,
+        span_unix_ns: tuple[int, int],
+        end: End,
+        early: EarlyStop | None,
+    ) -> Loaded:
+        """Collect what a run has left behind, once all clients have reported or were given up.
+
+        ``end``: why it was ended, without reasons if it ran to its end.
+        """
+        from orchestrator.results.lazy_rows import LazyRows
+
         reports = run.reports()
-        if early and early.outcome == "fails":
+        if early is not None and early.outcome == "fails":
             self._await_idle()
-        interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
+        gave_up = any(report.stats.gave_up for report in reports.values())
+        interrupted = end.interrupted or gave_up
         lost = self._rows_of_lost(point, reports)
         parts = [report.requests for report in reports.values()]
         requests = LazyRows.of("requests", [*parts, *lost.values()])
-        may_be_dead = self.replicas.launched and ended is None and not interrupted
+        failure = end.failure
+        may_be_dead = self.replicas.launched and failure is None and not interrupted
         if may_be_dead and DYING & set(requests["error_class"].unique().to_pylist()):
-            ended = self._died_after()
+            failure = self._died_after()
         return Loaded(
             span_unix_ns=span_unix_ns,
             requests=requests,
             reports=reports,
             lost=lost,
             samples=self.replicas.end_metrics(),
-            ended=ended,
+            failure=failure,
             early=early,
             interrupted=interrupted,
-            cache=cache,
             hosts=self.replicas.end_hosts(self.clients.processes),
         )
 
@@ -534,6 +543,15 @@ class LateClients:
             self.run.abort()
             self.has_aborted = True
         return None
+
+
+def _nothing_loaded(span_unix_ns: tuple[int, int]) -> Loaded:
+    """What is left of a point that the user ended before there were rows, or whose rows are not
+    kept.
+    """
+    from orchestrator.results.schemas import REQUESTS
+
+    return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
 
 
 def _length_s(point: LoadPoint, early_end: EarlyEnd | None) -> float:

@@ -27,11 +27,39 @@ from orchestrator.spec.load import counted
 from orchestrator.spec.settings import ROUTER
 from orchestrator.spec.stages import PlannedSettings
 
-# seconds that nodes of a starting cluster get to join it, and that a lost node gets to come back
-ROOM_S, RETURN_S = 5.0, 60.0
+ROOM_S = 5.0  # seconds that nodes of a starting cluster get to join it
+RETURN_S = 60.0  # seconds that a lost node gets to come back
 NO_TYPE_S = 5.0  # seconds in which an autoscaler without a fitting node type may be given one
 # factor on --placement-timeout while nodes are being set up: image and weights take time, too
 SET_UP = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodesToCome:
+    """Nodes that an autoscaler may still add for a request.
+
+    ``types``: the names of their types. ``most``: how many nodes of these types; infinite where
+    that is not known.
+    """
+
+    types: tuple[str, ...]
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLimit:
+    """How many seconds a request waits for nodes that can hold it, and why there are none then."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _NodeSize:
+    """GPUs and CPU cores of one node. Sizes are ordered by GPUs, then by cores."""
+
+    gpus: int
+    cpus: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +161,14 @@ class ResourceRequest:
                 return False
         return True
 
-    def may_come(
-        self, machines: Sequence[Machine], types: Sequence[NodeType]
-    ) -> tuple[tuple[str, ...], float]:
-        """The types of node that may be added for it, and how many more nodes of these types:
-        infinite where that is not known.
-        """
+    def nodes_to_come(self, machines: Sequence[Machine], types: Sequence[NodeType]) -> NodesToCome:
+        """The nodes that an autoscaler with these ``types`` may still add for it."""
         fitting = self._addable(types)
-        names = tuple(kind.name for kind in fitting)
         if not fitting:
-            return names, math.inf
-        present = sum(machine.labels.get(NODE_GROUP) in names for machine in machines)
-        return names, sum(kind.most for kind in fitting) - present
+            return NodesToCome((), math.inf)
+        names = tuple(kind.name for kind in fitting)
+        present = [machine for machine in machines if machine.labels.get(NODE_GROUP) in names]
+        return NodesToCome(names, sum(kind.most for kind in fitting) - len(present))
 
     def _addable(self, types: Sequence[NodeType]) -> list[NodeType]:
         """The types of which an autoscaler may add nodes for it."""
@@ -211,23 +235,25 @@ class ResourceRequest:
         was_placeable: bool,
         most_nodes: float,
         timeout_s: float,
-    ) -> tuple[float, str]:
-        """How many seconds to wait for nodes that can hold it, and why there are none after that.
+    ) -> WaitLimit:
+        """How long to wait for nodes that can hold it.
 
         ``was_placeable``: some nodes could hold it once. ``timeout_s``: seconds that an autoscaler
         gets.
         """
         nodes = self.least_nodes(machines, growth.types, most_nodes)
         if nodes > most_nodes:
-            return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
+            reason = f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
+            return WaitLimit(0.0, reason)
         if not growth.may:
-            return RETURN_S if was_placeable else ROOM_S, "it has no autoscaler"
+            return WaitLimit(RETURN_S if was_placeable else ROOM_S, "it has no autoscaler")
         says = f" ({growth})" if str(growth) else ""
         wanted = self.nodes_worth_adding(machines, growth.types, most_nodes)
         if growth.impossible.intersection(wanted):
-            return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
+            reason = f"its autoscaler has no type of node that could{says}"
+            return WaitLimit(min(NO_TYPE_S, timeout_s), reason)
         limit_s = timeout_s * SET_UP if growth.coming else timeout_s
-        return limit_s, f"none was added within {limit_s:g} s{says}"
+        return WaitLimit(limit_s, f"none was added within {limit_s:g} s{says}")
 
     def _whole_nodes(
         self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
@@ -242,20 +268,20 @@ class ResourceRequest:
         bundles.
         """
         if self.gpus and self.gpus_per_node:
-            return self._pack_onto_nodes(max(self.gpus, self.gpus_per_node), math.inf)
-        addable = sorted({(kind.gpus, kind.cpus) for kind in self._addable(types)})
+            return self._pack_onto_nodes(_NodeSize(max(self.gpus, self.gpus_per_node)))
+        addable = sorted({_NodeSize(kind.gpus, kind.cpus) for kind in self._addable(types)})
         if not self.gpus:
-            _, cpus = min(addable, default=(0, 0.0))
-            return self._pack_onto_nodes(0, cpus)
-        largest = addable[-1][0] if addable else math.inf
-        standing = {
-            machine.gpus
+            smallest = min(addable, default=_NodeSize(0, 0.0))
+            return self._pack_onto_nodes(_NodeSize(0, smallest.cpus))
+        largest = addable[-1].gpus if addable else math.inf
+        present = {
+            _NodeSize(machine.gpus)
             for machine in machines
             if self.gpus <= machine.gpus <= largest and self.accepts(machine)
         }
-        sizes = [(gpus, math.inf) for gpus in sorted(standing)] + addable
+        sizes = sorted(present) + addable
         if not sizes:
-            sizes = [(self.gpus, math.inf)]
+            sizes = [_NodeSize(self.gpus)]
         if most == math.inf:
             sizes = sizes[:1]
 
@@ -263,26 +289,26 @@ class ResourceRequest:
             """The number of nodes, but at least ``most``, so that all allowed numbers are equal."""
             return max(most, sum(len(footprint.bundles) for footprint in footprints))
 
-        return min((self._pack_onto_nodes(*size) for size in sizes), key=count_above_most)
+        return min((self._pack_onto_nodes(size) for size in sizes), key=count_above_most)
 
-    def _pack_onto_nodes(self, gpus: int, cpus: float) -> list[Footprint]:
+    def _pack_onto_nodes(self, size: _NodeSize) -> list[Footprint]:
         """Whole nodes of this size that hold all replicas. Nodes without GPUs are asked for with
         all their cores.
         """
         open_nodes: list[_OpenNodes] = []
         for index in self.by_size():
             bundles = self.replicas[index]
-            fitting = [nodes for nodes in open_nodes if nodes.hold(bundles, cpus)]
+            fitting = [nodes for nodes in open_nodes if nodes.hold(bundles, size.cpus)]
             if fitting:
                 nodes = fitting[0]
             else:
-                nodes = _OpenNodes(len(bundles), gpus)
+                nodes = _OpenNodes(len(bundles), size.gpus)
                 open_nodes.append(nodes)
             nodes.take(bundles[0])
-        least_cpus = 0.0 if gpus else cpus
+        least_cpus = 0.0 if size.gpus else size.cpus
         footprints = []
         for nodes in open_nodes:
-            bundle = Bundle(gpus, max(least_cpus, nodes.cpus_taken))
+            bundle = Bundle(size.gpus, max(least_cpus, nodes.cpus_taken))
             footprints.append(Footprint((bundle,) * nodes.number, self.labels))
         return footprints
 
@@ -327,12 +353,12 @@ def resources_of(deployment: Deployment, exclusive: bool) -> ResourceRequest:
         return ResourceRequest(endpoint=_server_of(settings.url or ""))
     cpus_per_device = 1.0 if hardware.cpus_per_device is None else hardware.cpus_per_device
     replicas = []
-    for role, part in replicas_to_start(settings):
-        devices = part.devices_per_node
+    for replica in replicas_to_start(settings):
+        devices = replica.settings.devices_per_node
         bundle = Bundle(0 if hardware.is_cpu else devices, devices * cpus_per_device)
-        if role == ROUTER:
+        if replica.is_router:
             bundle = Bundle(0, 0.0)
-        replicas.append((bundle,) * part.nnodes)
+        replicas.append((bundle,) * replica.settings.nnodes)
     is_known = not hardware.is_cpu and find(hardware.accelerator) is not None
     return ResourceRequest(
         tuple(replicas),
@@ -349,8 +375,21 @@ def _server_of(url: str) -> str:
     return f"{origin.host}:{origin.port}{origin.prefix}"
 
 
-def replicas_to_start(settings: PlannedSettings) -> list[tuple[str, PlannedSettings]]:
-    """Role and settings of every replica and router of a launch, in the order in which they are
-    started.
-    """
-    return [(role, part) for role, part in settings.parts.items() for _ in range(part.replicas)]
+@dataclass(frozen=True, slots=True)
+class ReplicaToStart:
+    """A replica or a router of a launch. ``role``: empty where all replicas do the same."""
+
+    role: str
+    settings: PlannedSettings
+
+    @property
+    def is_router(self) -> bool:
+        return self.role == ROUTER
+
+
+def replicas_to_start(settings: PlannedSettings) -> list[ReplicaToStart]:
+    """Every replica and router of a launch, in the order in which they are started."""
+    replicas: list[ReplicaToStart] = []
+    for role, part in settings.parts.items():
+        replicas += [ReplicaToStart(role, part)] * part.replicas
+    return replicas

@@ -28,10 +28,10 @@ from orchestrator.sweep.admission import (
     Queue,
     Reservation,
     Waiting,
-    asked_for,
     choose,
     fit,
     held,
+    nodes_to_ask_for,
     worth_adding,
 )
 from orchestrator.sweep.commit import how_it_ended, launch_row
@@ -293,7 +293,7 @@ class Sweep:
         """
         plan = self._context.plan
         store = self._context.store
-        settled = {name: attempt for name, attempt in ok.items() if name not in spoilt.open}
+        settled = {key: attempt for key, attempt in ok.items() if key not in spoilt.open}
         if not self._context.retry_failed:
             failed = refused(store, commits)
             if any(load.searches for load in plan.loads):
@@ -316,8 +316,8 @@ class Sweep:
         for work in works:
             left |= work.open
             done |= work.done
-        again = [attempt for name, attempt in spoilt.open.items() if name in left]
-        kept = [attempt for name, attempt in spoilt.kept.items() if name in done]
+        again = [attempt for key, attempt in spoilt.open.items() if key in left]
+        kept = [attempt for key, attempt in spoilt.kept.items() if key in done]
         self._state.count(MeasurementCounts(kept=len(kept)))
         if again:
             text = f"{counted(len(again), 'measurement')} open again: {spoilt.words(again)}"
@@ -395,19 +395,19 @@ class Sweep:
     def _finished_in_queue(self) -> dict[str, DeploymentWork]:
         """Queued deployments, by id, that were begun and have nothing left."""
         finished: dict[str, DeploymentWork] = {}
-        for name, work in self._queued.items():
+        for deployment_id, work in self._queued.items():
             work.follow_race()
             if work.has_begun and work.stage in (WorkStage.DONE, WorkStage.DOMINATED):
-                finished[name] = work
+                finished[deployment_id] = work
         return finished
 
     def _reopened_idle(self) -> dict[str, DeploymentWork]:
         """Idle deployments, by id, that have something left again."""
         reopened: dict[str, DeploymentWork] = {}
-        for name, work in self._idle.items():
+        for deployment_id, work in self._idle.items():
             work.follow_race()
-            if work.left and self._context.answer.needs(name):
-                reopened[name] = work
+            if work.left and self._context.answer.needs(deployment_id):
+                reopened[deployment_id] = work
         return reopened
 
     def _follow_answer(self) -> None:
@@ -417,10 +417,8 @@ class Sweep:
         answer = self._context.answer
         if answer.within is None:
             return
-        not_needed = {name: work for name, work in self._queued.items() if not answer.needs(name)}
-        needed = {
-            name: work for name, work in self._idle.items() if work.left and answer.needs(name)
-        }
+        not_needed = {key: work for key, work in self._queued.items() if not answer.needs(key)}
+        needed = {key: work for key, work in self._idle.items() if work.left and answer.needs(key)}
         if not (not_needed or needed):
             return
         self._queued = _without(self._queued, not_needed) | needed
@@ -476,12 +474,12 @@ class Sweep:
         self._budget_checked_s = now_s
         spent = self._state.spent(now_s)
         queued_before = len(self._queued)
-        for name, work in list(self._queued.items()):
+        for deployment_id, work in list(self._queued.items()):
             work.follow_race()
             over = self._context.over_budget(work.deployment, work.first_s(), spent=spent)
             if over is not None:
                 leave_out(self._context, work, over)
-                self._refuse(name)
+                self._refuse(deployment_id)
         if len(self._queued) < queued_before:
             self._order()
 
@@ -572,7 +570,7 @@ class Sweep:
         """Order the queue anew, by what is known now of priorities and of how long starts take."""
         self._start_factors_of_order = self._state.start_times.factors()
         self._queue = Queue(
-            self._waiting(work) for name, work in self._queued.items() if self._shortlist.has(name)
+            self._waiting(work) for key, work in self._queued.items() if self._shortlist.has(key)
         )
         self._last_admission_inputs = None
 
@@ -616,18 +614,18 @@ class Sweep:
         if not others:
             return
         waiting = 0
-        for name, work in self._queued.items():
-            if shortlist.has(name) and not work.has_begun:
+        for deployment_id, work in self._queued.items():
+            if shortlist.has(deployment_id) and not work.has_begun:
                 waiting += 1
         for _ in range(min(ahead - waiting, shortlist.left, len(others))):
-            fitting = [name for name in others if self._queued[name].deployment.status != "risky"]
-            chosen = shortlist.choose(fitting or others, {*self._queued, *self._launched})
+            not_risky = [key for key in others if self._queued[key].deployment.status != "risky"]
+            chosen = shortlist.choose(not_risky or others, {*self._queued, *self._launched})
             others.remove(chosen)
             self._queue.add(self._waiting(self._queued[chosen]))
         if others and not shortlist.left:
-            for name in others:
-                self._refuse(name).drop()
-                self._context.answer.leave_out(name)
+            for deployment_id in others:
+                self._refuse(deployment_id).drop()
+                self._context.answer.leave_out(deployment_id)
             number = counted(len(others), "deployment")
             text = f"not started: {number}, since max_deployments allows no more"
             self._context.tell(Event("not_started", text, data={"deployments": len(others)}))
@@ -691,9 +689,9 @@ class Sweep:
         )
         free_ids = {machine.node_id for machine in free}
         not_free = {machine.node_id for machine in machines} - free_ids
-        footprints, requests = asked_for(jobs, machines, growth.types, context.most_nodes)
-        context.cluster.desire(footprints, held(reservations) | not_free)
-        return requests
+        wanted = nodes_to_ask_for(jobs, machines, growth.types, context.most_nodes)
+        context.cluster.desire(wanted.footprints, held(reservations) | not_free)
+        return wanted.requests
 
     def _waiting_anywhere(self) -> Queue:
         """The queue and, because new nodes would do for them, too, the launches that wait for hosts
@@ -794,15 +792,16 @@ class Sweep:
         is_shown = False
         for resources, since_s in list(self._unplaceable_since.items()):
             was_placeable = resources in self._once_placeable
-            limit_s, why = resources.patience(
+            limit = resources.patience(
                 machines, growth, was_placeable, context.most_nodes, context.placement_timeout_s
             )
             waited_s = now_s - since_s
             if not is_shown:  # the live view shows only the first wait
                 is_shown = True
-                self._show_wait(resources, growth, waited_s, limit_s)
-            if waited_s >= limit_s:
-                failure = Failure(FailureKind.NO_ROOM, _no_room(resources, machines, why))
+                self._show_wait(resources, growth, waited_s, limit.seconds)
+            if waited_s >= limit.seconds:
+                text = _no_room(resources, machines, limit.reason)
+                failure = Failure(FailureKind.NO_ROOM, text)
                 if not self._give_up_all(resources, failure):
                     return
 
@@ -859,9 +858,9 @@ class Sweep:
         self._context.tell(Event("autoscaler", text))
 
 
-def _without(works: dict[str, DeploymentWork], names: Collection[str]) -> dict[str, DeploymentWork]:
+def _without(works: dict[str, DeploymentWork], ids: Collection[str]) -> dict[str, DeploymentWork]:
     """These deployments without those whose ids are given."""
-    return {name: work for name, work in works.items() if name not in names}
+    return {key: work for key, work in works.items() if key not in ids}
 
 
 def _no_room(resources: ResourceRequest, machines: Sequence[Machine], why: str) -> str:

@@ -24,9 +24,9 @@ from orchestrator.sweep.admission import (
     Reservation,
     Spending,
     Waiting,
-    asked_for,
     choose,
     fit,
+    nodes_to_ask_for,
     worth_adding,
 )
 from orchestrator.sweep.resource_request import ResourceRequest
@@ -234,13 +234,15 @@ def test_one_launch_of_each_request_is_always_asked_for(there: int, asked: int) 
 
 def test_no_more_footprints_are_asked_for_than_ray_can_look_at() -> None:
     needs = [gpu_need(1, replicas=count, exclusive=False) for count in (40, 30, 20)]
-    asked, those = asked_for([Waiting(str(at), one, 1) for at, one in enumerate(needs)], [], (), 99)
-    assert (len(asked), those) == (60, {needs[0], needs[2]})
+    jobs = [Waiting(str(at), need, 1) for at, need in enumerate(needs)]
+    wanted = nodes_to_ask_for(jobs, [], (), 99)
+    assert len(wanted.footprints) == 60
+    assert wanted.requests == {needs[0], needs[2]}
     large = gpu_need(1, replicas=100, exclusive=False)
-    asked, those = asked_for(
-        [Waiting("large", large, 1), Waiting("other", needs[0], 1)], [], (), 99
-    )
-    assert (len(asked), those) == (MOST_GROUPS, {large}), "it could never be given up else"
+    jobs = [Waiting("large", large, 1), Waiting("other", needs[0], 1)]
+    wanted = nodes_to_ask_for(jobs, [], (), 99)
+    assert len(wanted.footprints) == MOST_GROUPS
+    assert wanted.requests == {large}, "it could never be given up else"
 
 
 def test_of_10000_launches_as_few_are_looked_at_as_are_asked_for() -> None:

@@ -242,7 +242,7 @@ def test_first_answers_tell_whether_the_engine_lives() -> None:
     world = world_of(replies=[(reply(0),)])
     loaded = measurer(world).first_answers(load_point(seed=7, tokenizer="a"))
     assert loaded is not None
-    assert (loaded.ended, loaded.replies) == (None, [reply(0)])
+    assert (loaded.failure, loaded.replies) == (None, [reply(0)])
     assert measurer(world).first_answers(load_point(seed=8)) is not None
     assert world.firsts[0] == world.firsts[1]
     assert (
@@ -252,7 +252,7 @@ def test_first_answers_tell_whether_the_engine_lives() -> None:
     ) == (32, 32, True)
     died = world_of(fails={"first": [Failure(FailureKind.DIED, "It died.")]})
     assert (found := measurer(died).first_answers(load_point())) is not None
-    assert found.ended is not None
+    assert found.failure is not None
     assert measurer(world_of(fails={"first": ["lost"]})).first_answers(load_point()) is None
     assert steps(world)["load"] == 0
 

@@ -18,7 +18,13 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import (
     fit,
 )
-from orchestrator.sweep.resource_request import RETURN_S, ROOM_S, ResourceRequest, resources_of
+from orchestrator.sweep.resource_request import (
+    RETURN_S,
+    ROOM_S,
+    ResourceRequest,
+    WaitLimit,
+    resources_of,
+)
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
@@ -106,7 +112,8 @@ def test_how_long_nodes_are_waited_for_and_why_there_are_none_then(
     growth: Growth, was_placeable: bool, most_nodes: float, limit_s: float, why: str
 ) -> None:
     gang = gpu_need(8, 2)
-    assert gang.patience([], growth, was_placeable, most_nodes, 300.0) == (limit_s, why)
+    limit = gang.patience([], growth, was_placeable, most_nodes, 300.0)
+    assert limit == WaitLimit(limit_s, why)
 
 
 def test_the_hardest_replicas_to_place_come_first() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.node.leases import Lease, Owner, Wish
-from orchestrator.sweep.engine_start import HeldHost, stand_in_line, take_all
+from orchestrator.sweep.engine_start import lease_all, stand_in_line
 
 HOSTS = ("a", "b", "c")
 
@@ -66,7 +66,7 @@ class SimulatedSweep:
             self.launches += 1
             self.agents = [Agent(self.root, host, launch) for host in sorted(self.hosts)]
         wishes = {id(agent): Wish(Owner(self.name), exclusive=True) for agent in self.agents}
-        began = not isinstance(take_all(self.agents, wishes), HeldHost)
+        began = lease_all(self.agents, wishes).held is None
         if began:
             self.state = "running"
             self.overtaken_by.clear()
