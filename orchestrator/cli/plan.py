@@ -171,13 +171,16 @@ def _already_measured(uri: str, plan: Plan) -> str:
         for repeat in range(plan.repeats)
     }
     ok = {commit.measurement_id for commit in commits if commit.status == "ok"}
-    done = planned & ok - spoilt.open.keys()
-    text = f"{counted(len(done), 'measurement')} already there at {store.uri}"
     if any(load.searches for load in plan.loads):
-        ours = {deployment.id for deployment in plan.deployments}
-        probes = {commit.measurement_id for commit in commits if commit.deployment_id in ours}
-        text = f"{counted(len(probes & ok), 'probe')} of its searches already there at {store.uri}"
-    open_again = [attempt for name, attempt in spoilt.open.items() if name in planned]
+        planned_ids = {deployment.id for deployment in plan.deployments}
+        probes = {
+            commit.measurement_id for commit in commits if commit.deployment_id in planned_ids
+        }
+        number = f"{counted(len(probes & ok), 'probe')} of its searches"
+    else:
+        number = counted(len(planned & ok - spoilt.open.keys()), "measurement")
+    text = f"{number} already there at {store.uri}"
+    open_again = [attempt for key, attempt in spoilt.open.items() if key in planned]
     if open_again:
         text += f"; open again: {spoilt.words(open_again)}"
     return text

@@ -275,9 +275,9 @@ def _decided_within(plan: Plan, until: str | None, within: float | None) -> floa
 
 def is_whole(counts: MeasurementCounts) -> bool:
     """Whether something was measured, and nothing failed, was left out or stays spoilt."""
-    is_lacking = counts.failed or counts.left_out or counts.refused or counts.kept
-    has_measured = counts.measured + counts.skipped
-    return bool(has_measured and not is_lacking)
+    missing = counts.failed + counts.left_out + counts.refused + counts.kept
+    measured = counts.measured + counts.skipped
+    return measured > 0 and missing == 0
 
 
 def planned(experiment: Path, allow_impossible: bool) -> Plan:

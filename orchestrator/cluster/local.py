@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
@@ -66,16 +67,17 @@ class LocalCluster:
         self.note: str | None = None
         cores = len(os.sched_getaffinity(0))
         self._client_limit = client_limit or max(1, cores // 2)
-        here = self._client_limit == 1 and not watched
+        in_this_process = self._client_limit == 1 and not watched
         self._pool = ClientPool(
             store,
             ADDRESS,
             lambda: [Machine(NODE_ID, ADDRESS)],
-            lambda _: ClientThread() if here else ClientProcess(),
+            lambda _: ClientThread() if in_this_process else ClientProcess(),
         )
         self._change = threading.Condition()
         self._used_gpus: set[str] = set()
-        self._cpus = self._free_cpus = float(cores)
+        self._cpus = float(cores)
+        self._free_cpus = self._cpus
         self._hosts: list[EngineHost] = []
 
     @cached_property
@@ -126,15 +128,14 @@ class LocalCluster:
         (machine,) = self.machines()
         too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
         if too_much or footprint.labels or list(nodes) != [NODE_ID]:
-            here = (
-                f"this machine, with {counted(machine.gpus, 'GPU')} and "
-                f"{counted(machine.cpus, 'CPU')}"
-            )
-            raise PlacementError(f"{here}, cannot give {footprint}")
+            gpus = counted(machine.gpus, "GPU")
+            cpus = counted(machine.cpus, "CPU")
+            text = f"this machine, with {gpus} and {cpus}, cannot give {footprint}"
+            raise PlacementError(text)
         with ExitStack() as undo:
-            gpus = self._take(footprint, deadline)
-            undo.callback(self._give_back, gpus, bundle.cpus)
-            host = EngineHost(launch_id, NODE_ID, ADDRESS, gpus)
+            taken_gpus = self._take(footprint, deadline)
+            undo.callback(self._give_back, taken_gpus, bundle.cpus)
+            host = EngineHost(launch_id, NODE_ID, ADDRESS, taken_gpus)
             undo.callback(self._hosts.remove, host)
             self._hosts.append(host)
             undo.callback(host.stop)
@@ -201,7 +202,9 @@ def _checked(
 
 
 class ClientProcess:
-    """A ClientHost in a process of its own. When that ends, every unanswered call raises HostLost."""
+    """A ClientHost in a process of its own. When that ends, every unanswered call raises
+    HostLost.
+    """
 
     def __init__(self) -> None:
         # a fork would copy this process's threads and sockets
@@ -241,17 +244,17 @@ class ClientProcess:
         self.process.join(END_LIMIT_S)
 
     def _read(self) -> None:
-        """Passes answers on until the process ends. Kills it if one of its answers cannot be read."""
+        """Passes answers on until the process ends. Kills it if an answer cannot be read."""
         why = ""
         try:
             while True:
-                number, error, value = _received(self._pipe)
+                answer = _received(self._pipe)
                 with self._lock:
-                    future = self._calls.pop(number)
-                if error is None:
-                    future.set_result(value)
+                    future = self._calls.pop(answer.number)
+                if answer.error is None:
+                    future.set_result(answer.value)
                 else:
-                    future.set_exception(error)
+                    future.set_exception(answer.error)
         except (EOFError, ConnectionError):
             pass
         except Exception as error:
@@ -267,16 +270,28 @@ class ClientProcess:
         self._pipe.close()
 
 
-class _Answer(pickle.Pickler):
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a call: an error that it raised, or else the value that it returned.
+
+    ``number``: of the call.
+    """
+
+    number: int
+    error: Exception | None = None
+    value: Any = None
+
+
+class _AnswerWriter(pickle.Pickler):
     """Sends an answer from a client process to the driver. Large row files are not copied: their
     open files are passed on beside the answer.
     """
 
-    def __init__(self, number: int, error: Exception | None, value: object) -> None:
+    def __init__(self, answer: _Answer) -> None:
         self._content = io.BytesIO()
         super().__init__(self._content)
         self._parts: list[RowFile] = []
-        self.dump((number, error, value))
+        self.dump(answer)
 
     def persistent_id(self, value: object) -> tuple[str, int] | None:
         if not isinstance(value, RowFile) or value.small:
@@ -291,7 +306,7 @@ class _Answer(pickle.Pickler):
 
 
 class _AnswerReader(pickle.Unpickler):
-    """Reads the content of an ``_Answer``; ``files``: the open files that came beside it."""
+    """Reads what an ``_AnswerWriter`` sent. ``files``: the open files that came beside it."""
 
     def __init__(self, content: bytes, files: Iterator[IO[bytes]]) -> None:
         super().__init__(io.BytesIO(content))
@@ -301,23 +316,22 @@ class _AnswerReader(pickle.Unpickler):
         return RowFile(*part, reopened(next(self._files)))
 
 
-def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:
-    """Receives another process's ``_Answer``. Returns the number of the call, what it raised, and what
-    it returned.
-    """
+def _received(pipe: Connection) -> _Answer:
+    """Receives an answer that another process sent."""
     content, count = pipe.recv()
     with ExitStack() as stack:
-        files = [
-            stack.enter_context(os.fdopen(reduction.recv_handle(pipe), "rb")) for _ in range(count)
-        ]
-        answer: tuple[int, Exception | None, Any] = _AnswerReader(content, iter(files)).load()
+        files: list[IO[bytes]] = []
+        for _ in range(count):
+            file = os.fdopen(reduction.recv_handle(pipe), "rb")
+            files.append(stack.enter_context(file))
+        answer: _Answer = _AnswerReader(content, iter(files)).load()
         return answer
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Blocks ``DRIVERS_OWN``. A process started inside inherits that: it imports for a second before
-    it can ignore these signals itself.
+    """Blocks ``DRIVERS_OWN``. A process started inside inherits that: it imports for a second
+    before it can ignore these signals itself.
     """
     resource_tracker.ensure_running()  # starting it later would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_OWN)
@@ -340,12 +354,13 @@ def _serve(pipe: Connection) -> None:
 
     def work(number: int, method: Callable[..., object], *arguments: object) -> None:
         try:
-            answer = _Answer(number, None, _checked(host, method, *arguments))
+            value = _checked(host, method, *arguments)
+            writer = _AnswerWriter(_Answer(number, value=value))
         except Exception as error:
-            answer = _Answer(number, crossing(error, method.__name__), None)
+            writer = _AnswerWriter(_Answer(number, crossing(error, method.__name__)))
         with lock:
             try:
-                answer.send(pipe)
+                writer.send(pipe)
             except OSError:
                 # The driver is gone. If it is not, it must not wait for an answer that was lost.
                 os._exit(1)

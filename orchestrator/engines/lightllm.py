@@ -92,10 +92,11 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             "enable_prefix_caching: LightLLM splits prompts only with it; set "
             "enable_chunked_prefill: false too"
         )
-    longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
-    if not splits_prompts and tokens and longest and tokens < longest:
+    longest = settings.max_model_len
+    batch = settings.max_num_batched_tokens
+    if not splits_prompts and batch and longest and batch < longest:
         yield (
-            f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none "
+            f"max_num_batched_tokens: {batch} must hold a whole prompt ({longest}) where none "
             "is split"
         )
     needs_scales = settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt")
@@ -109,7 +110,8 @@ def _reported(log: str) -> Reported:
     # and by server/api_start.py where it was given
     sizes = PROFILED.search(log)
     if sizes:
-        tokens, token_mib = int(sizes[2]), float(sizes[1])
+        token_mib = float(sizes[1])
+        tokens = int(sizes[2])
         return {
             "kv_cache_tokens": tokens,
             "kv_cache_bytes": round(token_mib * tokens * (1 << 20)),

@@ -140,7 +140,8 @@ class ClientLoop:
         self, assignment: Assignment, writer: RequestWriter, endpoints: list[Endpoint]
     ) -> None:
         self._assignment = assignment
-        self._point = point = assignment.point
+        point = assignment.point
+        self._point = point
         self._kind = assignment.kind
         self._event_counter: EventCounter | None = fast_path_of(point.dialect.wire)
         self._writer = writer
@@ -174,8 +175,10 @@ class ClientLoop:
         silent_due_ns: list[int] = []
         answering_due_ns: list[int] = []
         for request in list(self._open):
-            due_ns = silent_due_ns if request.is_silent() else answering_due_ns
-            due_ns.append(request.planned.due_ns)
+            if request.is_silent():
+                silent_due_ns.append(request.planned.due_ns)
+            else:
+                answering_due_ns.append(request.planned.due_ns)
         silent_due_ns += [planned.due_ns for planned in list(self._waiting)]
         answering_due_ns += [request.planned.due_ns for request in self._backlog.finished()]
         return SoFar(
@@ -249,7 +252,8 @@ class ClientLoop:
             if now >= wake:
                 if now >= beat:
                     self._beat(now, now - beat)
-                    beat += BEAT_NS * (1 + (now - beat) // BEAT_NS)
+                    missed_beats = (now - beat) // BEAT_NS
+                    beat += BEAT_NS * (1 + missed_beats)
                 self._send_due(now)
                 if self._finished(now):
                     return
@@ -330,7 +334,7 @@ class ClientLoop:
                 self._send(planned, planned.due_ns + self._start_ns)
 
     def _send(self, planned: PlannedRequest, free_ns: int) -> None:
-        """``free_ns``: the instant from which on it could have been sent."""
+        """Sends a request. ``free_ns``: the instant from which on it could have been sent."""
         request = self._writer.take(planned)
         if self._kind.needs_reply or self._point.count_text or self._point.keep_replies:
             request.parsed.texts = []
@@ -381,7 +385,8 @@ class ClientLoop:
             self.abort(Abort.WITHOUT_ROWS)
 
     def _reply(self, request: InFlight) -> Reply:
-        parsed, prompt = request.parsed, request.prompt
+        parsed = request.parsed
+        prompt = request.prompt
         assert prompt is not None, "prompts are kept where replies are"
         return Reply(
             request_index=request.planned.index,
@@ -401,25 +406,26 @@ class ClientLoop:
             self._open.clear()
             return
         error_class = ErrorClass.TIMEOUT
-        still_open = f"still open {self._point.drain_s:g} s after the last was due (time to drain)"
-        never_sent = "never sent: max_in_flight requests were in flight until the end"
+        why_open = f"still open {self._point.drain_s:g} s after the last was due (time to drain)"
+        why_unsent = "never sent: max_in_flight requests were in flight until the end"
         if self._abort is not None:
             error_class = ErrorClass.ABORTED
-            still_open = never_sent = "the run was aborted"
+            why_open = "the run was aborted"
+            why_unsent = why_open
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
         waiting = list(self._waiting)
         unfinished = [request.planned for request in self._open] + waiting
         for request in list(self._open):
-            self._transport.cancel(request, error_class, still_open)
+            self._transport.cancel(request, error_class, why_open)
         for request in self._transport.ended:
             self._backlog.add(request)
         self._open.clear()
-        self._add_unsent(waiting, now_ns, error_class, never_sent)
+        self._add_unsent(waiting, now_ns, error_class, why_unsent)
         for planned in unfinished:
             later_turns = self._queue.later_turns(planned, now_ns)
-            self._add_unsent(later_turns, now_ns, error_class, still_open)
+            self._add_unsent(later_turns, now_ns, error_class, why_open)
         if self._abort is not None:
-            self._add_unsent(self._queue.rest(now_ns), now_ns, error_class, still_open)
+            self._add_unsent(self._queue.rest(now_ns), now_ns, error_class, why_open)
 
     def _add_unsent(
         self, unsent: Iterable[PlannedRequest], now_ns: int, error_class: ErrorClass, error: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count
 
 import numpy as np
 
@@ -36,6 +36,7 @@ AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet se
 AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes
 # most requests per slot where a closed loop by time does not know how many it will need
 AHEAD_PER_SLOT = 8
+DRAWN_REPLIES = 2  # keeps the ids of drawn replies apart from what else PROMPT_STREAM draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,7 @@ class RequestWriter:
 
     def prewrite(self, limit: int | None = None) -> None:
         """Writes the next ``limit`` first turns; None: all that fit."""
-        times = repeat(None) if limit is None else repeat(None, limit)
-        for _ in times:
+        for _ in count() if limit is None else range(limit):
             if self._full():
                 break
             session = next(self._upcoming, None)
@@ -185,7 +185,8 @@ class RequestWriter:
         a session is forgotten.
         """
         assert request.prompt is not None, "prompts are kept where the next turn needs them"
-        planned, parsed = request.planned, request.parsed
+        planned = request.planned
+        parsed = request.parsed
         if planned.turn + 1 == self._kind.turns(planned.session):
             self._history.pop(planned.session, None)
             return
@@ -208,7 +209,7 @@ class RequestWriter:
         ids = parsed.ids
         if ids is not None:
             return (np.array(ids, dtype=np.int32),)
-        rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, planned.index)
+        rng = stream(self._assignment.point.seed, PROMPT_STREAM, DRAWN_REPLIES, planned.index)
         return (self._assignment.prompter.make(rng, reply_tokens),)
 
     def _likely_phase(self, session: int) -> str:
@@ -269,11 +270,10 @@ def request_head(origin: Origin, path: str, target: Target) -> bytes:
         if problem:
             raise InputError(problem)
         headers[name.lower()] = (name, value)
-    lines = [
-        f"POST {origin.prefix}{path} HTTP/1.1",
-        *map(": ".join, headers.values()),
-        "Content-Length: ",
-    ]
+    lines = [f"POST {origin.prefix}{path} HTTP/1.1"]
+    for name, value in headers.values():
+        lines.append(f"{name}: {value}")
+    lines.append("Content-Length: ")
     return "\r\n".join(lines).encode("latin-1")
 
 

@@ -102,7 +102,8 @@ class Connection:
     addresses: list[Address] = field(init=False)  # not tried yet
     request: InFlight | None = None
     out: memoryview | None = None  # what the socket has not taken yet
-    uses: int = 0  # whole responses received; below 0: not to be used again
+    uses: int = 0  # whole responses received
+    is_half_sent: bool = False  # half a request was sent on it: it cannot be used again
     # segments sent again while connecting; they do not count, since a busy server may not answer
     sent_again: int = 0
     connecting: bool = True

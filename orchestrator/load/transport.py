@@ -29,8 +29,8 @@ from orchestrator.load.sockets import (
 )
 from orchestrator.results.outcomes import ErrorClass
 
-# A buffer of this size is allocated for every read. With 64 KiB, malloc and page faults took a seventh
-# of all CPU time.
+# A buffer of this size is allocated for every read. With 64 KiB, malloc and page faults took a
+# seventh of all CPU time.
 READ_BYTES = 4_096
 # The first reads of a response (headers, a role, a token) are taken in before those of running
 # streams: this many of them.
@@ -84,14 +84,21 @@ class Transport:
             self._connect_new(request)
 
     def poll(self, until_ns: int) -> int:
-        """Takes in what comes until ``until_ns`` (0: only what is there). Returns the number of reads.
+        """Takes in what comes until ``until_ns`` (0: only what is there). Returns the number of
+        reads.
 
         Returns earlier when something else happened: a request is over, a connection is up, or
         ``wake`` was called.
         """
-        streams, clock, poller = self._streams, time.monotonic_ns, self._poller
-        wait, first, first_fd = poller.wait, poller.first, poller.first_fd
-        reads = others = now = 0
+        # looked up once, not for every read
+        streams = self._streams
+        clock = time.monotonic_ns
+        wait = self._poller.wait
+        first = self._poller.first
+        first_fd = self._poller.first_fd
+        reads = 0
+        others = 0  # events that are no reads of an answer
+        now = 0
         while True:
             ready = wait(until_ns)
             if len(ready) == MAX_EVENTS:
@@ -103,7 +110,7 @@ class Transport:
                     if fd == first_fd:
                         ready += first()  # this loop goes on with them
                     else:
-                        self._other(fd, mask)
+                        self._handle_other(fd, mask)
                     continue
                 request, recv, add_time, add_part = stream
                 try:
@@ -117,7 +124,7 @@ class Transport:
                 add_time(now)
                 add_part(data)
                 if len(data) < 5 or data.endswith(request.end_marker):
-                    self._look(fd, request, data)
+                    self._examine(fd, request, data)
             reads += len(ready)
             if others or self.ended or now >= until_ns or not ready:
                 self.reads += reads - others
@@ -228,7 +235,7 @@ class Transport:
         self._poller.put_first(connection.fd)
         self._streams[connection.fd] = request, reader, request.times.append, request.parts.append
 
-    def _other(self, fd: int, mask: int) -> None:
+    def _handle_other(self, fd: int, mask: int) -> None:
         """Handles all events but answers to requests that were sent."""
         connection = self._connections.get(fd)
         if connection is None:
@@ -238,13 +245,13 @@ class Transport:
             self._idle[connection.target].remove(connection)
             self._drop(connection)
         elif connection.connecting or connection.handshaking:
-            self._go_on(connection, request)
+            self._go_on_connecting(connection, request)
         elif mask & ~WRITE:
             self._early_answer(connection, request)
         else:
             self._send(connection, request, registered=READ | WRITE)
 
-    def _go_on(self, connection: Connection, request: InFlight) -> None:
+    def _go_on_connecting(self, connection: Connection, request: InFlight) -> None:
         """Handles a connection that came up, or a step of its TLS handshake."""
         try:
             if connection.connecting:
@@ -265,12 +272,12 @@ class Transport:
         """The server answers (or closes) before it took the whole request: its answer counts."""
         connection.out = None
         self._poller.modify(connection.fd, READ)
-        connection.uses = -1  # half a request was sent on it: it cannot be used again
+        connection.is_half_sent = True
         self._await_answer(connection, request)
 
     # -- ends
 
-    def _look(self, fd: int, request: InFlight, data: bytes) -> None:
+    def _examine(self, fd: int, request: InFlight, data: bytes) -> None:
         """Examines a read that may be the last one, or belongs to the head."""
         if not data:
             request.times.pop()
@@ -318,7 +325,7 @@ class Transport:
         del self._streams[fd]
         connection.request = None
         connection.uses += 1
-        if reusable and request.head.keep_alive and connection.uses > 0:
+        if reusable and request.head.keep_alive and not connection.is_half_sent:
             self._idle[connection.target].append(connection)
         else:
             self._drop(connection)
@@ -357,7 +364,8 @@ class Transport:
         """
         request = connection.request
         assert request is not None
-        if connection.uses > 0 and request.first_byte_ns is None and not request.retried:
+        was_reused = connection.uses > 0 and not connection.is_half_sent
+        if was_reused and request.first_byte_ns is None and not request.retried:
             request.retried = True
             connection.request = None
             self._drop(connection)
@@ -379,7 +387,8 @@ class Transport:
         self._streams.pop(connection.fd, None)
         if self._connections.pop(connection.fd, None) is not None:
             self._poller.unregister(connection.fd)
-            self._sent_again += 0 if connection.connecting else connection.retransmitted()
+            if not connection.connecting:
+                self._sent_again += connection.retransmitted()
             connection.sock.close()
 
 

@@ -126,15 +126,15 @@ def answer_text(experiment: StoredExperiment, view: AnswerView) -> Iterator[str]
     The doubts follow. Where the file has several limits, only the winners are shown.
     """
     form = view.form
-    found = answers([ExperimentLimits(experiment, experiment.slos)])
-    documents = answer_document(found.comparisons).comparisons
+    rankings = answers([ExperimentLimits(experiment, experiment.slos)])
+    documents = answer_document(rankings.comparisons).comparisons
     for section in _sections(documents):
         if len(section.documents) == 1:
             yield from _only_answer(section.documents[0], form)
         else:
             yield from _several_answers(section, form)
     yield from _doubts_text(_all_doubts(documents), documents, view, with_command=False)
-    for answered in found.experiments:
+    for answered in rankings.experiments:
         for slo in answered.unanswered:
             yield from form.note(f"note: no answer under {unanswered_text(slo)}")
     yield from _origin_notes(documents, form)
@@ -269,7 +269,9 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
     """
     throughput = deployment.throughput
     mark = ranked_mark(deployment)
-    name = f"{name_at_level(deployment)}{f' ({mark})' if mark else ''}"
+    name = name_at_level(deployment)
+    if mark:
+        name += f" ({mark})"
     value, interval = figure(throughput.estimate), interval_text(throughput)
     if not unit:
         return f"{name}: {value} ({interval})"
@@ -354,13 +356,11 @@ def _detail_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledC
         Column("interval", name="attainment.lower", drop_rank=7),
         [share_interval_text(share) for share in shares],
     )
-    for title, latency, drop_rank in (("TTFT", "ttft_ms", 5), ("TPOT", "tpot_ms", 6)):
-        texts = []
-        for point in points:
-            values = getattr(point.figures, latency)
-            texts.append(marked_percentile(values, 0.99, point.figures.requests.ok))
-        column = Column(f"{title} p99 ms", name=f"{latency}.p99", drop_rank=drop_rank)
-        yield FilledColumn(column, marks_aligned(texts))
+    figures = [point.figures for point in points]
+    ttft = [marked_percentile(each.ttft_ms, 0.99, each.requests.ok) for each in figures]
+    yield FilledColumn(Column("TTFT p99 ms", name="ttft_ms.p99", drop_rank=5), marks_aligned(ttft))
+    tpot = [marked_percentile(each.tpot_ms, 0.99, each.requests.ok) for each in figures]
+    yield FilledColumn(Column("TPOT p99 ms", name="tpot_ms.p99", drop_rank=6), marks_aligned(tpot))
     agreement = agreement_column(points)
     if agreement is not None:
         column = Column(AGREEMENT, name="agreement", drop_rank=4)
@@ -435,7 +435,7 @@ _NOTES: Mapping[NoteKind, str] = {
     NoteKind.ANSWERS_DIFFER: "answers unlike the reference's",
 }
 # By kind of note, the doubt that says the same of a deployment.
-_SAID_BY_DOUBT: Mapping[NoteKind, DoubtKind] = {
+_DOUBT_OF_NOTE: Mapping[NoteKind, DoubtKind] = {
     NoteKind.REPEATS_LEFT_OUT: DoubtKind.REPEATS_NOT_VALID,
     NoteKind.FELL_BEHIND: DoubtKind.REPEATS_NOT_VALID,
 }
@@ -450,8 +450,8 @@ def _notes_text(document: ComparisonDocument, view: AnswerView) -> Iterator[str]
     for ranked in document.ranking:
         label = ranked.deployment.label
         for note in ranked.deployment.notes:
-            is_said = (_SAID_BY_DOUBT.get(note.kind), label) in in_doubt
-            if note.kind in _NOTES and not is_said:
+            is_in_doubt = (_DOUBT_OF_NOTE.get(note.kind), label) in in_doubt
+            if note.kind in _NOTES and not is_in_doubt:
                 labels_by_kind.setdefault(note.kind, {})[label] = None
     for kind, labels in labels_by_kind.items():
         beginning = f"note: {_NOTES[kind]}: "

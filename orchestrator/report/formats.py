@@ -37,11 +37,12 @@ def fields_of(record: object, *names: str) -> JsonObject:
 
 def json_list(objects: Iterable[JsonObject]) -> Iterator[str]:
     """The text of a JSON list in pieces, so that only one object is in memory at a time."""
-    before = "[\n"
-    for each in objects:
-        yield before + json_text(each)
-        before = ",\n"
-    yield "[]\n" if before == "[\n" else "\n]\n"
+    is_empty = True
+    for item in objects:
+        before = "[\n" if is_empty else ",\n"
+        yield before + json_text(item)
+        is_empty = False
+    yield "[]\n" if is_empty else "\n]\n"
 
 
 def csv_text(lines: Iterable[JsonObject]) -> str:

@@ -33,7 +33,8 @@ def plan_json(estimate: Estimate) -> Iterator[bytes]:
 
 def _deployment_json(estimate: Estimate, deployment: Deployment) -> bytes:
     content = deployment.model_dump(mode="json")
-    left_out, shortlist = deployment.left_out, estimate.plan.shortlist
+    shortlist = estimate.plan.shortlist
+    left_out = deployment.left_out
     if shortlist is None:
         content.pop("left_out")
     elif left_out is not None:

@@ -183,7 +183,8 @@ class SweepContext:
         # of two launches that ask at once, the second sees what the first was granted
         with self._budget_lock:
             now_s = self.clock.now_s()
-            over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
+            others = self.state.aside_for_others(now_s, deployment.id)
+            over = self.over_budget(deployment, next_s, others)
             if over is None:
                 self.state.set_aside(deployment, next_s + self.state.overrun_s, now_s)
             return over

@@ -255,34 +255,13 @@ class _Trials:
         one is sent and its row is returned, because answers in a plainer dialect would say less.
         """
         salted = dialect.salted("trial")
-        row = self._row(salted, vocabulary)
+        row = self._send(salted, vocabulary)
         if _answered(row) or not _may_be_refusal(row):
             return row
-        return self._row(salted, vocabulary)
+        return self._send(salted, vocabulary)
 
-    def _row(self, dialect: Dialect, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
-        """The row of one request of two tokens."""
-        point = LoadPoint(
-            targets=(self.target,),
-            dialect=dialect,
-            workload=RandomWorkload(
-                name="trial",
-                input_tokens=Lengths(fixed=16),
-                output_tokens=Lengths(fixed=TRIAL_TOKENS),
-            ),
-            level=Level(control="concurrency", value=1),
-            arrivals=Arrivals(),
-            duration_s=None,
-            requests=1,
-            seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
-            request_timeout_s=self.timeout_s,
-            tokenizer=self.tokenizer,
-            vocabulary=vocabulary,
-        )
-        client = LoadClient()
-        client.prepare(point)
-        row: dict[str, Any] = client.run(time.monotonic_ns()).requests.to_pylist()[0]
-        return row
+    def _send(self, dialect: Dialect, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
+        return _row_of_trial(self.target, dialect, self.tokenizer, vocabulary, self.timeout_s)
 
     def _detected(
         self,
@@ -385,6 +364,35 @@ def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> HttpResponse:
     if location:
         location = urljoin(url, location)
     return replace(answer, body=body, error=error, location=location)
+
+
+def _row_of_trial(
+    target: Target,
+    dialect: Dialect,
+    tokenizer: str | None,
+    vocabulary: tuple[int, int] | None,
+    timeout_s: float,
+) -> dict[str, Any]:
+    """Send one request of two tokens. Returns its row."""
+    point = LoadPoint(
+        targets=(target,),
+        dialect=dialect,
+        workload=RandomWorkload(
+            name="trial", input_tokens=Lengths(fixed=16), output_tokens=Lengths(fixed=TRIAL_TOKENS)
+        ),
+        level=Level(control="concurrency", value=1),
+        arrivals=Arrivals(),
+        duration_s=None,
+        requests=1,
+        seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
+        request_timeout_s=timeout_s,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    row: dict[str, Any] = client.run(time.monotonic_ns()).requests.to_pylist()[0]
+    return row
 
 
 def _notes(

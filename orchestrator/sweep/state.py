@@ -189,12 +189,12 @@ class SweepState:
                 raise KeyError(deployment_id)
             return reservation
 
-    def reservations(self, but: str = "") -> list[Reservation]:
-        """The nodes that launches hold, without those of the deployment ``but``."""
+    def reservations(self, excluding: str = "") -> list[Reservation]:
+        """The nodes that launches hold, without those of the deployment ``excluding``."""
         reservations: list[Reservation] = []
         with self._lock:
             for deployment_id, launch in self._launches.items():
-                if launch.reservation is not None and deployment_id != but:
+                if launch.reservation is not None and deployment_id != excluding:
                     reservations.append(launch.reservation)
         return reservations
 
@@ -252,12 +252,10 @@ class SweepState:
             since_s = now_s if holds_devices else math.inf
             self._set_aside[deployment.id] = _SetAside(deployment, seconds, since_s)
 
-    def aside(self, now_s: float, but: str) -> Spending:
-        """GPU time and money that are set aside for launches, without that of the deployment
-        ``but``.
-        """
+    def aside_for_others(self, now_s: float, deployment_id: str) -> Spending:
+        """GPU time and money that are set aside for launches of other deployments than this one."""
         with self._lock:
-            others = [aside for name, aside in self._set_aside.items() if name != but]
+            others = [aside for key, aside in self._set_aside.items() if key != deployment_id]
         return sum((aside.cost(now_s) for aside in others), Spending())
 
     def rest(self, address: str, now_s: float, longer: bool = False) -> float:

@@ -194,7 +194,7 @@ class Sweep:
         if not go_first:
             return False
         machines = self._context.breakers.usable(self._context.cluster.machines())
-        others = self._state.reservations(but=work.deployment.id)
+        others = self._state.reservations(excluding=work.deployment.id)
         most_nodes = self._context.most_nodes
         for resources in {self._resources(other) for other in go_first}:
             if fit(resources, machines, others, most_nodes=most_nodes) is not None:
@@ -206,7 +206,7 @@ class Sweep:
         for it, or because the nodes that it keeps idle meanwhile would do for queued deployments.
         """
         context = self._context
-        others = self._state.reservations(but=deployment.id)
+        others = self._state.reservations(excluding=deployment.id)
         reservation = self._state.reservation_of(deployment.id)
         usable = context.breakers.usable(context.cluster.machines())
         machines = self._state.rested(usable, self._clock.now_s())

@@ -88,9 +88,9 @@ def error_class(event: Any, message: str, http_status: int = 0) -> ErrorClass:
     """The class of an error object. ``message``: its text; ``http_status``: of the response, where
     its status tells of an error.
 
-    A server that answered 200 before it examined the request refuses it in the stream. The status in
-    its error object then counts like an HTTP status. TGI uses status 422 for overload, too; only its
-    words show the difference.
+    A server that answered 200 before it examined the request refuses it in the stream. The status
+    in its error object then counts like an HTTP status. TGI uses status 422 for overload, too; only
+    its words show the difference.
     """
     status = _status_of(event) or http_status
     words = message.lower()

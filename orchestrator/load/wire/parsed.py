@@ -25,11 +25,11 @@ def count(value: Any) -> int | None:
 
 @dataclass(slots=True)
 class RunningCount:
-    """The token total that each event of a stream carries, as long as it behaves like a running count.
+    """The token total that each event of a stream carries, if it behaves like a running count.
 
     Every event with text must make the total grow, and the total must never fall. Otherwise it is
-    void (it was repeated, or came one event late): then it says nothing about single events, but its
-    last value may still be the answer's length.
+    void (it was repeated, or came one event late): then it says nothing about single events, but
+    its last value may still be the answer's length.
 
     ``growth``: by how much the total grew, by the index of the event. ``text_events``: how many
     events with text had a total. ``early``: growth before the first text.
@@ -53,10 +53,12 @@ class RunningCount:
             self.is_void = True
         elif grown and not has_text and not self.text_events:
             self.early[event] = grown
-            self.early_is_content = self.early_is_content and may_hold_back
+            if not may_hold_back:
+                self.early_is_content = False
         elif grown:
             self.growth[event] = grown
-        self.text_events += has_text
+        if has_text:
+            self.text_events += 1
 
     def tokens(self, is_thought_hidden: bool) -> dict[int, int]:
         """The tokens of each event with content, by index. ``is_thought_hidden``: the engine counts
@@ -116,13 +118,14 @@ class Parsed:
 
     @property
     def thought_tokens(self) -> int:
-        """Tokens of reasoning: as the engine reports them, else those of the events that held it."""
+        """Tokens of reasoning: as the engine reports them, else those of the events with it."""
         if self.reasoning_tokens is not None:
             return self.reasoning_tokens
-        # an event of unknown count held one token at least
-        return sum(
-            1 if self.tokens[event] == UNKNOWN else self.tokens[event] for event in self.thoughts
-        )
+        total = 0
+        for event in self.thoughts:
+            tokens = self.tokens[event]
+            total += 1 if tokens == UNKNOWN else tokens  # it held one token at least
+        return total
 
     @property
     def has_content(self) -> bool:
@@ -146,7 +149,9 @@ class Parsed:
         self.finish_reason = reason
 
     def add_total(self, total: int | None, has_text: bool, may_hold_back: bool) -> None:
-        """Records the running total of the event that is read now, before its entry in ``tokens``."""
+        """Records the running total of the event that is read now, whose entry in ``tokens`` is
+        still to come.
+        """
         if total is None:
             return
         if self.running is None:
@@ -158,14 +163,14 @@ class Parsed:
         the name of a running count as a source.
         """
         running = self.running
-        unknown = self.tokens.count(UNKNOWN)
-        if self.source is not None and not unknown:
+        if self.source is not None and UNKNOWN not in self.tokens:
             return
-        self.source = None  # some events had a count and others had none
+        self.source = None  # none had a count, or only some had
         if running is None or running.is_void:
             return
-        if running.text_events != sum(map(bool, self.tokens)):
-            return  # some events with content had no total
+        events_with_content = [tokens for tokens in self.tokens if tokens]
+        if running.text_events != len(events_with_content):
+            return  # some of them had no total
         is_thought_hidden = bool(self.reasoning_tokens) and not self.thoughts
         tokens_by_event = running.tokens(is_thought_hidden)
         if not tokens_by_event:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from orchestrator.report.plot.points import (
     MOST_CURVES,
     Frame,
     PlottedPoint,
+    Series,
     points_of_documents,
     series_of,
     values_of,
@@ -55,6 +57,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
+    """A point whose requests are drawn, and where they are stored."""
+
     point: StoredPoint
     store: Store
     label: str
@@ -104,65 +108,64 @@ def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_S
     """The points that have requests, in the order of the frame's rows, or else the best first."""
     documents: list[PointDocument] = []
     stores: dict[str, Store] = {}
-    for each in judged:
-        for point in each.points.current:
+    for judged_experiment in judged:
+        for point in judged_experiment.points.current:
             if point.used:
                 documents.append(point_document(point))
-                stores[point.head.point_id] = each.experiment.store
+                stores[point.head.point_id] = judged_experiment.experiment.store
     by_id = {document.point.head.point_id: document.point for document in documents}
-    plotted = points_of_documents(documents)
-    series = series_of(plotted)
+    all_series = series_of(points_of_documents(documents))
     labels = {}
-    for each_series in series:
-        for plotted_point in each_series.points:
-            load = load_text(plotted_point.control, plotted_point.numbers["level"])
-            labels[plotted_point.point_id] = f"{each_series.label} at {load}"
+    for series in all_series:
+        for plotted in series.points:
+            load = load_text(plotted.control, plotted.numbers["level"])
+            labels[plotted.point_id] = f"{series.label} at {load}"
     if frame is None:
-        ids = _best_first([[point.point_id for point in each.points] for each in series])
+        ids = _best_first(all_series)
     else:
-        ids = [each for each in values_of(frame, "point_id") if each in by_id]
-    return [_Source(by_id[each], stores[each], labels[each]) for each in ids]
+        ids = [point_id for point_id in values_of(frame, "point_id") if point_id in by_id]
+    return [_Source(by_id[point_id], stores[point_id], labels[point_id]) for point_id in ids]
 
 
-def _best_first(ids_by_level: Sequence[list[str]]) -> list[str]:
-    """The highest load of each deployment, then the next lower one of each, and so on."""
+def _best_first(all_series: Sequence[Series]) -> list[str]:
+    """Point ids: the highest load of each deployment, then the next lower one of each, and so on."""
+    highest_first = [reversed(series.points) for series in all_series]
     ids: list[str] = []
-    for below in range(max(map(len, ids_by_level), default=0)):
-        for of_deployment in ids_by_level:
-            if below < len(of_deployment):
-                ids.append(of_deployment[-1 - below])
+    for points_of_round in zip_longest(*highest_first):
+        ids += [point.point_id for point in points_of_round if point is not None]
     return ids
 
 
 def line_of(store: Store, point: StoredPoint, label: str, latency: str) -> Line | None:
     """The distribution of a latency over the repeats of a point; None without requests."""
     limit = LATENCIES[latency]
-    values_of = stored_limit_values(store, [repeat.head.ids for repeat in point.used], [limit])
+    attempts = [repeat.head.ids for repeat in point.used]
+    values_by_attempt = stored_limit_values(store, attempts, [limit])
     repeats: list[LimitValues] = []
     starts: list[int] = []
     for repeat in point.used:
-        values = values_of.get(repeat.head.ids)
+        values = values_by_attempt.get(repeat.head.ids)
         if values is not None:
             repeats.append(values)
             starts.append(repeat.head.start)
-    seconds = _vertices([values.seconds[limit][values.ok] for values in repeats])
+    latencies_s = _vertices([values.seconds[limit][values.ok] for values in repeats])
     shares = []
-    for second in seconds:
-        met = [values.ok & (values.seconds[limit] <= second) for values in repeats]
+    for latency_s in latencies_s:
+        met = [values.ok & (values.seconds[limit] <= latency_s) for values in repeats]
         interval = share_interval(met, starts)
         if interval is None:
             return None
         if point.simulated:
-            interval = _within_model_error(interval.estimate, repeats, limit, second, point)
+            interval = _within_model_error(interval.estimate, repeats, limit, latency_s, point)
         shares.append(interval)
-    return Line(label, seconds * 1e3, shares) if shares else None
+    return Line(label, latencies_s * 1e3, shares) if shares else None
 
 
 def _within_model_error(
     estimate: float,
     repeats: Sequence[LimitValues],
     limit: str,
-    second: float,
+    latency_s: float,
     point: StoredPoint,
 ) -> Interval:
     """A simulated share with an interval from the model's error.
@@ -174,12 +177,14 @@ def _within_model_error(
     if error is None:
         return interval_of_model(estimate, math.nan, math.nan)
     factor = error.ttft if limit == "ttft" else error.tpot
-    lower = _share_within(repeats, limit, second / factor)
-    return interval_of_model(estimate, lower, _share_within(repeats, limit, second * factor))
+    lower = _share_within(repeats, limit, latency_s / factor)
+    upper = _share_within(repeats, limit, latency_s * factor)
+    return interval_of_model(estimate, lower, upper)
 
 
-def _share_within(repeats: Sequence[LimitValues], limit: str, second: float) -> float:
-    met = [values.ok & (values.seconds[limit] <= second) for values in repeats]
+def _share_within(repeats: Sequence[LimitValues], limit: str, latency_s: float) -> float:
+    """The share of all requests that succeeded within this time."""
+    met = [values.ok & (values.seconds[limit] <= latency_s) for values in repeats]
     return float(np.concatenate(met).mean())
 
 

@@ -103,7 +103,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any]) -> list[Diale
         tried.append(dialect)
         return left.pop(0) if len(left) > 1 else left[0]
 
-    monkeypatch.setattr(module, "_try", send)
+    monkeypatch.setattr(module, "_row_of_trial", send)
     monkeypatch.setattr(module, "_is_emulator", lambda target: False)
     return tried
 

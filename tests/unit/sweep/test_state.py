@@ -105,15 +105,19 @@ def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
     )
     state.admitted(first, Reservation(ResourceRequest(), (), 0.0))
     state.set_aside(first, 100.0, 10.0)
-    assert state.aside(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"
+    assert state.aside_for_others(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"
     state.placed(first, 60.0)
-    assert state.aside(100.0, second.id).gpu_s == 120.0
+    assert state.aside_for_others(100.0, second.id).gpu_s == 120.0
     assert state.spent(100.0).gpu_s == 80.0
-    assert state.aside(100.0, first.id) == state.aside(500.0, second.id) == Spending()
+    assert (
+        state.aside_for_others(100.0, first.id)
+        == state.aside_for_others(500.0, second.id)
+        == Spending()
+    )
     state.set_aside(first, 70.0, 110.0)
-    assert state.aside(110.0, second.id).gpu_s == 140.0
+    assert state.aside_for_others(110.0, second.id).gpu_s == 140.0
     state.released(first, 120.0)
-    assert state.aside(120.0, second.id) == Spending()
+    assert state.aside_for_others(120.0, second.id) == Spending()
 
 
 def test_clients_keep_off_nodes_of_engines() -> None:
