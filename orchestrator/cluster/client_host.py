@@ -137,9 +137,10 @@ class ClientHost(LoadClient):
         os.sched_setaffinity(0, self._cores)
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self.run(start_ns)
-        stored = self._stored(store, result.parts) if store else ()
+        requests = result.requests_file
+        token_events = result.token_events_file
+        stored = self._stored(store, [requests, token_events]) if store else ()
         stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
-        requests, token_events = result.parts
         gaps = token_events if not stored or token_events.small else None
         return ClientReport(stats, stored, requests, gaps, result.replies)
 

@@ -52,8 +52,11 @@ def facts(
     on this node.
     """
     caches = {hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS}
+    if not caches:
+        caches = {hub_cache({})}
     disks = {"temporary files": Path("/tmp")}  # noqa: S108
-    disks |= {f"the model cache {cache}": cache for cache in caches or {hub_cache({})}}
+    for cache in caches:
+        disks[f"the model cache {cache}"] = cache
     engines = []
     models_of = _models([settings for settings, _ in launched])
     for (settings, hardware), models in zip(launched, models_of, strict=True):
@@ -108,19 +111,22 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
     limits: dict[str, float] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, own_group = line.split(":", 2)
-        is_version_1 = bool(controllers)
-        for name, files in (CGROUP_1 if is_version_1 else CGROUP_2).items():
-            if is_version_1 and name not in controllers.split(","):
-                continue
-            top = root / "sys/fs/cgroup" / (name if is_version_1 else "")
+        is_version_1 = controllers != ""
+        files_by_name = CGROUP_1 if is_version_1 else CGROUP_2
+        for name, files in files_by_name.items():
+            top = root / "sys/fs/cgroup"
+            if is_version_1:  # each controller has its own tree
+                if name not in controllers.split(","):
+                    continue
+                top /= name
             for limit in _cgroup_limits(top / own_group.strip("/"), top, files):
                 limits[name] = min(limit, limits.get(name, limit))
     return limits
 
 
 def _cgroup_limits(folder: Path, top: Path, files: Sequence[str]) -> Iterator[float]:
-    """The limits in these files of a control group and of all groups around it, which apply as well.
-    ``top``: the folder of the outermost group. A second number is a period, by which the first is
+    """The limits in these files of a control group and of all groups around it, which apply as
+    well. ``top``: the folder of the outermost group. A second number is a period, by which the first is
     divided.
     """
     for group in (folder, *folder.parents):
@@ -133,8 +139,8 @@ def _cgroup_limits(folder: Path, top: Path, files: Sequence[str]) -> Iterator[fl
 
 
 def _amd_gpus(root: Path) -> int:
-    """How many of AMD's GPUs this process may use. The kernel lists processors beside them, which have
-    no SIMD units.
+    """How many of AMD's GPUs this process may use. The kernel lists processors beside them, which
+    have no SIMD units.
     """
     gpus = 0
     for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
@@ -189,8 +195,8 @@ def _engine(settings: PlannedSettings, hardware: Hardware) -> dict[str, Any]:
     elif not engine.emulated:
         version = installed_version(path or name, settings.engine)
     missing = Path(name).name.startswith("python") and not engine.emulated and version is None
-    what = f"{settings.engine} ({settings.image or name})"
-    return {"name": what, "path": path, "version": version, "image": image, "missing": missing}
+    title = f"{settings.engine} ({settings.image or name})"
+    return {"name": title, "path": path, "version": version, "image": image, "missing": missing}
 
 
 def _has_image(runtime: str, image: str) -> bool:

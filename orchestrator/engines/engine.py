@@ -62,7 +62,7 @@ OF_NO_USE = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guide
 
 
 def named_as_vllm(prefix: str) -> dict[str, str]:
-    """``Engine.metrics`` of an engine that names these metrics as vLLM does, with its own prefix."""
+    """``Engine.metrics`` of an engine that names these metrics as vLLM does, with its prefix."""
     names = {
         "running": "num_requests_running",
         "waiting": "num_requests_waiting",
@@ -84,14 +84,12 @@ def named_as_vllm(prefix: str) -> dict[str, str]:
 
 def estimates_of_work(prefix: str) -> dict[str, str]:
     """Counters that vLLM and SGLang have if they are started with ``--enable-mfu-metrics``."""
-    return {
-        column: prefix + column
-        for column in (
-            "estimated_flops_per_gpu_total",
-            "estimated_read_bytes_per_gpu_total",
-            "estimated_write_bytes_per_gpu_total",
-        )
-    }
+    columns = (
+        "estimated_flops_per_gpu_total",
+        "estimated_read_bytes_per_gpu_total",
+        "estimated_write_bytes_per_gpu_total",
+    )
+    return {column: prefix + column for column in columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +121,8 @@ class Engine:
     dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
     # The model name in requests, which /v1/models must list: proof that the server is ours.
     served_name: Callable[[EngineSettings, Node], str] = command.nonce_name
-    # Whether it refuses requests without its key. A router that answers without it still gets the key,
-    # for its requests to the replicas.
+    # Whether it refuses requests without its key. A router that answers without it still gets the
+    # key, for its requests to the replicas.
     guarded: bool = True
 
     # its settings
@@ -176,8 +174,8 @@ class Engine:
     log: LogWords = NO_LOG_WORDS
 
     def pinned(self, settings: ResolvedSettings, hardware: Hardware) -> PinnedSettings:
-        """The settings of one part as its command line has them and as its verdict judges them: with
-        values for the fields that are left open, in the engine's own words.
+        """The settings of one part as its command line has them and as its verdict judges them:
+        with values for the fields that are left open, in the engine's own words.
         """
         values: dict[str, Any] = dict(self.open_pins(settings, hardware))
         for name, own_words in self.value_names.items():
@@ -235,7 +233,7 @@ class Engine:
         return self.start(PinnedSettings(settings), cpu, Node()).argv[0]
 
     def reason_to_refuse(self, field_name: str) -> str:
-        """Why the engine does not have a field, as a sentence. To be called for such fields only."""
+        """Why the engine does not have a field, as a sentence. Call it for such fields only."""
         reasons = dict.fromkeys(OF_NO_USE, NO_USE)
         if self.launches:
             reasons |= LACKING | NOT_LAUNCHED

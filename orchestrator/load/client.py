@@ -228,7 +228,7 @@ class ClientLoop:
             stats = self._stats.stats(self._transport, self._priority.how)
             self._rows.recount()  # after the load, hence after the stats
             requests, token_events = self._rows.parts()
-            return ClientResult((requests, token_events), stats, tuple(self._replies))
+            return ClientResult(requests, token_events, stats, tuple(self._replies))
         finally:
             self.close()
             self._rows.close()

@@ -48,9 +48,10 @@ class LoadPoint:
 
     The schedule is a pure function of these values; of n clients each takes every n-th session.
     Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at
-    an infinite rate all at once. Closed loop (concurrency): the level is the number of requests that
-    all clients together keep in flight, for that time or number of requests. Requests due before ``warmup_s`` have ``phase =
-    'warmup'``; without it all are measured, and the window begins where the run became steady.
+    an infinite rate all at once. Closed loop (concurrency): the level is the number of requests
+    that all clients together keep in flight, for that time or number of requests. Requests due
+    before ``warmup_s`` have ``phase = 'warmup'``; without it all are measured, and the window
+    begins where the run became steady.
     """
 
     targets: tuple[Target, ...]
@@ -131,8 +132,8 @@ class ClientStats:
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What other programs did on an engine's host while a point ran: all but the point's own launch,
-    clients and driver.
+    """What other programs did on an engine's host while a point ran: all but the point's own
+    launch, clients and driver.
     """
 
     host: str
@@ -222,15 +223,16 @@ class ClientResult:
     ``replies``: the answers to ok requests, where the point keeps them.
     """
 
-    parts: tuple[RowFile, RowFile]
+    requests_file: RowFile
+    token_events_file: RowFile
     stats: ClientStats
     replies: tuple[Reply, ...] = ()
 
     @property
     def requests(self) -> pa.Table:
         """Sorted by request_index."""
-        return self.parts[0].read().sort_by("request_index")
+        return self.requests_file.read().sort_by("request_index")
 
     @property
     def token_events(self) -> pa.Table:
-        return self.parts[1].read().sort_by("request_index")
+        return self.token_events_file.read().sort_by("request_index")

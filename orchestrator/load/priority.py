@@ -26,8 +26,8 @@ class Priority:
 
     def __init__(self, how: Scheduling) -> None:
         self.how: Scheduling = how  # for the run as a whole
-        self.now: Scheduling = how
-        self._full = False  # the thread needed its whole core in the last window
+        self.current: Scheduling = how
+        self._fills_core = False  # the thread needed its whole core in the last window
         self._window_start_ns = 0
         self._window_start_cpu_ns = 0  # the thread's CPU time at that instant
 
@@ -44,15 +44,17 @@ class Priority:
             is_first = self._window_start_ns == 0
             window_ns = now_ns - self._window_start_ns
             used_ns = cpu_ns - self._window_start_cpu_ns
-            self._full = not is_first and used_ns > FULL_SHARE * window_ns
+            self._fills_core = not is_first and used_ns > FULL_SHARE * window_ns
             self._window_start_ns = now_ns
             self._window_start_cpu_ns = cpu_ns
         is_late_in_window = now_ns - self._window_start_ns >= REALTIME_SHARE * WINDOW_NS
-        now: Scheduling = "nice" if self._full and is_late_in_window else "realtime"
-        if now == self.now:
+        next_scheduling: Scheduling = "realtime"
+        if self._fills_core and is_late_in_window:
+            next_scheduling = "nice"
+        if next_scheduling == self.current:
             return
-        self.now = now
-        if now == "realtime":
+        self.current = next_scheduling
+        if next_scheduling == "realtime":
             _schedule(os.SCHED_RR, 1)
         else:
             _schedule(os.SCHED_OTHER, 0)

@@ -1,4 +1,4 @@
-"""What is counted of a point's requests, slice by slice, before the point is judged (validity.py)."""
+"""Counts of a point's requests, made slice by slice before the point is judged (validity.py)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class RequestColumns:
         numbers = {}
         for name in NUMBERS:
             numbers[name] = rows[name].to_numpy(zero_copy_only=False).astype(np.float64)
-        codes, texts = {}, {}
+        codes: dict[str, NDArray[np.int32]] = {}
+        texts: dict[str, dict[str, int]] = {}
         for name in TEXTS:
             coded = rows[name].combine_chunks().dictionary_encode()
             indices = coded.indices
@@ -122,7 +123,8 @@ class OpenRequests:
         self._waited_s = NumberColumn()
 
     def add(self, requests: RequestColumns) -> None:
-        due_ns, done_ns = requests["scheduled_ns"], requests["done_ns"]
+        due_ns = requests["scheduled_ns"]
+        done_ns = requests["done_ns"]
         due_s = np.sort(due_ns) / 1e9
         done_s = np.sort(done_ns) / 1e9
         self._due_by += np.searchsorted(due_s, self._instants_s)
@@ -169,7 +171,8 @@ class PromptLengths:
         self._prompts: dict[float, Counter[float]] = {}
 
     def add(self, answered: RequestColumns) -> None:
-        asked, counted = answered["input_tokens_asked"], answered["input_tokens"]
+        asked = answered["input_tokens_asked"]
+        counted = answered["input_tokens"]
         turns = or_zero(answered["turn"])
         is_counted = ~np.isnan(counted) & (asked > 0)
         self._asked_tokens += _sum(asked[is_counted])
@@ -252,7 +255,8 @@ class RequestCounts:
         )
 
     def _count_delays(self, requests: RequestColumns) -> None:
-        sent_s, due_s = requests["sent_ns"] / 1e9, requests["scheduled_ns"] / 1e9
+        sent_s = requests["sent_ns"] / 1e9
+        due_s = requests["scheduled_ns"] / 1e9
         delay_ms = (sent_s - due_s) * 1e3
         self.send_delay_ms.add(delay_ms[~np.isnan(delay_ms)])
         self.e2e_from_due_s.add(requests["done_ns"] / 1e9 - due_s)
@@ -263,18 +267,20 @@ class RequestCounts:
         )
 
     def _count_tokens(self, requests: RequestColumns, is_ok: Bools) -> None:
-        chunks, asked = requests["chunks"], requests["output_tokens_asked"]
-        came, counted = requests["output_tokens"], requests["output_tokens_counted"]
-        streamed = came - or_zero(requests["hidden_tokens"])
+        chunks = requests["chunks"]
+        asked = requests["output_tokens_asked"]
+        received = requests["output_tokens"]
+        counted = requests["output_tokens_counted"]
+        streamed = received - or_zero(requests["hidden_tokens"])
         is_by_chunks = requests.has_text("token_count_source", TokenCounts.CHUNKS)
         is_exact = requests.has_text("token_count_source", *EXACT_SOURCES)
         is_several = is_ok & ((streamed > 1) | (is_by_chunks & (asked > 1)))
         is_in_lumps = came_in_lumps(chunks, streamed, asked, is_exact, is_by_chunks)
-        has_length = ~np.isnan(came) & is_ok & ~is_by_chunks
-        has_both = ~np.isnan(counted) & ~np.isnan(came)
+        has_length = ~np.isnan(received) & is_ok & ~is_by_chunks
+        has_both = ~np.isnan(counted) & ~np.isnan(received)
         is_comparable = is_exact & is_ok & has_both
         # some servers count hidden tokens, some do not
-        length_error = np.minimum(np.abs(came - asked), np.abs(streamed - asked))
+        length_error = np.minimum(np.abs(received - asked), np.abs(streamed - asked))
         self.sums.update(
             chunks=_sum(chunks),
             coalesced=_sum(requests["coalesced_chunks"]),
@@ -293,7 +299,8 @@ class RequestCounts:
         self, requests: RequestColumns, is_ok: Bools, part_name: str, whole_name: str
     ) -> None:
         """Sums a column, and the column that it is a part of, over ok answers that have both."""
-        part, whole = requests[part_name], requests[whole_name]
+        part = requests[part_name]
+        whole = requests[whole_name]
         has_both = is_ok & ~np.isnan(part) & ~np.isnan(whole)
         self.sums[part_name] += _sum(part[has_both])
         self.sums[f"{part_name}_of"] += _sum(whole[has_both])

@@ -36,14 +36,11 @@ def manifest_key(measurement_id: str, attempt_id: str, kind: ManifestKind = "poi
 
 def kind_of(key: str) -> ManifestKind:
     """The kind of manifest at a path below the experiment's folder."""
-    return next(
-        (
-            kind
-            for kind, folder in FOLDERS.items()
-            if kind != "point" and key.startswith(f"{folder}/")
-        ),
-        "point",
-    )
+    for kind, folder in FOLDERS.items():
+        # the folders of the other kinds are below that of points
+        if kind != "point" and key.startswith(f"{folder}/"):
+            return kind
+    return "point"
 
 
 _GROUPED_IDS = ("deployment_id", "point_id", "launch_id")  # stand under ``ids`` in the file

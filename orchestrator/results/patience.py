@@ -173,8 +173,8 @@ class Patience:
                     return
 
     def _count_late_calls(self, now_s: float) -> list[str]:
-        """Counts calls that are late as refused. Returns the sentences to show. The caller holds the
-        lock.
+        """Counts calls that are late as refused. Returns the sentences to show. The caller holds
+        the lock.
         """
         late = {caller: call for caller, call in self._open_calls.items() if call.late_s <= now_s}
         sentences: list[str] = []
@@ -206,8 +206,8 @@ class Retry:
     is_local: bool = False
 
     def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
-        """Calls ``call`` until it raises no OSError, and returns its result. Raises ResultsError with
-        what failed (``what``), how often and why. FileNotFoundError passes through.
+        """Calls ``call`` until it raises no OSError, and returns its result. Raises ResultsError
+        with what failed (``what``), how often and why. FileNotFoundError passes through.
         """
         tries = _Tries(self, what, patience)
         passed = True
@@ -263,7 +263,8 @@ class _Tries:
     def _refusal_sentence(self) -> str:
         """The sentence that the user is shown about the last refusal; empty for most refusals."""
         # a single refusal is normal; of many, about one every two minutes is shown
-        if self.number not in (2, 4) and self.number % 8:
+        is_shown = self.number in (2, 4) or self.number % 8 == 0
+        if not is_shown:
             return ""
         sentence = f"the {self.patience.of} refuses: {self.text}"
         limit_s = self.patience.limit_s

@@ -45,7 +45,7 @@ def path_of(file: pa.NativeFile | IO[bytes]) -> str:
 
 
 def buffered_writer(file: pa.NativeFile) -> pa.NativeFile:
-    """A writer of large amounts into a file. Closing it writes the rest and leaves the file open."""
+    """A writer of large amounts into a file. Closing it writes the rest and keeps the file open."""
     return pa.output_stream(_KeptOpen(file), compression=None, buffer_size=SINK_BYTES)
 
 

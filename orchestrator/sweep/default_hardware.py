@@ -65,16 +65,16 @@ def check_same(
 
     Raises ProblemsError, which lists every deployment that was measured on another accelerator.
     """
-    here = {
+    unnamed = {
         deployment.id: deployment
         for deployment in deployments
         if deployment.hardware.name == ANY.name
     }
-    if not here:
+    if not unnamed:
         return
     attempts: dict[str, Committed] = {}  # one of each deployment
     for attempt in committed:
-        if attempt.deployment_id in here:
+        if attempt.deployment_id in unnamed:
             attempts[attempt.deployment_id] = attempt
     manifests = []
     for attempt in attempts.values():
@@ -84,7 +84,7 @@ def check_same(
     rows = store.read_manifests("deployments", manifests)
     problems = []
     for row in rows_of(rows, DeploymentRow):
-        deployment = here[row.deployment_id]
+        deployment = unnamed[row.deployment_id]
         measured_on = row.accelerator
         present = deployment.hardware.accelerator
         if _are_different(measured_on, present):

@@ -10,7 +10,9 @@ from orchestrator.spec.load import Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
 
 # many short prompts, so that an early difference spoils only one answer
-PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8
+PROMPTS = 32
+PROMPT_WORDS = 16
+ANSWER_TOKENS = 8
 # seconds; slower answers are not waited for, because the points show how good so slow an engine is
 ANSWERS_WITHIN_S = 60.0
 

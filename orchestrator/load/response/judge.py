@@ -54,7 +54,8 @@ def judge_stream(request: InFlight, dialect: Dialect, is_framed: bool) -> None:
     """Judges a finished stream with status 200. ``is_framed``: HTTP tells where it ends, so the
     stream was not cut off.
     """
-    parsed, record = request.parsed, request.record
+    parsed = request.parsed
+    record = request.record
     if parsed.error is not None:
         record.fail(parsed.error_class, parsed.error)
     elif parsed.finish_reason and is_failed_end(parsed.finish_reason):
@@ -84,7 +85,8 @@ def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> No
     """Fails an answer that has another length than was asked for.
 
     The length is judged only where the engine was asked to keep it and counts tokens itself. Where
-    an answer came without a count, although that of a trial request had one, its events are counted.
+    an answer came without a count, although that of a trial request had one, its events are
+    counted.
     """
     if dialect.length_control in ("none", "natural"):
         return

@@ -128,7 +128,7 @@ def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_S
 
 
 def _best_first(all_series: Sequence[Series]) -> list[str]:
-    """Point ids: the highest load of each deployment, then the next lower one of each, and so on."""
+    """Ids of points: the highest load of each deployment, then the next lower ones, and so on."""
     highest_first = [reversed(series.points) for series in all_series]
     ids: list[str] = []
     for points_of_round in zip_longest(*highest_first):

@@ -27,7 +27,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 GREY = "#767676"
 BAND_OPACITY = 0.18
-LEGEND_DISTANCE, LEGEND_LINE_HEIGHT = 0.65, 0.22  # inches: from the axes, and of one line
+LEGEND_DISTANCE = 0.65  # inches from the axes
+LEGEND_LINE_HEIGHT = 0.22  # inches
 TOP_OF_SHARES = 1.03  # above 1, so that markers at 1 are drawn whole
 LABEL_WIDTH = 42  # characters in a line of an axis's name
 LONGEST_LABEL = 60  # characters of a name in a legend
@@ -105,41 +106,43 @@ def title_of(points: Sequence[PlottedPoint]) -> str:
     """``chat of sweep: m on h100 (emulated)``."""
     if not points:
         return "no points"
-    workloads = _listed({point.workload: None for point in points})
-    experiments = _listed({point.experiment: None for point in points})
-    models = _listed({short_model(point.model): None for point in points})
-    hardware = _listed({point.hardware: None for point in points if point.hardware})
+    workloads = _listed(point.workload for point in points)
+    experiments = _listed(point.experiment for point in points)
+    models = _listed(short_model(point.model) for point in points)
+    hardware = _listed(point.hardware for point in points if point.hardware)
     place = f" on {hardware}" if hardware else ""
-    badges = {badge_of(point): None for point in points}
+    badges = dict.fromkeys(badge_of(point) for point in points)
     badge = next(iter(badges))
     if len(badges) > 1:
-        badge = f" (some {' and '.join(each.strip(' ()') for each in badges if each)})"
+        words = [some_badge.strip(" ()") for some_badge in badges if some_badge]
+        badge = f" (some {' and '.join(words)})"
     return f"{workloads} of {experiments}: {models}{place}{badge}"
 
 
 def _listed(names: Iterable[str]) -> str:
-    every = [short(name) for name in names]
+    """The first of these names, each once, and how many more there are."""
+    every = [short(name) for name in dict.fromkeys(names)]
     shown = ", ".join(every[:NAMED_LEFT_OUT])
     hidden = len(every) - NAMED_LEFT_OUT
     return f"{shown} and {hidden} more" if hidden > 0 else shown
 
 
-def left_out_text(labels: Sequence[str], how: str = "not drawn") -> str:
-    """Names the labels that are not drawn, after ``how``; empty where all are drawn."""
+def left_out_text(labels: Sequence[str], beginning: str = "not drawn") -> str:
+    """Names the labels that are not drawn, after ``beginning``; empty where all are drawn."""
     hidden = labels[MOST_CURVES:]
-    return f"{how}: {_listed(hidden)}" if hidden else ""
+    return f"{beginning}: {_listed(hidden)}" if hidden else ""
 
 
-def curves_note(series: Sequence[Series], how: str = "not drawn") -> str:
+def curves_note(series: Sequence[Series], beginning: str = "not drawn") -> str:
     """The note below curves over load; empty if there is nothing to note.
 
-    It names, after ``how``, the deployments for which there are too few colours, and those with all
+    It names, after ``beginning``, the deployments for which there are too few colours, and those with all
     requests due at once. It also says what the bands of simulated points mean.
     """
-    notes = [left_out_text([each.label for each in series], how)]
+    notes = [left_out_text([each.label for each in series], beginning)]
     at_once = at_once_text(series)
     if at_once:
-        notes.append(f"{how}: {at_once}")
+        notes.append(f"{beginning}: {at_once}")
     if any(point.simulated for each in series for point in each.points):
         notes.append("bands of simulations: 9 in 10 measurements, by the model's error")
     return "; ".join(note for note in notes if note)

@@ -43,7 +43,7 @@ def test_without_the_right_to_real_time_the_niceness_is_lowered(monkeypatch):
         assert given.how == "nice"
         given.look(priority.WINDOW_NS, 0)
         given.look(2 * priority.WINDOW_NS, priority.WINDOW_NS)
-        assert given.now == "nice"
+        assert given.current == "nice"
     assert values == [15, priority.NICENESS, 15]
 
 
