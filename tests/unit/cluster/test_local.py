@@ -19,7 +19,14 @@ import pytest
 
 from orchestrator.cluster.base import ClientReport, HostLost
 from orchestrator.cluster.client_host import ClientHost
-from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
+from orchestrator.cluster.local import (
+    ClientProcess,
+    LocalCluster,
+    _Answer,
+    _AnswerWriter,
+    _received,
+    _serve,
+)
 from tests.unit.cluster.points import point_for
 from tests.unit.results.builders import events, part_of, request, requests
 
@@ -98,11 +105,10 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
     threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
     ours.send((3, lock_of, ()))
     assert ours.poll(10)
-    number, error, _ = _received(ours)
-    assert (number, str(error)) == (
-        3,
-        "lock_of failed on its node: TypeError: cannot pickle '_thread.lock' object",
-    )
+    answer = _received(ours)
+    assert answer.number == 3
+    text = "lock_of failed on its node: TypeError: cannot pickle '_thread.lock' object"
+    assert str(answer.error) == text
     ours.close()
 
 
@@ -112,9 +118,9 @@ def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
         part_of("token_events", events({})),
     ]
     ours, theirs = Pipe()
-    _Answer(3, None, parts).send(theirs)
+    _AnswerWriter(_Answer(3, value=parts)).send(theirs)
     for part, first_copy, second_copy in zip(
-        parts, _received(ours)[2], pickle.loads(pickle.dumps(parts)), strict=True
+        parts, _received(ours).value, pickle.loads(pickle.dumps(parts)), strict=True
     ):
         for copy in (first_copy, second_copy):
             assert isinstance(copy.file, pa.Table)
@@ -129,14 +135,14 @@ def test_many_rows_of_a_client_are_passed_as_an_open_file(
     monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)
     part = part_of("token_events", events({index: [20] * 500 for index in range(200)}))
     ours, theirs = Pipe()
-    _Answer(3, None, {"rows": part}).send(theirs)
+    _AnswerWriter(_Answer(3, value={"rows": part})).send(theirs)
     content, _ = ours.recv()
     os.close(reduction.recv_handle(ours))
     assert len(content) < 1_000 < part.open().size() < len(pickle.dumps(part))
-    _Answer(3, None, {"rows": part}).send(theirs)
-    number, error, value = _received(ours)
-    assert (number, error) == (3, None)
-    for copy in (value["rows"], pickle.loads(pickle.dumps(part))):
+    _AnswerWriter(_Answer(3, value={"rows": part})).send(theirs)
+    answer = _received(ours)
+    assert (answer.number, answer.error) == (3, None)
+    for copy in (answer.value["rows"], pickle.loads(pickle.dumps(part))):
         assert (copy.table, copy.rows, copy.open().read()) == (
             part.table,
             part.rows,
