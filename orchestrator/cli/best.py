@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.numbers import WholeNumber
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
     from orchestrator.spec.load import Per
@@ -36,7 +36,7 @@ Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option(
     "--slo",
     "slo_text",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.numbers import parse_share
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
     from orchestrator.plan.current import StoredExperiment
@@ -36,8 +36,8 @@ Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("base_uri", metavar="BASE", callback=no_file)
-@click.argument("new_uri", metavar="NEW", callback=no_file)
+@click.argument("base_uri", metavar="BASE", callback=checked_uri)
+@click.argument("new_uri", metavar="NEW", callback=checked_uri)
 @click.option(
     "--across",
     metavar="NAMES",

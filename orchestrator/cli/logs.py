@@ -3,7 +3,7 @@
 import click
 
 from orchestrator.cli.numbers import WholeNumber
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
 \b
@@ -19,7 +19,7 @@ deployment id or launch id; then you also get those that served. docs/failures.m
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.argument("deployment", required=False)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

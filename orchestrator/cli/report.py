@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
 \b
@@ -23,7 +23,7 @@ Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),

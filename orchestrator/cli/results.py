@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.text import listed
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
     from orchestrator.plan.current import StoredExperiment
@@ -59,7 +59,7 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--all", "superseded", is_flag=True, help="Also show points of earlier versions of the file."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
 \b
@@ -20,7 +20,7 @@ clocks of the storage and of this machine.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.redaction import redact
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
     from orchestrator.results.runs import RunRecord, Runs
@@ -34,7 +34,7 @@ Exit status: 0 nothing runs any more; 3 a run does not answer, has not ended wit
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--timeout", default="10m", show_default=True, help="How long to wait for the end.")
 def stop(uri: str, experiment: str | None, timeout: str) -> int:

@@ -2,7 +2,7 @@
 
 import click
 
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
 \b
@@ -20,7 +20,7 @@ Exit status: 0 all files are whole, 3 some are damaged.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:
     """Check the files at URI for damage."""

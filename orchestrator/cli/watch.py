@@ -6,7 +6,7 @@ import os
 
 import click
 
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
 \b
@@ -25,7 +25,7 @@ docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address of this machine to serve."
