@@ -169,7 +169,8 @@ class FailureKind(StrEnum):
 
 
 # Kinds of ``bad_config`` that a user mends without changing the experiment file: a key is set, an
-# engine installed, a model downloaded. They are not tried again within a sweep, but by the next run.
+# engine installed, a model downloaded. They are not tried again within a sweep, but by the next
+# run.
 FIXED_ON_THE_HOST = frozenset(
     {
         FailureKind.NO_KEY,

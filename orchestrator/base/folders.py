@@ -16,7 +16,10 @@ def node_path(name: str) -> Path:
 
 
 def node_folder(name: str) -> Path:
-    """``node_path``, made private to this user. Raises OrchestratorError when someone else owns it."""
+    """``node_path``, made private to this user.
+
+    Raises OrchestratorError when someone else owns it.
+    """
     path = node_path(name)
     for folder in (path.parent, path):
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -71,7 +71,8 @@ def ask(
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
 ) -> HttpResponse:
-    """Sends one request; the body of a POST is ``{}``. ``more_headers`` replace ours of the same name.
+    """Sends one request; the body of a POST is ``{}``. ``more_headers`` replace ours of the same
+    name.
 
     Never raises: a request that failed on the way becomes a response of status 0.
     """

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
-# A secret of at least this many characters is hidden wherever it occurs. Shorter values are words and
-# numbers.
+# A secret of at least this many characters is hidden wherever it occurs. Shorter values are words
+# and numbers.
 SHORTEST = 6
 _NAME = re.compile(
     # pad_token, image_token and the like are tokens of a vocabulary

@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 @cache
 def data_beside(module: str, name: str) -> Any:
-    """The content of a JSON file in the folder of a module. ``module``: its ``__file__``. All callers
-    get the same object, which must not be changed.
+    """The content of a JSON file in the folder of a module. ``module``: its ``__file__``. All
+    callers get the same object, which must not be changed.
     """
     return json.loads(Path(module).with_name(name).read_text("utf-8"))
 

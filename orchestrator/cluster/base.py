@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 ACCELERATOR_LABEL = "ray.io/accelerator-type"
 # the label of nodes in an autoscaling cluster: the name of their type
 NODE_GROUP = "ray.io/node-group"
-# The most footprints that are desired at once, because Ray's scheduler and autoscaler look at each of
-# them again and again.
+# The most footprints that are desired at once, because Ray's scheduler and autoscaler look at each
+# of them again and again.
 MOST_GROUPS = 64
 
 
@@ -103,8 +103,8 @@ class DeadLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client's share of a point: its rows, and the files in the store that hold them. ``stored``
-    is empty where the client could store none.
+    """One client's share of a point: its rows, and the files in the store that hold them.
+    ``stored`` is empty where the client could store none.
     """
 
     stats: ClientStats

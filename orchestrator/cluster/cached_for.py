@@ -8,8 +8,8 @@ from typing import Generic, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 SHARE = 0.003  # of a core that the calls may take
-# An answer is kept no longer than this, whatever the call cost: a pause of Python's garbage collector
-# may have made it look expensive.
+# An answer is kept no longer than this, whatever the call cost: a pause of Python's garbage
+# collector may have made it look expensive.
 MOST_S = 10.0
 
 

@@ -25,7 +25,10 @@ def crossing(error: Exception, method: str) -> Exception:
 
 
 def answer(future: Future[T], method: str, limit_s: float = CALL_LIMIT_S) -> T:
-    """What the call returned or raised. Raises HostLost when there is no answer within ``limit_s``."""
+    """What the call returned or raised.
+
+    Raises HostLost when there is no answer within ``limit_s``.
+    """
     try:
         return future.result(max(0.0, limit_s))
     except TimeoutError as error:

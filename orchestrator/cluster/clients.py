@@ -253,8 +253,8 @@ class BorrowedClients:
         return scheduled
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
-        """Starts all clients at one instant, ``lead_s`` from now. Where ``write`` is False, rows come
-        back but are not stored.
+        """Starts all clients at one instant, ``lead_s`` from now. Where ``write`` is False, rows
+        come back but are not stored.
         """
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
@@ -368,7 +368,10 @@ class ClientPool:
         return unfit
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[PooledClient]:
-        """Takes idle clients, and starts those that are missing. Raises NoClient, PlacementError."""
+        """Takes idle clients, and starts those that are missing.
+
+        Raises NoClient, PlacementError.
+        """
         machines = {machine.node_id: machine for machine in self._machines()}
         if not machines:
             raise PlacementError("no node is left that could run a load client")

@@ -126,8 +126,8 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
 
 def _cgroup_limits(folder: Path, top: Path, files: Sequence[str]) -> Iterator[float]:
     """The limits in these files of a control group and of all groups around it, which apply as
-    well. ``top``: the folder of the outermost group. A second number is a period, by which the first is
-    divided.
+    well. ``top``: the folder of the outermost group. A second number is a period, by which the
+    first is divided.
     """
     for group in (folder, *folder.parents):
         words = " ".join(_text(group / file) for file in files).split()

@@ -63,8 +63,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """What a node lacks of something that an engine loads. ``problem``: why the node cannot have it;
-    empty if it can. ``download_bytes``: how many bytes of weights have to be downloaded first.
+    """What a node lacks of something that an engine loads. ``problem``: why the node cannot have
+    it; empty if it can. ``download_bytes``: how many bytes of weights have to be downloaded first.
     """
 
     problem: str = ""
@@ -106,8 +106,8 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 
 
 def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
-    """Bytes of the model and its draft in this node's hub cache, including files that are still being
-    written.
+    """Bytes of the model and its draft in this node's hub cache, including files that are still
+    being written.
     """
     names = [settings.model, settings.speculative.model if settings.speculative else None]
     wanted = [Wanted(name, "weights") for name in names if name and not os.path.isabs(name)]
@@ -195,9 +195,9 @@ def _is_cached(wanted: Wanted, cache: Path) -> bool:
 
 
 def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
-    """Whether these files of one kind hold a whole model: all files that an index names; or, without
-    counting those, all shards of a model or a model in a single file. An engine may load other files
-    than those of the index.
+    """Whether these files of one kind hold a whole model: all files that an index names; or,
+    without counting those, all shards of a model or a model in a single file. An engine may load
+    other files than those of the index.
     """
     if indexed and indexed <= set(files):
         return True
@@ -213,8 +213,8 @@ def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:
-    """Bytes of the weights in a repository that the cache does not have. Files whose download was cut
-    off count as missing.
+    """Bytes of the weights in a repository that the cache does not have. Files whose download was
+    cut off count as missing.
     """
     files = {file.rfilename: file for file in siblings}
     # GGUF files do not count: a repository has several, and the engine takes one

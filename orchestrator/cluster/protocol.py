@@ -130,8 +130,8 @@ class Cluster(Protocol):
         ...
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """Asks the cluster for nodes for these footprints, at most MOST_GROUPS of them, in addition to
-        the nodes that launches hold. A call replaces what the last one asked for.
+        """Asks the cluster for nodes for these footprints, at most MOST_GROUPS of them, in addition
+        to the nodes that launches hold. A call replaces what the last one asked for.
 
         Nothing is placed by this: the nodes show up in ``machines``, or they do not. Without
         footprints only the launches keep nodes up. ``taken``: ids of nodes that were given to
@@ -157,8 +157,8 @@ class Cluster(Protocol):
         nodes: Sequence[str],
         deadline: PlacementDeadline,
     ) -> Placement:
-        """Starts one agent per bundle: the first on the first of ``nodes``, and so on. All nodes are
-        different.
+        """Starts one agent per bundle: the first on the first of ``nodes``, and so on. All nodes
+        are different.
 
         Waits while others hold the resources. Raises Occupied when ``deadline`` is over,
         PlacementError when these nodes are gone or could not hold the footprint even when idle.

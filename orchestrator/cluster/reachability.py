@@ -26,8 +26,8 @@ def listen(addresses: Sequence[str], limit_s: float) -> int:
     Returns the port.
 
     The listener reads BYTES bytes from each connection and sends as many back. It listens on this
-    host's own address among ``addresses`` (those of all hosts), or on all interfaces where this host
-    has none of them (NAT).
+    host's own address among ``addresses`` (those of all hosts), or on all interfaces where this
+    host has none of them (NAT).
     """
     (port,) = free_ports(1, (), np.random.default_rng())
     own = _own_addresses().intersection(addresses)

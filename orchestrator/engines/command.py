@@ -65,7 +65,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. ``secrets`` are environment variables that must not appear anywhere else."""
+    """A process to start.
+
+    ``secrets`` are environment variables that must not appear anywhere else.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
@@ -283,10 +286,9 @@ def _temporary(settings: EngineSettings, node: Node) -> dict[str, str]:
     """Variables that put temporary files into the launch's folder, with which they are removed:
     vLLM and SGLang leave sockets behind.
 
-    Empty where the user or the node chose a place for temporary files, and in a container, which has
-    its own.
-    torch keeps compiled kernels in a temporary folder, too. These stay in a place where later
-    launches find them.
+    Empty where the user or the node chose a place for temporary files, and in a container, which
+    has its own. torch keeps compiled kernels in a temporary folder, too. These stay in a place
+    where later launches find them.
     """
     is_chosen = bool({"TMPDIR", "TEMP", "TMP"} & {*settings.env, *os.environ})
     is_too_long = len(os.fsencode(node.workdir)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES

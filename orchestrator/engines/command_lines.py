@@ -19,8 +19,8 @@ from orchestrator.base.registry import did_you_mean
 from orchestrator.spec.settings import EngineSettings, installed_version
 
 FOLDER = Path(__file__).with_name("recorded")
-# The version in an image's tag. A tag of two numbers is none: in NVIDIA's registry it is a year and a
-# month.
+# The version in an image's tag. A tag of two numbers is none: in NVIDIA's registry it is a year and
+# a month.
 _TAG = re.compile(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)")
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
 _SHORT = 2  # characters of a flag like -q

@@ -10,7 +10,8 @@ from orchestrator.base.folders import node_path
 from orchestrator.engines.command import Command, Node
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# The label of our containers. Its value is the folder with the launch's lock, which shows whose it is.
+# The label of our containers. Its value is the folder with the launch's lock, which shows whose it
+# is.
 LOCKS_LABEL = "orchestrator.locks"
 CACHE = "~/.cache/huggingface"
 CACHES = (

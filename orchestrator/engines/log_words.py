@@ -8,8 +8,8 @@ from orchestrator.base.errors import FailureKind
 
 @dataclass(frozen=True, slots=True)
 class LogWords:
-    """What lines of one engine's log mean, as regular expressions; node/signatures.py has those that
-    engines share.
+    """What lines of one engine's log mean, as regular expressions; node/signatures.py has those
+    that engines share.
     """
 
     failures: Mapping[FailureKind, str] = field(default_factory=dict)

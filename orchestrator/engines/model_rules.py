@@ -48,8 +48,8 @@ class ModelRules:
     # the device's bytes and the role.
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
     share_of: ShareOf = "all"
-    # Whether it refuses to start where the KV cache cannot hold max_model_len. Otherwise it starts and
-    # serves shorter requests.
+    # Whether it refuses to start where the KV cache cannot hold max_model_len. Otherwise it starts
+    # and serves shorter requests.
     holds_length: Callable[[EngineSettings], bool] = lambda settings: True
     # whether a max_model_len that is left open becomes the positions before LongRoPE's extension
     cuts_longrope: bool = False
@@ -63,8 +63,8 @@ class ModelRules:
     whole_replicas: bool = False
     # data-parallel ranks of attention share dense MLPs, shared experts and output layer
     shares_dense: bool = False
-    # Arguments: a value of ``quantization`` and the method of a checkpoint. Whether the engine accepts
-    # the one for the other; None: not known.
+    # Arguments: a value of ``quantization`` and the method of a checkpoint. Whether the engine
+    # accepts the one for the other; None: not known.
     accepts_method: Callable[[str, str], bool] | None = None
     # methods of checkpoints that stay in effect, whatever ``quantization`` says
     fixed_methods: frozenset[str] = frozenset()
@@ -93,8 +93,8 @@ class ModelRules:
     other_positions: str | None = None
     # quantization -> compute capability times ten
     min_capability: Mapping[str, int] = field(default_factory=dict)
-    # compute capability times ten, on NVIDIA, that multi-head latent attention needs where an indexer
-    # makes it sparse (DeepSeek-V3.2, GLM-5)
+    # compute capability times ten, on NVIDIA, that multi-head latent attention needs where an
+    # indexer makes it sparse (DeepSeek-V3.2, GLM-5)
     sparse_capability: int = 0
     # Method or scheme -> capabilities times ten for which every release and model has kernels.
     kernels_on: Mapping[str, range] = field(default_factory=dict)

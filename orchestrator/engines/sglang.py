@@ -229,9 +229,9 @@ def _beside_images(facts: ModelFacts) -> float:
 
 
 def _attention_ranks(settings: EngineSettings) -> int:
-    """Data-parallel ranks of attention within the tensor-parallel group. They correspond to vLLM's data
-    parallelism with expert parallelism. Without expert parallelism, SGLang's data-parallel ranks are
-    whole replicas.
+    """Data-parallel ranks of attention within the tensor-parallel group. They correspond to vLLM's
+    data parallelism with expert parallelism. Without expert parallelism, SGLang's data-parallel
+    ranks are whole replicas.
     """
     return settings.data_parallel_size if settings.enable_expert_parallel else 1
 
@@ -332,8 +332,8 @@ def _branches(spec: Speculative, settings: EngineSettings) -> int | None:
 
 
 def _verified(spec: Speculative, settings: EngineSettings) -> int:
-    """Tokens that are verified at a time: of a tree as many as the settings say, of a chain or block
-    the drafts and the last accepted token.
+    """Tokens that are verified at a time: of a tree as many as the settings say, of a chain or
+    block the drafts and the last accepted token.
     """
     if spec.num_draft_tokens:
         return spec.num_draft_tokens
@@ -357,8 +357,8 @@ def _accepts_method(wanted: str, stored: str) -> bool:
     """Whether ``configs/model_config.py: _verify_quantization`` accepts a --quantization for a
     checkpoint that is stored with a method.
 
-    ModelOpt's checkpoints keep their own method, whatever is wanted. But nvfp4_online would quantize
-    again what modelopt_fp4 has quantized.
+    ModelOpt's checkpoints keep their own method, whatever is wanted. But nvfp4_online would
+    quantize again what modelopt_fp4 has quantized.
     """
     if stored in FIXED_METHODS:
         return not (wanted == "nvfp4_online" and stored == "modelopt_fp4")

@@ -31,8 +31,8 @@ LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; overrides --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; by default every rank takes 92 % of the node's memory
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
-# Methods of checkpoints that override --quantization; and for other methods, the further values that
-# --quantization may have.
+# Methods of checkpoints that override --quantization; and for other methods, the further values
+# that --quantization may have.
 FIXED_METHODS = frozenset(
     {"modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4"}
 )
@@ -76,7 +76,10 @@ def _batch(hardware: Hardware) -> dict[str, int]:
 
 
 def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
-    """``batch`` for the sizes that the settings leave open. A size that they set may change the other."""
+    """``batch`` for the sizes that the settings leave open.
+
+    A size that they set may change the other.
+    """
     sequences = batch["max_num_seqs"]
     tokens = batch["max_num_batched_tokens"]
     if settings.max_num_batched_tokens:
@@ -188,8 +191,8 @@ def _draft_config(spec: Speculative, settings: EngineSettings) -> str:
 
 
 def _shared_ranks(settings: EngineSettings) -> int:
-    """How many ranks divide shared experts: the tensor-parallel ranks, unless they divide the tokens of
-    experts instead (``config/parallel.py: use_sequence_parallel_moe``).
+    """How many ranks divide shared experts: the tensor-parallel ranks, unless they divide the
+    tokens of experts instead (``config/parallel.py: use_sequence_parallel_moe``).
     """
     divides_tokens = settings.enable_expert_parallel and settings.data_parallel_size > 1
     return 1 if divides_tokens else settings.tensor_parallel_size

@@ -1,10 +1,10 @@
 """Counts the plain events of a stream without decoding them: a short cut that decides nothing.
 
-An engine that is not held up writes one chunk per token. A read that holds exactly one such chunk is
-recognised by how it begins and ends, and its tokens are counted by patterns. Everything else is left
-to be decoded (response/reader.py), with the same result. That saves two thirds of the CPU time. Reads
-are counted while a long stream still runs, too: so a token in flight takes only a few bytes, and the
-client does not stop for long when a long answer ends.
+An engine that is not held up writes one chunk per token. A read that holds exactly one such chunk
+is recognised by how it begins and ends, and its tokens are counted by patterns. Everything else is
+left to be decoded (response/reader.py), with the same result. That saves two thirds of the CPU
+time. Reads are counted while a long stream still runs, too: so a token in flight takes only a few
+bytes, and the client does not stop for long when a long answer ends.
 
 Only client.py imports this file, and calls ``fast_path_of``. With None in place of that call all
 events are decoded, and this file and its tests can be deleted.
@@ -22,8 +22,8 @@ from operator import and_
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 
-# Counts the events (their JSON) of one API, and adds their tokens to what was parsed. Returns False,
-# and adds nothing, where one of them may hold something else.
+# Counts the events (their JSON) of one API, and adds their tokens to what was parsed. Returns
+# False, and adds nothing, where one of them may hold something else.
 PayloadCounter = Callable[[list[bytes], Parsed], bool]
 
 AHEAD_READS = 128  # reads that must wait before those of a running stream are counted
@@ -40,8 +40,8 @@ class FastPath:
         self._counter = counter
 
     def can_count(self, request: InFlight, least: int = AHEAD_READS) -> bool:
-        """Whether at least ``least`` reads wait that may be counted. Replies that are needed as text
-        are decoded whole.
+        """Whether at least ``least`` reads wait that may be counted. Replies that are needed as
+        text are decoded whole.
         """
         if request.end_marker == b"" or request.parsed.texts is not None:
             return False
@@ -106,8 +106,8 @@ def _chunk_bytes(length: int) -> int:
 
 # -- events of OpenAI's APIs
 
-# The events are searched as lines of one text. _TOKEN_IDS and _PIECE match up to the end of the line,
-# so that each matches at most once in an event.
+# The events are searched as lines of one text. _TOKEN_IDS and _PIECE match up to the end of the
+# line, so that each matches at most once in an event.
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')
 _THOUGHT = re.compile(rb'"(?:reasoning\w*|thinking)":(?!null)')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"\n][^\n]*')
@@ -181,9 +181,9 @@ def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
     return joined.count(name) == joined.count(name + b":null")
 
 
-# -- a still shorter way, for events that differ from the first one only in text and token id. An event
-# with the same bytes before its text, between text and token id, and after the id has the same fields.
-# So only its text and its id are examined.
+# -- a still shorter way, for events that differ from the first one only in text and token id. An
+# event with the same bytes before its text, between text and token id, and after the id has the
+# same fields. So only its text and its id are examined.
 
 _TEXT = re.compile(rb'"(?:text|content)":"((?:[^"\\\n]|\\.)*)"')
 _TOKEN_ID = re.compile(rb'"token_ids":\[([0-9]+)\]')

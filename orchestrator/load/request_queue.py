@@ -1,7 +1,8 @@
 """What is due when: one client's requests, handed out as they become due.
 
-In an open loop the schedule gives the instants. Later turns of a conversation, and all requests of a
-closed loop, become due when the request before them is over. Nothing here uses a clock or a socket.
+In an open loop the schedule gives the instants. Later turns of a conversation, and all requests of
+a closed loop, become due when the request before them is over. Nothing here uses a clock or a
+socket.
 """
 
 import heapq

@@ -1,5 +1,5 @@
-"""Sockets: makes room for them, connects, does TLS and sends. One poller waits for sockets, an instant
-and other threads at the same time.
+"""Sockets: makes room for them, connects, does TLS and sends. One poller waits for sockets, an
+instant and other threads at the same time.
 
 Reading is in transport.py, where every nanosecond counts.
 """
@@ -31,11 +31,12 @@ LOCAL_LIMITS = frozenset(
 DESCRIPTORS = 16_384  # that fit into the kernel's table before it must grow again
 
 TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-# While nothing else comes, the other host's kernel is asked every second whether it is there. A kernel
-# answers whatever its programs do, so silence is the network's. After two minutes without an answer
-# the connection is over.
+# While nothing else comes, the other host's kernel is asked every second whether it is there. A
+# kernel answers whatever its programs do, so silence is the network's. After two minutes without an
+# answer the connection is over.
 KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 127}
-# fields of struct tcp_info (linux/tcp.h): tcpi_total_retrans; tcpi_last_data_recv, tcpi_last_ack_recv
+# fields of struct tcp_info (linux/tcp.h): tcpi_total_retrans; tcpi_last_data_recv,
+# tcpi_last_ack_recv
 SENT_AGAIN = struct.Struct("@100x I")
 HEARD = struct.Struct("@52x II")
 

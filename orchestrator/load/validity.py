@@ -34,8 +34,8 @@ from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.validity import Validity
 
 BUSY_CPU_SHARE = 0.7
-# How often the end-to-end time must fit into the window. The throughput of a shorter window depends on
-# where it begins and ends.
+# How often the end-to-end time must fit into the window. The throughput of a shorter window depends
+# on where it begins and ends.
 LEAST_E2E_TIMES = 3
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
@@ -473,8 +473,8 @@ class OpenAtTheEnd:
 
 
 def _open_at_the_end(counts: RequestCounts, point: LoadPoint) -> OpenAtTheEnd | None:
-    """The requests of an open loop when the last one was due. None for other points, and where there
-    are too few requests to judge.
+    """The requests of an open loop when the last one was due. None for other points, and where
+    there are too few requests to judge.
 
     An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first
     requests, which met an empty engine, give that time.
@@ -490,8 +490,8 @@ def _open_at_the_end(counts: RequestCounts, point: LoadPoint) -> OpenAtTheEnd | 
 
 
 def _backlog(end: OpenAtTheEnd | None, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """Why an open loop's requests came in faster than they were answered, over the whole run with its
-    warm-up; empty where they did not.
+    """Why an open loop's requests came in faster than they were answered, over the whole run with
+    its warm-up; empty where they did not.
 
     Below about 85 % of the engine's capacity a batch that fills up is no backlog. docs/metrics.md
     says how often this errs.

@@ -1,14 +1,14 @@
 """Finds out why an engine failed: from its phase and its log, since exit statuses say little.
 
-vLLM exits with status 0 when it dies while serving, SGLang kills itself with SIGKILL, and an illegal
-instruction in a worker shows only in its parent's log. So lines of the log are compared with
-signatures: messages that engines are known to log (signatures.py, and each engine's file).
+vLLM exits with status 0 when it dies while serving, SGLang kills itself with SIGKILL, and an
+illegal instruction in a worker shows only in its parent's log. So lines of the log are compared
+with signatures: messages that engines are known to log (signatures.py, and each engine's file).
 
 Information and warnings are never causes. For a death while serving, only lines after readiness
-count. Signatures are looked for in the order of ``Weight``: first faults of the node or the hub, from
-which other failures follow, then specific reasons, then general refusals, and last the messages of
-processes that died because another one had died. Within a weight the last line counts, because the
-engine did not survive what it reports there.
+count. Signatures are looked for in the order of ``Weight``: first faults of the node or the hub,
+from which other failures follow, then specific reasons, then general refusals, and last the
+messages of processes that died because another one had died. Within a weight the last line counts,
+because the engine did not survive what it reports there.
 """
 
 import re
@@ -140,8 +140,8 @@ class LastWords:
         self._spoken_s: float | None = None  # when it was first noticed
 
     def spoken(self, phase: EnginePhase, lines: list[str]) -> bool:
-        """Whether the engine logged at least ``LAST_WORDS_S`` ago that it is dead. Most engines have
-        ended by then, and have logged more about the cause.
+        """Whether the engine logged at least ``LAST_WORDS_S`` ago that it is dead. Most engines
+        have ended by then, and have logged more about the cause.
 
         ``lines``: what it has written since the last call.
         """
@@ -173,8 +173,8 @@ def _signatures(words: LogWords, phase: EnginePhase, weights: Iterable[Weight]) 
 
 def _last_kind(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> FailureKind | None:
     """The kind of the last line that has a signature. If that line has several, the first kind in
-    FailureKind is taken. If it has only signatures of headers, a line near it with another signature
-    is taken instead.
+    FailureKind is taken. If it has only signatures of headers, a line near it with another
+    signature is taken instead.
     """
     order = list(FailureKind)
     for index in reversed(range(len(lines))):
@@ -287,8 +287,8 @@ def _code_above(lines: Sequence[LogLine], index: int) -> str:
 
 
 def _chains(lines: Sequence[LogLine]) -> list[list[_Raised]]:
-    """The exceptions in a log, by chain: Python says which exception led to which. Processes write at
-    the same time, so each process has its own chains.
+    """The exceptions in a log, by chain: Python says which exception led to which. Processes write
+    at the same time, so each process has its own chains.
     """
     chains: list[list[_Raised]] = []
     open_chains: dict[str, list[_Raised]] = {}  # origin -> its last chain

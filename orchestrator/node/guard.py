@@ -83,7 +83,10 @@ class Child:
 
 
 def main(document: dict[str, Any]) -> None:
-    """Starts the engine, waits for a reason to end it, and ends it. ``document``: a Specification."""
+    """Starts the engine, waits for a reason to end it, and ends it.
+
+    ``document``: a Specification.
+    """
     specification = Specification(**document)
     signal_pipe = _prepare()
     try:
@@ -190,7 +193,10 @@ def _watch(engine: Child, signal_pipe: int) -> str:
 
 
 def reap(engine: Child) -> bool:
-    """Collects all children that ended, adopted ones included. Returns whether any child is left."""
+    """Collects all children that ended, adopted ones included.
+
+    Returns whether any child is left.
+    """
     while True:
         try:
             pid, status, _ = os.wait4(-1, os.WNOHANG)

@@ -1,5 +1,5 @@
-"""Leases: which launches and load clients use a host, its cores, GPUs and ports, for every driver and
-user of the host to see.
+"""Leases: which launches and load clients use a host, its cores, GPUs and ports, for every driver
+and user of the host to see.
 
 Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A
 lease is a small file that its holder keeps locked (filelock, which uses flock here), so it ends
@@ -129,7 +129,8 @@ class Ticket:
 
 
 def describe(owner: Owner, user: int, launch: str) -> str:
-    """Words for a sweep, its user, its driver and its results, so that people who wait can find them.
+    """Words for a sweep, its user, its driver and its results, so that people who wait can find
+    them.
 
     ``user``: id of the user. ``launch``: the id that is named if the experiment is not known.
     """
@@ -271,8 +272,8 @@ class Lease:
         return ticket.since_ns
 
     def put_back(self) -> None:
-        """Undoes ``take``, because the launch did not get its other hosts. The launch gets its former
-        place in line back.
+        """Undoes ``take``, because the launch did not get its other hosts. The launch gets its
+        former place in line back.
         """
         with _exclusively(self._folder):
             if self._ticket is not None:
@@ -418,8 +419,8 @@ def _without(cores: Sequence[int], holdings: Sequence[Holding]) -> tuple[int, ..
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What a living process wrote. ``user``: owner of the file. ``age_s``: seconds since the file was
-    touched.
+    """What a living process wrote. ``user``: owner of the file. ``age_s``: seconds since the file
+    was touched.
     """
 
     content: dict[str, Any]
@@ -458,8 +459,8 @@ def waiting(folder: Path | None = None) -> list[Ticket]:
 
 
 def _documents(folder: Path, prefix: str) -> list[_Document]:
-    """The files that a living process keeps locked. Removes files whose process died, as far as this
-    user may. The caller holds the lock on all leases.
+    """The files that a living process keeps locked. Removes files whose process died, as far as
+    this user may. The caller holds the lock on all leases.
     """
     documents = []
     for path in sorted(folder.glob(f"{prefix}*")):

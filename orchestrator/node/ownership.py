@@ -81,7 +81,10 @@ def forget(path: Path) -> None:
 
 
 def _if_free(path: Path, do: Callable[[], None]) -> bool:
-    """Whether the lock exists and is free. If so, calls ``do`` while no other process can take it."""
+    """Whether the lock exists and is free.
+
+    If so, calls ``do`` while no other process can take it.
+    """
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -93,7 +93,10 @@ class EngineProcess:
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Writes the command's files and starts it. Raises EngineFailure when it cannot be executed."""
+        """Writes the command's files and starts it.
+
+        Raises EngineFailure when it cannot be executed.
+        """
         with self._lock:
             if self._event_pipe is not None or self._report is not None:
                 raise RuntimeError("an EngineProcess starts once")
@@ -234,8 +237,8 @@ class EngineProcess:
         return None
 
     def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The guard's new events. Keeps the exit status and the end of the tree that they report. If
-        the guard died without an event, the engine died with it.
+        """The guard's new events. Keeps the exit status and the end of the tree that they report.
+        If the guard died without an event, the engine died with it.
         """
         if self._event_pipe is None:
             return []

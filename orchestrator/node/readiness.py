@@ -41,8 +41,9 @@ LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server itself
-    reports; its entry ``proofs`` lists the proofs that the server is ours (name, key, socket).
+    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server
+    itself reports; its entry ``proofs`` lists the proofs that the server is ours (name, key,
+    socket).
     """
 
     reported: Reported
@@ -124,8 +125,8 @@ class _StartTimes:
             self._log_changed_s = self._clock()
 
     def leave_out_downloads(self) -> None:
-        """Looks every ``LOOK_S`` whether more of the model has been downloaded. If so, the time since
-        the last look does not count.
+        """Looks every ``LOOK_S`` whether more of the model has been downloaded. If so, the time
+        since the last look does not count.
         """
         now_s = self._clock()
         since_s = now_s - self._looked_s
@@ -243,8 +244,8 @@ class _Watch:
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
     def _endpoint(self, listing: HttpResponse) -> Ready:
-        """An endpoint that answers. Its list of models is not required: requests name the model, and
-        will fail if the endpoint does not have it.
+        """An endpoint that answers. Its list of models is not required: requests name the model,
+        and will fail if the endpoint does not have it.
         """
         reported: Reported = {"proofs": ""}
         names, card = self._served(listing)
@@ -282,8 +283,8 @@ class _Watch:
         return EngineFailure(failure)
 
     def _proofs(self) -> list[str] | None:
-        """The proofs that hold so far; None when the server no longer answers, which proves nothing.
-        Raises EngineFailure when another program listens on our port.
+        """The proofs that hold so far; None when the server no longer answers, which proves
+        nothing. Raises EngineFailure when another program listens on our port.
         """
         if self.process is None:
             return []
@@ -375,7 +376,9 @@ class _Watch:
 
 
 def _figures_of(card: dict[str, Any]) -> Reported:
-    """The figures in a server's list of models: the size of the vocabulary and the longest sequence."""
+    """The figures in a server's list of models: the size of the vocabulary and the longest
+    sequence.
+    """
     figures: Reported = {}
     vocab_size = mapping(card, "meta").get("n_vocab")
     if isinstance(vocab_size, int):

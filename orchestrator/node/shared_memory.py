@@ -38,10 +38,11 @@ class Segment:
 
 
 def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) -> set[Segment]:
-    """The engines' segments that these processes have mapped now. Processes that are gone have none.
+    """The engines' segments that these processes have mapped now. Processes that are gone have
+    none.
 
-    Reading about a process that is stuck in the kernel may hang, so the result is what could be read
-    within ``limit_s``.
+    Reading about a process that is stuck in the kernel may hang, so the result is what could be
+    read within ``limit_s``.
     """
     segments: set[Segment] = set()
     reader = threading.Thread(target=_read, args=(list(pids), segments, folder), daemon=True)

@@ -1,5 +1,5 @@
-"""Puts, gets and lists objects below one folder or bucket prefix. An object is there whole or not at
-all.
+"""Puts, gets and lists objects below one folder or bucket prefix. An object is there whole or not
+at all.
 
 Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so
 an object is made before it is written. A lost reply looks like a failure, so after a failure the
@@ -55,8 +55,8 @@ class Blobs:
         return self.retry.run(what, call, self.patience)
 
     def put(self, key: str, data: bytes | pa.NativeFile) -> None:
-        """Writes one whole object, in place of what is there. ``data``: its content, or a local file
-        with it. Raises ResultsError.
+        """Writes one whole object, in place of what is there. ``data``: its content, or a local
+        file with it. Raises ResultsError.
         """
         try:
             self._run(f"writing {self.path(key)}", lambda: self._put(key, data))
@@ -100,8 +100,8 @@ class Blobs:
             )
 
     def folders(self) -> list[str]:
-        """Names of the folders directly below. Google lists none: there they are taken from the keys
-        of the objects.
+        """Names of the folders directly below. Google lists none: there they are taken from the
+        keys of the objects.
         """
         direct = [info.base_name for info in self.listing("", recursive=False) if not info.is_file]
         if direct:
@@ -142,8 +142,8 @@ class Blobs:
         return path.removeprefix(self.location.path).lstrip("/")
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
-        """What is at each key. All are looked up at once. If that fails they are looked up one by one
-        with retries, because among many calls one is easily refused.
+        """What is at each key. All are looked up at once. If that fails they are looked up one by
+        one with retries, because among many calls one is easily refused.
         """
         paths = [self.path(key) for key in keys]
         with suppress(OSError):

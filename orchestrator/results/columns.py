@@ -77,7 +77,7 @@ def quantiles(
 
 
 def or_zero(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The values, with 0 where one is unknown (NaN). For few values numpy's ``nan_to_num`` takes six
-    times as long.
+    """The values, with 0 where one is unknown (NaN). For few values numpy's ``nan_to_num`` takes
+    six times as long.
     """
     return np.where(np.isnan(values), 0.0, values)

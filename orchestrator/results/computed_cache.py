@@ -1,9 +1,9 @@
 """A cache of rows that can be computed again, in few Parquet files that anyone may delete.
 
 A file is immutable and named ``<ulid>-<rows>.parquet``. Rows are added in small files, which are
-merged into larger ones. No lock is needed. A row may be in several files, because two programs merged
-the same ones; it counts once. A file that disappears while it is read was merged, and its rows are in
-a new file. A damaged file is ignored.
+merged into larger ones. No lock is needed. A row may be in several files, because two programs
+merged the same ones; it counts once. A file that disappears while it is read was merged, and its
+rows are in a new file. A damaged file is ignored.
 """
 
 import logging
@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 
 class ComputedRows:
-    """Records of one class below one folder. ``key``: the columns that identify a row. Thread-safe."""
+    """Records of one class below one folder.
+
+    ``key``: the columns that identify a row. Thread-safe.
+    """
 
     def __init__(self, blobs: Blobs, folder: str, record: type, key: Sequence[str]) -> None:
         self._blobs = blobs

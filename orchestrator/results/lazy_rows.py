@@ -129,8 +129,8 @@ class LazyRows:
             yield from rows.to_batches(max_chunksize=max_chunksize)
 
     def _read(self, group: _RowGroup, names: Sequence[str]) -> pa.Table:
-        """The part of these rows that lies in a group, with at least these columns. A column that an
-        older version did not write is null.
+        """The part of these rows that lies in a group, with at least these columns. A column that
+        an older version did not write is null.
         """
         with _reading(names[0] if len(names) == 1 else "rows"):
             rows = group.read(names)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-# Why an attempt cannot have found earlier prompts in the prefix caches: its requests carry a salt of
-# their own (salted), the caches were emptied before it, or they are off. Otherwise it is unknown
+# Why an attempt cannot have found earlier prompts in the prefix caches: its requests carry a salt
+# of their own (salted), the caches were emptied before it, or they are off. Otherwise it is unknown
 # whether it found any.
 CacheState = Literal["salted", "emptied", "off", "unknown"]
 

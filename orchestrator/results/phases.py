@@ -1,5 +1,5 @@
-"""What a sweep and its launches are doing now: the states of a launch, and the finer phases that the
-live view shows.
+"""What a sweep and its launches are doing now: the states of a launch, and the finer phases that
+the live view shows.
 """
 
 from __future__ import annotations

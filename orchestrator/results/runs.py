@@ -1,9 +1,10 @@
-"""Which runs of an experiment are active. Each keeps a record beside the results, and updates it with a
-heartbeat.
+"""Which runs of an experiment are active. Each keeps a record beside the results, and updates it
+with a heartbeat.
 
 The records keep two drivers from measuring one experiment at the same time, and show ``status`` and
-``stop`` what a driver does; results are right without them. Clocks of two hosts are never compared. On
-its own host a run is alive as long as its process is, and elsewhere as long as its record changes.
+``stop`` what a driver does; results are right without them. Clocks of two hosts are never compared.
+On its own host a run is alive as long as its process is, and elsewhere as long as its record
+changes.
 """
 
 from __future__ import annotations
@@ -178,7 +179,10 @@ class RunRecord:
         self._drop_idle_deployments()
 
     def _drop_idle_deployments(self) -> None:
-        """Drops the oldest idle deployments beyond MOST_DEPLOYMENTS. Those that do something stay."""
+        """Drops the oldest idle deployments beyond MOST_DEPLOYMENTS.
+
+        Those that do something stay.
+        """
         idle = [label for label, progress in self.deployments.items() if not progress.doing]
         surplus = max(0, len(self.deployments) - MOST_DEPLOYMENTS)
         for label in idle[:surplus]:
@@ -213,8 +217,8 @@ class Runs:
         self._blobs = Blobs(parse_location(uri), Retry(RUN_RECORD))
 
     def file_ages_s(self) -> dict[str, float]:
-        """File name -> seconds since it was written: our clock minus the storage's. Only shown, never
-        used to judge whether a run is alive.
+        """File name -> seconds since it was written: our clock minus the storage's. Only shown,
+        never used to judge whether a run is alive.
         """
         ages_s: dict[str, float] = {}
         for info in self._blobs.listing(f"{self.experiment}/runs", recursive=False):

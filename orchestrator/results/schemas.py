@@ -28,8 +28,8 @@ from orchestrator.results import records
 
 SCHEMA_VERSION = 1
 ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
-# Files of less have neither compression nor dictionaries, which would take as long as all else and save
-# next to nothing.
+# Files of less have neither compression nor dictionaries, which would take as long as all else and
+# save next to nothing.
 SMALL_BYTES = 16 << 10
 LARGE = 1 << 16  # values; a longer list is not copied, because it may be mapped from disk
 # some 400,000 gaps, so that what a reader decodes at once fits the CPU's caches

@@ -127,7 +127,8 @@ class Store:
     # --- writing ---
 
     def check_writable(self) -> None:
-        """Writes a small object and removes it again. To be called before anything expensive starts.
+        """Writes a small object and removes it again. To be called before anything expensive
+        starts.
 
         Raises InputError with the storage's own words.
         """
@@ -208,15 +209,18 @@ class Store:
             return None
 
     def write_plan(self, text: str) -> None:
-        """Stores the frozen plan as plan.json, in place of an earlier one. Also removes old files of
-        dead writers.
+        """Stores the frozen plan as plan.json, in place of an earlier one. Also removes old files
+        of dead writers.
         """
         self._blobs.put(self._key("plan.json"), text.encode())
         if self.is_local:
             drop_unfinished(self._blobs.path(self.experiment), *self._listed)
 
     def write_page(self, html: bytes) -> str:
-        """Stores the experiment's page beside its results, in place of an earlier one. Returns where."""
+        """Stores the experiment's page beside its results, in place of an earlier one.
+
+        Returns where.
+        """
         self._blobs.put(self._key("report.html"), html)
         return f"{self.uri}/{self.experiment}/report.html"
 
@@ -440,8 +444,8 @@ class Store:
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
     def verify(self) -> Iterator[tuple[str, str | None]]:
-        """Every committed file and manifest, each with what is wrong with it; None where nothing is,
-        or where token_events were deleted.
+        """Every committed file and manifest, each with what is wrong with it; None where nothing
+        is, or where token_events were deleted.
         """
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
@@ -453,7 +457,10 @@ class Store:
                 yield part.path, opened.problem
 
     def leave_out(self, ids: tuple[str, str], why: str) -> None:
-        """Notes and logs that a file of this attempt is damaged. The attempt no longer counts here."""
+        """Notes and logs that a file of this attempt is damaged.
+
+        The attempt no longer counts here.
+        """
         if ids not in self.damage:
             self.damage[ids] = why
             _log.warning("measurement %s is left out: %s", ids[0], why)

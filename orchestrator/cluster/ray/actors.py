@@ -49,8 +49,8 @@ def _settle_in() -> str:
 
 
 def _end_with(raylet: int) -> None:
-    """Ends this process after its raylet has ended. Ray usually ends the workers of a dead raylet, but
-    one that it missed would keep its host's lease forever.
+    """Ends this process after its raylet has ended. Ray usually ends the workers of a dead raylet,
+    but one that it missed would keep its host's lease forever.
     """
     wait_for_orphanage(raylet)
     os._exit(1)
@@ -91,10 +91,11 @@ class RayEngineHost(EngineHost):
 
 
 def _end_when_cut_off() -> None:
-    """Ends this actor, and through its guard an engine, when its node has been cut off from the head
-    for a minute.
+    """Ends this actor, and through its guard an engine, when its node has been cut off from the
+    head for a minute.
 
-    A head that was restarted counts as lost: it knows nothing of this actor, and would never end it.
+    A head that was restarted counts as lost: it knows nothing of this actor, and would never end
+    it.
     """
     address = ray.get_runtime_context().gcs_address
     wait_for_silence(SameHead(lambda: cluster_id(address, LOOK_LIMIT_S)))
@@ -169,8 +170,8 @@ class RayHandle(Generic[Host]):
 
 
 def _own_error(error: BaseException, method: str) -> Exception:
-    """Our exception for one that Ray raised: the actor's own exception, or one that says that the actor
-    is gone.
+    """Our exception for one that Ray raised: the actor's own exception, or one that says that the
+    actor is gone.
     """
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         return crossing(error.cause, method)

@@ -24,8 +24,8 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
 
     ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
     the file that the last ``ray start`` left on this machine. Raises InputError for a named cluster
-    that does not answer. A cluster that only that file names is ignored if it does not answer, and a
-    new one is started here.
+    that does not answer. A cluster that only that file names is ignored if it does not answer, and
+    a new one is started here.
     """
     if address is not None and address.startswith(("http://", "https://")):
         host = urlsplit(address).hostname or "HEAD"

@@ -220,7 +220,10 @@ def _alive() -> list[Machine]:
 def _await(
     group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], deadline: PlacementDeadline
 ) -> None:
-    """Waits until the group is placed. Raises Occupied and PlacementError as ``Cluster.place`` does."""
+    """Waits until the group is placed.
+
+    Raises Occupied and PlacementError as ``Cluster.place`` does.
+    """
     began_s = time.monotonic()
     while not group.wait(1):
         waited_s = time.monotonic() - began_s

@@ -2,8 +2,8 @@
 about them.
 
 Nothing runs in these groups: our own admission pins launches to nodes that exist. The groups must
-never take a node from a launch. So they exclude the nodes that launches hold, and are made anew when
-these change.
+never take a node from a launch. So they exclude the nodes that launches hold, and are made anew
+when these change.
 """
 
 import threading
@@ -61,15 +61,18 @@ def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> Place
 
 
 def remove(group: PlacementGroup) -> None:
-    """Removes a group and frees its resources at once. Otherwise Ray would place a group that lost its
-    node again, before everything else.
+    """Removes a group and frees its resources at once. Otherwise Ray would place a group that lost
+    its node again, before everything else.
     """
     with suppress(RayError):
         remove_placement_group(group)
 
 
 class DesiredNodes:
-    """The pending groups that ask for nodes, in addition to those that launches hold. Thread-safe."""
+    """The pending groups that ask for nodes, in addition to those that launches hold.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,8 +84,9 @@ class DesiredNodes:
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         """See ``Cluster.desire``. Footprints of several nodes come first, at most MOST_GROUPS.
 
-        ``taken`` takes effect before any group is made: a group that was made on a launch's node and
-        removed within the same millisecond left the launch waiting for that node forever (Ray 2.60).
+        ``taken`` takes effect before any group is made: a group that was made on a launch's node
+        and removed within the same millisecond left the launch waiting for that node forever (Ray
+        2.60).
         """
         wanted = sorted(footprints, key=lambda footprint: -len(footprint.bundles))[:MOST_GROUPS]
         with self._lock:
@@ -96,8 +100,8 @@ class DesiredNodes:
             self._replace([pending.footprint for pending in self._pending])
 
     def give_back(self, nodes: Iterable[str]) -> None:
-        """Lets pending groups use these nodes again from the next ``desire`` on, because a launch has
-        left them.
+        """Lets pending groups use these nodes again from the next ``desire`` on, because a launch
+        has left them.
         """
         with self._lock:
             self._held -= Counter(nodes)
@@ -108,8 +112,8 @@ class DesiredNodes:
             return {pending.group.id.hex(): pending.footprint for pending in self._pending}
 
     def _replace(self, wanted: Sequence[Footprint]) -> None:
-        """Keeps a pending group for each wanted footprint, removes the others and makes those that are
-        missing. Makes all of them anew when the nodes to avoid have changed.
+        """Keeps a pending group for each wanted footprint, removes the others and makes those that
+        are missing. Makes all of them anew when the nodes to avoid have changed.
         """
         avoided = tuple(sorted(self._taken.union(self._held)))
         if avoided != self._avoided:
@@ -135,8 +139,8 @@ class DesiredNodes:
 
 
 class Autoscaler:
-    """The cluster's autoscaler. Its report is read every LOOK_S seconds, or less often if reading is
-    expensive. Thread-safe.
+    """The cluster's autoscaler. Its report is read every LOOK_S seconds, or less often if reading
+    is expensive. Thread-safe.
     """
 
     def __init__(
@@ -191,8 +195,8 @@ class Autoscaler:
     def _count_infeasible(
         self, group_ids: Iterable[str], footprints: Mapping[str, Footprint]
     ) -> None:
-        """Counts the footprints whose groups a new report calls infeasible. Others start at 0 again.
-        ``footprints``: by group id.
+        """Counts the footprints whose groups a new report calls infeasible. Others start at 0
+        again. ``footprints``: by group id.
         """
         infeasible = {footprints[name] for name in group_ids if name in footprints}
         counts = {footprint: self._infeasible[footprint] + 1 for footprint in infeasible}

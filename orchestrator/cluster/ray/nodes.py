@@ -37,8 +37,8 @@ _REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
 
 
 def _has_configuration_here() -> bool:
-    """Whether this node's monitor has an autoscaling configuration. Runs on the head's node, because
-    only there the cluster has the address with which the monitor was started.
+    """Whether this node's monitor has an autoscaling configuration. Runs on the head's node,
+    because only there the cluster has the address with which the monitor was started.
     """
     return monitor_has_configuration(ray.get_runtime_context().gcs_address)
 
@@ -63,8 +63,8 @@ class HeadMonitor:
         self._answer: bool | None = None
 
     def has_configuration(self) -> bool | None:
-        """Whether the monitor has an autoscaling configuration. None while the head may still answer,
-        False when it has not answered in time. Does not wait.
+        """Whether the monitor has an autoscaling configuration. None while the head may still
+        answer, False when it has not answered in time. Does not wait.
         """
         if self._answer is None and self._question is None:
             self._ask()

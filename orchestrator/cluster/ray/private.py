@@ -1,5 +1,5 @@
-"""Everything that this program uses of Ray's private API, with a fallback for each part that a future
-Ray may drop.
+"""Everything that this program uses of Ray's private API, with a fallback for each part that a
+future Ray may drop.
 """
 
 import json
@@ -23,7 +23,8 @@ import yaml
 
 from orchestrator.cluster.base import NodeType, RefusedNodes
 
-# prefix of the keys with which we mark nodes as draining, where Ray itself cannot or must not drain them
+# prefix of the keys with which we mark nodes as draining, where Ray itself cannot or must not drain
+# them
 LEAVING = b"orchestrator/leaving/"
 HEAD = "node:__internal_head__"  # a resource that only the head has
 STATUS_KEY = "__autoscaling_status"
@@ -51,8 +52,8 @@ def bootstrap_address(address: str | None) -> str | None:
 
 
 def head_answers(address: str, limit_s: float) -> bool:
-    """Whether a Ray head answers at the address. That something listens is not enough: a proxy accepts
-    every connection.
+    """Whether a Ray head answers at the address. That something listens is not enough: a proxy
+    accepts every connection.
 
     Fallback: whether anything listens.
     """
@@ -100,8 +101,8 @@ def _listens(address: str, limit_s: float) -> bool:
 def uploaded(folder: str) -> dict[str, Any] | None:
     """Uploads a package's folder. Returns the runtime_env that gives the package to an actor.
 
-    Ray itself uploads packages only in ``ray.init``, and forgets an upload that was not used for ten
-    minutes. So this is called before each use; an upload that is still there is not repeated.
+    Ray itself uploads packages only in ``ray.init``, and forgets an upload that was not used for
+    ten minutes. So this is called before each use; an upload that is still there is not repeated.
     Fallback: None, and the nodes must have the package (``check_nodes`` finds out).
     """
     try:
@@ -134,8 +135,8 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Makes everything that ``ray.init`` starts inside the block listen on loopback only, as Ray does
-    where it supports no clusters (macOS). Fallback: it listens on all addresses.
+    """Makes everything that ``ray.init`` starts inside the block listen on loopback only, as Ray
+    does where it supports no clusters (macOS). Fallback: it listens on all addresses.
     """
     try:
         from ray._private import ray_constants as switches
@@ -155,9 +156,9 @@ def on_loopback() -> Iterator[None]:
 def drain(node_id: str, left_s: float, why: str) -> None:
     """Makes Ray drain a node: nothing new starts there, and ``draining`` says when it will be gone.
 
-    May be called on any node. Fallback, also where Ray refuses: a mark in Ray's key-value store that
-    only we read. The head's node gets only that mark: Ray ends the raylet of a draining node once it
-    is idle, and the whole cluster would end with the head's.
+    May be called on any node. Fallback, also where Ray refuses: a mark in Ray's key-value store
+    that only we read. The head's node gets only that mark: Ray ends the raylet of a draining node
+    once it is idle, and the whole cluster would end with the head's.
     """
     import ray
     from ray.exceptions import RayError
@@ -182,8 +183,8 @@ def drain(node_id: str, left_s: float, why: str) -> None:
 
 
 def draining() -> dict[str, int]:
-    """The draining nodes: node id -> when the node will be gone, in Unix milliseconds; 0 if unknown.
-    Fallback: our own marks.
+    """The draining nodes: node id -> when the node will be gone, in Unix milliseconds; 0 if
+    unknown. Fallback: our own marks.
     """
     gone_ms: dict[str, int] = {}
     with suppress(Exception):
@@ -227,12 +228,12 @@ class LastRefusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerReport:
-    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``: another
-    one in each report; None if there was no report.
+    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``:
+    another one in each report; None if there was no report.
 
-    ``refused``: node type -> failed launches. ``last_refused``: node type -> the last failed launch;
-    only version 1 reports it, in place of a count. ``infeasible``: ids of placement groups for which
-    the autoscaler can add no nodes.
+    ``refused``: node type -> failed launches. ``last_refused``: node type -> the last failed
+    launch; only version 1 reports it, in place of a count. ``infeasible``: ids of placement groups
+    for which the autoscaler can add no nodes.
     """
 
     types: tuple[str, ...] = ()
@@ -242,8 +243,8 @@ class AutoscalerReport:
     refused: Mapping[str, RefusedNodes] = field(default_factory=dict)
     last_refused: Mapping[str, LastRefusal] = field(default_factory=dict)
     infeasible: frozenset[str] = frozenset()
-    # Whether the head's monitor was started with a configuration. It is False, too, where the node types
-    # decide without it; None while the head has not answered.
+    # Whether the head's monitor was started with a configuration. It is False, too, where the node
+    # types decide without it; None while the head has not answered.
     monitor_configured: bool | None = False
 
     @property
@@ -313,7 +314,8 @@ def _refused_v2(failed_requests: Iterable[Any]) -> dict[str, RefusedNodes]:
     for failed in failed_requests:
         node_type = failed.ray_node_type_name
         before = refused[node_type].number if node_type in refused else 0
-        # the reason begins with the request's id; what the provider raised follows only with KubeRay
+        # the reason begins with the request's id; what the provider raised follows only with
+        # KubeRay
         why = re.sub(r"^.* with request id [^:]*: ?", "", failed.reason)
         refused[node_type] = RefusedNodes(
             before + failed.count, why or "the autoscaler's log says why"

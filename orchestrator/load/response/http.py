@@ -117,7 +117,10 @@ class Body:
 
 
 def unwrap(reads: Sequence[bytes], head: Head) -> Body:
-    """Removes the framing from what has come of a body so far. Raises BadHttp where it is broken."""
+    """Removes the framing from what has come of a body so far.
+
+    Raises BadHttp where it is broken.
+    """
     if head.chunked:
         return unwrap_chunks(reads)
     received = b"".join(reads)

@@ -136,8 +136,8 @@ def left_out_text(labels: Sequence[str], beginning: str = "not drawn") -> str:
 def curves_note(series: Sequence[Series], beginning: str = "not drawn") -> str:
     """The note below curves over load; empty if there is nothing to note.
 
-    It names, after ``beginning``, the deployments for which there are too few colours, and those with all
-    requests due at once. It also says what the bands of simulated points mean.
+    It names, after ``beginning``, the deployments for which there are too few colours, and those
+    with all requests due at once. It also says what the bands of simulated points mean.
     """
     notes = [left_out_text([each.label for each in series], beginning)]
     at_once = at_once_text(series)
