@@ -4,7 +4,7 @@ there.
 OrchestratorError
 ├── InputError            the user's input is wrong; nothing was started; exit status 2
 │   └── ProblemsError     several problems found at once, each with its place in a file
-├── EngineFailure         an engine did not start, died or misbehaved: becomes a row, the sweep goes on
+├── EngineFailure         an engine did not start, died or misbehaved: a row, and the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
 │   ├── Occupied          others use it now: no failure, the launch queues again
 │   └── NoClient          of some nodes: others are tried

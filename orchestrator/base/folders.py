@@ -12,7 +12,8 @@ def node_path(name: str) -> Path:
 
     Not below TMPDIR, which batch systems set per job.
     """
-    return Path("/tmp") / f"orchestrator-{os.getuid()}" / name  # noqa: S108 - node_folder checks who owns it
+    temporary = Path("/tmp")  # noqa: S108 - node_folder checks who owns what is in it
+    return temporary / f"orchestrator-{os.getuid()}" / name
 
 
 def node_folder(name: str) -> Path:

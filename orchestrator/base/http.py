@@ -86,7 +86,8 @@ def ask(
         with closing(_connection(parts)) as connection:
             connection.sock = _connect(connection, end_s, verify_tls)
             connection.request(method, path, body_sent, _headers(api_key, more_headers))
-            response = http.client.HTTPResponse(_Until(connection.sock, end_s), method=method)  # type: ignore[arg-type]
+            sock = _Until(connection.sock, end_s)
+            response = http.client.HTTPResponse(sock, method=method)  # type: ignore[arg-type]
             response.begin()
             body = response.read(LIMIT_BYTES + 1)
     except ssl.SSLCertVerificationError as error:

@@ -63,7 +63,8 @@ def retried(
         stop_after_delay,
     )
 
-    limits = stop_after_attempt(policy.tries) | stop_after_delay(policy.limit_s)  # type: ignore[arg-type]
+    number = stop_after_attempt(policy.tries)
+    limits = number | stop_after_delay(policy.limit_s)  # type: ignore[arg-type]
 
     def is_over(state: "RetryCallState") -> bool:
         return limits(state) and not is_patient()

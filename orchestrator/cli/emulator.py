@@ -6,11 +6,15 @@ import click
 
 # The flags are those of the emulator's own process (emulator/flags.py), which a sweep starts with
 # them as an engine.
-_ALL = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+_FLAGS_PASSED_ON = {
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
 
 
 @click.command(
-    context_settings=_ALL,
+    context_settings=_FLAGS_PASSED_ON,
     short_help="Imitate an engine: OpenAI and TGI streams with modelled timing.",
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)

@@ -298,7 +298,9 @@ def _temporary(settings: EngineSettings, node: Node) -> dict[str, str]:
         user = getpass.getuser()
     except (KeyError, OSError):  # in a pod whose user has no name
         user = f"uid_{os.getuid()}"
-    kernels = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"/tmp/torchinductor_{user}"  # noqa: S108
+    kernels = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not kernels:
+        kernels = f"/tmp/torchinductor_{user}"  # noqa: S108 - torch's own default
     return {"TMPDIR": node.workdir, "TORCHINDUCTOR_CACHE_DIR": kernels}
 
 

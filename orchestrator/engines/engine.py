@@ -92,6 +92,11 @@ def estimates_of_work(prefix: str) -> dict[str, str]:
     return {column: prefix + column for column in columns}
 
 
+def no_problems(settings: EngineSettings, hardware: Hardware) -> Iterable[str]:
+    """The problems of an engine without rules of its own."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One inference engine. Its functions are pure, and it is immutable.
@@ -155,11 +160,11 @@ class Engine:
     # names of ROUTERS that can route between its prefill and decode replicas
     routers: Collection[str] = ()
     # Why the prefill and decode replicas of a deployment cannot work together.
-    role_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
+    role_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = no_problems
     # Values for open fields that the engine would otherwise choose by the hardware that it finds.
     pins: Callable[[EngineSettings, Hardware], dict[str, int]] = lambda settings, hardware: {}
     rules: ModelRules = NO_RULES
-    more_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
+    more_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = no_problems
 
     # its process
     # The command without `flags` and `extra_args`.

@@ -100,7 +100,8 @@ ENGINE = Engine(
     metrics=named_as_vllm("lmdeploy:")
     | {
         "kv_usage": "lmdeploy:gpu_cache_usage_perc",
-        "prefix_query_tokens_total": "lmdeploy:request_prompt_tokens_sum",  # counted with the next request
+        # counted with the next request
+        "prefix_query_tokens_total": "lmdeploy:request_prompt_tokens_sum",
         "prefix_hit_tokens_total": "lmdeploy:cached_tokens_total",
     },
     dialects=lambda settings: {

@@ -10,8 +10,8 @@ job):
   closed.
 * It is a subreaper: whatever the engine starts, even in a new session or as a daemon, stays a
   descendant of the guard. When it has no children left, nothing of the engine is left.
-* If the guard itself is killed with SIGKILL, the engine dies with it (parent-death signal), and what the
-  engine started is found by the tags in its environment (ownership.py).
+* If the guard itself is killed with SIGKILL, the engine dies with it (parent-death signal), and
+  what the engine started is found by the tags in its environment (ownership.py).
 
 The owner sends ``stop`` on stdin or closes the pipe. Events go out on stdout, one JSON object a
 line: ``started``, ``failed``, ``exited``, ``stopped``.
@@ -39,7 +39,8 @@ OWNER_GONE_GRACE_S = 3.0  # without its owner nothing depends on a graceful end
 CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_LIMIT_S = 30.0  # for the command that runs once the engine is gone
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 OWNER_GONE = "owner gone"  # the reason to end when the pipe from the owner is closed
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -363,7 +363,8 @@ class _LockedFile:
 
 def lease_folder() -> Path:
     """The folder with the leases of this host."""
-    return Path(os.environ.get(FOLDER) or "/tmp")  # noqa: S108 - users cannot change each other's files there
+    # in /tmp, users cannot change each other's files
+    return Path(os.environ.get(FOLDER) or "/tmp")  # noqa: S108
 
 
 def folder_problem(folder: Path | None = None) -> str | None:

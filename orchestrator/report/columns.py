@@ -8,7 +8,7 @@ Two of them are no single values there: ``repeats`` is a list (``merged.used`` i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias
@@ -230,14 +230,17 @@ def _failed_repeats(document: PointDocument) -> int:
 
 def _with_intervals(columns: Iterable[PointColumn]) -> Iterator[PointColumn]:
     """The columns; after output tokens per second come their interval, and both per device."""
-    tokens, unit = "output_token_throughput", "tokens/s"
     for column in columns:
         yield column
-        if column.name == tokens:
-            per_device = field_of(_per_device_interval, "estimate")
-            yield from bounds_of(tokens, unit, _tokens_interval)
-            yield ReportColumn("per_device", unit, "output tokens per GPU or core", per_device)
-            yield from bounds_of("per_device", unit, _per_device_interval)
+        if column.name == "output_token_throughput":
+            yield from bounds_of(column.name, "tokens/s", _tokens_interval)
+            yield ReportColumn(
+                name="per_device",
+                unit="tokens/s",
+                description="output tokens per GPU or core",
+                value=field_of(_per_device_interval, "estimate"),
+            )
+            yield from bounds_of("per_device", "tokens/s", _per_device_interval)
 
 
 def _tokens_interval(document: PointDocument) -> Interval | None:
@@ -265,13 +268,13 @@ def _comparisons() -> Iterator[PointColumn]:
             name=f"predicted.{name}",
             unit=units[name],
             description=f"{name} as the plan predicts it",
-            value=_of_prediction("predicted", name),
+            value=_predicted(name),
         )
         yield ReportColumn(
             name=f"measured_over_predicted.{name}",
             unit="",
             description=f"measured {name} over what was predicted",
-            value=_of_prediction("ratio", name),
+            value=_measured_over_predicted(name),
         )
     description = "whether it is worse than the prediction's known error explains"
     yield ReportColumn("worse_than_predicted", "", description, _is_worse, bool)
@@ -284,12 +287,16 @@ def _agreement(name: str) -> Callable[[PointDocument], object]:
     return value
 
 
-def _of_prediction(part: str, name: str) -> Callable[[PointDocument], float | None]:
+def _predicted(name: str) -> Callable[[PointDocument], float | None]:
     def value(document: PointDocument) -> float | None:
-        if document.prediction is None:
-            return None
-        values: Mapping[str, float | None] = getattr(document.prediction, part)
-        return values[name]
+        return None if document.prediction is None else document.prediction.predicted[name]
+
+    return value
+
+
+def _measured_over_predicted(name: str) -> Callable[[PointDocument], float | None]:
+    def value(document: PointDocument) -> float | None:
+        return None if document.prediction is None else document.prediction.ratio[name]
 
     return value
 

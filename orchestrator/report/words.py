@@ -162,13 +162,15 @@ def first_change_text(control: str, change: FirstChange | None) -> str | None:
         return None
     if isinstance(change, WiderPrecision):
         precision = f"{change.precision:.2g}"
-        return f"--precision {precision}: then the claim is the answer, what fails lies no farther above"
+        text = "then the claim is the answer, what fails lies no farther above"
+        return f"--precision {precision}: {text}"
     at = load_text(control, change.level)
     if isinstance(change, LongerProbes):
         return f"--duration {_probe_length(change.seconds)}: probes that long would decide {at}"
     limit = f"{change.limit.name}<={format_duration(change.limit.seconds)}"
     if math.isinf(change.value_s):
-        return f"the limit {limit}: {change.met:.0%} of requests met it at {at}, not {change.needed:.0%}"
+        shares = f"{change.met:.0%} of requests met it at {at}, not {change.needed:.0%}"
+        return f"the limit {limit}: {shares}"
     value = format_duration(float(f"{change.value_s:.3g}"))
     return f"the limit {limit}: {change.needed:.0%} of requests took up to {value} at {at}"
 

@@ -227,8 +227,8 @@ def _region_of(bucket: str) -> str:
         region: str = fs.resolve_s3_region(bucket)
     except OSError as error:
         raise InputError(
-            f"the region of s3://{bucket} is not known: {_one_line(error)}; is its name right, and is there a"
-            " network? AWS_REGION names the region"
+            f"the region of s3://{bucket} is not known: {_one_line(error)}; is its name right, and "
+            "is there a network? AWS_REGION names the region"
         ) from error
     return region
 

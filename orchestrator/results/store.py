@@ -65,6 +65,14 @@ class _OpenedPart:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownAttempts:
+    """Committed attempts: those with computed rows, and the manifests of the others."""
+
+    computed: list[Committed]
+    manifests: list[Manifest]
+
+
 class Store:
     """The folder ``<root>/<experiment>``. Picklable: another process opens it again by its URI.
 
@@ -73,11 +81,12 @@ class Store:
     """
 
     def __init__(self, blobs: Blobs, uri: str, experiment: str) -> None:
-        self.uri, self.experiment = uri, experiment
+        self.uri = uri
+        self.experiment = experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
-        # the folder commits/, once it was listed, and the unfinished files in it
-        self._listed: tuple[str, list[str]] = ("", [])
+        # unfinished files in the folder commits/; None: it was not listed yet
+        self._unfinished: list[str] | None = None
         # attempts with a damaged file, which do not count: ids -> what is wrong
         self.damage: dict[tuple[str, str], str] = {}
         # attempts that lost files and still count, because their figures were computed before
@@ -214,7 +223,12 @@ class Store:
         """
         self._blobs.put(self._key("plan.json"), text.encode())
         if self.is_local:
-            drop_unfinished(self._blobs.path(self.experiment), *self._listed)
+            folder = self._blobs.path(self.experiment)
+            if self._unfinished is None:
+                drop_unfinished(folder)
+            else:
+                commits = self._blobs.path(self._key("commits"))
+                drop_unfinished(folder, commits, self._unfinished)
 
     def write_page(self, html: bytes) -> str:
         """Stores the experiment's page beside its results, in place of an earlier one.
@@ -290,12 +304,12 @@ class Store:
         in ``lost``. An attempt that is left out is logged only where its measurement has no whole
         ok attempt.
         """
-        computed, others = self._committed()
-        attempts = [*computed, *others]
-        torn = self._torn([*others, *computed])
+        known = self._known_attempts()
+        attempts = [*known.computed, *known.manifests]
+        torn = self._torn([*known.manifests, *known.computed])
         ok = [attempt for attempt in attempts if attempt.status == "ok"]
         ok_tries = Counter(attempt.measurement_id for attempt in ok)
-        has_figures = {attempt.ids for attempt in computed}
+        has_figures = {attempt.ids for attempt in known.computed}
         self.lost = {}
         if not checked:
             for ids, reason in torn.items():
@@ -311,10 +325,8 @@ class Store:
         remaining = [attempt for attempt in attempts if attempt.ids not in left_out]
         return sorted(remaining, key=lambda attempt: attempt.age)
 
-    def _committed(self) -> tuple[list[Committed], list[Manifest]]:
-        """Committed attempts that are not known to be damaged: those with computed rows, and the
-        manifests of the others.
-        """
+    def _known_attempts(self) -> _KnownAttempts:
+        """The committed attempts that are not known to be damaged."""
         columns = arrow_schema(Committed).names
         computed: dict[tuple[str, str], Committed] = {}
         for rows in self.computed.scan(columns):
@@ -322,7 +334,7 @@ class Store:
         committed = self.attempts() - self.damage.keys()
         not_computed = committed - computed.keys()
         manifests = self._manifests([manifest_key(*ids) for ids in not_computed])
-        return [computed[ids] for ids in committed - not_computed], manifests
+        return _KnownAttempts([computed[ids] for ids in committed - not_computed], manifests)
 
     def winners(self) -> dict[str, Committed]:
         """Measurement id -> the attempt that counts (``best_ok``), among those with all their
@@ -493,10 +505,9 @@ class Store:
     def _commit_keys(self, folder: str = "commits") -> list[str]:
         keys = self._blobs.keys(self._key(folder))
         if folder == "commits":
-            unfinished = [self._blobs.path(key) for key in keys if key.endswith(UNFINISHED)]
-            self._listed = self._blobs.path(self._key(folder)), unfinished
-        below = len(self._key(""))
-        return [key[below:] for key in keys if _is_manifest(key)]
+            self._unfinished = [self._blobs.path(key) for key in keys if key.endswith(UNFINISHED)]
+        own_folder = self._key("")
+        return [key.removeprefix(own_folder) for key in keys if _is_manifest(key)]
 
     def _manifests(self, keys: Sequence[str]) -> list[Manifest]:
         unknown = [key for key in keys if key not in self._known]
@@ -527,9 +538,14 @@ class Store:
         """
         if not attempts:
             return {}
-        tables = [self._key(f"data/{table}") for table in TABLES if table not in DROPPABLE]
-        infos = [info for table in tables for info in self._blobs.listing(table) if info.is_file]
-        files = sorted((info.base_name, info.size) for info in infos)
+        sizes: list[tuple[str, int]] = []
+        for table in TABLES:
+            if table in DROPPABLE:
+                continue
+            for info in self._blobs.listing(self._key(f"data/{table}")):
+                if info.is_file:
+                    sizes.append((info.base_name, info.size))
+        files = sorted(sizes)
         names = [name for name, _ in files]
         torn: dict[tuple[str, str], str] = {}
         for attempt in attempts:

@@ -318,10 +318,11 @@ class Measurer:
                 variant = replace(point, dialect=point.dialect.unsalted())
             loaded = self.load_once(fixed_prompts(variant, logprobs), lead_s=0.0, store=False)
             classes = set(loaded.requests["error_class"].to_pylist())
-            if loaded.failure is not None or not classes or classes - REFUSALS:
+            is_refused = loaded.failure is None and bool(classes) and classes <= REFUSALS
+            if not is_refused:
                 if not is_salted:
                     self.unsalted.add(point.dialect.path)
-                break
+                return loaded
         return loaded
 
     def load_once(

@@ -427,7 +427,8 @@ class Sweep:
             self._withdraw_launch(work)
             if answer.is_decided:  # the user is told once, at the end
                 continue
-            text = f"it is not measured further: it cannot be best by more than {100 * answer.within:g} %"
+            share = f"{100 * answer.within:g} %"
+            text = f"it is not measured further: it cannot be best by more than {share}"
             self._context.tell(Event("set_aside", text, work.deployment.label))
         self._order()
 

@@ -148,8 +148,9 @@ def serve(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
     except OSError as error:
+        reason = error.strerror or error
         raise InputError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --port"
+            f"cannot listen on {host}, port {port}: {reason}; choose another --port"
         ) from error
     address = Address(host, listener.getsockname()[1], token)
     web.run_app(

@@ -173,7 +173,9 @@ def drain(node_id: str, left_s: float, why: str) -> None:
         is_head = any(
             node["NodeID"] == node_id and HEAD in node["Resources"] for node in ray.nodes()
         )
-        accepted = not is_head and client.drain_node(node_id, reason, why, deadline_ms)[0]
+        accepted = False
+        if not is_head:
+            accepted = client.drain_node(node_id, reason, why, deadline_ms)[0]
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, RayError):
         accepted = False
     if not accepted:

@@ -69,8 +69,11 @@ def needed_columns(y: str, x: str = "level") -> list[str]:
 
     These are ``x``, ``y``, the interval of ``y`` where it has one, and the error of the model.
     """
-    bounds = [f"{y}.{bound}" for bound in ("lower", "upper")]
-    return [x, y, *(bound for bound in bounds if column_named(bound) is not None), *MODEL_ERRORS]
+    names = [x, y]
+    for bound in (f"{y}.lower", f"{y}.upper"):
+        if column_named(bound) is not None:
+            names.append(bound)
+    return [*names, *MODEL_ERRORS]
 
 
 def draw_curves(axes: Axes, series: Sequence[Series], y: str, x: str = "level") -> None:
@@ -89,9 +92,11 @@ def draw_curves(axes: Axes, series: Sequence[Series], y: str, x: str = "level") 
 
 
 def _draw_curve(axes: Axes, series: Series, points: Sequence[PlottedPoint], y: str, x: str) -> None:
-    xs, ys = _numbers(points, x), _numbers(points, y)
+    xs = _numbers(points, x)
+    ys = _numbers(points, y)
     is_valid = np.array([point.is_valid for point in points])
-    colour, marker = look.colour(series.rank), look.marker(series.rank)
+    colour = look.colour(series.rank)
+    marker = look.marker(series.rank)
     label = look.written(series.label)
     axes.plot(
         xs, ys, color=colour, linestyle=look.line_style(series.rank), linewidth=1.5, label=label
@@ -105,7 +110,11 @@ def _draw_curve(axes: Axes, series: Series, points: Sequence[PlottedPoint], y: s
         markerfacecolor="white",
         linestyle="none",
     )
-    bounded = [each for each in (_bounded(point, y) for point in points) if each is not None]
+    bounded: list[_Bounded] = []
+    for point in points:
+        with_band = _bounded(point, y)
+        if with_band is not None:
+            bounded.append(with_band)
     if bounded:
         axes.fill_between(
             np.array([each.point.numbers[x] for each in bounded]),
@@ -138,7 +147,8 @@ def _bounded(point: PlottedPoint, y: str) -> _Bounded | None:
     error = "model_error.ttft" if "ttft" in y else "model_error.others"
     if column is None or column.unit != "ms" or not _has_numbers(point, error):
         return None
-    value, factor = point.numbers[y], point.numbers[error]
+    value = point.numbers[y]
+    factor = point.numbers[error]
     return _Bounded(point, value / factor, value * factor)
 
 
@@ -219,12 +229,12 @@ def _draw_points(axes: Axes, series: Series) -> None:
     marker = look.marker(series.rank) if is_named else "."
     drawn = [point for point in series.points if _has_numbers(point, PER_USER, PER_DEVICE)]
     for is_valid in (True, False):
-        some = [point for point in drawn if point.is_valid == is_valid]
-        if not some:
+        alike = [point for point in drawn if point.is_valid == is_valid]
+        if not alike:
             continue
         axes.plot(
-            _numbers(some, PER_USER),
-            _numbers(some, PER_DEVICE),
+            _numbers(alike, PER_USER),
+            _numbers(alike, PER_DEVICE),
             color=colour,
             marker=marker,
             markerfacecolor=colour if is_valid else "white",
