@@ -63,8 +63,8 @@ def retried(
         stop_after_delay,
     )
 
-    number = stop_after_attempt(policy.tries)
-    limits = number | stop_after_delay(policy.limit_s)  # type: ignore[arg-type]
+    most_tries = stop_after_attempt(policy.tries)  # type: ignore[arg-type]
+    limits = most_tries | stop_after_delay(policy.limit_s)
 
     def is_over(state: "RetryCallState") -> bool:
         return limits(state) and not is_patient()
