@@ -19,7 +19,7 @@ from orchestrator.cli.numbers import Number, WholeNumber
 from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 
 if TYPE_CHECKING:
-    from orchestrator.cli.load_options import AskedLoad, LoadOptions
+    from orchestrator.cli.load_options import LoadOptions, ParsedLoad
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.report.documents.level import LevelDocument
@@ -567,9 +567,9 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
     from orchestrator.cli.load_options import (
-        asked_load,
         dialects_of,
         options_digest,
+        parse_load,
         target_of,
     )
     from orchestrator.spec.address import parse_address
@@ -578,19 +578,19 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     problems: list[Problem] = []
     target = target_of(url, options, problems)
     candidates = dialects_of(options, problems)
-    asked = asked_load(target.url, options, problems)
+    parsed = parse_load(target.url, options, problems)
     prompts_option = "--trace" if options.prompt_file is None else "--prompt-file"
-    plan = _plan(asked, target.model or "unknown", problems, prompts_option)
+    plan = _plan(parsed, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
     address = parse_address(url, options.endpoint)
     listing = list_models(target, address)
     if not target.model:
         target = replace(target, model=only_model(target, listing, options.api_key_env))
-        plan = _plan(asked, target.model, problems, prompts_option)
+        plan = _plan(parsed, target.model, problems, prompts_option)
     if plan is None:  # what the server calls its model is no name of a model
         raise ProblemsError(problems)
-    plan = _of_this_run(plan, options_digest(asked, options), options)
+    plan = _of_this_run(plan, options_digest(parsed, options), options)
     owner = (listing.owners or {}).get(target.model, "")
     candidates = salted_first(candidates, owner, plan.deployments[0].settings)
     detected = _detected(plan, target, candidates, address, listing, options.api_key_env)
@@ -668,7 +668,7 @@ def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
 
 
 def _plan(
-    asked: AskedLoad, model: str, problems: list[Problem], prompts_option: str
+    parsed: ParsedLoad, model: str, problems: list[Problem], prompts_option: str
 ) -> Plan | None:
     """The plan of these options; None, and problems, where they allow none.
 
@@ -677,10 +677,10 @@ def _plan(
     from orchestrator.cli.option_words import in_options
     from orchestrator.plan.make import make_plan
 
-    if not asked.can_be_planned:
+    if not parsed.can_be_planned:
         return None
     try:
-        return make_plan(asked.experiment(model))
+        return make_plan(parsed.experiment(model))
     except ProblemsError as error:
         # dict.fromkeys: a file with both times and prompts would be reported twice
         problems += dict.fromkeys(in_options(problem, prompts_option) for problem in error.problems)

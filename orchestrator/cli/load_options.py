@@ -76,7 +76,7 @@ class LoadOptions:
     """The options of ``orchestrator load`` that say what is sent, and where to. None: not given.
 
     Times, lengths, levels and limits are texts as the user wrote them. What is wrong with them is
-    reported together with everything else (``asked_load``, ``target_of``, ``dialects_of``).
+    reported together with everything else (``parse_load``, ``target_of``, ``dialects_of``).
     """
 
     model: str | None
@@ -123,7 +123,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedLoad:
+class ParsedLoad:
     """What the options ask for, as records of an experiment with one endpoint.
 
     ``workload``, ``load``: None: the options give none that is valid. ``refused``: what the records
@@ -173,7 +173,7 @@ class AskedLoad:
         return Experiment.of_records(parts, settings, self.refused)
 
 
-def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> AskedLoad:
+def parse_load(url: str, options: LoadOptions, problems: list[Problem]) -> ParsedLoad:
     """The options as records. What is missing or wrong is left out, and added to ``problems``."""
     refused = problems_without_file()
     size = _LevelSize(
@@ -191,7 +191,7 @@ def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> Asked
     slo = _slo(options.slo_text, problems)
     if options.find_capacity and slo is None:
         load = None  # a search without limits cannot be planned
-    asked = AskedLoad(
+    parsed = ParsedLoad(
         name=name,
         seed=secrets.randbits(32) if options.seed is None else options.seed,
         url=url,
@@ -204,23 +204,23 @@ def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> Asked
         refused=refused,
     )
     if options.results is None or problems or refused.has_any:
-        return asked
-    return _as_stored(asked, options, options.results)
+        return parsed
+    return _as_stored(parsed, options, options.results)
 
 
-def _as_stored(asked: AskedLoad, options: LoadOptions, results: str) -> AskedLoad:
+def _as_stored(parsed: ParsedLoad, options: LoadOptions, results: str) -> ParsedLoad:
     """The load under the name of the stored run that it continues, and with its seed.
 
     A search without a name gets one from its options.
     """
     if options.name is None and options.find_capacity:
-        asked = replace(asked, name=f"capacity-{options_digest(asked, options)[:12]}")
+        parsed = replace(parsed, name=f"capacity-{options_digest(parsed, options)[:12]}")
     if options.seed is not None:
-        return asked
-    stored = stored_plan(results, asked.name)
+        return parsed
+    stored = stored_plan(results, parsed.name)
     if stored is None:
-        return asked
-    return replace(asked, seed=stored.seed)  # with another seed it would be another run
+        return parsed
+    return replace(parsed, seed=stored.seed)  # with another seed it would be another run
 
 
 def _record(model: type[Record], refused: Problems, /, **fields: Any) -> Record | None:
@@ -284,7 +284,7 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
 # -- which run it is
 
 
-def options_digest(asked: AskedLoad, options: LoadOptions) -> str:
+def options_digest(parsed: ParsedLoad, options: LoadOptions) -> str:
     """A digest that is the same for the same options, in every version of this program.
 
     A search with another budget or precision is the same search. A run that sends anything else is
@@ -292,18 +292,18 @@ def options_digest(asked: AskedLoad, options: LoadOptions) -> str:
     """
     from orchestrator.results.ids import digest
 
-    endpoint = _given(engine="endpoint", url=asked.url, api_key_env=asked.api_key_env)
-    workloads = [] if asked.workload is None else [_as_in_a_file(asked.workload)]
-    load = {} if asked.load is None else _as_in_a_file(asked.load)
+    endpoint = _given(engine="endpoint", url=parsed.url, api_key_env=parsed.api_key_env)
+    workloads = [] if parsed.workload is None else [_as_in_a_file(parsed.workload)]
+    load = {} if parsed.load is None else _as_in_a_file(parsed.load)
     load.pop("precision", None)
     identity = {
         "version": 1,
         "name": "",
-        "model": _given(tokenizer=asked.tokenizer),
+        "model": _given(tokenizer=parsed.tokenizer),
         "deployments": endpoint,
         "workloads": workloads,
         "load": load,
-        "slos": {} if asked.slo is None else {asked.slo.name: _slo_in_a_file(asked.slo)},
+        "slos": {} if parsed.slo is None else {parsed.slo.name: _slo_in_a_file(parsed.slo)},
         "seed": 0 if options.seed is None else str(options.seed),
         # headers are as typed, without the values of variables
         "sent": {name: getattr(options, name) for name in _SENT if getattr(options, name)},

@@ -46,28 +46,28 @@ def stop(uri: str, experiment: str | None, timeout: str) -> int:
         end_s = time.monotonic() + parse_duration(timeout)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--timeout") from error
-    asked: list[_AskedRun] = []
+    stopping: list[_StoppingRun] = []
     for runs in runs_at(uri, experiment):
         for record, _ in runs.all():
             if record.lives() is not False:
                 runs.ask_to_stop(record.run_id)
                 click.echo(f"{runs.experiment}: asked {record.name} to stop")
-                asked.append(_AskedRun(runs, record.run_id))
-    if not asked:
+                stopping.append(_StoppingRun(runs, record.run_id))
+    if not stopping:
         click.echo(f"no run is active at {uri}")
-    problems = [_wait(run, end_s) for run in asked]
+    problems = [_wait(run, end_s) for run in stopping]
     return 3 if any(problems) else 0
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedRun:
+class _StoppingRun:
     """A run that was asked to stop, and the runs of its experiment."""
 
     runs: Runs
     run_id: str
 
 
-def _wait(run: _AskedRun, end_s: float) -> str:
+def _wait(run: _StoppingRun, end_s: float) -> str:
     """Waits until the run has ended, and prints how it ended.
 
     Returns what is wrong with its end; empty: nothing.

@@ -100,18 +100,18 @@ def named_column(columns: Mapping[str, ReportColumn[RowT]], name: str) -> Report
 
 
 def chosen_columns(
-    columns: Mapping[str, ReportColumn[RowT]], asked: str | Sequence[str] | None
+    columns: Mapping[str, ReportColumn[RowT]], wanted: str | Sequence[str] | None
 ) -> list[ReportColumn[RowT]]:
     """The columns that are asked for.
 
     None: the usual ones; ``"all"``: all of them; names: these, in this order. Raises InputError for
     an unknown name, with the nearest one.
     """
-    if asked is None:
+    if wanted is None:
         return [column for column in columns.values() if column.is_usual]
-    if asked == "all":
+    if wanted == "all":
         return list(columns.values())
-    names = [asked] if isinstance(asked, str) else asked
+    names = [wanted] if isinstance(wanted, str) else wanted
     chosen: dict[str, ReportColumn[RowT]] = {}
     for name in names:
         column = named_column(columns, name)

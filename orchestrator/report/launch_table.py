@@ -156,12 +156,12 @@ def _value_text(value: float | None, format_value: Callable[[float], str]) -> st
 def _version_cell(document: LaunchDocument) -> str:
     """The version that was reported, and the one that was asked for if they differ."""
     reported = document.row.engine_version or "not said"
-    asked = document.asked_version
+    configured = document.asked_version
     parts = [reported]
     if document.flags_known_as_of:
         parts.append(f"(flags as of {document.flags_known_as_of})")
-    if asked is not None and not is_version(asked, reported):
-        parts.append(f"(asked {asked})")
+    if configured is not None and not is_version(configured, reported):
+        parts.append(f"(asked {configured})")
     return " ".join(parts)
 
 

@@ -46,16 +46,16 @@ class _Measuring:
     seconds: float
 
 
-def next_steps(found: Answers) -> Iterator[NextStep]:
+def next_steps(answers: Answers) -> Iterator[NextStep]:
     """The best next step of each experiment whose answer is open. Nothing is measured beside what
     was simulated, so simulated answers have none.
     """
-    for answered in found.experiments:
+    for answered in answers.experiments:
         experiment = answered.experiment
         if experiment.plan is None or experiment.is_load_run or not experiment.store.is_local:
             continue
         doubts: list[Doubt] = []
-        for comparison in found.comparisons:
+        for comparison in answers.comparisons:
             is_open = not (comparison.certain or comparison.simulated)
             if comparison.experiment == experiment.name and is_open:
                 doubts += comparison.doubts

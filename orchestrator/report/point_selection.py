@@ -143,19 +143,19 @@ def parse_query(
     Raises InputError for a name that is no column, with the nearest one, and for a rule that is no
     expression.
     """
-    known = KnownColumns({column.name: column for column in named_slo_columns(slo_names)})
-    keys = [_sort_key(text, known) for text in _names(sort, "--sort")]
-    named = [_column(name, known, "--columns") for name in _names(columns, "--columns")]
-    rule = None if where is None else _parse_rule(where, known)
+    known_columns = KnownColumns({column.name: column for column in named_slo_columns(slo_names)})
+    keys = [_sort_key(text, known_columns) for text in _names(sort, "--sort")]
+    named = [_column(name, known_columns, "--columns") for name in _names(columns, "--columns")]
+    rule = None if where is None else _parse_rule(where, known_columns)
     return PointQuery(PointSelection(rule, keys, top), named)
 
 
-def _parse_rule(text: str, known: KnownColumns) -> Rule:
+def _parse_rule(text: str, known_columns: KnownColumns) -> Rule:
     try:
-        expression = parse_expression(text, known, any_dots=True, unknown=_HINT)
+        expression = parse_expression(text, known_columns, any_dots=True, unknown=_HINT)
     except ValueError as error:
         raise InputError(f"--where: {error}") from None
-    columns = {name: _column(name, known, "--where") for name in expression.names}
+    columns = {name: _column(name, known_columns, "--where") for name in expression.names}
     return Rule(expression, columns)
 
 
@@ -168,19 +168,19 @@ def _names(text: str | None, option: str) -> list[str]:
     return names
 
 
-def _sort_key(text: str, known: KnownColumns) -> SortKey:
+def _sort_key(text: str, known_columns: KnownColumns) -> SortKey:
     """``-ttft_ms.p99`` and ``ttft_ms.p99:desc`` are the same."""
     name, _, order = text.removeprefix("-").partition(":")
     if order not in ("", "asc", "desc"):
         raise InputError(f"--sort {text!r}: the order is :asc or :desc")
     is_descending = order == "desc" or text.startswith("-")
-    return SortKey(_column(name, known, "--sort"), is_descending)
+    return SortKey(_column(name, known_columns, "--sort"), is_descending)
 
 
-def _column(name: str, known: KnownColumns, option: str) -> PointColumn:
-    column = known.named(name)
+def _column(name: str, known_columns: KnownColumns, option: str) -> PointColumn:
+    column = known_columns.named(name)
     if column is None:
-        guess = did_you_mean(name, known)
+        guess = did_you_mean(name, known_columns)
         raise InputError(f"{option}: unknown column {name!r}; {guess or _HINT}")
     return column
 

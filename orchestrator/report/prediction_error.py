@@ -39,9 +39,9 @@ class _WorseFigure:
         level = load_text(point.head.control, point.head.level)
         behind = " and it fell behind" if point.validity == BACKLOG else ""
         factor = self.prediction.error_factors[name]
-        found = "simulated" if point.deployment.prediction.simulated else "predicted"
+        origin = "simulated" if point.deployment.prediction.simulated else "predicted"
         return (
-            f"{_NAMES[name]} is {amount} the {found} {predicted} at {level}{behind}"
+            f"{_NAMES[name]} is {amount} the {origin} {predicted} at {level}{behind}"
             f" (9 in 10 within {factor:.2f}x)"
         )
 

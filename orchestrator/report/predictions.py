@@ -83,8 +83,8 @@ def _table(deployments: Sequence[PredictedDeployment], workload: str, slo: Slo) 
         return
     rows.sort(key=lambda row: (-row.throughput_per_gpu, row.cells))
     name = "default limits (MLPerf interactive)" if slo is DEFAULT_SLO else slo.name
-    found = "simulated" if any(each.simulated for each in deployments) else "predicted"
-    yield styled(f"{found} capacity of {workload} under {name}: {format_slo(slo)}", "bold")
+    origin = "simulated" if any(each.simulated for each in deployments) else "predicted"
+    yield styled(f"{origin} capacity of {workload} under {name}: {format_slo(slo)}", "bold")
     titles = [
         "load",
         "output tokens/s\nper GPU",

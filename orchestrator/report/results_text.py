@@ -71,9 +71,11 @@ def _selected_section(section: PointSection, documents: Sequence[PointDocument])
     )
 
 
-def _kept(some: Iterable[PointDocument], documents: Sequence[PointDocument]) -> list[PointDocument]:
-    """The documents that are among ``some``, in the order of ``documents``."""
-    ids = {id(document) for document in some}
+def _kept(
+    selected: Iterable[PointDocument], documents: Sequence[PointDocument]
+) -> list[PointDocument]:
+    """The documents that are among the ``selected``, in the order of ``documents``."""
+    ids = {id(document) for document in selected}
     return [document for document in documents if id(document) in ids]
 
 

@@ -100,25 +100,25 @@ def experiments(
     return [StoredExperiment(results.store(experiment), prices) for experiment in names]
 
 
-def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[ExperimentLimits]:
+def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[ExperimentLimits]:
     """Each experiment with the SLOs by which to judge it.
 
-    ``asked``: limits, or the name of an SLO of the file; None: all SLOs of the file. Raises
+    ``slo_option``: limits, or the name of an SLO of the file; None: all SLOs of the file. Raises
     InputError where no experiment has an SLO of that name, and ProblemsError for limits that are
     written wrongly.
     """
     every = list(stored)
-    if asked is None:
+    if slo_option is None:
         return [ExperimentLimits(experiment, experiment.slos) for experiment in every]
-    if any(sign in asked for sign in "<>="):
-        return [ExperimentLimits(experiment, (parse_slo(asked),)) for experiment in every]
+    if any(sign in slo_option for sign in "<>="):
+        return [ExperimentLimits(experiment, (parse_slo(slo_option),)) for experiment in every]
     with_slos = []
     for experiment in every:
-        slos = tuple(slo for slo in experiment.slos if slo.name == asked)
+        slos = tuple(slo for slo in experiment.slos if slo.name == slo_option)
         with_slos.append(ExperimentLimits(experiment, slos))
     if not any(each.slos for each in with_slos):
         names = sorted({slo.name for experiment in every for slo in experiment.slos})
-        problem = unknown_name("limit of the file", asked, names)
+        problem = unknown_name("limit of the file", slo_option, names)
         raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
     return with_slos
 
@@ -260,20 +260,20 @@ def _groups_of_runs(comparison: Comparison, runs: Sequence[str]) -> tuple[Group,
 
 
 def with_limits(
-    asked: str | None, stored: Iterable[StoredExperiment]
+    slo_option: str | None, stored: Iterable[StoredExperiment]
 ) -> Iterator[JudgedExperiment]:
     """Each experiment's points, judged by the SLO that was asked for, or by all of its file.
 
     Raises InputError as ``limits`` does, and where the SLO that was asked for needs a table that
     was deleted.
     """
-    for with_slos in limits(asked, stored):
+    for with_slos in limits(slo_option, stored):
         experiment, slos = with_slos.experiment, with_slos.slos
         unanswered: list[UnansweredSlo] = []
         try:
             points = experiment.points(*slos)
         except InputError as error:  # limits on single gaps need token_events, which was deleted
-            if asked is not None:
+            if slo_option is not None:
                 raise
             unanswered = [UnansweredSlo(slo.name, str(error)) for slo in slos if _limits_gaps(slo)]
             slos = tuple(slo for slo in slos if not _limits_gaps(slo))

@@ -200,9 +200,9 @@ def cut(text: str, width: int | None = None) -> str:
 
 def _width_of(stream: TextIO) -> int | None:
     """COLUMNS, or the width of a stream's terminal; None: neither is there."""
-    asked = os.environ.get("COLUMNS", "")
-    is_asked = asked.isdecimal() and int(asked) > 0
-    return shutil.get_terminal_size().columns if is_asked or stream.isatty() else None
+    variable = os.environ.get("COLUMNS", "")
+    is_set = variable.isdecimal() and int(variable) > 0
+    return shutil.get_terminal_size().columns if is_set or stream.isatty() else None
 
 
 def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:

@@ -65,7 +65,7 @@ class _WorkloadSearch:
 
     load: PlannedLoad
     strategy: Strategy
-    told: set[tuple[Level, int]] = field(default_factory=set)  # levels and repeats
+    told_repeats: set[tuple[Level, int]] = field(default_factory=set)  # with their levels
 
     @property
     def capacity(self) -> Capacity | None:
@@ -73,7 +73,7 @@ class _WorkloadSearch:
         return self.strategy if isinstance(self.strategy, Capacity) else None
 
     def tell(self, level: Level, repeat: int, attempt: Committed) -> None:
-        self.told.add((level, repeat))
+        self.told_repeats.add((level, repeat))
         self.strategy.tell(level, attempt)
 
     @property
@@ -90,7 +90,7 @@ class _WorkloadSearch:
 
     def repeats_of(self, level: Level) -> Iterator[int]:
         """The repeats of a level that it was not told of, in order, without end."""
-        return (repeat for repeat in count() if (level, repeat) not in self.told)
+        return (repeat for repeat in count() if (level, repeat) not in self.told_repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class DeploymentWork:
     @property
     def has_begun(self) -> bool:
         """Whether anything has been measured."""
-        return any(search.told for search in self._searches)
+        return any(search.told_repeats for search in self._searches)
 
     def _is_dominated(self) -> bool:
         """Whether others hold more load than it can."""
@@ -448,9 +448,9 @@ class DeploymentWork:
         Asking the search what it wants would not find everything: its first level may follow from
         predictions that have changed.
         """
-        told: list[Committed] = []
+        attempts: list[Committed] = []
         if not search.strategy.needs_figures:
-            return told
+            return attempts
         own: list[AttemptData] = []
         for attempt in self._committed.values():
             if isinstance(attempt, AttemptData) and attempt.deployment_id == self.deployment.id:
@@ -462,8 +462,8 @@ class DeploymentWork:
             # with another id it belongs to another search
             if planned.measurement.measurement_id == attempt.measurement_id:
                 search.tell(level, point.repeat, attempt)
-                told.append(attempt)
-        return told
+                attempts.append(attempt)
+        return attempts
 
     def _make_point(self, search: _WorkloadSearch, level: Level) -> Point:
         return self._plan.point(self.deployment.id, search.load, level)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
 from orchestrator.cli.load import _plan, load
 from orchestrator.cli.load_options import (
-    AskedLoad,
     LoadOptions,
-    asked_load,
+    ParsedLoad,
     dialects_of,
+    parse_load,
     target_of,
 )
 from orchestrator.load.point import LoadPoint, Target
@@ -49,11 +49,11 @@ def parsed(*args: str) -> LoadOptions:
     return LoadOptions(**{name: value for name, value in params.items() if name in names})
 
 
-def asked(*args: str) -> tuple[AskedLoad, list[str]]:
+def asked(*args: str) -> tuple[ParsedLoad, list[str]]:
     """What the options ask for, and what is wrong with them."""
     problems: list[Problem] = []
     loop = () if {"--rate", "--trace"} & {*args} else ("--rate", "1", "--requests", "9")
-    load = asked_load(URL, parsed(*loop, *args), problems)
+    load = parse_load(URL, parsed(*loop, *args), problems)
     return load, [problem.message for problem in problems]
 
 
@@ -73,7 +73,7 @@ def content(*args: str) -> dict[str, Any]:
     return keys
 
 
-def load_of(asked_for: AskedLoad) -> Load:
+def load_of(asked_for: ParsedLoad) -> Load:
     assert asked_for.load is not None
     return asked_for.load
 
@@ -140,7 +140,7 @@ def test_an_infinite_rate_is_a_rate() -> None:
     )
 
 
-def planned(asked_for: AskedLoad) -> Plan:
+def planned(asked_for: ParsedLoad) -> Plan:
     return make_plan(asked_for.experiment("m"))
 
 
@@ -293,7 +293,7 @@ def test_times_beyond_reason_are_problems_of_their_option(
     args: tuple[str, ...], message: str
 ) -> None:
     problems: list[Problem] = []
-    asked_load(URL, parsed(*LENGTHS, *args), problems)
+    parse_load(URL, parsed(*LENGTHS, *args), problems)
     assert any(problem.message.startswith(message) for problem in problems)
 
 
@@ -420,9 +420,9 @@ def test_times_are_not_rounded(seconds: float) -> None:
 SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
 
 
-def search(*args: str, results: Path = Path("nowhere")) -> tuple[AskedLoad, list[str]]:
+def search(*args: str, results: Path = Path("nowhere")) -> tuple[ParsedLoad, list[str]]:
     problems: list[Problem] = []
-    made = asked_load(URL, parsed(*SEARCH, *args, "--results", str(results)), problems)
+    made = parse_load(URL, parsed(*SEARCH, *args, "--results", str(results)), problems)
     return made, [problem.message for problem in problems]
 
 
@@ -500,7 +500,7 @@ def test_a_search_whose_stored_seed_is_unknown_does_not_begin_anew(
 
 def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
     """The same prompts again would find a server's prefix cache full of them."""
-    seeds = {asked_load(URL, parsed(*SEARCH, "--slo", "ttft<=1s"), []).seed for _ in range(3)}
+    seeds = {parse_load(URL, parsed(*SEARCH, "--slo", "ttft<=1s"), []).seed for _ in range(3)}
     assert len(seeds) == 3
 
 
