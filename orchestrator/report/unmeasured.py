@@ -42,14 +42,25 @@ def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]
     if unchangeable:
         return unchangeable
-    if any(repeat.counts or repeat.engine_failed for repeat in repeats):
+    if any(_tells_of_its_level(repeat) for repeat in repeats):
         return []
     return repeats
+
+
+def _tells_of_its_level(repeat: Repeat) -> bool:
+    """Whether it was measured, or ended because its limits fail: by then perhaps nothing was
+    answered, so no figure of it is valid.
+    """
+    return repeat.counts or repeat.engine_failed or _ended_as_failing(repeat)
+
+
+def _ended_as_failing(repeat: Repeat) -> bool:
+    return repeat.head.ended_early == "fails"
 
 
 def _no_load_changes(repeat: Repeat) -> bool:
     """Whether a probe of any other load would have the same verdict."""
     validity = repeat.head.validity
-    if validity not in list(Validity) or repeat.head.ended_early == "fails":
+    if validity not in list(Validity) or _ended_as_failing(repeat):
         return False
     return Validity(validity).ends_search is EndsSearch.YES

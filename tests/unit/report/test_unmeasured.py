@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,15 +43,18 @@ def test_what_failed_is_counted_as_failed(store: Store) -> None:
     assert unmeasured(StoredExperiment(store)) == ["2 failed"]
 
 
-def searched(store: Store, *validities: str) -> Plan:
-    """A search of the first deployment: a probe at each of several levels, with these verdicts."""
+def searched(store: Store, *validities: str, **columns: Any) -> Plan:
+    """A search of the first deployment: a probe at each of several levels, with these verdicts.
+
+    ``columns``: other values of all probes' rows.
+    """
     text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)
     plan = make_plan(parse_experiment(text))
     store.write_plan(plan.to_json())
     for number, validity in enumerate(validities):
         level = Level(control="concurrency", value=number + 2)
         point = plan.point(plan.deployments[0].id, plan.loads[0], level)
-        commit(store, plan, point, validity=validity)
+        commit(store, plan, point, validity=validity, **columns)
     return plan
 
 
@@ -67,3 +71,8 @@ def test_of_a_search_without_such_a_probe_all_are_missing(store: Store) -> None:
 def test_a_verdict_that_no_load_changes_leaves_a_search_without_an_answer(store: Store) -> None:
     searched(store, "valid", "broken_output")
     assert unmeasured(StoredExperiment(store)) == ["1 broken_output"]
+
+
+def test_a_probe_that_ended_as_failing_tells_of_its_level(store: Store) -> None:
+    searched(store, "invalid", ended_early="fails")
+    assert unmeasured(StoredExperiment(store)) == []
