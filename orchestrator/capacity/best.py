@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
@@ -202,39 +202,17 @@ def _comparison(
         answer = _answer(of_deployment, slo, per, claims_by_deployment.get(key))
         answers.append(_without_disagreeing(answer, slo))
     ranking = _ranking(answers, points)
-    lasting = {} if ranking else lasting_verdicts(points)
-    unsettled = list(
-        unsettled_doubts(
-            [answer for answer in answers if answer.label not in lasting],
-            rules.startable_deployments,
-        )
-    )
     if ranking:
-        doubts = [*unsettled, *ranking_doubts(ranking)]
-        if group.simulated:
-            doubts = doubts_of_simulation(doubts, ranking, points, per)
-        some_outraced = any(
-            claim.status == "outraced"
-            for claims_by_control in claims_by_deployment.values()
-            for claim in claims_by_control.values()
-        )
-        certainty = _certainty_of(ranking, doubts, some_outraced)
+        doubts = _doubts_with_ranking(group, ranking, answers, points, rules, per)
+        certainty = _certainty_of(ranking, doubts, _some_outraced(claims_by_deployment.values()))
     else:
         certainty = _certainty_without_ranking(points, answers)
-        doubts = unsettled
-        if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
-            doubts += no_level_doubts(points)
-    if points:
-        model = compared_model(deployments)
-    else:
-        model = ComparedModel(evidence.missing[0].model)
-    hardware = {deployment.hardware for deployment in deployments}
-    hardware |= {missing_level.group.hardware for missing_level in evidence.missing}
+        doubts = _doubts_without_ranking(certainty, answers, points, rules)
     return Comparison(
         experiment=group.experiment,
         workload=group.workload,
-        model=model,
-        hardware=", ".join(sorted(hardware)),
+        model=compared_model(deployments) if points else ComparedModel(evidence.missing[0].model),
+        hardware=_hardware(evidence),
         slo=slo,
         per=per,
         devices_are_cores={deployment.accelerator for deployment in deployments} == {"cpu"},
@@ -250,6 +228,56 @@ def _comparison(
         verdict_counts=_verdict_counts(points) if certainty is Certainty.NOTHING_VALID else {},
         groups=_groups(evidence),
     )
+
+
+def _doubts_with_ranking(
+    group: Group,
+    ranking: Sequence[RankedDeployment],
+    answers: Sequence[DeploymentAnswer],
+    points: Sequence[StoredPoint],
+    rules: ComparisonRules,
+    per: Per,
+) -> list[Doubt]:
+    """Why the first of the ranking may not be the best."""
+    doubts = [
+        *unsettled_doubts(answers, rules.startable_deployments),
+        *ranking_doubts(ranking),
+    ]
+    return doubts_of_simulation(doubts, ranking, points, per) if group.simulated else doubts
+
+
+def _doubts_without_ranking(
+    certainty: Certainty,
+    answers: Sequence[DeploymentAnswer],
+    points: Sequence[StoredPoint],
+    rules: ComparisonRules,
+) -> list[Doubt]:
+    """What would have to be measured or repaired for a ranking. ``certainty``: why there is none.
+
+    Deployments with a lasting verdict need no measurement.
+    """
+    lasting = lasting_verdicts(points)
+    unsettled = [answer for answer in answers if answer.label not in lasting]
+    doubts = list(unsettled_doubts(unsettled, rules.startable_deployments))
+    if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
+        doubts += no_level_doubts(points)
+    return doubts
+
+
+def _some_outraced(claims_of_deployments: Iterable[Mapping[str, Claim]]) -> bool:
+    """Whether some deployments were beaten before anything could be claimed of them."""
+    return any(
+        claim.status == "outraced"
+        for claims_by_control in claims_of_deployments
+        for claim in claims_by_control.values()
+    )
+
+
+def _hardware(evidence: _StoredAndMissing) -> str:
+    """The hardware of all its deployments, in alphabetical order."""
+    hardware = {point.deployment.hardware for point in evidence.points}
+    hardware |= {missing_level.group.hardware for missing_level in evidence.missing}
+    return ", ".join(sorted(hardware))
 
 
 def _groups(evidence: _StoredAndMissing) -> tuple[Group, ...]:
@@ -373,7 +401,7 @@ def _certainty_of(
 ) -> Certainty:
     """How certain it is that the first of the ranking is the best.
 
-    ``some_outraced``: some deployments were beaten before anything could be claimed of them.
+    ``some_outraced``: see ``_some_outraced``.
     """
     if doubts:
         return Certainty.DOUBTED

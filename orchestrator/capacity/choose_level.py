@@ -88,27 +88,48 @@ def level_to_explore(
         first = FIRST_IN_FLIGHT if state.whole_numbers else FIRST_RATE
         return state.on_grid(guess or first)
     for evidence in state.levels:
-        if not (evidence.requests or evidence.verdict or evidence.blocked):
-            return evidence.level  # none of its probes was valid
+        has_no_valid_probe = not (evidence.requests or evidence.verdict or evidence.blocked)
+        if has_no_valid_probe:
+            return evidence.level
     budget = _budget(state, left_s)
     if state.is_screening and budget is None:
-        if math.isfinite(left_s) and _misses_by_far(state.levels[0], state.target):
-            return _step_out(state, upward=False)
-        return _further_out(state)
+        return _level_to_screen(state, is_limited=math.isfinite(left_s))
     if state.is_precise(state.low if confirms_last else state.confirmed_level):
         return None
-    best = _inside(state, confirms_last, budget)
+    level = _level_in_bracket(state, confirms_last, budget)
     if budget is not None:
-        level = _to_be_safe(state, budget.estimate)
-        if level is None and best is None:
-            level = _most_telling(state, budget.estimate)
-        if level is not None:
-            return level
-    if best is not None:
-        return None if state.is_shown_to_hold(best) else best
+        level_to_estimate = _level_to_estimate(state, budget.estimate, level is not None)
+        if level_to_estimate is not None:
+            return level_to_estimate
+    if level is not None:
+        return None if state.is_shown_to_hold(level) else level
     if state.low or (not confirms_last and _unconfirmed(state, 1) is not None):
         return None
     return _further_out(state)
+
+
+def _level_to_screen(state: SearchState, is_limited: bool) -> float | None:
+    """The next level while no level fails, or none could hold. ``is_limited``: time is limited.
+
+    None: nothing can be shown.
+    """
+    if is_limited and _misses_by_far(state.levels[0], state.target):
+        return _step_out(state, upward=False)
+    return _further_out(state)
+
+
+def _level_to_estimate(
+    state: SearchState, estimate: Estimate, is_provable_level_left: bool
+) -> float | None:
+    """A level to probe for the sake of the estimate, where time is limited; None: there is none.
+
+    First comes a level that should be safe. Once no level is left that can be proved in time, it is
+    the level that tells most about the capacity.
+    """
+    level = _safe_level(state, estimate)
+    if level is None and not is_provable_level_left:
+        level = _most_telling_level(state, estimate)
+    return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,19 +313,7 @@ def _undecided(state: SearchState) -> float | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A level whose verdict is affordable.
-
-    ``worth``: how much the verdict narrows the bracket (in logarithms of load), over the square
-    root of the requests that it takes.
-    """
-
-    level: float
-    worth: float
-
-
-def _to_be_safe(state: SearchState, estimate: Estimate) -> float | None:
+def _safe_level(state: SearchState, estimate: Estimate) -> float | None:
     """A level a little below the estimate; None: it is decided or cannot be measured, or one near
     it met the target.
     """
@@ -318,7 +327,7 @@ def _to_be_safe(state: SearchState, estimate: Estimate) -> float | None:
     return None if is_done else level
 
 
-def _most_telling(state: SearchState, estimate: Estimate) -> float | None:
+def _most_telling_level(state: SearchState, estimate: Estimate) -> float | None:
     """The undecided level in the interval of the estimate that should tell most of the capacity.
 
     None: no level in the interval is undecided.
@@ -334,46 +343,108 @@ def _most_telling(state: SearchState, estimate: Estimate) -> float | None:
     return max(levels, key=lambda level: belief.information(level, INDEPENDENT), default=None)
 
 
-def _inside(state: SearchState, confirms_last: bool, budget: _Budget | None) -> float | None:
+@dataclass(frozen=True, slots=True)
+class _Bracket:
+    """The loads between which the capacity is sought.
+
+    ``low``: the claim or, until there is one, a load below which a claim would be of no use.
+    ``high``: from here on nothing is probed.
+    """
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpectedVerdict:
+    """The verdict that probes of a level should come to.
+
+    ``gain``: how much it narrows the bracket, in logarithms of load. ``proofs``: 2 where the level
+    must be shown to hold, and then be confirmed.
+    """
+
+    gain: float
+    proofs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A level whose verdict is affordable.
+
+    ``worth``: the gain of its verdict over the square root of the requests that it takes, because a
+    level at half the distance from the capacity takes four times the load to decide.
+    """
+
+    level: float
+    worth: float
+
+
+def _level_in_bracket(
+    state: SearchState, confirms_last: bool, budget: _Budget | None
+) -> float | None:
     """The level, between what holds and what fails, whose verdict is worth most.
 
-    None: no verdict is affordable. Until there is a claim, a level far below the expected capacity
-    counts for nothing. Where time is limited, a verdict counts only if it is expected in time, and
-    a verdict that a level fails only if it ends the search.
+    None: no verdict is affordable. Where time is limited, a verdict counts only if it is expected
+    in time.
     """
     fit = AttainmentFit(state.levels, state.target)
-    held = state.low if confirms_last else state.confirmed_level
-    if not held:
-        held = fit.level_of(state.target) / WORTHLESS
-    ceiling = state.ceiling
-    if budget is not None:
-        ceiling = min(ceiling, max(budget.estimate.upper, held * (1 + 2 * state.precision)))
+    bracket = _bracket(state, fit, confirms_last, budget)
     candidates: list[_Candidate] = []
-    for level in _levels_between(state, held, ceiling):
+    for level in _levels_between(state, bracket.low, bracket.high):
         evidence = state.at(level)
-        is_shown = state.is_shown_to_hold(level)
-        if level < state.low or (is_shown and confirms_last):
+        is_confirmed_later = confirms_last and state.is_shown_to_hold(level)
+        if level < state.low or is_confirmed_later:
             continue
         if evidence is not None and is_spent(evidence):
             continue
         requests = affordable_requests(fit, level)
         if requests is None:
             continue
-        if is_shown or fit.share(level) > state.target:
-            weight = RAISE if budget is None else RAISE_IN_TIME
-            gain = weight * math.log(level / held)
-            proofs = 1 if is_shown or confirms_last else 2  # it is shown, then confirmed
-        elif budget is None or level <= (1 + state.precision) * state.confirmed_level:
-            gain = math.log(ceiling / level)
-            proofs = 1
+        may_hold = state.is_shown_to_hold(level) or fit.share(level) > state.target
+        if may_hold:
+            verdict = _verdict_to_hold(state, level, bracket, confirms_last, budget)
+        elif _counts_failing(state, level, budget):
+            verdict = _ExpectedVerdict(math.log(bracket.high / level), proofs=1)
         else:
             continue
-        if budget is not None and proofs * requests > budget.for_a_proof:
+        requests_in_all = verdict.proofs * requests
+        if budget is not None and requests_in_all > budget.for_a_proof:
             continue
-        # a level at half the distance from the capacity takes four times the load to decide
-        candidates.append(_Candidate(level, gain / math.sqrt(proofs * requests)))
+        candidates.append(_Candidate(level, verdict.gain / math.sqrt(requests_in_all)))
     best = max(candidates, key=lambda candidate: candidate.worth, default=None)
     return None if best is None else best.level
+
+
+def _bracket(
+    state: SearchState, fit: AttainmentFit, confirms_last: bool, budget: _Budget | None
+) -> _Bracket:
+    low = state.low if confirms_last else state.confirmed_level
+    if not low:
+        low = fit.level_of(state.target) / WORTHLESS
+    high = state.ceiling
+    if budget is not None:
+        high = min(high, max(budget.estimate.upper, low * (1 + 2 * state.precision)))
+    return _Bracket(low, high)
+
+
+def _verdict_to_hold(
+    state: SearchState,
+    level: float,
+    bracket: _Bracket,
+    confirms_last: bool,
+    budget: _Budget | None,
+) -> _ExpectedVerdict:
+    """What it is worth to show that a level holds, or to confirm it."""
+    weight = RAISE if budget is None else RAISE_IN_TIME
+    is_one_proof_enough = confirms_last or state.is_shown_to_hold(level)
+    return _ExpectedVerdict(
+        gain=weight * math.log(level / bracket.low), proofs=1 if is_one_proof_enough else 2
+    )
+
+
+def _counts_failing(state: SearchState, level: float, budget: _Budget | None) -> bool:
+    """Whether it is of use to show that a level fails; in limited time, only if it ends the search."""
+    return budget is None or level <= (1 + state.precision) * state.confirmed_level
 
 
 def _levels_between(state: SearchState, low: float, high: float) -> list[float]:

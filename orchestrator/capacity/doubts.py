@@ -367,13 +367,21 @@ def lasting_verdicts(points: Sequence[StoredPoint]) -> dict[str, str]:
 
 
 def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:
+    """Doubts about deployments with valid measurements of one start only.
+
+    Those that were started more than once need no further start, but repeats that are not spoilt.
+    An endpoint, which runs already, cannot be started again.
+    """
     to_start: list[RankedDeployment] = []
-    spoilt: list[RankedDeployment] = []  # started more than once, but one start alone is valid
+    spoilt: list[RankedDeployment] = []
     for deployment in with_one_start:
         if not deployment.point.deployment.launched:
             continue
         starts = {repeat.head.start for repeat in deployment.point.repeats}
-        (spoilt if len(starts) > 1 else to_start).append(deployment)
+        if len(starts) > 1:
+            spoilt.append(deployment)
+        else:
+            to_start.append(deployment)
     yield Doubt(
         DoubtKind.ONE_START,
         _labels(with_one_start),

@@ -276,21 +276,22 @@ def earlier_probes(
     that start.
     """
     by_level = grouped((probe.level, probe) for probe in probes)
-    here = [probe for probe in by_level.pop(level, []) if probe.met]
-    counting = [probe for probe in here if probe.shows in EVIDENCE]
+    with_figures = [probe for probe in by_level.pop(level, []) if probe.met]
+    counting = [probe for probe in with_figures if probe.shows in EVIDENCE]
     confirms = shown is not None and shown.verdict == "holds"
     if shown is not None and confirms:
         counting = counting[shown.proof :]
         if start:
             counting = [probe for probe in counting if probe.start]
-    counted = {id(probe) for probe in counting}
-    learned = [probe for probe in here if id(probe) not in counted]
+    counting_ids = {id(probe) for probe in counting}
+    # the others do not count, but show how long runs of misses are
+    others = [probe for probe in with_figures if id(probe) not in counting_ids]
     return tuple(
         EarlierProbes(
-            tuple(probe.met[test] for probe in counting),
-            tuple(probe.met[test] for probe in learned),
-            tuple(_miss_runs(by_level, test, target)),
-            confirms,
+            counting=tuple(probe.met[test] for probe in counting),
+            not_counting=tuple(probe.met[test] for probe in others),
+            at_other_levels=tuple(_miss_runs(by_level, test, target)),
+            confirms=confirms,
         )
         for test, target in enumerate(targets)
     )
@@ -379,14 +380,7 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
     tests = judge.evidence(telling)
     # the share of the test that is worst off, as a part of its target
     worst = min(shown.share / test.target for shown, test in zip(tests, judge.tests, strict=True))
-    probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
-    is_far_below = probes_far_below > 1 and worst < FAR_BELOW
-    has_failed = "fails" in (judge.verdict(telling), judge.verdict(able))
-    verdict: LevelVerdict | None = None
-    if _fails_outright(probes, telling) or is_far_below or has_failed:
-        verdict = "fails"
-    elif judge.holds(telling):
-        verdict = "holds"
+    verdict = _verdict_on(probes, worst, judge)
     proof = _proof(telling, judge)
     client_bound = any(probe.shows == "client_bound" for probe in probes)
     cannot_be_measured = _has_most_invalid(probes)
@@ -408,12 +402,36 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
         proof=proof,
         start=max((probe.start for probe in able), default=0),
         collapsed=met.requests > 0 and worst < COLLAPSED,
-        pointless=next(
-            (Validity(probe.validity) for probe in probes if probe.shows == "pointless"), None
-        ),
+        pointless=_first_pointless(probes),
         parts=met.parts,
         seconds=met.seconds,
     )
+
+
+def _verdict_on(
+    probes: Sequence[ProbeOutcome], worst: float, judge: _LevelJudge
+) -> LevelVerdict | None:
+    """The verdict of all ``probes`` of a level; None: undecided.
+
+    ``worst``: the share of the test that is worst off, as a part of its target.
+    """
+    telling = [probe for probe in probes if probe.shows in EVIDENCE]
+    if _fails_outright(probes):
+        return "fails"
+    probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
+    if probes_far_below > 1 and worst < FAR_BELOW:
+        return "fails"
+    if "fails" in (judge.verdict(telling), judge.verdict(_able_to_hold(telling))):
+        return "fails"
+    return "holds" if judge.holds(telling) else None
+
+
+def _first_pointless(probes: Sequence[ProbeOutcome]) -> Validity | None:
+    """The first verdict on a probe that no other load changes; None: there is none."""
+    for probe in probes:
+        if probe.shows == "pointless":
+            return Validity(probe.validity)
+    return None
 
 
 def _able_to_hold(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
@@ -421,13 +439,13 @@ def _able_to_hold(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
     return [probe for probe in probes if probe.shows == "all"]
 
 
-def _fails_outright(probes: Sequence[ProbeOutcome], telling: Sequence[ProbeOutcome]) -> bool:
+def _fails_outright(probes: Sequence[ProbeOutcome]) -> bool:
     """Whether the level fails whatever its requests say.
 
     It does if the engine died of it, or if two probes were ended because requests came in faster
     than they were answered.
     """
-    diverged = sum(probe.shows == "diverged" and not probe.whole for probe in telling)
+    diverged = sum(probe.shows == "diverged" and not probe.whole for probe in probes)
     return diverged > 1 or any(probe.shows == "fails" for probe in probes)
 
 

@@ -46,7 +46,7 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class LevelsToEqual:
     """What a deployment has to equal, as levels of its own; 0: there is nothing to equal.
 
     ``lead``: at this level it would equal the best that the others were shown to hold.
@@ -72,15 +72,15 @@ class _SearchProgress:
     """State of one search.
 
     ``lead``: the level that counts as held. ``reach``: the highest level that could hold; 0 once
-    the search is over. ``counts``: whether others take ``reach`` into account. ``asks``: whether
-    the search asks for a level now.
+    the search is over. ``reach_counts``: whether others take ``reach`` into account. ``asks``:
+    whether the search asks for a level now.
     """
 
     claim: Claim
     lead: float
     reach: float
-    counts: bool
-    # not compared: others see only what follows from it, which is in ``counts``
+    reach_counts: bool
+    # not compared: others see only what follows from it, which is in ``reach_counts``
     asks: bool = field(compare=False)
 
     @property
@@ -98,7 +98,7 @@ class _SearchProgress:
     @property
     def leader_estimate(self) -> float:
         """The level that others must equal to be as good, as far as is known."""
-        return self.upper_estimate if self.counts else self.lead
+        return self.upper_estimate if self.reach_counts else self.lead
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -130,9 +130,9 @@ class _Field:
         self._leads = nlargest(2, leads)
         self._estimates = nlargest(2, estimates)
 
-    def ahead_of(self, name: str, divisor: float) -> Ahead:
+    def to_equal(self, name: str, divisor: float) -> LevelsToEqual:
         """What the best of the others hold, as levels of the deployment ``name``."""
-        return Ahead(
+        return LevelsToEqual(
             _best_of_others(self._leads, name) * divisor,
             _best_of_others(self._estimates, name) * divisor,
         )
@@ -162,11 +162,6 @@ class Race:
 
         ``reach``: the highest level that could hold; 0 once its search is over: then only its claim
         counts as its lead. ``asks``: whether the search asks for a level now.
-
-        While it asks, a level that was once shown to hold and not to fail since remains its lead,
-        or rivals would come back at every doubt. When it stops asking, its reach no longer counts
-        until it is probed again. So of two deployments that wait for each other one goes on, and
-        after such a change there is no other before something is probed.
         """
         entrant = self.entrants.get(name)
         if entrant is None:
@@ -174,25 +169,17 @@ class Race:
         with self._lock:
             rivals = self._fields[workload, slo, entrant.group]
             before = rivals.progress.get(name)
-            lead = leading_level(claim, is_over=not reach)
-            counts = asks
-            if before is not None and asks:
-                is_doubted = lead < before.lead < claim.high
-                if reach and is_doubted:
-                    lead = before.lead
-                # where it did not count before, it does so only once it was probed again
-                counts = before.counts or _bounds(before.claim) != _bounds(claim)
-            now = _SearchProgress(claim, lead, reach, counts, asks)
+            now = _progress(before, claim, reach, asks)
             if before is None or replace(before, claim=claim) != now:
                 self.version += 1
                 rivals.put(name, now, self.entrants)
             else:
                 rivals.progress[name] = now
 
-    def view(self, name: str, workload: str, slo: str) -> Ahead:
+    def to_equal(self, name: str, workload: str, slo: str) -> LevelsToEqual:
         """What a deployment has to equal to be as good as the best of the others."""
         with self._lock:
-            return self._view(name, workload, slo)
+            return self._to_equal(name, workload, slo)
 
     def claims_in(self, group: Hashable) -> list[GroupClaims]:
         """What is known of all deployments that are compared, for each workload and SLO."""
@@ -246,7 +233,7 @@ class Race:
                 progress = rivals.progress.get(name)
                 if of_group != group or progress is None:
                     continue
-                to_equal = self._view(name, workload, slo).leader_estimate
+                to_equal = self._to_equal(name, workload, slo).leader_estimate
                 best = max(to_equal, progress.upper_estimate)
                 highest = max(highest, progress.most / (best or 1.0))
         return highest
@@ -255,11 +242,12 @@ class Race:
         """The race as the search of one workload on a deployment sees it."""
         return Rivals(self, name, workload)
 
-    def _view(self, name: str, workload: str, slo: str) -> Ahead:
+    def _to_equal(self, name: str, workload: str, slo: str) -> LevelsToEqual:
+        """As ``to_equal``, for callers that have the lock."""
         entrant = self.entrants.get(name)
         if entrant is None or self.full_grid:
-            return Ahead()
-        return self._fields[workload, slo, entrant.group].ahead_of(name, entrant.divisor)
+            return LevelsToEqual()
+        return self._fields[workload, slo, entrant.group].to_equal(name, entrant.divisor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +258,7 @@ class _RaceView:
     estimate says where to begin.
     """
 
-    ahead: Ahead
+    to_equal: LevelsToEqual
     neighbour: float | None
 
 
@@ -299,12 +287,12 @@ class Rivals:
         return before != self._seen
 
     def lead(self, slo: str) -> float:
-        """``Ahead.lead`` for one SLO."""
-        return self._at(slo).ahead.lead
+        """``LevelsToEqual.lead`` for one SLO."""
+        return self._at(slo).to_equal.lead
 
     def leader_estimate(self, slo: str) -> float:
-        """``Ahead.leader_estimate`` for one SLO."""
-        return self._at(slo).ahead.leader_estimate
+        """``LevelsToEqual.leader_estimate`` for one SLO."""
+        return self._at(slo).to_equal.leader_estimate
 
     def neighbour(self, slo: str) -> float | None:
         """``Race.neighbour`` for one SLO; None unless the whole grid is searched."""
@@ -319,7 +307,28 @@ class Rivals:
         neighbour = None
         if self._race.full_grid:
             neighbour = self._race.neighbour(self._name, self._workload, slo)
-        return _RaceView(self._race.view(self._name, self._workload, slo), neighbour)
+        return _RaceView(self._race.to_equal(self._name, self._workload, slo), neighbour)
+
+
+def _progress(
+    before: _SearchProgress | None, claim: Claim, reach: float, asks: bool
+) -> _SearchProgress:
+    """The progress of a search that was at ``before`` and now knows ``claim``.
+
+    While it asks, a level that was once shown to hold and not to fail since remains its lead, or
+    rivals would come back at every doubt. When it stops asking, its reach no longer counts until it
+    is probed again. So of two deployments that wait for each other one goes on, and after such a
+    change there is no other before something is probed.
+    """
+    lead = leading_level(claim, is_over=not reach)
+    if before is None or not asks:
+        return _SearchProgress(claim, lead, reach, reach_counts=asks, asks=asks)
+    is_doubted = lead < before.lead < claim.high
+    if reach and is_doubted:
+        lead = before.lead
+    was_probed_again = _bounds(before.claim) != _bounds(claim)
+    reach_counts = before.reach_counts or was_probed_again
+    return _SearchProgress(claim, lead, reach, reach_counts, asks)
 
 
 def is_well_known(claim: Claim) -> bool:

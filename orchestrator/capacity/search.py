@@ -98,11 +98,11 @@ class Capacity:
         whole_numbers = question.control == "concurrency"
         self._tiers = [Tier(whole_numbers, slo, precision) for slo in question.slos]
         self._left_s = math.inf
-        self._told = 0  # how many probes the search was told of
-        self._told_before: int | None = None  # by earlier runs; None: nothing was asked yet
+        self._probes = 0  # of which the search was told
+        self._earlier_probes: int | None = None  # of earlier runs; None: nothing was asked yet
         self._refused = False  # the engine cannot run this configuration
-        self._confirms = False  # a probe ran on the second start
-        self._wanted_levels: WantedLevels | None = None  # None: compute them again
+        self._is_on_second_start = False  # a probe ran on the second start
+        self._wanted: WantedLevels | None = None  # None: compute them again
 
     @staticmethod
     def problem(question: Question) -> str | None:
@@ -117,11 +117,11 @@ class Capacity:
         return None
 
     def ask(self) -> Level | None:
-        if self._told_before is None:
-            self._told_before = self._told
+        if self._earlier_probes is None:
+            self._earlier_probes = self._probes
         if self._ended:
             return None
-        wanted = self._wanted()
+        wanted = self._wanted_levels()
         levels = wanted.to_explore or wanted.to_confirm
         if not levels:
             return None
@@ -129,34 +129,37 @@ class Capacity:
 
     def look(self) -> bool:
         """Takes in what rivals hold now. Returns whether that has changed."""
-        if self._rivals is None or not self._rivals.look(self._told > 0):
+        if self._rivals is None or not self._rivals.look(self._probes > 0):
             return False
-        self._wanted_levels = None
+        self._wanted = None
         return True
 
     def hurry(self, left_s: float) -> None:
         """From now on, asks only for what can be shown in ``left_s`` seconds of load."""
         self._left_s = left_s
-        self._wanted_levels = None
+        self._wanted = None
 
     @property
     def _ended(self) -> bool:
         """Whether this run asks for nothing more, whatever is known."""
         if self._refused:
             return True
-        return self._told_before is not None and self._told - self._told_before >= MOST_PROBES
+        if self._earlier_probes is None:
+            return False
+        return self._probes - self._earlier_probes >= MOST_PROBES
 
-    def _wanted(self) -> WantedLevels:
-        if self._wanted_levels is None:
-            self._wanted_levels = self._by_tier()
-        return self._wanted_levels
+    def _wanted_levels(self) -> WantedLevels:
+        """What all tiers want, as far as is known now."""
+        if self._wanted is None:
+            self._wanted = self._compute_wanted_levels()
+        return self._wanted
 
-    def _by_tier(self) -> WantedLevels:
+    def _compute_wanted_levels(self) -> WantedLevels:
         wanted = WantedLevels([], [])
         for tier in self._tiers:
             if tier.claim.pointless or self._is_dominated(tier):
                 continue
-            levels = self._wanted_by(tier)
+            levels = self._levels_wanted_by(tier)
             if self._starts == 1:  # there is no second start to confirm on
                 levels = TierLevels(levels.to_explore or levels.to_confirm, None)
             if levels.to_explore is not None:
@@ -165,45 +168,43 @@ class Capacity:
                 wanted.to_confirm.append(WantedLevel(tier.width, levels.to_confirm, tier.slo.name))
         return wanted
 
-    def _wanted_by(self, tier: Tier) -> TierLevels:
+    def _levels_wanted_by(self, tier: Tier) -> TierLevels:
         """What a tier wants: no level below what the leader of the race is expected to hold."""
         guess = self._guess
         leader_estimate = 0.0
         if self._rivals is not None:
             leader_estimate = self._rivals.leader_estimate(tier.slo.name)
             guess = guess or self._rivals.neighbour(tier.slo.name)
-        explored = level_to_explore(
+        to_explore = level_to_explore(
             tier.state, guess or leader_estimate or None, self._starts > 1, self._left_s
         )
-        confirmed = level_to_confirm(tier.state, self._starts)
-        if not leader_estimate:
-            return TierLevels(explored, confirmed)
-        return TierLevels(
-            level_among_rivals(tier.state, leader_estimate, explored),
-            level_among_rivals(tier.state, leader_estimate, confirmed),
-        )
+        to_confirm = level_to_confirm(tier.state, self._starts)
+        if leader_estimate:
+            to_explore = level_among_rivals(tier.state, leader_estimate, to_explore)
+            to_confirm = level_among_rivals(tier.state, leader_estimate, to_confirm)
+        return TierLevels(to_explore, to_confirm)
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        self._told += 1
-        self._wanted_levels = None
+        self._probes += 1
+        self._wanted = None
         if attempt.failure_class == FailureClass.BAD_CONFIG:
             self._refused = True  # nothing can come of it
         for tier in self._tiers:
             outcome = outcome_of_attempt(attempt, level.value, tier.slo, self._starts)
             tier.tell(outcome)
             if outcome.start > 0:
-                self._confirms = True
+                self._is_on_second_start = True
 
     def ahead(self) -> Sequence[Level]:
         level = self.ask()
         if level is None:
             return ()
         probes = EXPECTED_PROBES_BEHIND if self._is_behind() else EXPECTED_PROBES
-        return (level,) * max(probes - self._told, 1)
+        return (level,) * max(probes - self._probes, 1)
 
     def _is_behind(self) -> bool:
         """Whether others of the race are expected to hold more: then a probe or two are enough."""
-        if self._follows and not self._told:
+        if self._follows and not self._probes:
             return True
         if self._rivals is None:
             return False
@@ -240,7 +241,9 @@ class Capacity:
 
         A search that has probed on the second start stays there.
         """
-        return int(self._starts > 1 and (self._confirms or not self._wanted().to_explore))
+        return int(
+            self._starts > 1 and (self._is_on_second_start or not self._wanted_levels().to_explore)
+        )
 
     def claims(self) -> dict[str, Claim]:
         """What is known so far, by name of SLO."""
@@ -266,7 +269,7 @@ class Capacity:
 
         The others are over or dominated, or wait for rivals.
         """
-        wanted = self._wanted()
+        wanted = self._wanted_levels()
         if self._ended:
             return set()
         return {level.slo for level in wanted.to_explore + wanted.to_confirm}
@@ -326,8 +329,8 @@ class Tier:
         return self._is_over
 
     def _has_nothing_to_ask(self, starts: int) -> bool:
-        explored = level_to_explore(self.state, None, starts > 1)
-        return explored is None and level_to_confirm(self.state, starts) is None
+        to_explore = level_to_explore(self.state, None, starts > 1)
+        return to_explore is None and level_to_confirm(self.state, starts) is None
 
     @property
     def width(self) -> float:

@@ -104,15 +104,16 @@ class Evidence:
 class EarlierProbes:
     """What earlier probes say of one test when a probe begins.
 
-    ``runs``: the flags of the earlier probes of its level that count as evidence, in any order.
-    ``learned``: the flags of those that only tell how misses come in runs. ``seen``: the runs of
-    misses at other levels. ``confirms``: the level was shown to hold. ``quick``: the probe only has
-    to tell whether to go up or down; that proves nothing, so requests are taken to be independent.
+    ``counting``: the flags of the earlier probes of its level that count as evidence, in any order.
+    ``not_counting``: the flags of those that only tell how misses come in runs.
+    ``at_other_levels``: the runs of misses at other levels. ``confirms``: the level was shown to
+    hold. ``quick``: the probe only has to tell whether to go up or down; that proves nothing, so
+    requests are taken to be independent.
     """
 
-    runs: tuple[Bools, ...] = ()
-    learned: tuple[Bools, ...] = ()
-    seen: tuple[MissRuns, ...] = ()
+    counting: tuple[Bools, ...] = ()
+    not_counting: tuple[Bools, ...] = ()
+    at_other_levels: tuple[MissRuns, ...] = ()
     confirms: bool = False
     quick: bool = False
 
@@ -121,12 +122,14 @@ class EarlierProbes:
 
         ``met``: whether each request of the running probe met the test.
         """
-        runs = [*self.runs, met]
+        counting = [*self.counting, met]
         if self.quick:
-            return evidence_from(runs, target, 1.0)
-        here = miss_runs([*self.learned, *runs], target)
-        seen = self.seen if here is None else (*self.seen, here)
-        return evidence_from(runs, target, usual_effect(seen, target))
+            return evidence_from(counting, target, 1.0)
+        at_all_levels = list(self.at_other_levels)
+        at_this_level = miss_runs([*self.not_counting, *counting], target)
+        if at_this_level is not None:
+            at_all_levels.append(at_this_level)
+        return evidence_from(counting, target, usual_effect(at_all_levels, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,8 +382,8 @@ class Probe:
         needed = 0.0
         if verdict is None:
             of_earlier_probes = shown.requests - len(judged)
-            all_needed = requests_needed(shown.share, target, shown.design_effect)
-            needed = all_needed - of_earlier_probes
+            needed_in_all = requests_needed(shown.share, target, shown.design_effect)
+            needed = needed_in_all - of_earlier_probes
         return _TestLook(verdict, len(judged) / shown.design_effect, needed)
 
     def _takes_longer(self, looks: Sequence[_TestLook], requests: int) -> bool:

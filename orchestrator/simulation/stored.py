@@ -101,5 +101,6 @@ def _failures(store: Store, points: Sequence[Manifest]) -> dict[str, Failure]:
     kinds = {str(kind): kind for kind in FailureKind}
     failures: dict[str, Failure] = {}
     for row in rows_of(store.read_manifests("points", failed), PointRow):
-        failures[row.attempt_id] = Failure(kinds[row.failure_kind or ""], row.reason or "")
+        kind = kinds.get(row.failure_kind or "", FailureKind.INTERNAL)
+        failures[row.attempt_id] = Failure(kind, row.reason or "")
     return failures

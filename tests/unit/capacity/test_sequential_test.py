@@ -35,7 +35,7 @@ def watched(
     """
     targets = [[target for _, target in tier] for tier in limits]
     before = [
-        [EarlierProbes(seen=(MissRuns(1 - target, 8.0, 10**9),)) for target in tier]
+        [EarlierProbes(at_other_levels=(MissRuns(1 - target, 8.0, 10**9),)) for target in tier]
         for tier in targets
     ]
     probe, told = Probe(targets, before), np.zeros(len(due), bool)
@@ -112,7 +112,7 @@ def test_what_ended_early_is_not_taken_for_all() -> None:
 def test_a_saturated_probe_never_holds(saturated: bool, expected: LevelVerdict | None) -> None:
     due, done = m_d_c(8.0, 1, 200.0)
     probe, none = (
-        Probe([[TARGET]], [[EarlierProbes(seen=(MissRuns(0.05, 8.0, 10**9),))]]),
+        Probe([[TARGET]], [[EarlierProbes(at_other_levels=(MissRuns(0.05, 8.0, 10**9),))]]),
         np.zeros(0),
     )
     probe.tell(due, done, (done - due <= 0.5)[:, None])
@@ -220,7 +220,9 @@ def requests_to_a_verdict(before: EarlierProbes) -> tuple[int, LevelVerdict | No
 
 
 def test_a_probe_goes_on_where_earlier_ones_ended() -> None:
-    earlier = EarlierProbes(runs=(flags_with_few_misses(500),), seen=(MissRuns(0.05, 10.0, 1000),))
+    earlier = EarlierProbes(
+        counting=(flags_with_few_misses(500),), at_other_levels=(MissRuns(0.05, 10.0, 1000),)
+    )
     alone, verdict = requests_to_a_verdict(replace(earlier, runs=()))
     both, also = requests_to_a_verdict(earlier)
     assert verdict == also == "holds"
@@ -232,14 +234,18 @@ def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
     from one another.
     """
     nothing, verdict = requests_to_a_verdict(EarlierProbes())
-    ignorant, _ = requests_to_a_verdict(EarlierProbes(seen=(MissRuns(0.05, 20.0, 10**6),)))
+    ignorant, _ = requests_to_a_verdict(
+        EarlierProbes(at_other_levels=(MissRuns(0.05, 20.0, 10**6),))
+    )
     assert verdict == "holds"
     assert nothing < 0.7 * ignorant
 
 
 def test_earlier_probes_alone_do_not_end_the_next_one() -> None:
     rng = np.random.default_rng(4)
-    before = EarlierProbes(runs=(rng.random(3000) < 0.95,), seen=(MissRuns(0.05, 10.0, 1000),))
+    before = EarlierProbes(
+        counting=(rng.random(3000) < 0.95,), at_other_levels=(MissRuns(0.05, 10.0, 1000),)
+    )
     probe = Probe([[TARGET]], [[before]], ProbeSize(200.0))
     due = np.arange(60) / 10
     probe.tell(due, due + 0.2, np.ones((60, 1), bool))
