@@ -38,7 +38,7 @@ from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.selection import RankedApart, UnansweredSlo
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.results.runs import Runs
-from orchestrator.results.validity import Validity
+from orchestrator.results.validity_words import remedy_text
 from orchestrator.spec.load import UNITS, Level, Slo, counted, format_duration, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
@@ -152,7 +152,7 @@ _SEARCH_STATUSES: Mapping[ClaimStatus, str] = {
 def search_status_text(status: ClaimStatus) -> str:
     """The status of the search of one endpoint, and why it ended: ``cliff: just above ...``."""
     if status in POINTLESS:
-        return f"{status}: {Validity(status).remedy.format('the server')}"
+        return f"{status}: {remedy_text(status, 'the server')}"
     return f"{status}: {_SEARCH_STATUSES[status]}"
 
 
@@ -380,7 +380,7 @@ def lower_levels_text(doubt: Doubt) -> str:
 
 
 def repair_text(doubt: Doubt) -> str:
-    return doubt.validity.remedy.format(listed(doubt.deployments))
+    return remedy_text(doubt.validity, listed(doubt.deployments))
 
 
 _REMEDIES: Mapping[Remedy, str] = {

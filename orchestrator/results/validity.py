@@ -39,13 +39,6 @@ class Validity(StrEnum):
         """Whether such a verdict ends a search."""
         return _ENDS_SEARCH.get(self, EndsSearch.NO)
 
-    @property
-    def remedy(self) -> str:
-        """Of verdicts that end a search, what to do; ``{}`` is what was measured. Empty for the
-        others.
-        """
-        return _REMEDIES.get(self, "")
-
 
 # an engine that falls behind is measured: that is what was to be found out
 MEASURED = frozenset({Validity.VALID, Validity.ENGINE_BOUND_BACKLOG})
@@ -66,17 +59,3 @@ _ENDS_SEARCH = {
 }
 # verdicts that neither another load nor a repeat changes, in the order in which they are reported
 LASTING_VERDICTS = tuple(_ENDS_SEARCH)
-# Both a running search and its results print these sentences.
-_REMEDIES = {
-    Validity.BROKEN_OUTPUT: (
-        "change {}: no load makes output of such answers (docs/metrics.md#broken_output)"
-    ),
-    Validity.INVALID: (
-        "mend what {} is asked or answers: under another load it is the same "
-        "(docs/metrics.md#validity)"
-    ),
-    Validity.STREAM_BUFFERED: (
-        "take away what gathers the events of {}: whatever the load, they do not show its TPOT and "
-        "ITL"
-    ),
-}

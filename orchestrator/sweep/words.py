@@ -13,7 +13,7 @@ from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.results.validity import Validity
+from orchestrator.results.validity_words import remedy_text
 from orchestrator.spec.load import Level, Per, Slo, Workload, counted, load_text
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ def _claim(control: str, claim: Claim) -> str:
     if not claim.levels:
         return "nothing is known yet"
     if claim.pointless:
-        return (
-            f"the search ends, {claim.status}: {Validity(claim.status).remedy.format('the server')}"
-        )
+        return f"the search ends, {claim.status}: {remedy_text(claim.status, 'the server')}"
     parts = []
     if claim.claim is not None:
         parts.append(f"holds {load_text(control, claim.claim)}")

@@ -10,6 +10,7 @@ from orchestrator.capacity.claim import POINTLESS, ClaimStatus
 from orchestrator.load import validity as judging
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import EndsSearch, Validity
+from orchestrator.results.validity_words import remedy_text
 
 CLASSIFIED = {
     "valid": "fine",
@@ -48,4 +49,5 @@ def test_every_verdict_that_a_point_is_judged_by_is_one_of_them() -> None:
 def test_verdicts_that_end_a_search_have_a_remedy_and_a_status() -> None:
     ends = [one for one in Validity if one.ends_search is not EndsSearch.NO]
     assert set(POINTLESS) == set(ends) and set(POINTLESS) <= set(get_args(ClaimStatus))
-    assert all("{}" in one.remedy for one in ends)
+    assert all("the server" in remedy_text(one, "the server") for one in ends)
+    assert remedy_text(Validity.VALID, "the server") == ""

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.base.errors import ProblemsError
 from orchestrator.capacity.claim import Claim, claim_of
 from orchestrator.capacity.levels import LevelEvidence
-from orchestrator.capacity.race import Ahead
+from orchestrator.capacity.race import LevelsToEqual
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
 from orchestrator.engines.command import Node
@@ -276,14 +276,14 @@ def test_what_others_tell_in_between_does_not_end_a_sweep(
         Claim(None, 0.0, 16.0, "budget", (failing,)),
         None,
     )
-    looks, view = itertools.count(1), race.view
+    looks, to_equal = itertools.count(1), race.to_equal
 
-    def looked(*of: str) -> Ahead:
+    def looked(*of: str) -> LevelsToEqual:
         if next(looks) == calls:
             race.tell(second.id, "w", "fast", Claim(None, 16.0, math.inf, "budget", ()), 16.0)
-        return view(*of)
+        return to_equal(*of)
 
-    monkeypatch.setattr(race, "view", looked)
+    monkeypatch.setattr(race, "to_equal", looked)
     for level in (1.0, 2.0, 3.0, 4.0):  # each is news
         race.tell(second.id, "w", "fast", Claim(None, level, math.inf, "budget", ()), level)
         work.follow_race()
@@ -359,10 +359,10 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
         strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True
     ):
         tier._claim, tier._is_over = claim_of(levels, 0.8), None
-    strategy._wanted_levels, strategy._told = None, 1
+    strategy._wanted, strategy._probes = None, 1
     work._go_on()
     assert strategy.asking() == {"slow"}  # of the other one it waits for what the second holds
-    assert race.view(second.id, "w", "fast") == Ahead()
+    assert race.to_equal(second.id, "w", "fast") == LevelsToEqual()
     race.tell(second.id, "w", "fast", Claim(None, 8.0, 9.0, "budget", ()), 8.0)
     work.follow_race()
     assert work.next is not None
