@@ -223,7 +223,7 @@ def test_a_probe_goes_on_where_earlier_ones_ended() -> None:
     earlier = EarlierProbes(
         counting=(flags_with_few_misses(500),), at_other_levels=(MissRuns(0.05, 10.0, 1000),)
     )
-    alone, verdict = requests_to_a_verdict(replace(earlier, runs=()))
+    alone, verdict = requests_to_a_verdict(replace(earlier, counting=()))
     both, also = requests_to_a_verdict(earlier)
     assert verdict == also == "holds"
     assert both == pytest.approx(alone - 500, abs=150)

@@ -220,7 +220,7 @@ def showing(work: DeploymentWork, *levels: LevelEvidence) -> None:
     search = work._searches[0]
     strategy = cast("Capacity", search.strategy)
     search.told.add((Level(control="request_rate", value=levels[0].level), 0))
-    strategy._tiers[0]._claim, strategy._wanted_levels = claim_of(levels, 0.8), None
+    strategy._tiers[0]._claim, strategy._wanted = claim_of(levels, 0.8), None
     strategy._tiers[0]._is_over = None
     work._go_on()
 
@@ -272,7 +272,7 @@ def test_what_others_tell_in_between_does_not_end_a_sweep(
     work = DeploymentWork(plan, first, {}, race=race)
     strategy = cast("Capacity", work._searches[0].strategy)
     failing = LevelEvidence(16.0, 1, "fails", False, 0.1, 100, (), 0, False, False, True, 20.0)
-    strategy._tiers[0]._claim, strategy._wanted_levels = (
+    strategy._tiers[0]._claim, strategy._wanted = (
         Claim(None, 0.0, 16.0, "budget", (failing,)),
         None,
     )
