@@ -23,6 +23,7 @@ from orchestrator.cluster.client_host import ClientHost
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.node.leases import Owner
 from orchestrator.results.ids import digest
+from orchestrator.telemetry.clock_offset import SAME_CLOCK, ClockOffset, clock_offset
 
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
@@ -90,17 +91,6 @@ class _Poll(Generic[T]):
                 if call.exception() is None:
                     answers[index] = call.result()
         return answers
-
-
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
-    """A client's wall clock minus the driver's, and the bound of its error."""
-
-    ns: int
-    error_ns: int
-
-
-SAME_CLOCK = ClockOffset(0, 0)
 
 
 class ClientRun:
@@ -242,7 +232,7 @@ class BorrowedClients:
         for index, (member, call) in enumerate(zip(self._members, calls, strict=True)):
             try:
                 scheduled += answer(call, "prepare", end_s - time.monotonic())
-                self._offsets.append(SAME_CLOCK if member.here else _clock_offset(member.handle))
+                self._offsets.append(SAME_CLOCK if member.here else _offset_of(member.handle))
             except HostLost as error:
                 raise ClientLost([index], str(error)) from error
             except ResultsError as error:
@@ -298,18 +288,9 @@ def _distinct(reasons: Iterable[str]) -> str:
     return "; ".join(sorted(set(reasons)))
 
 
-def _clock_offset(handle: ClientHandle, rounds: int = 8) -> ClockOffset:
-    """How far a client's wall clock is off, by Cristian's algorithm: half of the fastest round trip
-    bounds the error.
-    """
-    offsets = []
-    for _ in range(rounds):
-        before_ns = time.time_ns()
-        client_ns = answer(handle.begin(ClientHost.wall_ns), "wall_ns")
-        after_ns = time.time_ns()
-        middle_ns = (before_ns + after_ns) // 2
-        offsets.append(ClockOffset(client_ns - middle_ns, (after_ns - before_ns) // 2))
-    return min(offsets, key=lambda offset: offset.error_ns)
+def _offset_of(handle: ClientHandle) -> ClockOffset:
+    """How far a client's wall clock is off."""
+    return clock_offset(lambda: answer(handle.begin(ClientHost.wall_ns), "wall_ns"))
 
 
 class ClientPool:

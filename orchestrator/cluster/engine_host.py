@@ -6,6 +6,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -35,10 +36,16 @@ from orchestrator.node.readiness import LOG_LINES, Expected, Ready, wait_ready
 from orchestrator.node.reaper import dead_work, processes_of, reap
 from orchestrator.spec.settings import Hardware
 from orchestrator.spec.stages import PlannedSettings
-from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
+from orchestrator.telemetry.amd import amd_group
+from orchestrator.telemetry.engine_metrics import INTERVAL_S, READ_LIMIT_S, Sample, read
+from orchestrator.telemetry.gpu_sample import GpuGroup
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
+from orchestrator.telemetry.node_sampler import NodeSampler, NodeTelemetry
+from orchestrator.telemetry.nvidia import NvidiaGpus
+from orchestrator.telemetry.processes import SweepProcesses
+from orchestrator.telemetry.sampler import Sampler
 
 # What is stored of a log: its start, which names sizes, and its end.
 LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20
@@ -107,7 +114,8 @@ class EngineHost:
         # bytes of the model in this node's hub cache, and in the caches of other ranks' nodes
         self._downloaded_here = 0
         self._downloaded_elsewhere = 0
-        self._sampler: Sampler | None = None
+        self._metrics_sampler: Sampler[Sample] | None = None
+        self._node_sampler: NodeSampler | None = None
         # CPU use and leases of this host when the point began
         self._cpu_at_begin: Snapshot | None = None
         self._leases_at_begin: list[Holding] = []
@@ -307,8 +315,8 @@ class EngineHost:
         """Reads the engine's /metrics from now on, if it has any."""
         read_metrics = self._metrics_reader()
         if read_metrics is not None:
-            self._sampler = Sampler(read_metrics)
-            self._sampler.start()
+            self._metrics_sampler = Sampler(read_metrics, INTERVAL_S, "engine-metrics")
+            self._metrics_sampler.start_with_sample()
 
     def _metrics_reader(self) -> Callable[[], Sample | None] | None:
         """Reads the engine's /metrics once; None if it has none."""
@@ -329,9 +337,48 @@ class EngineHost:
 
     def end_metrics(self) -> list[Sample]:
         """Stops reading /metrics. Returns the samples since ``begin_metrics``, in order of time."""
-        sampler = self._sampler
-        self._sampler = None
-        return sampler.stop() if sampler else []
+        sampler = self._metrics_sampler
+        self._metrics_sampler = None
+        # the reading under way, and the last one
+        return sampler.stop(limit_s=3 * READ_LIMIT_S) if sampler else []
+
+    def wall_ns(self) -> int:
+        """This host's wall clock, in Unix nanoseconds."""
+        return time.time_ns()
+
+    def begin_telemetry(self, ours: Collection[int], watches_host: bool) -> None:
+        """Samples this agent's GPUs from now on and, if it ``watches_host``, the host.
+
+        ``ours``: pids of this sweep's driver and clients on this host.
+        """
+        self.end_telemetry()  # of a point that was cut short
+        find_processes = partial(self._sweep_processes, frozenset(ours))
+        self._node_sampler = NodeSampler(self._gpu_groups(), find_processes, watches_host)
+        self._node_sampler.start()
+
+    def _gpu_groups(self) -> list[GpuGroup]:
+        groups: list[GpuGroup] = []
+        if self._devices:
+            groups.append(NvidiaGpus([gpu.uuid for gpu in self._devices]))
+        of_amd = amd_group(amd_gpus(self.allocation.devices))
+        if of_amd is not None:
+            groups.append(of_amd)
+        return groups
+
+    def _sweep_processes(self, ours: Collection[int]) -> SweepProcesses:
+        in_docker = self._server is not None and is_docker(self._server.settings)
+        launch_pids = processes_of({self._launch_id}, in_docker)
+        other_launches = self._own_launches(living()) - {self._launch_id}
+        other_pids = {*ours, os.getpid()}
+        if other_launches:
+            other_pids |= processes_of(other_launches, in_docker)
+        return SweepProcesses(launch_pids, other_pids)
+
+    def end_telemetry(self) -> NodeTelemetry:
+        """Ends ``begin_telemetry`` and returns what was sampled since."""
+        sampler = self._node_sampler
+        self._node_sampler = None
+        return sampler.stop() if sampler is not None else NodeTelemetry()
 
     def begin_host(self) -> None:
         """Remembers this host's CPU use and leases, for ``end_host``."""
@@ -378,7 +425,9 @@ class EngineHost:
             with suppress(OSError):
                 text = stored_log(self._process.log_path).decode(errors="replace")
                 log = self._process.redact(text).encode()
-        self.end_metrics()  # they are still being read where a point was cut short
+        # they are still being read where a point was cut short
+        self.end_metrics()
+        self.end_telemetry()
         self._has_stopped.set()
         shutil.rmtree(self._workdir, ignore_errors=True)
         dirty: Sequence[str] = ()

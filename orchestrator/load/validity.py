@@ -7,8 +7,8 @@ The verdicts, the first that applies first:
 - ``invalid``: what was measured is not what was asked for (lengths, lost clients, nothing
   answered).
 - ``network_bound``: the network was silent or lost much, so the latencies are the network's.
-- ``disturbed``: other programs took most of an engine's host, so the figures are those of an engine
-  that shares its host.
+- ``disturbed``: other programs took most of an engine's host or used its GPU, or a GPU was lost or
+  braked by heat, so the figures are not those of an engine that has its hardware to itself.
 - ``client_bound``: the client was too slow, so the figures are the client's; repeat with more
   clients.
 - ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that
@@ -32,6 +32,7 @@ from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.validity import Validity
+from orchestrator.telemetry.gpu_condition import GpuCondition
 
 BUSY_CPU_SHARE = 0.7
 # How often the end-to-end time must fit into the window. The throughput of a shorter window depends
@@ -108,6 +109,18 @@ LENGTHS = (
 MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
 # seconds of CPU time; less than this is a program that starts or ends, not a steady load
 LEAST_FOREIGN_S = 10.0
+DISTURBED_GPU = (
+    EvidenceLimit("gpus_lost", 0, "GPUs that stopped to answer while the point ran: {0:.0f}"),
+    # a context that computes nothing takes less
+    EvidenceLimit(
+        "gpu_foreign_gib", 0.5, "processes of others used {0:.1f} GiB of a GPU (limit {1:g})"
+    ),
+    EvidenceLimit(
+        "gpu_braked_share",
+        0.05,
+        "heat or a power brake held down a GPU's clocks {0:.0%} of the time (limit {1:.0%})",
+    ),
+)
 # share of prompt tokens that prompts have in common by chance: a first token, a chat template
 MAX_CACHED = 0.005
 # notes: what a reader must know although the point stays valid
@@ -145,10 +158,25 @@ NOTES = (
         MAX_LOST,
         "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
     ),
+    # large GPUs reach it under any heavy load, so it belongs to what is measured
+    EvidenceLimit(
+        "gpu_power_limited_share",
+        0.5,
+        "its power limit held down a GPU's clocks {0:.0%} of the time: another limit, other figures",
+    ),
+    EvidenceLimit("gpu_ecc_errors", 0, "GPUs had {0:.0f} uncorrected memory errors"),
     EvidenceLimit(
         "foreign_launches", 0, "{0:.0f} launches or load clients of other sweeps were on its hosts"
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The engines' hosts while a point ran, and their GPUs as far as they were sampled."""
+
+    hosts: Sequence[HostLoad] = ()
+    gpus: Sequence[GpuCondition] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +196,21 @@ def judge(
     point: LoadPoint,
     start_ns: int,
     broken: Sequence[str] = (),
-    hosts: Sequence[HostLoad] = (),
+    surroundings: Surroundings | None = None,
     was_interrupted: bool = False,
 ) -> Verdict:
     """The verdict on one point, from the rows of all clients and what the clients measured about
     themselves.
 
     ``start_ns``: where the steady window begins; ``broken``: why the engine's answers are no
-    output; ``hosts``: the hosts of the engines, where they are known; ``was_interrupted``: the user
+    output; ``surroundings``: what is known of the engines' hosts; ``was_interrupted``: the user
     ended the point, so that the end of its window is not that of the run.
     """
     counts = RequestCounts(requests, stats, point, start_ns)
-    evidence = _evidence(counts, stats, point) | _surroundings(stats, hosts, len(requests))
+    surroundings = surroundings or Surroundings()
+    evidence = _evidence(counts, stats, point)
+    evidence |= _surroundings(stats, surroundings.hosts, len(requests))
+    evidence |= _gpu_evidence(surroundings.gpus)
     if was_interrupted:
         evidence["lost_at_the_end"] = 0.0
     open_at_the_end = _open_at_the_end(counts, point)
@@ -284,9 +315,25 @@ def _surroundings(
     }
 
 
+def _gpu_evidence(gpus: Sequence[GpuCondition]) -> dict[str, float]:
+    """Figures of the GPU that fared worst; none where no GPU was sampled."""
+    if not gpus:
+        return {}
+    return {
+        "gpus_lost": float(sum(gpu.is_lost for gpu in gpus)),
+        "gpu_foreign_gib": max(gpu.foreign_bytes for gpu in gpus) / 2**30,
+        "gpu_braked_share": max(gpu.braked_share for gpu in gpus),
+        "gpu_power_limited_share": max(gpu.power_limited_share for gpu in gpus),
+        "gpu_ecc_errors": float(sum(gpu.ecc_errors for gpu in gpus)),
+    }
+
+
 def _exceeded(limits: Iterable[EvidenceLimit], evidence: dict[str, float]) -> list[str]:
-    """A sentence for each limit that the evidence is above."""
-    return [limit.words(evidence) for limit in limits if limit.is_exceeded(evidence)]
+    """A sentence for each limit that the evidence is above. Figures that it lacks were not
+    measured.
+    """
+    measured = [limit for limit in limits if limit.figure in evidence]
+    return [limit.words(evidence) for limit in measured if limit.is_exceeded(evidence)]
 
 
 def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
@@ -299,13 +346,14 @@ def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
 
 
 def _disturbed(evidence: dict[str, float]) -> list[str]:
+    reasons = _exceeded(DISTURBED_GPU, evidence)
     share = evidence["foreign_cpu_share"]
-    if share <= MOST_FOREIGN_CPU or evidence["foreign_cpu_s"] <= LEAST_FOREIGN_S:
-        return []
-    return [
-        f"other processes took {share:.0%} of the CPU of an engine's host (limit "
-        f"{MOST_FOREIGN_CPU:.0%})"
-    ]
+    if share > MOST_FOREIGN_CPU and evidence["foreign_cpu_s"] > LEAST_FOREIGN_S:
+        reasons.append(
+            f"other processes took {share:.0%} of the CPU of an engine's host (limit "
+            f"{MOST_FOREIGN_CPU:.0%})"
+        )
+    return reasons
 
 
 def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:

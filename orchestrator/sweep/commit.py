@@ -26,6 +26,7 @@ from orchestrator.results.schemas import (
     ENGINE_METRICS,
     RECORDS,
     REQUESTS,
+    TABLES,
     conform,
     table_of,
     to_parquet,
@@ -34,7 +35,9 @@ from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.early_end import EarlyStop
 from orchestrator.sweep.measure import Attempt, Loaded
+from orchestrator.telemetry.clock_offset import ClockOffset
 from orchestrator.telemetry.engine_metrics import Sample
+from orchestrator.telemetry.node_sampler import NodeTelemetry
 
 _log = logging.getLogger(__name__)
 
@@ -189,8 +192,9 @@ def commit_attempt(
     ]
     client_files = _client_files(store, loaded, keys) if loaded else []
     metrics = engine_metrics(loaded.samples if loaded else {}, **keys)
-    metrics_files = _engine_metrics_files(store, metrics, keys)
-    files = [*client_files, *metrics_files, *driver_files]
+    metrics_files = _files_of_samples(store, "engine_metrics", metrics, keys)
+    telemetry_files = _telemetry_files(store, loaded.telemetry, keys) if loaded else []
+    files = [*client_files, *metrics_files, *telemetry_files, *driver_files]
     manifest = _commit(store, "point", point, keys, files, created_unix_ns)
     requests = loaded.requests if loaded else REQUESTS.empty_table()
     stored_metrics = metrics if metrics_files else metrics[:0]
@@ -266,22 +270,59 @@ def engine_metrics(
                     "attempt_id": attempt_id,
                     "replica": replica,
                     "role": sample.role,
+                    "host": sample.host,
                     "unix_ns": sample.unix_ns,
                 }
-                rows.append({**row, **sample.values})
+                rows.append({**row, **_clock_columns(sample.clock), **sample.values})
     return pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
 
 
-def _engine_metrics_files(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
+def _clock_columns(clock: ClockOffset | None) -> dict[str, int]:
+    if clock is None:
+        return {}
+    return {"clock_offset_ns": clock.ns, "clock_error_ns": clock.error_ns}
+
+
+def telemetry_rows(
+    telemetry: Sequence[NodeTelemetry], keys: Mapping[str, str]
+) -> dict[str, pa.Table]:
+    """What agents sampled as rows of the tables ``telemetry`` and ``hosts``."""
+    gpu_rows: list[dict[str, Any]] = []
+    host_rows: list[dict[str, Any]] = []
+    for node in telemetry:
+        common = {**keys, "host": node.host, **_clock_columns(node.clock)}
+        for gpu in node.gpu_samples:
+            row = {**common, "gpu_uuid": gpu.gpu_uuid, "unix_ns": gpu.unix_ns, **gpu.values}
+            gpu_rows.append(row)
+        for host in node.host_samples:
+            host_rows.append({**common, "unix_ns": host.unix_ns, **host.values})
+    return {
+        "telemetry": pa.Table.from_pylist(gpu_rows, schema=TABLES["telemetry"]),
+        "hosts": pa.Table.from_pylist(host_rows, schema=TABLES["hosts"]),
+    }
+
+
+def _telemetry_files(
+    store: Store, telemetry: Sequence[NodeTelemetry], keys: Mapping[str, str]
+) -> list[FilePart]:
+    files: list[FilePart] = []
+    for table, rows in telemetry_rows(telemetry, keys).items():
+        files += _files_of_samples(store, table, rows, keys)
+    return files
+
+
+def _files_of_samples(
+    store: Store, table: str, rows: pa.Table, keys: Mapping[str, str]
+) -> list[FilePart]:
     """Store these rows, if there are any, and return their file. If it cannot be stored, the
     attempt counts without it.
     """
     if not rows.num_rows:
         return []
     try:
-        return [store.write_part("engine_metrics", rows, writer="driver", **keys)]
+        return [store.write_part(table, rows, writer="driver", **keys)]
     except ResultsError as error:
-        _log.warning("no engine metrics of attempt %s: %s", keys["attempt_id"], error)
+        _log.warning("no rows in %s of attempt %s: %s", table, keys["attempt_id"], error)
         return []
 
 

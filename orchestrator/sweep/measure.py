@@ -17,7 +17,7 @@ from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
-from orchestrator.load.validity import Verdict, judge
+from orchestrator.load.validity import Surroundings, Verdict, judge
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
 from orchestrator.results.phases import Phase, PhaseName, RequestProgress
@@ -26,6 +26,7 @@ from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import level_words
+from orchestrator.telemetry.gpu_condition import gpu_conditions
 
 if TYPE_CHECKING:
     from orchestrator.capacity.strategy import ProbeWatch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.results.lazy_rows import Rows
     from orchestrator.results.row_writer import RowFile
     from orchestrator.telemetry.engine_metrics import Sample
+    from orchestrator.telemetry.node_sampler import NodeTelemetry
 
 # seconds from the ready barrier to the common start: longer than a call takes to reach any client
 START_LEAD_S = 0.25
@@ -76,6 +78,7 @@ class Loaded:
     ended the point early. ``early``: when and why the point ended if it is a probe
     that knew enough. ``interrupted``: the user, or too many errors, ended the point. ``cache``:
     state of the prefix caches before the load. ``hosts``: load of others on the engines' hosts.
+    ``telemetry``: what agents sampled of GPUs and hosts.
     """
 
     span_unix_ns: tuple[int, int]
@@ -88,6 +91,7 @@ class Loaded:
     interrupted: bool = False
     cache: CacheState = "unknown"
     hosts: Sequence[HostLoad] = ()
+    telemetry: Sequence[NodeTelemetry] = ()
 
     def cut(self, point: LoadPoint) -> LoadPoint:
         """The point with the duration that it really had."""
@@ -160,8 +164,9 @@ def judged(
     """
     cut = loaded.cut(point)
     start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
+    surroundings = Surroundings(loaded.hosts, gpu_conditions(loaded.telemetry))
     verdict = judge(
-        loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts, loaded.interrupted
+        loaded.requests, loaded.stats, cut, start_ns, broken, surroundings, loaded.interrupted
     )
     if loaded.interrupted:
         reasons = [_interrupted(point, loaded), *verdict.reasons]
@@ -347,7 +352,7 @@ class Measurer:
             return _nothing_loaded((now_ns, now_ns))
         if lead_s is None:
             lead_s = self.lead_s
-        self.replicas.begin_metrics()
+        self.replicas.begin_metrics(self.clients.processes, self.clock.unix_ns)
         started_unix_ns = self.clock.unix_ns() + int(lead_s * 1e9)
         started_s = self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
@@ -391,6 +396,8 @@ class Measurer:
         may_be_dead = self.replicas.launched and failure is None and not interrupted
         if may_be_dead and DYING & set(requests["error_class"].unique().to_pylist()):
             failure = self._died_after()
+        telemetry = self.replicas.end_telemetry()
+        self._tell_lost_gpus(telemetry)
         return Loaded(
             span_unix_ns=span_unix_ns,
             requests=requests,
@@ -401,7 +408,15 @@ class Measurer:
             early=early,
             interrupted=interrupted,
             hosts=self.replicas.end_hosts(self.clients.processes),
+            telemetry=telemetry,
         )
+
+    def _tell_lost_gpus(self, telemetry: Sequence[NodeTelemetry]) -> None:
+        for node in telemetry:
+            for gpu in node.lost_gpus:
+                text = f"{gpu.gpu_uuid} of {node.host} does not answer any more: {gpu.reason}"
+                data = {"host": node.host, "gpu_uuid": gpu.gpu_uuid}
+                self.tell(Event("gpu_lost", text, self.label, self.launch_id, data=data))
 
     def _await_idle(self) -> None:
         """Wait until the engine has dropped requests that were aborted, so that they do not disturb

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import Failure, FailureKind, PlacementError
@@ -19,10 +21,12 @@ from orchestrator.load.point import HostLoad, Target
 from orchestrator.results.outcomes import CacheState
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROLES, ROUTER
+from orchestrator.telemetry.clock_offset import ClockOffset, clock_offset
 
 if TYPE_CHECKING:
     from orchestrator.cluster.protocol import Agent
     from orchestrator.telemetry.engine_metrics import Sample
+    from orchestrator.telemetry.node_sampler import NodeTelemetry
 
 
 class Replicas:
@@ -47,6 +51,7 @@ class Replicas:
         self._placements = placements
         self._cache = cache
         self._roles = tuple(roles) or ("",) * len(placements)
+        self._hosts: dict[str, Host] = {}  # by address, since ``begin_metrics``
         self._engines = []
         for placement, role in zip(placements, self._roles, strict=True):
             if role != ROUTER:
@@ -119,18 +124,36 @@ class Replicas:
         ``clients``: host name and pid of this sweep's clients.
         """
         loads: list[HostLoad] = []
-        processes = [(socket.gethostname(), os.getpid()), *clients]
         for agent in self._agent_per_host():
-            ours = {pid for host, pid in processes if host == agent.allocation.hostname}
             with suppress(HostLost, PlacementError):
-                loads.append(agent.end_host(ours))
+                loads.append(agent.end_host(_ours(agent, clients)))
         return loads
 
-    def begin_metrics(self) -> None:
-        """Begin to read every replica's /metrics, and to note who else uses the replicas' hosts."""
-        for agent in self._agent_per_host():
+    def begin_metrics(
+        self,
+        clients: Sequence[tuple[str, int]] = (),
+        own_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Begin to read every replica's /metrics, to sample GPUs and hosts, and to note who else
+        uses the hosts. ``clients``: as in ``end_hosts``. ``own_clock``: the driver's, in Unix
+        nanoseconds.
+        """
+        host_agents = self._agent_per_host()
+        self._hosts = {}
+        for address, name in host_names(host_agents).items():
+            self._hosts[address] = Host(name)
+        for agent in host_agents:
             with suppress(HostLost, PlacementError):
                 agent.begin_host()
+                offset = clock_offset(agent.wall_ns, own_clock=own_clock)
+                self._hosts[agent.allocation.address] = Host(
+                    self._hosts[agent.allocation.address].name, offset
+                )
+        for agent in agents_of(self._placements):
+            watches_host = any(agent is host_agent for host_agent in host_agents)
+            if watches_host or agent.allocation.devices:
+                with suppress(HostLost):
+                    agent.begin_telemetry(_ours(agent, clients), watches_host)
         for placement in self._engines:
             with suppress(HostLost):
                 placement.agents[0].begin_metrics()
@@ -140,11 +163,59 @@ class Replicas:
         samples: dict[int, list[Sample]] = {}
         for index, placement in enumerate(self._engines):
             role = self._roles[index] or None
+            agent = placement.agents[0]
             samples[index] = []
             with suppress(HostLost):
-                for sample in placement.agents[0].end_metrics():
-                    samples[index].append(replace(sample, role=role))
+                host = self._hosts.get(agent.allocation.address, NO_HOST)
+                for sample in agent.end_metrics():
+                    samples[index].append(
+                        replace(sample, role=role, host=host.name or None, clock=host.clock)
+                    )
         return samples
+
+    def end_telemetry(self) -> list[NodeTelemetry]:
+        """What the agents sampled of GPUs and hosts since ``begin_metrics``; lost agents are
+        missing.
+        """
+        sampled: list[NodeTelemetry] = []
+        for agent in agents_of(self._placements):
+            with suppress(HostLost):
+                host = self._hosts.get(agent.allocation.address, NO_HOST)
+                telemetry = agent.end_telemetry()
+                sampled.append(replace(telemetry, host=host.name, clock=host.clock))
+        return sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of the replicas. ``clock``: how far its wall clock is off; None if it did not answer."""
+
+    name: str
+    clock: ClockOffset | None = None
+
+
+NO_HOST = Host("")
+
+
+def host_names(agents: Sequence[Agent]) -> dict[str, str]:
+    """Address -> name of these agents' hosts. Hosts of one name have their address in it."""
+    allocations = [agent.allocation for agent in agents]
+    counts = Counter(allocation.hostname for allocation in allocations)
+    names: dict[str, str] = {}
+    for allocation in allocations:
+        name = allocation.hostname
+        if counts[name] > 1:
+            name = f"{name} ({allocation.address})"
+        names[allocation.address] = name
+    return names
+
+
+def _ours(agent: Agent, clients: Sequence[tuple[str, int]]) -> set[int]:
+    """Pids of this sweep's driver and clients on the agent's host. ``clients``: host name and pid of
+    each client.
+    """
+    processes = [(socket.gethostname(), os.getpid()), *clients]
+    return {pid for host, pid in processes if host == agent.allocation.hostname}
 
 
 def _has_work(target: Target) -> bool:

@@ -5,9 +5,8 @@ null, never zero.
 """
 
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.base.http import ask
 from orchestrator.base.text import grouped
+from orchestrator.telemetry.clock_offset import ClockOffset
 
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0
@@ -34,12 +34,14 @@ AVERAGED = frozenset({"kv_usage", *_ESTIMATES})
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One reading. ``values``: column -> value, without columns that the engine does not report.
-    ``role``: that of the replica, if it has one.
+    ``role``: that of the replica, if it has one. ``host``: where the replica runs.
     """
 
     unix_ns: int
     values: Mapping[str, float]
     role: str | None = None
+    host: str | None = None
+    clock: ClockOffset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +117,3 @@ def read(
     except ValueError:
         return None
     return Sample(time.time_ns(), values) if values else None
-
-
-class Sampler:
-    """Takes samples at ``start``, at ``stop``, and every ``interval_s`` between them, in a thread
-    of its own.
-    """
-
-    def __init__(self, take: Callable[[], Sample | None], interval_s: float = INTERVAL_S) -> None:
-        self._take = take
-        self._interval_s = interval_s
-        self._samples: list[Sample] = []
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
-
-    def start(self) -> None:
-        """Begins. Takes the first sample before it returns, so that this sample precedes the load."""
-        self._keep()
-        self._thread.start()
-
-    def stop(self) -> list[Sample]:
-        """Takes the last sample. Returns all samples in order of time."""
-        self._done.set()
-        self._thread.join()
-        self._keep()
-        return self._samples
-
-    def _run(self) -> None:
-        while not self._done.wait(self._interval_s):
-            self._keep()
-
-    def _keep(self) -> None:
-        sample = self._take()
-        if sample is not None:
-            self._samples.append(sample)

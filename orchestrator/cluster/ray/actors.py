@@ -26,6 +26,7 @@ from orchestrator.node.readiness import Ready
 from orchestrator.spec.settings import Hardware
 from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.engine_metrics import Sample
+from orchestrator.telemetry.node_sampler import NodeTelemetry
 
 Host = TypeVar("Host")
 
@@ -264,6 +265,15 @@ class RayAgent:
 
     def end_host(self, ours: Collection[int]) -> HostLoad:
         return self._call(RayEngineHost.end_host, ours)
+
+    def wall_ns(self) -> int:
+        return self._call(RayEngineHost.wall_ns)
+
+    def begin_telemetry(self, ours: Collection[int], watches_host: bool) -> None:
+        self._call(RayEngineHost.begin_telemetry, ours, watches_host)
+
+    def end_telemetry(self) -> NodeTelemetry:
+        return self._call(RayEngineHost.end_telemetry)
 
     def stop(self) -> Stopped:
         return answer(self._handle.begin(RayEngineHost.stop), "stop", STOP_LIMIT_S)

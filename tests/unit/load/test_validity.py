@@ -14,8 +14,9 @@ import pytest
 
 from orchestrator.base.arrays import Floats
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
-from orchestrator.load.validity import Verdict, judge
+from orchestrator.load.validity import Surroundings, Verdict, judge
 from orchestrator.results.schemas import REQUESTS
+from orchestrator.telemetry.gpu_condition import GpuCondition
 from tests.unit.load.test_schedule import point
 
 CALM = ClientStats(
@@ -535,4 +536,40 @@ def test_launches_of_others_on_an_engines_host_are_a_note() -> None:
 
 
 def shared_with(*hosts: HostLoad) -> Verdict:
-    return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), hosts)
+    return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), Surroundings(hosts))
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ({"is_lost": True}, "GPUs that stopped to answer while the point ran: 1"),
+        ({"foreign_bytes": 3 << 30}, "processes of others used 3.0 GiB of a GPU (limit 0.5)"),
+        (
+            {"braked_share": 0.2},
+            "heat or a power brake held down a GPU's clocks 20% of the time (limit 5%)",
+        ),
+    ],
+)
+def test_a_gpu_that_is_lost_shared_or_braked_disturbs(
+    condition: dict[str, Any], reason: str
+) -> None:
+    judged = on_gpus(GpuCondition("GPU-a", "a"), GpuCondition("GPU-b", "b", **condition))
+    assert (judged.validity, judged.reasons) == ("disturbed", [reason])
+
+
+def test_the_power_limit_of_a_gpu_and_its_memory_errors_are_notes() -> None:
+    judged = on_gpus(GpuCondition("GPU-a", "a", power_limited_share=0.9, ecc_errors=2))
+    assert judged.validity == "valid"
+    assert judged.reasons == [
+        "its power limit held down a GPU's clocks 90% of the time: another limit, other figures",
+        "GPUs had 2 uncorrected memory errors",
+    ]
+    assert judged.evidence["gpu_power_limited_share"] == 0.9
+
+
+def test_points_without_gpus_have_no_figures_of_gpus() -> None:
+    assert not [name for name in on_gpus().evidence if name.startswith("gpu")]
+
+
+def on_gpus(*gpus: GpuCondition) -> Verdict:
+    return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), Surroundings(gpus=gpus))

@@ -44,6 +44,7 @@ from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.state import SweepReport
 from orchestrator.sweep.sweep import Sweep
 from orchestrator.telemetry.engine_metrics import Sample
+from orchestrator.telemetry.node_sampler import NodeTelemetry
 from tests.unit.results.builders import events, failed_request, part_of, request, requests
 
 FULL_DISK = "rows cannot be kept in /tmp of x until the point is over: No space left on device"
@@ -173,6 +174,7 @@ class World:
     # nodes that drain, and when they are gone
     gone_s: dict[str, float] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # nodes that were lost; some came back
+    telemetry: NodeTelemetry = field(default_factory=NodeTelemetry)  # that every agent sampled
     _coming: int = 0
 
     def step(self, name: str) -> Any:
@@ -356,6 +358,15 @@ class FakeAgent:
     def end_host(self, ours: object) -> HostLoad:
         disturbed = "disturbed" in self.world.fails
         return HostLoad(self.node, 50.0 if disturbed else 0.1, 0.6 if disturbed else 0.01, 0)
+
+    def wall_ns(self) -> int:
+        return self.world.clock.unix_ns()
+
+    def begin_telemetry(self, ours: object, watches_host: bool) -> None: ...
+
+    def end_telemetry(self) -> NodeTelemetry:
+        self._reach()
+        return self.world.telemetry
 
     def begin_metrics(self) -> None: ...
 

@@ -18,12 +18,22 @@ from orchestrator.load.client import LoadClient
 from orchestrator.plan.make import make_plan
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.records import AttemptData, DeploymentRow, PointRow
-from orchestrator.results.schemas import rows_of, table_of
+from orchestrator.results.schemas import REQUESTS, rows_of, table_of
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.sweep.commit import AttemptRecord, commit_attempt, engine_metrics, launch_row
+from orchestrator.sweep.commit import (
+    AttemptRecord,
+    commit_attempt,
+    engine_metrics,
+    launch_row,
+    telemetry_rows,
+)
 from orchestrator.sweep.measure import Attempt, Loaded
+from orchestrator.telemetry.clock_offset import ClockOffset
 from orchestrator.telemetry.engine_metrics import Sample
+from orchestrator.telemetry.gpu_sample import GpuSample
+from orchestrator.telemetry.host import HostSample
+from orchestrator.telemetry.node_sampler import NodeTelemetry
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM
 from tests.unit.plan.files import measurements
@@ -104,6 +114,33 @@ def test_when_no_replica_says_anything_there_are_no_rows() -> None:
     assert (
         engine_metrics({0: [], 1: []}, **KEYS).num_rows == engine_metrics({}, **KEYS).num_rows == 0
     )
+
+
+def test_what_was_sampled_of_gpus_and_hosts_is_committed_with_the_attempt(tmp_path: Path) -> None:
+    node = NodeTelemetry(
+        host_samples=[HostSample(5, {"cpu_share": 0.5})],
+        gpu_samples=[GpuSample("GPU-a", 6, {"power_w": 300.0}), GpuSample("GPU-a", 7, {})],
+        host="h",
+        clock=ClockOffset(40, 3),
+    )
+    store = Store.open(str(tmp_path), "x")
+    loaded = Loaded(span_unix_ns=(1, 2), requests=REQUESTS.empty_table(), telemetry=[node])
+    record = attempt("duration: 5s")
+    commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
+    gpus = store.read("telemetry", include_failed=True).to_pylist()
+    assert [(row["host"], row["gpu_uuid"], row["unix_ns"], row["power_w"]) for row in gpus] == [
+        ("h", "GPU-a", 6, 300.0),
+        ("h", "GPU-a", 7, None),
+    ]
+    (host,) = store.read("hosts", include_failed=True).to_pylist()
+    assert (host["cpu_share"], host["clock_offset_ns"], host["clock_error_ns"]) == (0.5, 40, 3)
+    assert host["attempt_id"] == gpus[0]["attempt_id"] == record.attempt_id
+
+
+def test_samples_of_a_host_whose_clock_is_unknown_have_no_offset() -> None:
+    rows = telemetry_rows([NodeTelemetry(host_samples=[HostSample(5, {})], host="h")], KEYS)
+    assert rows["hosts"]["clock_offset_ns"].to_pylist() == [None]
+    assert rows["telemetry"].num_rows == 0
 
 
 def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.engines.networks import NOT_SAID
 from orchestrator.load.point import Target
 from orchestrator.spec.dialect import Dialect
-from orchestrator.sweep.replicas import Replicas, of_role, tell_first_of_downloads
+from orchestrator.sweep.replicas import Replicas, host_names, of_role, tell_first_of_downloads
+from orchestrator.telemetry.clock_offset import ClockOffset
+from orchestrator.telemetry.host import HostSample
+from orchestrator.telemetry.node_sampler import NodeTelemetry
 from tests.unit.sweep.simulation import FakeAgent, Placed, World, node, world_of
 
 TARGET = Target("http://127.0.0.1:1", "m")
@@ -99,3 +103,63 @@ def test_the_first_rank_hears_what_the_nodes_of_the_others_have() -> None:
     world.clock.sleep(2.0)
     tell_first_of_downloads(placed(world, "a", "b", "c"))  # type: ignore[arg-type]
     assert world.heard == [("a", 2 * 2 * 10**9)]
+
+
+# -- telemetry
+
+
+class WatchedAgent(FakeAgent):
+    """Notes what it is asked to watch; its clock is 5 ms ahead of the driver's."""
+
+    def begin_telemetry(self, ours: object, watches_host: bool) -> None:
+        self.world.log.append(f"{self.node} watches {'host' if watches_host else 'GPUs'}")
+
+    def wall_ns(self) -> int:
+        return self.world.clock.unix_ns() + 5_000_000
+
+
+def watched(world: World, *nodes: str) -> Replicas:
+    """Replicas of two ranks, one on each of these nodes."""
+    placements = []
+    for node_name in nodes:
+        agents: list[FakeAgent] = [WatchedAgent(world, node_name), WatchedAgent(world, node_name)]
+        placements.append(Placed(world, "L", agents))
+    return replicas(placements)
+
+
+def test_one_agent_of_each_host_watches_it_and_all_watch_their_gpus() -> None:
+    world = world_of([node("a"), node("b")])
+    watched(world, "a", "b").begin_metrics(own_clock=world.clock.unix_ns)
+    # the host's watcher watches its GPUs, too
+    assert world.log == [f"{name} watches {what}" for name in "ab" for what in ("GPUs", "host")]
+
+
+def test_all_that_is_sampled_names_its_host_and_its_clock() -> None:
+    world = world_of([node("a")], telemetry=NodeTelemetry([HostSample(7, {"cpu_share": 0.5})]))
+    of_one = watched(world, "a")
+    of_one.begin_metrics(own_clock=world.clock.unix_ns)
+    (sample,) = of_one.end_metrics()[0]
+    assert (sample.host, sample.clock) == ("a", ClockOffset(5_000_000, 0))
+    first, _ = of_one.end_telemetry()
+    assert (first.host, first.clock) == ("a", ClockOffset(5_000_000, 0))
+    assert first.host_samples == [HostSample(7, {"cpu_share": 0.5})]
+
+
+def test_a_lost_host_has_no_telemetry_and_the_others_have() -> None:
+    world = world_of([node("a"), node("b")])
+    both = watched(world, "a", "b")
+    both.begin_metrics(own_clock=world.clock.unix_ns)
+    world.lose("b")
+    assert [telemetry.host for telemetry in both.end_telemetry()] == ["a", "a"]
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_address() -> None:
+    agents = [
+        SimpleNamespace(allocation=SimpleNamespace(hostname=name, address=address))
+        for name, address in (("n", "10.0.0.1"), ("n", "10.0.0.2"), ("m", "10.0.0.3"))
+    ]
+    assert host_names(agents) == {
+        "10.0.0.1": "n (10.0.0.1)",
+        "10.0.0.2": "n (10.0.0.2)",
+        "10.0.0.3": "m",
+    }

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.load.point import Target
 from orchestrator.sweep.replicas import Replicas
-from orchestrator.telemetry.engine_metrics import Sample, Sampler, normalize, read
+from orchestrator.telemetry.engine_metrics import normalize, read
 
 NAMES = {
     "running": "vllm:num_requests_running",
@@ -122,30 +122,6 @@ def test_no_metrics_are_no_reading(engine, status, text):
 
 def test_a_server_that_is_gone_is_no_reading():
     assert read("http://127.0.0.1:9/metrics", NAMES) is None
-
-
-def test_the_sampler_reads_at_both_ends_and_between():
-    taken, third = [], threading.Event()
-
-    def take():
-        taken.append(Sample(len(taken), {}))
-        if len(taken) == 3:
-            third.set()
-        return taken[-1]
-
-    sampler = Sampler(take, interval_s=0.001)
-    sampler.start()
-    assert taken, "the first reading lies before the load"
-    assert third.wait(10)
-    samples = sampler.stop()
-    assert samples == taken and len(samples) >= 4
-    assert threading.active_count() == 1 or not sampler._thread.is_alive()
-
-
-def test_readings_that_failed_leave_no_samples():
-    sampler = Sampler(lambda: None)
-    sampler.start()
-    assert sampler.stop() == []
 
 
 def test_estimates_of_work_are_of_one_gpu_and_null_when_the_engine_does_not_estimate():

@@ -1,0 +1,124 @@
+"""Reads a host while a point runs: its CPU, memory and network, in all and of the launch's
+processes.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.telemetry.processes import PROC, TICKS, SweepProcesses
+
+NETWORK = Path("/sys/class/net")
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """One reading of a host. ``values``: column of the table ``hosts`` -> value, without columns
+    that are unknown.
+    """
+
+    unix_ns: int
+    values: Mapping[str, int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuUse:
+    """CPU seconds until ``at_s``: of the whole host since its boot, and of the sweep's processes."""
+
+    at_s: float
+    busy_s: float
+    sweep_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _InterfaceCounters:
+    """Bytes through a network interface since the host's boot."""
+
+    name: str
+    received: int
+    sent: int
+
+
+class HostReader:
+    """Reads this host again and again. ``processes``: those of the launch and its sweep."""
+
+    def __init__(
+        self,
+        processes: SweepProcesses,
+        proc: Path = PROC,
+        network: Path = NETWORK,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._processes = processes
+        self._proc = proc
+        self._clock = clock
+        # Bridges and tunnels, which are virtual, carry the bytes of other interfaces once more.
+        self._physical = {path.parent.name for path in network.glob("*/device")}
+        self._last: _CpuUse | None = None
+
+    def read(self) -> HostSample:
+        """A reading of everything. The first one has no shares of CPU time."""
+        self._processes.read()
+        launch = self._processes.launch
+        values: dict[str, int | float] = {
+            "engine_cpu_s": round(launch.cpu_s, 3),
+            "engine_rss_bytes": launch.rss_bytes,
+        }
+        unix_ns = time.time_ns()
+        values |= self._cpu_shares()
+        values |= self._free_bytes()
+        values |= self._network_bytes()
+        return HostSample(unix_ns, values)
+
+    def _cpu_shares(self) -> dict[str, float]:
+        lines = self._lines("stat")
+        if not lines:
+            return {}
+        # without interrupts: our own packets cause some
+        ticks = [int(word) for word in lines[0].split()[1:4]]  # user, nice, system
+        cores = sum(line.startswith("cpu") for line in lines[1:])
+        before = self._last
+        now = _CpuUse(self._clock(), sum(ticks) / TICKS, self._processes.cpu_s)
+        self._last = now
+        if before is None or now.at_s <= before.at_s:
+            return {}
+        all_cores_s = (now.at_s - before.at_s) * cores
+        busy_s = now.busy_s - before.busy_s
+        foreign_s = max(0.0, busy_s - (now.sweep_s - before.sweep_s))
+        return {
+            "cpu_share": busy_s / all_cores_s,
+            "foreign_cpu_share": foreign_s / all_cores_s,
+        }
+
+    def _free_bytes(self) -> dict[str, int]:
+        for line in self._lines("meminfo"):
+            name, _, amount = line.partition(":")
+            if name == "MemAvailable":
+                return {"free_bytes": int(amount.split()[0]) * 1024}
+        return {}
+
+    def _network_bytes(self) -> dict[str, int]:
+        interfaces = list(self._interfaces())
+        if not interfaces:
+            return {}
+        physical = [interface for interface in interfaces if interface.name in self._physical]
+        counted = physical or interfaces  # a container has only virtual ones
+        return {
+            "network_rx_bytes": sum(interface.received for interface in counted),
+            "network_tx_bytes": sum(interface.sent for interface in counted),
+        }
+
+    def _interfaces(self) -> Iterator[_InterfaceCounters]:
+        for line in self._lines("net/dev")[2:]:  # below two lines of headings
+            name, _, counts = line.partition(":")
+            words = counts.split()
+            if name.strip() != "lo":
+                yield _InterfaceCounters(name.strip(), int(words[0]), int(words[8]))
+
+    def _lines(self, name: str) -> list[str]:
+        """The lines of a file below /proc; none where it cannot be read."""
+        try:
+            return (self._proc / name).read_text().splitlines()
+        except OSError:
+            return []

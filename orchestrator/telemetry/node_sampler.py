@@ -1,0 +1,130 @@
+"""Samples a node while a point runs, twice a second: the GPUs of an agent, and the host itself."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.telemetry.clock_offset import ClockOffset
+from orchestrator.telemetry.gpu_sample import GpuGroup, GpuLost, GpuReader, GpuSample, LostGpu
+from orchestrator.telemetry.host import HostReader, HostSample
+from orchestrator.telemetry.processes import SweepProcesses
+from orchestrator.telemetry.sampler import Sampler
+
+INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTelemetry:
+    """What one agent sampled while a point ran, in order of time. ``host``: the host's name.
+    ``clock``: how far its wall clock is off; None if that is unknown.
+    """
+
+    host_samples: Sequence[HostSample] = ()
+    gpu_samples: Sequence[GpuSample] = ()
+    lost_gpus: Sequence[LostGpu] = ()
+    host: str = ""
+    clock: ClockOffset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeSample:
+    host: HostSample | None
+    gpus: Sequence[GpuSample]
+
+
+class NodeSampler:
+    """Samples the GPUs of ``groups`` and, if it ``watches_host``, the host.
+
+    ``find_processes``: called once, before the first sample. The use of GPU memory by other
+    processes than the launch's is foreign.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GpuGroup],
+        find_processes: Callable[[], SweepProcesses],
+        watches_host: bool,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._groups = groups
+        self._find_processes = find_processes
+        self._watches_host = watches_host
+        self._sampler = Sampler(self._take, interval_s, "telemetry")
+        self._processes: SweepProcesses | None = None  # None before the first sample
+        self._host_reader: HostReader | None = None
+        self._open_groups: list[GpuGroup] = []
+        self._readers: list[GpuReader] = []
+        self._lost: list[LostGpu] = []
+        self._cpu_s = 0.0  # used by the readings so far
+
+    def start(self) -> None:
+        """Begins, and does not wait for the first sample: a driver may take a second to load."""
+        self._sampler.start()
+
+    def stop(self) -> NodeTelemetry:
+        """Ends, and returns what was sampled."""
+        samples = self._sampler.stop()
+        for reader in self._readers:
+            reader.close()
+        for group in self._open_groups:
+            group.close()
+        self._readers = []
+        self._open_groups = []
+        host_samples = [sample.host for sample in samples if sample.host is not None]
+        gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
+        return NodeTelemetry(host_samples, gpu_samples, self._lost)
+
+    def _take(self) -> _NodeSample:
+        began_s = time.thread_time()
+        if self._processes is None:
+            self._processes = self._find_processes()
+            if self._watches_host:
+                self._host_reader = HostReader(self._processes)
+            self._open()
+        has_looked = self._processes.look()
+        host = self._host_reader.read() if self._host_reader is not None else None
+        launch_pids = self._processes.launch.pids if has_looked else None
+        gpus = list(self._read_gpus(launch_pids))
+        self._cpu_s += time.thread_time() - began_s
+        cost = {"sampler_cpu_s": self._cpu_s}
+        if host is not None:
+            host = replace(host, values={**host.values, **cost})
+        return _NodeSample(host, [replace(gpu, values={**gpu.values, **cost}) for gpu in gpus])
+
+    def _open(self) -> None:
+        for group in self._groups:
+            try:
+                group.open()
+            except GpuLost as error:
+                self._lost += [_lost(uuid, error) for uuid in group.uuids]
+                continue
+            self._open_groups.append(group)
+            for uuid in group.uuids:
+                try:
+                    self._readers.append(group.reader(uuid))
+                except GpuLost as error:
+                    self._lost.append(_lost(uuid, error))
+
+    def _read_gpus(self, launch_pids: Collection[int] | None) -> Iterator[GpuSample]:
+        """Reads every GPU that is not lost. ``launch_pids``: given when it is also asked whose memory
+        is in use, for which the driver looks at every process.
+        """
+        for reader in list(self._readers):
+            try:
+                before_ns = time.time_ns()
+                values = reader.read()
+                after_ns = time.time_ns()
+                if launch_pids is not None:
+                    foreign_bytes = reader.foreign_bytes(launch_pids)
+                    if foreign_bytes is not None:
+                        values["foreign_bytes"] = foreign_bytes
+            except GpuLost as error:
+                self._readers.remove(reader)
+                reader.close()
+                self._lost.append(_lost(reader.uuid, error))
+                continue
+            yield GpuSample(reader.uuid, (before_ns + after_ns) // 2, values)
+
+
+def _lost(uuid: str, error: GpuLost) -> LostGpu:
+    return LostGpu(uuid, time.time_ns(), str(error))
