@@ -145,7 +145,7 @@ class ClientLoop:
         self._kind = assignment.kind
         self._event_counter: EventCounter | None = fast_path_of(point.dialect.wire)
         self._writer = writer
-        self._queue = RequestQueue(assignment.schedule, assignment.kind.think_time_s)
+        self._queue = RequestQueue(assignment.schedule)
         self._cap = assignment.schedule.cap
         self._poller = Poller()
         self._transport = Transport(self._poller, endpoints)

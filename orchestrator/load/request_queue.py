@@ -19,9 +19,8 @@ MOST_DOUBLINGS = 16  # more would be over the maximum anyway
 class RequestQueue:
     """Hands out one client's planned requests as they become due."""
 
-    def __init__(self, schedule: Schedule, think_time_s: float) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._think_ns = round(think_time_s * 1e9)
         self._sessions = schedule.own_sessions()
         # when a request is due, a running number for those due at one instant, the request
         self._heap: list[tuple[int, int, PlannedRequest]] = []
@@ -63,7 +62,7 @@ class RequestQueue:
         a pause the rows would fill the disk.
         """
         is_closed_loop = not self._schedule.open_loop
-        due_ns = ended_ns + self._think_ns
+        due_ns = ended_ns + self._schedule.pause_ns(planned.session, planned.turn)
         failures = 0
         earlier_failures = self._failures.pop(planned.session, 0)
         if is_closed_loop and refused:
@@ -123,7 +122,7 @@ class RequestQueue:
         if session is None:
             return None
         self._next_session = next(self._sessions, None)
-        return self._schedule.request(session, 0, due_ns)
+        return self._schedule.first_request(session, due_ns)
 
     def _push(self, planned: PlannedRequest | None) -> None:
         if planned is not None:

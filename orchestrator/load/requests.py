@@ -17,7 +17,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.request_record import RequestRecord
-from orchestrator.load.schedule import PlannedRequest, Schedule
+from orchestrator.load.schedule import PlannedRequest, Schedule, kind_of
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.address import Origin
@@ -59,7 +59,7 @@ class Assignment:
             tokenizer=point.tokenizer,
             vocabulary=point.vocabulary,
         )
-        kind: WorkloadKind = point.workload.requests(point_prompter, point.seed)
+        kind = kind_of(point, point_prompter)
         schedule = Schedule(point, kind, client, clients)
         return cls(point, client, point_prompter, kind, schedule)
 
@@ -149,7 +149,7 @@ class RequestWriter:
             if session is None:
                 self._has_unwritten = False
                 break
-            written = self._write(session, 0, self._likely_phase(session), ())
+            written = self._write_first(session, self._likely_phase(session))
             self._ready[session] = written
             self._ready_bytes += len(written.wire_bytes)
         self.wants_more = self._has_unwritten and not self._full()
@@ -168,16 +168,16 @@ class RequestWriter:
 
     def _written(self, planned: PlannedRequest, phase: str) -> _Written:
         session = planned.session
-        if planned.turn:
-            earlier = tuple(self._history.get(session, ()))
-            return self._write(session, planned.turn, phase, earlier)
+        if planned.turn != self._kind.first_turn(session):
+            earlier = self._history.get(session) or self._kind.history(session)
+            return self._write(session, planned.turn, phase, tuple(earlier))
         written = self._ready.pop(session, None)
         if written is None:
-            return self._write(session, 0, phase, ())
+            return self._write_first(session, phase)
         self._ready_bytes -= len(written.wire_bytes)
         self.wants_more = self._has_unwritten
         if written.phase != phase and self._kind.warmup_differs:
-            return self._write(session, 0, phase, ())
+            return self._write_first(session, phase)
         return written
 
     def answered(self, request: InFlight) -> None:
@@ -196,7 +196,9 @@ class RequestWriter:
         if isinstance(user.content[0], str):
             reply_tokens = max(0, reply_tokens - parsed.thought_tokens)
         answer = Message("assistant", reply, reply_tokens)
-        self._history.setdefault(planned.session, []).extend((user, answer))
+        if planned.session not in self._history:
+            self._history[planned.session] = list(self._kind.history(planned.session))
+        self._history[planned.session] += (user, answer)
 
     def _reply(
         self, planned: PlannedRequest, user: Content, parsed: Parsed, reply_tokens: int
@@ -223,6 +225,12 @@ class RequestWriter:
 
     def _full(self) -> bool:
         return self._ready_bytes >= self._ahead_bytes or len(self._ready) >= self._ahead_requests
+
+    def _write_first(self, session: int, phase: str) -> _Written:
+        """The request with which a session is met, after what was said in it before."""
+        return self._write(
+            session, self._kind.first_turn(session), phase, self._kind.history(session)
+        )
 
     def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> _Written:
         prompt = self._kind.prompt(session, turn, phase, earlier)

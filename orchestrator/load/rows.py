@@ -232,7 +232,7 @@ def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile
     client.
     """
     assignment = Assignment.of(point, index, count)
-    queue = RequestQueue(assignment.schedule, think_time_s=0.0)
+    queue = RequestQueue(assignment.schedule)
     with closing(RowCollector(assignment)) as rows:
         for planned in queue.rest(0):
             rows.add_unsent(planned, planned.due_ns, ErrorClass.LOST, why)

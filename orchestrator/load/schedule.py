@@ -17,7 +17,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.load.arrivals import ArrivalRequest, Offsets
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
-from orchestrator.workloads.kind import ARRIVAL_STREAM, WorkloadKind, stream
+from orchestrator.workloads.kind import ARRIVAL_STREAM, Prompter, WorkloadKind, stream
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late
 # by the time that the client needs to send the others, and that lateness would be the client's, not
@@ -33,6 +33,19 @@ class PlannedRequest:
     session: int
     turn: int
     due_ns: int
+
+
+def kind_of(point: LoadPoint, prompter: Prompter) -> WorkloadKind:
+    """What makes the requests of a point. In a closed loop, sessions may have begun before it."""
+    kind: WorkloadKind = point.workload.requests(prompter, point.seed)
+    return kind.running(slots_of(point))
+
+
+def slots_of(point: LoadPoint) -> int:
+    """Requests that a closed loop keeps in flight; 0 in an open loop."""
+    if point.level.control == "request_rate":
+        return 0
+    return max(1, int(point.level.value))
 
 
 def share(total: int, client: int, clients: int) -> int:
@@ -70,7 +83,7 @@ class Schedule:
             self.due_ns = self._arrivals(point)
             self.sessions = len(self.due_ns)
         else:
-            self.slots = max(1, int(point.level.value))
+            self.slots = slots_of(point)
         # the number of clients that get work: one that may have nothing in flight would never send
         # its share
         places = point.max_in_flight or clients
@@ -99,7 +112,10 @@ class Schedule:
         """
         if self.sessions is None:
             return len(self.slot_starts)
-        return sum(map(self.turns, self.own_sessions()))
+        return sum(
+            max(0, self.turns(session) - self.first_turn(session))
+            for session in self.own_sessions()
+        )
 
     def _arrivals(self, point: LoadPoint) -> Ints:
         """When sessions are due, ns. Levels, and the end of a ramp, are requests per second, so
@@ -138,12 +154,17 @@ class Schedule:
         return sessions
 
     def _first(self, session: int) -> int:
-        """The request_index of a session's first turn."""
+        """The request_index of a session's first request."""
         first_index = self._first_index
         while len(first_index) <= session:
             last_session = len(first_index) - 1
-            first_index.append(first_index[-1] + self._kind.turns(last_session))
+            requests = self._kind.turns(last_session) - self._kind.first_turn(last_session)
+            first_index.append(first_index[-1] + requests)
         return first_index[session]
+
+    def first_request(self, session: int, due_ns: int | None = None) -> PlannedRequest | None:
+        """The request with which a session is met; None as for ``request``."""
+        return self.request(session, self.first_turn(session), due_ns)
 
     def request(self, session: int, turn: int, due_ns: int | None = None) -> PlannedRequest | None:
         """A request of the schedule; None where it lies beyond the point's number of requests or
@@ -157,16 +178,26 @@ class Schedule:
         due = int(self.due_ns[session]) if due_ns is None else due_ns
         if self.end_ns is not None and due >= self.end_ns:
             return None
-        return PlannedRequest(self._first(session) + turn, session, turn, due)
+        index = self._first(session) + turn - self.first_turn(session)
+        return PlannedRequest(index, session, turn, due)
+
+    def first_turn(self, session: int) -> int:
+        """The turn with which a session is met."""
+        return self._kind.first_turn(session)
 
     def turns(self, session: int) -> int:
-        """Requests of a session within the point's number of requests. Whether the time suffices
-        for all of them is known only later.
+        """The turn after a session's last one within the point's number of requests. Whether the
+        time suffices for all of them is known only later.
         """
         turns = self._kind.turns(session)
         if self.requests is None:
             return turns
-        return max(0, min(turns, self.requests - self._first(session)))
+        requests_left = self.requests - self._first(session)
+        return max(0, min(turns, self.first_turn(session) + requests_left))
+
+    def pause_ns(self, session: int, turn: int) -> int:
+        """The pause after a turn."""
+        return round(self._kind.pause_s(session, turn) * 1e9)
 
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""

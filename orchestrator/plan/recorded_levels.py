@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from orchestrator.load.arrivals import mean_rate, recorded, unit_problem
@@ -34,8 +35,8 @@ def recorded_levels(
         ends_s = (load.warmup_s or 0.0) + (load.duration_s or load.default_s)
     levels: dict[str, tuple[Level, ...]] = {}
     for workload in workloads:
-        turns = getattr(workload, "turns", 1)
-        sessions = None if load.requests is None else -(-load.requests // turns)
+        turns = workload.mean_turns()
+        sessions = None if load.requests is None else math.ceil(load.requests / turns)
         rate = mean_rate(recorded(arrivals), ends_s, sessions) * turns
         if load.levels is None:
             levels[workload.name] = (Level(control="request_rate", value=rate),)

@@ -47,7 +47,7 @@ class VirtualClient:
         self._point = load.point
         self._kind = load.kind
         self._schedule = load.schedule
-        self._queue = RequestQueue(load.schedule, load.kind.think_time_s)
+        self._queue = RequestQueue(load.schedule)
         self._fleet = fleet
         self._contents = contents
         self._early_end = early_end

@@ -17,7 +17,7 @@ import numpy as np
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.workloads.drawn import Drawn
 from orchestrator.workloads.file import FileRequests
-from orchestrator.workloads.kind import Part, WorkloadKind
+from orchestrator.workloads.kind import Message, Part, WorkloadKind
 
 
 class Segment(NamedTuple):
@@ -111,6 +111,12 @@ class NameOfDraw:
     def count(self, text: str) -> int | None:
         return None
 
+    def words(self) -> NameOfDraw:
+        return self
+
+    def slices(self, text: str) -> NameOfDraw:
+        return self
+
 
 class Contents:
     """The segments of the prompts of one point."""
@@ -124,14 +130,13 @@ class Contents:
         if isinstance(self._kind, FileRequests):
             return [Segment(*part) for part in self._kind.parts(session)]
         prompt = self._kind.prompt(session, turn, phase, ())
-        segments: list[Segment] = []
-        user: list[Segment] = []
-        for message in prompt.messages:
-            parts = user if message is prompt.messages[-1] else segments
-            for part in message.content:
-                assert isinstance(part, np.ndarray)
-                parts.append(Segment(part.tobytes(), message.tokens))
-        history = self._history.setdefault(session, []) if self._kind.sessions else []
+        segments = _segments_of(prompt.messages[:-1])
+        user = _segments_of(prompt.messages[-1:])
+        history: list[Segment] = []
+        if self._kind.sessions:
+            if session not in self._history:
+                self._history[session] = _segments_of(self._kind.history(session))
+            history = self._history[session]
         segments += history
         if self._kind.sessions:
             history += user
@@ -149,8 +154,20 @@ class Contents:
         return answer
 
 
+def _segments_of(messages: Sequence[Message]) -> list[Segment]:
+    """The segments of messages whose parts are names that ``NameOfDraw`` made."""
+    segments: list[Segment] = []
+    for message in messages:
+        for part in message.content:
+            assert isinstance(part, np.ndarray)
+            tokens = int(part[-1])
+            segments.append(Segment(part.tobytes(), tokens))
+    return segments
+
+
 def share_tokens(workload: object) -> bool:
     """Whether prompts of a workload may have more than a few tokens in common."""
     if isinstance(workload, Drawn):
-        return workload.converses or workload.shared_prefix_tokens > 0
+        has_shared_parts = workload.shared_prefix_tokens > 0 or workload.documents is not None
+        return workload.converses or has_shared_parts
     return True

@@ -89,7 +89,7 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
         if workload.name in seen:
             raise wrong((index, "name"), f"two workloads are named {workload.name!r}")
         seen.add(workload.name)
-    turns = sum(getattr(workload, "turns", 1) for workload in workloads)
+    turns = sum(workload.most_turns() for workload in workloads)
     if turns > MOST_TURNS_OF_ALL:
         text = (
             f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are "

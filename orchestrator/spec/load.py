@@ -19,7 +19,9 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PlainSerializer,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
+    model_serializer,
     model_validator,
 )
 
@@ -115,6 +117,22 @@ def _duration(value: object, info: ValidationInfo) -> object:
 Duration = Annotated[float, BeforeValidator(_duration)]
 
 
+class Growing(Strict):
+    """A record whose stored form, and so every id that is made of it, stays the same when keys are
+    added: ``LATER_KEYS`` are stored only where they differ from their defaults.
+    """
+
+    LATER_KEYS: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _stored(self, handler: SerializerFunctionWrapHandler) -> Any:
+        content = handler(self)
+        for key in self.LATER_KEYS:
+            if getattr(self, key) == type(self).model_fields[key].default:
+                content.pop(key, None)
+        return content
+
+
 class LogNormal(Strict):
     """Log-normal token counts by their mean (tokens, of the distribution itself, not of its
     logarithm).
@@ -126,6 +144,15 @@ class LogNormal(Strict):
     max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
 
 
+class Normal(Strict):
+    """Normal token counts. What is drawn beyond ``min`` and ``max`` becomes these."""
+
+    mean: float = Field(gt=0, le=MOST_TOKENS)
+    sigma: float = Field(ge=0, le=MOST_TOKENS)  # the standard deviation, in tokens
+    min: int = Field(default=1, ge=1, le=MOST_TOKENS)
+    max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+
+
 class Uniform(Strict):
     """Uniform integers, both ends included."""
 
@@ -133,22 +160,39 @@ class Uniform(Strict):
     max: int = Field(ge=1, le=MOST_TOKENS)
 
     @model_validator(mode="after")
-    def _ordered(self) -> Uniform:
+    def _ordered(self) -> Self:
         if self.max < self.min:
             raise ValueError(f"max ({self.max}) is below min ({self.min})")
         return self
 
 
-class Lengths(Strict):
-    """``200`` | ``{lognormal: {mean: 150, sigma: 0.6}}`` | ``{uniform: {min: 10, max: 20}}``."""
+Weight = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class Bin(Uniform):
+    """One bin of a histogram: uniform within it, both ends included."""
+
+    weight: Weight = 1.0
+
+
+Bins = Annotated[tuple[Bin, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=10_000)]
+
+
+class Lengths(Growing):
+    """``200`` | ``{lognormal: {mean: 150, sigma: 0.6}}`` | ``{uniform: {min: 10, max: 20}}`` |
+    ``{normal: {mean: 150, sigma: 40}}`` | ``{histogram: [{min: 1, max: 99, weight: 3}]}``.
+    """
 
     WANTED: ClassVar[str] = (
         "a whole number, {uniform: {min: 10, max: 20}} or {lognormal: {mean: 150, sigma: 0.6}}"
     )
+    LATER_KEYS = frozenset({"normal", "histogram"})
 
     fixed: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     lognormal: LogNormal | None = None
     uniform: Uniform | None = None
+    normal: Normal | None = None
+    histogram: Bins | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -157,26 +201,30 @@ class Lengths(Strict):
         return {"fixed": value} if is_number else value
 
     @model_validator(mode="after")
-    def _one_way(self) -> Lengths:
+    def _one_way(self) -> Self:
         if sum(choice is not None for choice in self._choices()) != 1:
-            raise ValueError("give one of: a whole number, lognormal, uniform")
+            raise ValueError("give one of: a whole number, lognormal, uniform, normal, histogram")
         return self
 
     def _choices(self) -> list[object]:
         """The ways to give lengths, of which exactly one is taken."""
-        return [self.fixed, self.lognormal, self.uniform]
+        return [self.fixed, self.lognormal, self.uniform, self.normal, self.histogram]
 
     @property
     def bounds(self) -> tuple[int, int | None]:
         """The smallest and the largest number that can be drawn; None: there is no upper limit."""
         if self.fixed is not None:
             return self.fixed, self.fixed
-        drawn = self.uniform or self.lognormal
+        if self.histogram is not None:
+            return min(part.min for part in self.histogram), max(
+                part.max for part in self.histogram
+            )
+        drawn = self.uniform or self.lognormal or self.normal
         assert drawn is not None  # _one_way
         return drawn.min, drawn.max
 
 
-class Workload(Strict, ABC):
+class Workload(Growing, ABC):
     """What requests contain: the keys that all kinds of workload share, and what plan and load ask
     of each.
 
@@ -206,6 +254,14 @@ class Workload(Strict, ABC):
         certain, and None where it is unknown.
         """
         return None
+
+    def most_turns(self) -> int:
+        """Requests of the longest session."""
+        return 1
+
+    def mean_turns(self) -> float:
+        """Mean number of requests of a session."""
+        return 1.0
 
     def distinct_requests(self) -> int | None:
         """Number of requests after which the first is sent again; None: no two are alike."""
@@ -241,9 +297,10 @@ class Workload(Strict, ABC):
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
-        """The subclass that a mapping's ``kind`` names. Raises PydanticCustomError for an unknown
-        kind.
+        """The subclass that a mapping's ``kind``, or its preset's, names. Raises
+        PydanticCustomError for an unknown kind or preset.
         """
+        value = with_preset(value)
         kind = value.get("kind", "random") if isinstance(value, dict) else None
         if cls is not Workload or not isinstance(kind, str):
             return cls
@@ -260,7 +317,8 @@ class Workload(Strict, ABC):
         if model is cls:
             return handler(value)
         is_users_file = bool(info.context)
-        return model.model_validate(value, strict=is_users_file, context=info.context)
+        content = with_preset(value)
+        return model.model_validate(content, strict=is_users_file, context=info.context)
 
 
 # A workload of any kind as a field of another model: serialized with all keys of its kind.
@@ -273,6 +331,26 @@ WORKLOADS: Registry[type[Workload]] = Registry(
         "file": "orchestrator.workloads.file:FileWorkload",
     },
 )
+# Preset -> its keys and their source, an ``orchestrator.workloads.presets.Preset``.
+_PRESETS = ("chat", "rag", "reasoning", "code_agent", "deep_research")
+PRESETS: Registry[Any] = Registry(
+    "presets", {name: f"orchestrator.workloads.presets:{name}" for name in _PRESETS}
+)
+
+
+def with_preset(value: Any) -> Any:
+    """A workload as it is written, with the keys of its ``preset`` that it does not give itself.
+    Raises PydanticCustomError for an unknown preset.
+    """
+    if not isinstance(value, dict) or "preset" not in value:
+        return value
+    name = value["preset"]
+    if name not in PRESETS.names():
+        raise wrong("preset", f"unknown preset {name!r}", nearest(str(name), PRESETS.names()))
+    own_keys = {key: written for key, written in value.items() if key != "preset"}
+    return {**PRESETS[name].keys, **own_keys}
+
+
 _PROCESSES = ("constant", "poisson", "gamma", "ramp", "steps", "trace")
 # Process of arrivals -> the function that draws them, an ``orchestrator.load.arrivals.Process``.
 ARRIVALS: Registry[Any] = Registry(

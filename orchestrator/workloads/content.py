@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.errors import InputError
+from orchestrator.spec.load import TOKENS_PER_WORD
 from orchestrator.workloads.kind import Part, Prompter, TokenIds
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
@@ -25,6 +26,9 @@ SAFE_IDS = (1_000, 31_000)
 SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
 
 MOST_CORRECTIONS = 64  # tries to give one text the wanted length
+CHECKED = 64  # prompts of words for each that is counted, where a trial found that words add up
+TRIAL_TEXTS, TRIAL_WORDS = 256, 64  # of that trial
+MOST_FILLED = 8  # tokens of a slice that may be added to it as common words
 MAX_WORDS = 4_096  # taken from a tokenizer's vocabulary; more would only slow down the start
 
 WORDS = (
@@ -53,6 +57,14 @@ class RandomIds:
     def count(self, text: str) -> int | None:
         return None if self._tokenizer is None else _tokens_of(self._tokenizer, text)
 
+    def words(self) -> Prompter:
+        return Words() if self._tokenizer is None else TokenizedText(self._tokenizer)
+
+    def slices(self, text: str) -> Prompter:
+        if self._tokenizer is None:
+            return WordSlices(text)
+        return IdSlices(self._tokenizer, text)
+
 
 class Words:
     """Common words: about one token each."""
@@ -64,6 +76,12 @@ class Words:
     def count(self, text: str) -> int | None:
         return None
 
+    def words(self) -> Prompter:
+        return self
+
+    def slices(self, text: str) -> Prompter:
+        return WordSlices(text)
+
 
 class TokenizedText:
     """Text that the given tokenizer splits into exactly the wanted number of tokens."""
@@ -71,12 +89,15 @@ class TokenizedText:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._words = _whole_words(tokenizer)
+        self._adds_up = self._trial_adds_up()
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
         """Draws whole words, then adds or drops some until the count is right (tokens rarely merge
-        across words).
+        across words). Where they never did in a trial, one prompt in CHECKED is counted.
         """
         words = self._draw(rng, tokens)
+        if self._adds_up and rng.integers(CHECKED):
+            return "".join(words)
         for _ in range(MOST_CORRECTIONS):
             surplus = _tokens_of(self._tokenizer, "".join(words)) - tokens
             if surplus == 0:
@@ -90,9 +111,148 @@ class TokenizedText:
     def count(self, text: str) -> int | None:
         return _tokens_of(self._tokenizer, text)
 
+    def words(self) -> Prompter:
+        return self
+
+    def slices(self, text: str) -> Prompter:
+        return TextSlices(self._tokenizer, text)
+
+    def _trial_adds_up(self) -> bool:
+        """Whether words in any order have as many tokens together as alone, in a trial of
+        TRIAL_TEXTS texts that has every word once or more.
+        """
+        rng = np.random.default_rng(0)
+        order = rng.permutation(max(len(self._words), TRIAL_TEXTS * TRIAL_WORDS)) % len(self._words)
+        rows = np.array_split(order, TRIAL_TEXTS)
+        texts = ["".join(self._words[word] for word in row.tolist()) for row in rows]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        counts = [len(encoding.ids) for encoding in encodings]
+        return counts == [len(row) for row in rows]
+
     def _draw(self, rng: np.random.Generator, count: int) -> list[str]:
         choices = rng.integers(0, len(self._words), count).tolist()
         return [self._words[choice] for choice in choices]
+
+
+def _words_of(text: str) -> list[str]:
+    """The words of a text, each with the white space before it. The first gets some, too, because
+    it may follow the last.
+    """
+    words = re.findall(r"\s*\S+", text)
+    if not words[0][0].isspace():
+        words[0] = f" {words[0]}"
+    return words
+
+
+class IdSlices:
+    """Slices of a text as token ids. After its end the text begins again."""
+
+    def __init__(self, tokenizer: Any, text: str) -> None:
+        self._tokenizer = tokenizer
+        self._ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        start = int(rng.integers(len(self._ids)))
+        return self._ids[np.arange(start, start + tokens) % len(self._ids)]
+
+    def count(self, text: str) -> int | None:
+        return _tokens_of(self._tokenizer, text)
+
+    def words(self) -> Prompter:
+        return TokenizedText(self._tokenizer)
+
+    def slices(self, text: str) -> Prompter:
+        return IdSlices(self._tokenizer, text)
+
+
+class TextSlices:
+    """Slices of a text that begin and end with its words and have the wanted number of tokens where
+    the tokenizer allows it. After its end the text begins again.
+    """
+
+    def __init__(self, tokenizer: Any, text: str) -> None:
+        self._tokenizer = tokenizer
+        words = _words_of(text)
+        encodings = tokenizer.encode_batch(words, add_special_tokens=False)
+        self._words = words
+        # tokens of all words before each, alone: an estimate, because some merge with their neighbour
+        self._tokens_before = np.cumsum([0, *(len(encoding.ids) for encoding in encodings)])
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        """Takes words from a random one on, then adds or drops some at the end until the count is
+        right or would be exceeded; single words in place of those that are too long fill it up.
+        """
+        start = int(rng.integers(len(self._words)))
+        count = self._words_for(start, tokens)
+        text = self._text(start, count)
+        for _ in range(MOST_CORRECTIONS):
+            surplus = _tokens_of(self._tokenizer, text) - tokens
+            if surplus == 0:
+                return text
+            if surplus < 0:
+                count += self._words_for(start + count, -surplus)
+            else:
+                count = max(count - max(1, surplus // 4), 1)
+                shorter = self._text(start, count)
+                missing = tokens - _tokens_of(self._tokenizer, shorter)
+                if count == 1 or 0 <= missing <= MOST_FILLED:
+                    return self._filled(shorter, max(missing, 0), tokens)
+            text = self._text(start, count)
+        return text
+
+    def _words_for(self, start: int, tokens: int) -> int:
+        """How many words from a place on have about so many tokens; at least one."""
+        total = int(self._tokens_before[-1])
+        rounds, first = divmod(start, len(self._words))
+        wanted = int(self._tokens_before[first]) + tokens
+        more_rounds, rest = divmod(wanted, total)
+        end = int(np.searchsorted(self._tokens_before, rest, side="left"))
+        return max(more_rounds * len(self._words) + end - first, 1)
+
+    def _text(self, start: int, count: int) -> str:
+        places = range(start, start + count)
+        return "".join(self._words[place % len(self._words)] for place in places)
+
+    def _filled(self, text: str, missing: int, tokens: int) -> str:
+        """A text with the missing tokens added as common words, of one token each in nearly every
+        vocabulary.
+        """
+        for word in WORDS:
+            longer = text + f" {word}" * missing
+            if _tokens_of(self._tokenizer, longer) == tokens:
+                return longer
+        return text
+
+    def count(self, text: str) -> int | None:
+        return _tokens_of(self._tokenizer, text)
+
+    def words(self) -> Prompter:
+        return TokenizedText(self._tokenizer)
+
+    def slices(self, text: str) -> Prompter:
+        return TextSlices(self._tokenizer, text)
+
+
+class WordSlices:
+    """Slices of a text without a tokenizer: TOKENS_PER_WORD tokens are taken for a word."""
+
+    def __init__(self, text: str) -> None:
+        self._words = _words_of(text)
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        start = int(rng.integers(len(self._words)))
+        count = max(1, round(tokens / TOKENS_PER_WORD))
+        places = range(start, start + count)
+        return "".join(self._words[place % len(self._words)] for place in places)
+
+    def count(self, text: str) -> int | None:
+        return None
+
+    def words(self) -> Prompter:
+        return Words()
+
+    def slices(self, text: str) -> Prompter:
+        return WordSlices(text)
 
 
 def _tokens_of(tokenizer: Any, text: str) -> int:

@@ -2,157 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from orchestrator.spec.document import wrong
 from orchestrator.spec.load import (
     MOST_TOKENS,
-    MOST_TURNS,
     MOST_TURNS_OF_ALL,
-    Duration,
     Lengths,
     Workload,
 )
+from orchestrator.spec.sessions import (
+    MOST_POOLED,
+    ContentSource,
+    Documents,
+    LengthPair,
+    LengthPairs,
+    Pauses,
+    Popularity,
+    Turns,
+)
+from orchestrator.workloads.corpus import identified, read_text
+from orchestrator.workloads.draws import Choices, mean
 from orchestrator.workloads.kind import (
-    LENGTH_STREAM,
     PROMPT_STREAM,
     Message,
+    Part,
     Prompt,
     Prompter,
+    Speaker,
     WorkloadKind,
     stream,
 )
+from orchestrator.workloads.lengths import SessionLengths, SessionShape
 
-BLOCK = 1024  # sessions whose lengths are drawn together
-SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths
 # Phases have different prefixes, because the warm-up must not fill the cache that is measured.
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}
 PREFIXES_KEPT = 1024  # in memory; others are drawn again
-BLOCKS_KEPT = 16  # of lengths, in memory
+DOCUMENTS_KEPT = 1024  # likewise
 
-TokenCounts = NDArray[np.int64]
-
-
-def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> TokenCounts:
-    """Token counts, at least 1, in an array of this size."""
-    if lengths.fixed is not None:
-        return np.full(size, lengths.fixed, np.int64)
-    if lengths.uniform is not None:
-        return rng.integers(lengths.uniform.min, lengths.uniform.max, size, endpoint=True)
-    shape = lengths.lognormal
-    assert shape is not None
-    # `mean` is the mean of the distribution itself: E[X] = exp(mu + sigma^2 / 2)
-    mu = np.log(shape.mean) - shape.sigma**2 / 2
-    values = np.round(rng.lognormal(mu, shape.sigma, size))
-    return np.clip(values, shape.min, shape.max or MOST_TOKENS).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class _LengthBlock:
-    """Token counts of BLOCK sessions; each array has a row for a session, a column for a turn."""
-
-    inputs: TokenCounts
-    outputs: TokenCounts
-    conversations: TokenCounts  # prompts that contain everything before them in their session
-
-
-class SessionLengths:
-    """Input and output token counts of every (session, turn) of a point."""
-
-    def __init__(
-        self, input_lengths: Lengths, output_lengths: Lengths, turns: int, seed: int
-    ) -> None:
-        self._input_lengths = input_lengths
-        self._output_lengths = output_lengths
-        self._turns = turns
-        self._seed = seed
-        self._block = lru_cache(maxsize=BLOCKS_KEPT)(self._draw_block)
-
-    def _draw_block(self, number: int) -> _LengthBlock:
-        rng = stream(self._seed, LENGTH_STREAM, number)
-        size = (BLOCK, self._turns)
-        inputs = draw(self._input_lengths, size, rng)
-        outputs = draw(self._output_lengths, size, rng)
-        conversations = np.cumsum(inputs + outputs, axis=1) - outputs
-        return _LengthBlock(inputs, outputs, conversations)
-
-    def input_tokens(self, session: int, turn: int) -> int:
-        return int(self._block(session // BLOCK).inputs[session % BLOCK, turn])
-
-    def output_tokens(self, session: int, turn: int) -> int:
-        return int(self._block(session // BLOCK).outputs[session % BLOCK, turn])
-
-    def conversation_tokens(self, session: int, turn: int) -> int:
-        """Length of a prompt that contains everything before it in its session."""
-        return int(self._block(session // BLOCK).conversations[session % BLOCK, turn])
-
-    def sample(self) -> TokenCounts:
-        """``conversation_tokens`` of all turns of the first SAMPLE sessions, sorted."""
-        return np.sort(self._block(0).conversations[:SAMPLE], axis=None)
+# The random streams below PROMPT_STREAM, by purpose. 2 is that of answers whose ids an engine does
+# not send.
+_MESSAGE, _PREFIX, _, _CHOICE, _DOCUMENT, _ANSWER = range(6)
 
 
 @lru_cache(MOST_TURNS_OF_ALL)
-def _sample(input_lengths: Lengths, output_lengths: Lengths, turns: int) -> NDArray[np.uint32]:
+def _sample(shape: SessionShape) -> NDArray[np.uint32]:
     """``SessionLengths.sample``, drawn once for all deployments. Lengths that uint32 cannot hold
     are cut: no limit is as high.
     """
-    sample = SessionLengths(input_lengths, output_lengths, turns, seed=0).sample()
+    sample = SessionLengths(shape, seed=0).sample()
     return np.minimum(sample, 2**32 - 1).astype(np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Requests that follow one another: their number, and the time between an answer and the next
-    request.
+class Drawn(Workload):
+    """The keys of workloads whose messages are drawn at random. ``lengths`` stands for
+    ``input_tokens`` and ``output_tokens``, where these belong together.
     """
 
-    turns: int
-    think_time_s: float
+    LATER_KEYS = frozenset({"lengths", "popularity", "documents", "content"})
 
-
-class Drawn(Workload):
-    """The keys of workloads whose messages are drawn at random."""
-
-    input_tokens: Lengths
-    output_tokens: Lengths
+    input_tokens: Lengths | None = None
+    output_tokens: Lengths | None = None
+    lengths: LengthPairs | None = None
     # tokens that prompts begin with
     shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
     # number of such prefixes; a session draws one
     shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)
+    popularity: Popularity | None = None  # of these prefixes; None: all are as popular
+    documents: Documents | None = None
+    content: ContentSource | None = None  # None: token ids where the API takes them, else words
     converses: ClassVar[bool] = False  # each request continues the conversation of its session
 
-    def session(self) -> Session:
-        """What a session of this kind is: here a single request."""
-        return Session(turns=1, think_time_s=0.0)
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for key in ("input_tokens", "output_tokens"):
+            if (getattr(self, key) is None) == (self.lengths is None):
+                problem = (
+                    "is missing" if self.lengths is None else "and 'lengths' exclude each other"
+                )
+                raise wrong(key, f"{key!r} {problem}")
+        if self.popularity is None:
+            return self
+        if self.shared_prefix_tokens == 0 or self.shared_prefix_count == 1:
+            text = "'popularity' is that of prefixes, and there are not several"
+            raise wrong("popularity", text, "give shared_prefix_tokens and shared_prefix_count")
+        if self.shared_prefix_count > MOST_POOLED:
+            text = f"popularity needs at most {MOST_POOLED:,} prefixes"
+            raise wrong("shared_prefix_count", text)
+        return self
+
+    @property
+    def pairs(self) -> tuple[LengthPair, ...]:
+        """The lengths of prompts and answers; more than one pair where they belong together."""
+        if self.lengths is not None:
+            return self.lengths
+        assert self.input_tokens is not None and self.output_tokens is not None  # _consistent
+        return (LengthPair(input=self.input_tokens, output=self.output_tokens),)
+
+    def session(self) -> SessionShape:
+        """What a session of this kind is drawn from: here a single request."""
+        return SessionShape(self.pairs, documents=self.documents)
+
+    def resolved(self, path: Callable[[str], str]) -> Self:
+        """Fixes the content of the text file. Raises ProblemsError where it cannot be read, or is
+        not the one that was planned.
+        """
+        if self.content is None or self.content.text is None:
+            return self
+        return self.model_copy(update={"content": identified(self.content, path)})
+
+    def identity(self) -> dict[str, Any]:
+        """Has the digest of the text file's content in place of its path."""
+        content = super().identity()
+        if self.content is not None and self.content.text is not None:
+            digest = self.content.text_digest or identified(self.content, str).text_digest
+            content["content"] = {"text": digest}
+        return content
 
     def token_bounds(self) -> tuple[int, int | None]:
         """The last turn of a conversation contains all turns before it."""
-        least_in, most_in = self.input_tokens.bounds
-        least_out, most_out = self.output_tokens.bounds
-        prefix = self.shared_prefix_tokens
-        turns = self.session().turns
-        least = prefix + turns * (least_in + least_out)
-        if most_in is None or most_out is None:
+        shape = self.session()
+        least_turns, _ = shape.turns.bounds
+        least = self.shared_prefix_tokens + self._least_input(least_turns)
+        least += least_turns * min(pair.output.bounds[0] for pair in shape.pairs)
+        outputs = [pair.output.bounds[1] for pair in shape.pairs]
+        most_input = self._most_input(self.most_turns())
+        if most_input is None or None in outputs:
             return least, None
-        return least, prefix + turns * (most_in + most_out)
+        most_output = max(most for most in outputs if most is not None)
+        return least, self.shared_prefix_tokens + most_input + self.most_turns() * most_output
+
+    def _least_input(self, turns: int) -> int:
+        """Fewest tokens of all user messages of a session with so many turns."""
+        shape = self.session()
+        least = min(pair.input.bounds[0] for pair in shape.pairs)
+        first = least if shape.first_input is None else shape.first_input.bounds[0]
+        total = first + (turns - 1) * least
+        if shape.documents is not None:
+            total += turns * shape.documents.count.bounds[0] * shape.documents.tokens.bounds[0]
+        return total
+
+    def _most_input(self, turns: int) -> int | None:
+        """Most tokens of all user messages of a session with so many turns; None: no limit."""
+        shape = self.session()
+        limits = [pair.input.bounds[1] for pair in shape.pairs]
+        if shape.first_input is not None:
+            limits.append(shape.first_input.bounds[1])
+        if None in limits:
+            return None
+        most = max(limit for limit in limits if limit is not None)
+        if shape.documents is None:
+            return turns * most
+        most_documents = shape.documents.count.bounds[1]
+        most_tokens = shape.documents.tokens.bounds[1]
+        if most_documents is None or most_tokens is None:
+            return None
+        return turns * (most + most_documents * most_tokens)
 
     def longer_prompts(self, tokens: int) -> float:
         """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated
         from a sample.
         """
-        least, _ = self.input_tokens.bounds
-        if self.shared_prefix_tokens + least > tokens:
+        if self.shared_prefix_tokens + self._least_input(turns=1) > tokens:
             return 1.0
         longest = self._longest_prompt()
         if longest is not None and longest <= tokens:
             return 0.0
-        sample = _sample(self.input_tokens, self.output_tokens, self.session().turns)
+        sample = _sample(self.session())
         count = len(sample)
         fitting_tokens = np.uint32(tokens - self.shared_prefix_tokens)
         fitting = np.searchsorted(sample, fitting_tokens, side="right")
@@ -160,23 +183,26 @@ class Drawn(Workload):
 
     def _longest_prompt(self) -> int | None:
         """Tokens of the longest prompt that can be drawn; None: there is no limit."""
-        _, most_input = self.input_tokens.bounds
-        _, most_output = self.output_tokens.bounds
-        turns = self.session().turns
+        turns = self.most_turns()
+        most_input = self._most_input(turns)
         if most_input is None:
             return None
         if turns == 1:
             return self.shared_prefix_tokens + most_input
-        if most_output is None:
+        outputs = [pair.output.bounds[1] for pair in self.pairs]
+        if None in outputs:
             return None
-        return self.shared_prefix_tokens + turns * most_input + (turns - 1) * most_output
+        most_output = max(most for most in outputs if most is not None)
+        return self.shared_prefix_tokens + most_input + (turns - 1) * most_output
 
     def requests(self, prompter: Prompter, seed: int) -> DrawnRequests:
         return DrawnRequests(self, prompter, seed)
 
 
 class RandomWorkload(Drawn):
-    """``kind: random``, the default: requests that share nothing but an optional prefix."""
+    """``kind: random``, the default: requests that share nothing but an optional prefix and
+    documents.
+    """
 
     kind: Literal["random"] = "random"
 
@@ -188,53 +214,118 @@ class ConversationsWorkload(Drawn):
     ``input_tokens`` is the length of one user message. The prompt of turn t also contains the t
     messages and the engine's own answers before it, as a chat application would send them. A turn
     whose predecessor failed is sent without that answer.
+
+    ``start: anywhere``: the sessions with which a closed loop begins are met in the middle, with
+    made messages before, so that the loop is steady from its start.
     """
 
+    LATER_KEYS = Drawn.LATER_KEYS | {"first_input_tokens", "start"}
+
     kind: Literal["conversations"]
-    turns: int = Field(default=1, ge=1, le=MOST_TURNS)
-    think_time: Duration = 0.0
+    turns: Turns = Turns(fixed=1)
+    think_time: Pauses = Pauses(fixed=0.0)
+    first_input_tokens: Lengths | None = None
+    start: Literal["first_turn", "anywhere"] = "first_turn"
     converses = True
 
-    def session(self) -> Session:
-        return Session(self.turns, self.think_time)
+    def session(self) -> SessionShape:
+        return SessionShape(
+            self.pairs, self.turns, self.first_input_tokens, self.think_time, self.documents
+        )
+
+    def most_turns(self) -> int:
+        return self.turns.most
+
+    def mean_turns(self) -> float:
+        return mean(self.turns)
 
 
 class DrawnRequests(WorkloadKind):
-    """A shared prefix of ``shared_prefix_tokens``, then ``input_tokens`` random tokens."""
+    """A shared prefix of ``shared_prefix_tokens``, then documents, then ``input_tokens`` random
+    tokens.
+    """
 
-    def __init__(self, workload: Drawn, prompter: Prompter, seed: int) -> None:
-        self._prompter = prompter
+    def __init__(self, workload: Drawn, prompter: Prompter, seed: int, running: int = 0) -> None:
+        """``running``: so many sessions have begun before the point."""
+        self._workload = workload
+        self._given_prompter = prompter
         self._seed = seed
-        session = workload.session()
-        self._turns = session.turns
-        self.think_time_s = session.think_time_s
-        self.mean_turns = float(self._turns)
+        self.mean_turns = workload.mean_turns()
         self.sessions = workload.converses
         self.needs_reply = workload.converses
-        self._lengths = SessionLengths(
-            workload.input_tokens, workload.output_tokens, self._turns, seed
-        )
+        self._lengths = SessionLengths(workload.session(), seed, running)
         self._prefix_tokens = workload.shared_prefix_tokens
         self._prefix_count = workload.shared_prefix_count
-        self.warmup_differs = self._prefix_tokens > 0
+        self.warmup_differs = self._prefix_tokens > 0 or workload.documents is not None
         self._prefix = lru_cache(PREFIXES_KEPT)(self._draw_prefix)
+        self._document = lru_cache(DOCUMENTS_KEPT)(self._draw_document)
+
+    def running(self, sessions: int) -> DrawnRequests:
+        workload = self._workload
+        if not isinstance(workload, ConversationsWorkload) or workload.start != "anywhere":
+            return self
+        return DrawnRequests(workload, self._given_prompter, self._seed, sessions)
+
+    @cached_property
+    def _prompter(self) -> Prompter:
+        """Made with the first prompt: whoever asks for lengths alone needs no text file."""
+        content = self._workload.content
+        if content is None:
+            return self._given_prompter
+        if content.text is None:
+            return self._given_prompter.words()
+        return self._given_prompter.slices(read_text(content))
+
+    @cached_property
+    def _prefix_choices(self) -> Choices:
+        return Choices(self._prefix_count, self._workload.popularity)
 
     def _draw_prefix(self, number: int) -> Message:
-        return self._message("system", self._prefix_tokens, 1, number)
+        return self._message("system", self._prefix_tokens, _PREFIX, number)
 
-    def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
+    def _draw_document(self, document: int, phase: str) -> Part:
+        number = document * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase]
+        rng = stream(self._seed, PROMPT_STREAM, _DOCUMENT, number)
+        return self._prompter.make(rng, self._lengths.document_tokens(document))
+
+    def _message(self, role: Speaker, tokens: int, *path: int) -> Message:
         """``path``: the path of the random stream that the message is drawn from."""
         rng = stream(self._seed, PROMPT_STREAM, *path)
         return Message(role, (self._prompter.make(rng, tokens),), tokens)
 
     def turns(self, session: int) -> int:
-        return self._turns
+        return self._lengths.turns(session)
+
+    def first_turn(self, session: int) -> int:
+        return self._lengths.first_turn(session)
+
+    def pause_s(self, session: int, turn: int) -> float:
+        return self._lengths.pause_s(session, turn)
+
+    def history(self, session: int) -> tuple[Message, ...]:
+        messages: list[Message] = []
+        for turn in range(self.first_turn(session)):
+            tokens = self._lengths.output_tokens(session, turn)
+            answer = self._message("assistant", tokens, _ANSWER, session, turn)
+            messages += (self._user(session, turn, "measure"), answer)
+        return tuple(messages)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        path = (session, turn) if self.sessions else (session,)
-        user = self._message("user", self._lengths.input_tokens(session, turn), 0, *path)
+        user = self._user(session, turn, phase)
         messages = (*self._shared(session, phase), *earlier, user)
         return Prompt(messages, sum(message.tokens for message in messages))
+
+    def _user(self, session: int, turn: int, phase: str) -> Message:
+        """The user's message of a turn: its documents, then its own text."""
+        path = (session, turn) if self.sessions else (session,)
+        tokens = self._lengths.input_tokens(session, turn)
+        documents = self._lengths.documents(session, turn)
+        if not documents:
+            return self._message("user", tokens, _MESSAGE, *path)
+        own_tokens = tokens - sum(map(self._lengths.document_tokens, documents))
+        own = self._message("user", own_tokens, _MESSAGE, *path)
+        parts = [self._document(document, phase) for document in documents]
+        return replace(own, content=(*parts, *own.content), tokens=tokens)
 
     def _shared(self, session: int, phase: str) -> Iterator[Message]:
         """The shared prefix of a session, where prompts have one."""
@@ -243,8 +334,8 @@ class DrawnRequests(WorkloadKind):
         number = 0
         # drawn at random, because replicas already take sessions in turn
         if self._prefix_count > 1:
-            rng = stream(self._seed, PROMPT_STREAM, 3, session)
-            number = int(rng.integers(self._prefix_count))
+            rng = stream(self._seed, PROMPT_STREAM, _CHOICE, session)
+            number = self._prefix_choices.one(rng)
         yield self._prefix(number * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
 
     def output_tokens(self, session: int, turn: int) -> int:

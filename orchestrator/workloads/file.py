@@ -25,7 +25,6 @@ from pydantic import Field, PrivateAttr, model_validator
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import Lengths, Workload, counted
-from orchestrator.workloads.drawn import SessionLengths
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
     PromptEntry,
@@ -49,6 +48,7 @@ from orchestrator.workloads.kind import (
     WorkloadKind,
     stream,
 )
+from orchestrator.workloads.lengths import SessionLengths, SessionShape
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 RECORDED = "file"  # as output_tokens: the length of the answer that the file has
@@ -279,7 +279,8 @@ class FileRequests(WorkloadKind):
             self._entries = [entry for entry in self._entries if has_length(entry)]
         self._first = first
         drawn = None if self._counts_answers else workload.output_tokens
-        self._lengths = SessionLengths(Lengths(fixed=1), drawn or Lengths(fixed=1), 1, seed)
+        shape = SessionShape.of(Lengths(fixed=1), drawn or Lengths(fixed=1))
+        self._lengths = SessionLengths(shape, seed)
         self._prompter = prompter
         self._seed = seed
         self._can_count = self._counts_answers and prompter.count("") is not None

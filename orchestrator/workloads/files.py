@@ -54,15 +54,20 @@ _COLUMNS = {
 _NAME = re.compile(r"[A-Za-z_]\w*( \w+)?")
 
 
-def refuse_other_formats(what: str, path: str, data: bytes) -> None:
-    """Raises ProblemsError for a file that is neither text nor JSON by its first bytes, or a table
-    by its name or by the names of its columns.
-    """
+def refuse_binary(what: str, path: str, data: bytes) -> None:
+    """Raises ProblemsError for a file that is neither text nor JSON by its first bytes."""
     for signature, (kind, remedy) in _SIGNATURES.items():
         if data.startswith(signature):
             raise _refused(what, path, kind, remedy)
     if _BZIP2.match(data):
         raise _refused(what, path, "compressed (bzip2)", _UNPACK)
+
+
+def refuse_other_formats(what: str, path: str, data: bytes) -> None:
+    """Raises ProblemsError for a file that is neither text nor JSON by its first bytes, or a table
+    by its name or by the names of its columns.
+    """
+    refuse_binary(what, path, data)
     columns = _columns(data)
     lowered = {column.lower() for column in columns}
     for trace, names in _TRACES.items():

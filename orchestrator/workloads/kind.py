@@ -22,7 +22,7 @@ Content = tuple[Part, ...]  # all text, or all token ids
 Speaker = Literal["system", "user", "assistant"]  # who a message is from
 
 # the random streams of a point's seed, by purpose
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM, SESSION_STREAM = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,14 @@ class Prompter(Protocol):
         """Tokens of a text; None where there is no tokenizer."""
         ...
 
+    def words(self) -> Prompter:
+        """The same for prompts that are always text, made of words."""
+        ...
+
+    def slices(self, text: str) -> Prompter:
+        """The same for prompts that are slices of a text."""
+        ...
+
 
 class WorkloadKind(ABC):
     """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
@@ -86,9 +94,27 @@ class WorkloadKind(ABC):
     needs_reply = False  # whether later turns contain the engine's answers
     warmup_differs = False  # whether the same request has another prompt in the warm-up
 
+    def running(self, sessions: int) -> WorkloadKind:
+        """The same, when so many sessions are met at the start of a point that have begun before it.
+        By default all begin with the point.
+        """
+        return self
+
     def turns(self, session: int) -> int:
-        """Requests of a session, at least 1."""
+        """The turn after a session's last one."""
         return 1
+
+    def first_turn(self, session: int) -> int:
+        """The turn at which a session is met, below ``turns``."""
+        return 0
+
+    def history(self, session: int) -> tuple[Message, ...]:
+        """What was said in a session before its ``first_turn``."""
+        return ()
+
+    def pause_s(self, session: int, turn: int) -> float:
+        """Seconds between the end of a turn and what follows it."""
+        return self.think_time_s
 
     @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:

@@ -34,7 +34,8 @@ from orchestrator.sweep import endpoint
 from orchestrator.sweep.detect_dialect import EndpointDialect, salted_first
 from orchestrator.sweep.endpoint import EndpointRun
 from orchestrator.sweep.measure import Attempt
-from orchestrator.workloads.drawn import RandomWorkload, draw
+from orchestrator.workloads.drawn import RandomWorkload
+from orchestrator.workloads.draws import draw
 from orchestrator.workloads.kind import stream
 from tests.harness import MODEL
 

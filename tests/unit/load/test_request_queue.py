@@ -37,7 +37,7 @@ def simulate(
 def queue(
     turns: int = 1, think_time_s: float = 0.0, client: int = 0, clients: int = 1, **fields: Any
 ) -> RequestQueue:
-    return RequestQueue(Schedule(point(**fields), Each(turns), client, clients), think_time_s)
+    return RequestQueue(Schedule(point(**fields), Each(turns, think_time_s), client, clients))
 
 
 @settings(max_examples=30, deadline=None)

@@ -22,7 +22,7 @@ from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.address import parse_url
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Lengths
+from orchestrator.spec.load import Lengths, Level
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from tests.unit.load.test_schedule import point
 
@@ -147,6 +147,43 @@ def test_a_chat_holds_its_earlier_answers_until_its_last_turn() -> None:
     assert [message["content"] for message in content(second)["messages"]][1] == "hello"
     writer.answered(second)
     assert len(content(writer.take(planned(0, 1, 2)))["messages"]) == 1
+
+
+def test_a_conversation_that_has_begun_is_sent_with_what_was_said_before() -> None:
+    talk = ConversationsWorkload.model_validate(
+        {
+            "name": "w",
+            "kind": "conversations",
+            "turns": 9,
+            "start": "anywhere",
+            "input_tokens": 5,
+            "output_tokens": 3,
+        }
+    )
+    met = point(
+        workload=talk,
+        level=Level(control="concurrency", value=40.0),
+        dialect=Dialect("openai_chat", "/v1/chat/completions"),
+    )
+    writer = writer_of(met)
+    schedule = Assignment.of(met, 0, 1).schedule
+    session = next(session for session in range(40) if schedule.first_turn(session) > 1)
+    first_turn = schedule.first_turn(session)
+    request = schedule.first_request(session, due_ns=0)
+    assert request is not None and request.turn == first_turn
+    first = writer.take(request)
+    messages = content(first)["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant"] * first_turn + [
+        "user"
+    ]
+    assert first.record.input_tokens_asked == first_turn * 8 + 5
+    first.parsed = Parsed(answer_texts=["hello"])
+    writer.answered(first)
+    following = schedule.request(session, first_turn + 1, due_ns=1)
+    if following is not None:
+        later = content(writer.take(following))["messages"]
+        assert later[: len(messages)] == messages
+        assert later[len(messages)]["content"] == "hello"
 
 
 # -- HTTP

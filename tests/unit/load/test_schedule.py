@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.schedule import SLOT_STAGGER_NS, PlannedRequest, Schedule, share
+from orchestrator.load.schedule import SLOT_STAGGER_NS, PlannedRequest, Schedule, share, slots_of
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
@@ -32,8 +32,9 @@ class Silent(WorkloadKind):
 class Each(Silent):
     """Sessions that all have the same number of turns."""
 
-    def __init__(self, turns: int = 1) -> None:
+    def __init__(self, turns: int = 1, think_time_s: float = 0.0) -> None:
         self.mean_turns = float(turns)
+        self.think_time_s = think_time_s
         self._turns = turns
 
     def turns(self, session: int) -> int:
@@ -228,3 +229,35 @@ def test_arrivals_beyond_what_instants_can_hold_are_refused() -> None:
         InputError, match="the last request would be due after .* a point may take 1e\\+09 s"
     ):
         Schedule(point(value=1e-11, requests=5, duration_s=None), Each(1))
+
+
+class MetInTheMiddle(Each):
+    """Sessions of four turns; the first of them, as many as are running, are met at their third."""
+
+    def __init__(self, running: int = 0) -> None:
+        super().__init__(4)
+        self._running = running
+
+    def running(self, sessions: int) -> MetInTheMiddle:
+        return MetInTheMiddle(sessions)
+
+    def first_turn(self, session: int) -> int:
+        return 2 if session < self._running else 0
+
+
+def test_a_session_that_has_begun_is_met_at_its_turn_and_counts_only_what_is_sent() -> None:
+    closed = point("concurrency", 3.0, requests=13, duration_s=None)
+    schedule = Schedule(closed, MetInTheMiddle().running(slots_of(closed)))
+    first = [schedule.first_request(session, due_ns=0) for session in range(5)]
+    places = [(request.index, request.turn) for request in first if request is not None]
+    assert places == [(0, 2), (2, 2), (4, 2), (6, 0), (10, 0)]
+    assert schedule.turns(4) == 3, "the last session is cut where the number of requests ends"
+    assert schedule.known_requests() == 13
+    later = schedule.request(1, 3, due_ns=5)
+    assert later is not None and later.index == 3
+    assert schedule.request(1, 4, due_ns=5) is None
+
+
+def test_only_a_closed_loop_meets_sessions_that_have_begun() -> None:
+    assert slots_of(point("request_rate", 20.0)) == 0
+    assert slots_of(point("concurrency", 20.0)) == 20

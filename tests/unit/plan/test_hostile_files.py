@@ -20,8 +20,9 @@ from orchestrator.spec.document import MOST_FILE_BYTES, MOST_PROBLEMS, parse_doc
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Arrivals, Lengths
-from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload, SessionLengths
+from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from orchestrator.workloads.files import first_line
+from orchestrator.workloads.lengths import SessionLengths, SessionShape
 from tests.unit.plan.files import planned
 from tests.unit.spec.files import GOOD, problem
 
@@ -44,7 +45,7 @@ def test_the_share_of_longer_prompts_equals_a_count_over_sessions(turns: int, pr
     one = ConversationsWorkload.model_validate(
         conversations("w", turns=turns, shared_prefix_tokens=prefix)
     )
-    drawn = SessionLengths(asked, answered, turns, seed=0)
+    drawn = SessionLengths(SessionShape.of(asked, answered, turns), seed=0)
     prompts = []
     for session in range(1000):
         said = prefix

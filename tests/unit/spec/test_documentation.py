@@ -17,13 +17,17 @@ from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
 from orchestrator.spec.load import (
     ARRIVALS,
+    PRESETS,
     WORKLOADS,
     Arrivals,
+    Bin,
     LogNormal,
+    Normal,
     Slo,
     Uniform,
     parse_duration,
 )
+from orchestrator.spec.sessions import Documents, LengthPair, Popularity
 from orchestrator.spec.settings import Environment, Hardware, Speculative
 from tests.unit.spec.files import parsed
 
@@ -42,8 +46,8 @@ MODELS = [
     *(WORKLOADS[kind] for kind in WORKLOADS),
     Arrivals,
     Slo,
-    LogNormal,
-    Uniform,
+    *(LogNormal, Normal, Uniform, Bin),
+    *(Documents, LengthPair, Popularity),
     Hardware,
     Speculative,
 ]
@@ -73,7 +77,9 @@ def test_every_engine_has_a_row_where_engines_are_listed() -> None:
     assert [name for name in ENGINES if f"\n| `{name}` |" not in table] == []
 
 
-@pytest.mark.parametrize("registry", [WORKLOADS, ARRIVALS], ids=["workloads", "arrivals"])
+@pytest.mark.parametrize(
+    "registry", [WORKLOADS, ARRIVALS, PRESETS], ids=["workloads", "arrivals", "presets"]
+)
 def test_every_registered_name_is_documented(registry: Iterable[str]) -> None:
     assert [name for name in registry if name not in WORDS] == []
 

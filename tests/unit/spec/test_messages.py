@@ -48,7 +48,7 @@ def test_lengths_say_all_their_forms() -> None:
 def test_an_unknown_distribution_comes_with_the_known_ones() -> None:
     assert of_workload(output_tokens={"zipf": {"a": 2}}) == (
         "unknown key 'zipf'",
-        "known: fixed, lognormal, uniform",
+        "known: fixed, histogram, lognormal, normal, uniform",
     )
     assert of_workload(output_tokens={"unifrom": {}})[1] == "did you mean 'uniform'?"
 

@@ -12,9 +12,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from orchestrator.base.errors import InputError
 from orchestrator.workloads.content import (
     SAFE_IDS,
+    IdSlices,
     RandomIds,
+    TextSlices,
     TokenizedText,
     Words,
+    WordSlices,
     ids_within,
     load_tokenizer,
     local_tokenizer,
@@ -167,3 +170,61 @@ def test_texts_of_a_tokenizer_are_counted_by_it() -> None:
     prompter = TokenizedText.__new__(TokenizedText)
     prompter._tokenizer = one_token_a_word()
     assert prompter.count("a b") == 2
+
+
+# -- slices of a text
+
+PROSE = "The quick brown fox, it is said, jumps over the lazy dog.\n\nThen - 12 days later - " * 30
+
+
+def test_slices_as_ids_are_rows_of_the_text_and_begin_again_after_its_end(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    slices = RandomIds((0, 9), tokenizer).slices(PROSE)
+    assert isinstance(slices, IdSlices)
+    whole = tokenizer.encode(PROSE, add_special_tokens=False).ids
+    twice = " ".join(map(str, whole * 2))
+    for seed in range(30):
+        ids = np.asarray(slices.make(rng(seed), 50)).tolist()
+        assert len(ids) == 50
+        assert " ".join(map(str, ids)) in twice
+    assert len(np.asarray(slices.make(rng(), 3 * len(whole)))) == 3 * len(whole)
+
+
+def test_slices_as_text_have_the_tokens_asked_for_and_are_of_the_text(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    slices = TokenizedText(tokenizer).slices(PROSE)
+    assert isinstance(slices, TextSlices)
+    exact = 0
+    for seed in range(200):
+        text = str(slices.make(rng(seed), 5 + seed))
+        exact += len(tokenizer.encode(text, add_special_tokens=False).ids) == 5 + seed
+        assert text[: len(text) // 2] in PROSE * 2
+    assert exact >= 199
+
+
+def test_slices_without_a_tokenizer_are_words_of_the_text() -> None:
+    slices = RandomIds((0, 9)).slices("one two three")
+    assert isinstance(slices, WordSlices)
+    assert str(slices.make(rng(), 8)).split() in (
+        ["one", "two", "three", "one", "two", "three"],
+        ["two", "three", "one", "two", "three", "one"],
+        ["three", "one", "two", "three", "one", "two"],
+    )
+
+
+def test_words_that_add_up_are_counted_seldom_and_are_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always = TokenizedText(load_tokenizer(str(folder)))
+    counted: list[str] = []
+
+    def tokens_of(_: Any, text: str) -> int:
+        counted.append(text)
+        return len(text.split())
+
+    monkeypatch.setattr("orchestrator.workloads.content._tokens_of", tokens_of)
+    texts = [always.make(rng(seed), 40) for seed in range(640)]
+    assert 1 <= len(counted) < 40, "about one in 64"
+    monkeypatch.setattr(always, "_adds_up", False)
+    assert [always.make(rng(seed), 40) for seed in range(640)] == texts
+    assert len(counted) > 640

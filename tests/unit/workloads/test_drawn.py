@@ -9,15 +9,9 @@ import pytest
 
 from orchestrator.spec.load import Lengths, LogNormal, Uniform
 from orchestrator.workloads.content import RandomIds
-from orchestrator.workloads.drawn import (
-    BLOCK,
-    ConversationsWorkload,
-    Drawn,
-    RandomWorkload,
-    Session,
-    SessionLengths,
-    draw,
-)
+from orchestrator.workloads.drawn import ConversationsWorkload, Drawn, RandomWorkload
+from orchestrator.workloads.draws import draw
+from orchestrator.workloads.lengths import BLOCK, SessionLengths, SessionShape
 from orchestrator.workloads.kind import Message, stream
 
 IDS = RandomIds((1000, 2000))
@@ -54,8 +48,8 @@ def test_lognormal_lengths_have_their_mean_and_stay_within_their_limits() -> Non
 
 
 def test_lengths_of_a_session_do_not_depend_on_which_were_asked_before() -> None:
-    first = SessionLengths(UNIFORM, UNIFORM, 2, seed=5)
-    second = SessionLengths(UNIFORM, UNIFORM, 2, seed=5)
+    first = SessionLengths(SessionShape.of(UNIFORM, UNIFORM, 2), seed=5)
+    second = SessionLengths(SessionShape.of(UNIFORM, UNIFORM, 2), seed=5)
     sessions = [0, BLOCK - 1, BLOCK, 5 * BLOCK + 3]
     expected = [first.input_tokens(session, 1) for session in sessions]
     actual = [second.input_tokens(session, 1) for session in reversed(sessions)]
@@ -63,7 +57,7 @@ def test_lengths_of_a_session_do_not_depend_on_which_were_asked_before() -> None
 
 
 def test_a_conversation_holds_all_turns_before() -> None:
-    lengths = SessionLengths(UNIFORM, UNIFORM, 3, seed=5)
+    lengths = SessionLengths(SessionShape.of(UNIFORM, UNIFORM, 3), seed=5)
     inputs = [lengths.input_tokens(4, turn) for turn in range(3)]
     outputs = [lengths.output_tokens(4, turn) for turn in range(3)]
     assert lengths.conversation_tokens(4, 0) == inputs[0]
@@ -71,19 +65,8 @@ def test_a_conversation_holds_all_turns_before() -> None:
 
 
 def test_a_sample_is_sorted() -> None:
-    sample = SessionLengths(UNIFORM, UNIFORM, 2, seed=0).sample()
+    sample = SessionLengths(SessionShape.of(UNIFORM, UNIFORM, 2), seed=0).sample()
     assert (np.diff(sample) >= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("workload", "session"),
-    [
-        (random_requests(), Session(1, 0.0)),
-        (conversations(think_time=2.0), Session(3, 2.0)),
-    ],
-)
-def test_a_session_has_turns_and_pauses(workload: Drawn, session: Session) -> None:
-    assert workload.session() == session
 
 
 @pytest.mark.parametrize(
