@@ -62,7 +62,7 @@ class RequestQueue:
         a pause the rows would fill the disk.
         """
         is_closed_loop = not self._schedule.open_loop
-        due_ns = ended_ns + self._schedule.pause_ns(planned.session, planned.turn)
+        due_ns = self._schedule.following_ns(planned.session, planned.turn, ended_ns)
         failures = 0
         earlier_failures = self._failures.pop(planned.session, 0)
         if is_closed_loop and refused:

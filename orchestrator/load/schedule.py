@@ -36,16 +36,9 @@ class PlannedRequest:
 
 
 def kind_of(point: LoadPoint, prompter: Prompter) -> WorkloadKind:
-    """What makes the requests of a point. In a closed loop, sessions may have begun before it."""
+    """What makes the requests of a point. Raises InputError where its level cannot be had."""
     kind: WorkloadKind = point.workload.requests(prompter, point.seed)
-    return kind.running(slots_of(point))
-
-
-def slots_of(point: LoadPoint) -> int:
-    """Requests that a closed loop keeps in flight; 0 in an open loop."""
-    if point.level.control == "request_rate":
-        return 0
-    return max(1, int(point.level.value))
+    return kind.at_level(point.level, point.arrivals)
 
 
 def share(total: int, client: int, clients: int) -> int:
@@ -83,7 +76,7 @@ class Schedule:
             self.due_ns = self._arrivals(point)
             self.sessions = len(self.due_ns)
         else:
-            self.slots = slots_of(point)
+            self.slots = point.level.slots
         # the number of clients that get work: one that may have nothing in flight would never send
         # its share
         places = point.max_in_flight or clients
@@ -127,6 +120,8 @@ class Schedule:
             if self.sessions is None:
                 raise InputError("an infinite rate (all at once) needs a number of requests")
             return np.zeros(self.sessions, np.int64)
+        if arrivals.process == "trace" and arrivals.trace is None:
+            return self._recorded(point)
         if arrivals.to is not None:
             arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
         arrival_request = ArrivalRequest(
@@ -145,6 +140,17 @@ class Schedule:
                 f" a point may take {MOST_SECONDS:g} s"
             )
         return np.round(offsets_s * 1e9).astype(np.int64)
+
+    def _recorded(self, point: LoadPoint) -> Ints:
+        """When the sessions of a recorded trace are due, ns."""
+        starts_s = self._kind.starts_s(point.ends_s, self.sessions)
+        if starts_s is None:
+            raise InputError(f"the workload {point.workload.name!r} has no recorded times")
+        if len(starts_s) > MOST_REQUESTS:
+            raise InputError(
+                f"{len(starts_s):,} sessions would be due; a point may have {MOST_REQUESTS:,}"
+            )
+        return np.round(starts_s * 1e9).astype(np.int64)
 
     def _sessions_of(self, requests: int) -> int:
         """The fewest sessions that hold ``requests`` requests."""
@@ -195,9 +201,16 @@ class Schedule:
         requests_left = self.requests - self._first(session)
         return max(0, min(turns, self.first_turn(session) + requests_left))
 
-    def pause_ns(self, session: int, turn: int) -> int:
-        """The pause after a turn."""
-        return round(self._kind.pause_s(session, turn) * 1e9)
+    def following_ns(self, session: int, turn: int, ended_ns: int) -> int:
+        """When what follows a turn that ended then is due."""
+        pause_ns = round(self._kind.pause_s(session, turn) * 1e9)
+        due_ns = ended_ns + pause_ns
+        if not self.open_loop or turn + 1 >= self._kind.turns(session):
+            return due_ns
+        earliest_s = self._kind.earliest_s(session, turn + 1)
+        if earliest_s is None:
+            return due_ns
+        return max(due_ns, int(self.due_ns[session]) + round(earliest_s * 1e9))
 
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""

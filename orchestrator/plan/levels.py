@@ -27,6 +27,8 @@ def levels_of(
     load: Load | None = experiment.parts.get("load")
     if load is None or load.levels is None or not load.levels.follow:
         return {}
+    if load.levels.follow_a_trace:  # plan/recorded_levels.py has those of each workload
+        return {}
     of_file = _LevelsOfFile(load, load.levels.written)
     levels = {
         candidate.id: of_file.levels_of(candidate)
@@ -74,7 +76,7 @@ class _LevelsOfFile:
             # the number of GPUs, whatever the file derives with that name
             names = {**names, GPUS: candidate.settings.devices}
         expression = self._parsed(written.value, tuple(candidate.derived))
-        return _evaluated(self._load, written.control, expression, names)
+        return evaluated(self._load, written.control, expression, names)
 
     def report(self, problems: Problems) -> None:
         """Adds what is wrong with the levels to the problems of the file."""
@@ -102,7 +104,7 @@ def _parsed(text: str, derived: tuple[str, ...]) -> Expression | ValueError:
         return error
 
 
-def _evaluated(
+def evaluated(
     load: Load, control: Control, expression: Expression | ValueError, names: Mapping[str, Any]
 ) -> float:
     """The value of an expression. Raises ValueError if it is not a valid level of this load."""
@@ -112,7 +114,7 @@ def _evaluated(
     value = expression.evaluate(names)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         reason = ""
-        if names[GPUS] == 0:
+        if names.get(GPUS) == 0:
             reason = "; say how many GPUs the endpoint has (endpoint_gpus: 8)"
         raise ValueError(f"{text!r} is {value!r}, and a level is a number above 0{reason}")
     if control == "concurrency" and (value != int(value) or value > MOST_IN_FLIGHT):

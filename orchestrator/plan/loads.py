@@ -36,19 +36,33 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
         return []
     _check_search(experiment, load)
     _check_proposer(experiment, load)
-    resolved = _arrivals(experiment, load.arrivals, paths)
+    have_times = [workload.recorded_rate() is not None for workload in workloads]
+    resolved = _arrivals(experiment, load.arrivals, paths, bool(have_times) and all(have_times))
     arrivals = resolved.arrivals
     _check_arrivals(experiment, load, resolved, workloads)
     levels = dict.fromkeys((workload.name for workload in workloads), tuple(load.points()))
-    if arrivals.process == "trace" and resolved.are_drawable and not load.is_closed_loop:
-        from orchestrator.plan.recorded_levels import recorded_levels  # only a trace needs it
-
-        levels |= recorded_levels(load, arrivals, workloads, experiment.problems)
+    if resolved.are_drawable:
+        levels |= _levels_of_traces(experiment, load, arrivals, workloads)
     rules = _rules(load, arrivals)
     return [
         PlannedLoad(workload=workload, levels=levels[workload.name], **rules)
         for workload in workloads
     ]
+
+
+def _levels_of_traces(
+    experiment: Experiment, load: Load, arrivals: Arrivals, workloads: Sequence[Workload]
+) -> dict[str, tuple[Level, ...]]:
+    """Workload name -> its levels, where they follow from recorded times."""
+    # only a trace needs these
+    from orchestrator.plan.recorded_levels import levels_of_workloads, recorded_levels
+
+    is_timed = arrivals.process == "trace" and not load.is_closed_loop
+    if is_timed and arrivals.trace is not None:
+        return recorded_levels(load, arrivals, workloads, experiment.problems)
+    if is_timed or (load.levels is not None and load.levels.follow_a_trace):
+        return levels_of_workloads(load, arrivals, workloads, experiment.problems)
+    return {}
 
 
 def _rules(load: Load, arrivals: Arrivals) -> dict[str, object]:
@@ -112,14 +126,18 @@ def _question(experiment: Experiment, load: Load) -> Question:
     )
 
 
-def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: Paths) -> _ResolvedArrivals:
-    """Resolves the path of the trace. Reports arrivals that cannot be drawn."""
-    problem = arrivals.problem()
+def _arrivals(
+    experiment: Experiment, arrivals: Arrivals, paths: Paths, have_recorded_times: bool
+) -> _ResolvedArrivals:
+    """Resolves the path of the trace. Reports arrivals that cannot be drawn.
+    ``have_recorded_times``: all workloads have times of their own.
+    """
+    problem = arrivals.problem(have_recorded_times)
     messages: list[str] = []
     try:
         if arrivals.trace is not None:
             arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
-        if problem is None and arrivals.process == "trace":
+        if problem is None and arrivals.process == "trace" and arrivals.trace is not None:
             from orchestrator.load.arrivals import recorded  # only a trace needs it
 
             recorded(arrivals)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 
 from orchestrator.load.arrivals import mean_rate, recorded, unit_problem
+from orchestrator.plan.levels import evaluated
 from orchestrator.spec.document import Problems
-from orchestrator.spec.experiment import Load
-from orchestrator.spec.load import INFINITE, Arrivals, Level, Workload
+from orchestrator.spec.experiment import RECORDED_RATE, Load
+from orchestrator.spec.expressions import parse_expression
+from orchestrator.spec.load import INFINITE, Arrivals, Level, Scale, Workload
 
 RATE_TOLERANCE = 0.02  # share by which a level in the file may be off, so that it may be rounded
 
@@ -64,3 +66,76 @@ def _check_levels(load: Load, workload: Workload, rate: float, problems: Problem
             )
             hint = f"leave 'levels' out, or give request_rate: [{rate:.4g}]"
             problems.add(("load", "levels", level.key, level.index), message, hint)
+
+
+def levels_of_workloads(
+    load: Load, arrivals: Arrivals, workloads: Sequence[Workload], problems: Problems
+) -> dict[str, tuple[Level, ...]]:
+    """Workload name -> its levels, which are numbers or expressions over the recorded rate of the
+    workload. Reports rates that the recorded times cannot have.
+
+    If the file gives no levels and no search, the level is the recorded rate.
+    """
+    is_timed = arrivals.process == "trace"
+    if is_timed and arrivals.scale is Scale.RECORDED and load.search != "levels":
+        message = f"search {load.search!r} cannot change the rate of recorded arrivals"
+        hint = "give arrivals: {process: trace, scale: stretch}"
+        problems.add(("load", "search"), message, hint)
+        return {}
+    levels: dict[str, tuple[Level, ...]] = {}
+    for workload in workloads:
+        rate = workload.recorded_rate()
+        if rate is None:
+            message = f"{workload.name!r} has no recorded rate, and a level names it"
+            problems.add(("load", "levels"), message, "take numbers for such workloads")
+            continue
+        if load.levels is not None:
+            written = _levels_at(load, rate, problems)
+            levels[workload.name] = written
+            if is_timed:
+                _check_scaled(load, arrivals, workload, rate, problems)
+        elif load.search == "levels":
+            levels[workload.name] = (Level(control="request_rate", value=rate),)
+    return levels
+
+
+def _levels_at(load: Load, rate: float, problems: Problems) -> tuple[Level, ...]:
+    """The levels of the file for a workload of this recorded rate, without duplicates."""
+    assert load.levels is not None
+    levels: dict[Level, None] = {}
+    for written in load.levels.written:
+        value = written.value
+        if isinstance(value, str):
+            try:
+                expression = parse_expression(value, {RECORDED_RATE})
+                value = evaluated(load, written.control, expression, {RECORDED_RATE: rate})
+            except ValueError as error:
+                hint = "an expression with 'recorded' knows no settings"
+                problems.add(("load", "levels", written.key, written.index), str(error), hint)
+                continue
+        levels[Level(control=written.control, value=value)] = None
+    return tuple(levels)
+
+
+def _check_scaled(
+    load: Load, arrivals: Arrivals, workload: Workload, rate: float, problems: Problems
+) -> None:
+    """Reports levels that the recorded times do not have at their scale."""
+    if arrivals.scale is Scale.STRETCH:
+        return
+    for level in _levels_at(load, rate, Problems(problems.document)):
+        if level.control != "request_rate" or level.value == math.inf:
+            continue
+        if arrivals.scale is Scale.THIN and level.value > rate * (1 + RATE_TOLERANCE):
+            message = (
+                f"thinning leaves out sessions: {workload.name!r} has {rate:.4g} requests/s, and "
+                f"{level.value:.4g} are more"
+            )
+            problems.add(("load", "levels"), message, "take scale: stretch")
+        is_other = abs(level.value / rate - 1) > RATE_TOLERANCE
+        if arrivals.scale is Scale.RECORDED and is_other:
+            message = (
+                f"recorded arrivals have one rate, {rate:.4g} requests/s for {workload.name!r}"
+            )
+            hint = "give arrivals: {process: trace, scale: stretch}, or thin"
+            problems.add(("load", "levels"), message, hint)

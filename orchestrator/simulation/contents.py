@@ -18,6 +18,7 @@ from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.workloads.drawn import Drawn
 from orchestrator.workloads.file import FileRequests
 from orchestrator.workloads.kind import Message, Part, WorkloadKind
+from orchestrator.workloads.trace import TraceRequests
 
 
 class Segment(NamedTuple):
@@ -129,6 +130,8 @@ class Contents:
         """The segments of a prompt; the turns before it must be over."""
         if isinstance(self._kind, FileRequests):
             return [Segment(*part) for part in self._kind.parts(session)]
+        if isinstance(self._kind, TraceRequests):
+            return [Segment(*part) for part in self._kind.parts(session, turn)]
         prompt = self._kind.prompt(session, turn, phase, ())
         segments = _segments_of(prompt.messages[:-1])
         user = _segments_of(prompt.messages[-1:])
@@ -144,8 +147,8 @@ class Contents:
 
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         """The segment of an answer, which the next turn contains; None if there is no next turn."""
-        if not self._kind.sessions:
-            return None
+        if not self._kind.sessions or isinstance(self._kind, TraceRequests):
+            return None  # what a trace says next is in its own prompts
         if turn + 1 >= self._kind.turns(session):
             self._history.pop(session, None)
             return None

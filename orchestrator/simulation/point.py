@@ -20,7 +20,7 @@ from orchestrator.emulator.model import Replica
 from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.request_record import TokenGaps
 from orchestrator.load.rows import token_events_of
-from orchestrator.load.schedule import Schedule, slots_of
+from orchestrator.load.schedule import Schedule
 from orchestrator.predict.rank_loop import Arrival, is_covered, serve
 from orchestrator.predict.simulate import RequestTimes, Trace, run
 from orchestrator.results.outcomes import CacheState
@@ -153,7 +153,7 @@ class PointSimulator:
         self, engines: SimulatedEngines, point: LoadPoint, early_end: EarlyEnd | None
     ) -> _Result:
         """Simulate a point, as fast as its load allows. Raises InputError if it cannot be run."""
-        kind = self._kind(point.workload, point.seed).running(slots_of(point))
+        kind = self._kind(point.workload, point.seed).at_level(point.level, point.arrivals)
         shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
         is_simple = not (shares_tokens or kind.sessions or early_end or self._wants_gaps)
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None

@@ -6,6 +6,7 @@ docs/experiment-file.md explains every key to users.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware, OneLine, Strict
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # also names a folder of the results
 GPUS = "devices"  # in expressions of levels: devices of all replicas of a deployment
+RECORDED_RATE = "recorded"  # in expressions of levels: requests/s of a workload's recorded times
 CPU = Hardware(name="cpu", accelerator="cpu")
 # mappings with keys of any name
 HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")
@@ -180,6 +182,12 @@ class Levels(Strict):
     def follow(self) -> bool:
         """Whether any level depends on the deployment."""
         return any(isinstance(level.value, str) for level in self.written)
+
+    @property
+    def follow_a_trace(self) -> bool:
+        """Whether any level depends on the recorded rate of a workload."""
+        texts = [level.value for level in self.written if isinstance(level.value, str)]
+        return any(re.search(rf"\b{RECORDED_RATE}\b", text) for text in texts)
 
     @model_validator(mode="after")
     def _some_and_once(self) -> Levels:

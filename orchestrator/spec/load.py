@@ -8,6 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -263,6 +264,10 @@ class Workload(Growing, ABC):
         """Mean number of requests of a session."""
         return 1.0
 
+    def recorded_rate(self) -> float | None:
+        """Mean requests/s of recorded times; None where the workload has none."""
+        return None
+
     def distinct_requests(self) -> int | None:
         """Number of requests after which the first is sent again; None: no two are alike."""
         return None
@@ -329,6 +334,7 @@ WORKLOADS: Registry[type[Workload]] = Registry(
         "random": "orchestrator.workloads.drawn:RandomWorkload",
         "conversations": "orchestrator.workloads.drawn:ConversationsWorkload",
         "file": "orchestrator.workloads.file:FileWorkload",
+        "trace": "orchestrator.workloads.trace:TraceWorkload",
     },
 )
 # Preset -> its keys and their source, an ``orchestrator.workloads.presets.Preset``.
@@ -358,6 +364,13 @@ ARRIVALS: Registry[Any] = Registry(
 )
 
 
+def _scale(value: Any) -> Any:
+    """A scale by its name, which strict validation would not take."""
+    if isinstance(value, str) and value not in [*Scale]:
+        raise ValueError(f"{value!r} is not one of {', '.join(Scale)}")
+    return Scale(value) if isinstance(value, str) else value
+
+
 Factor = Annotated[float, Field(ge=0, le=1e6)]
 StepLength = Annotated[Duration, Field(gt=0)]
 Step = Annotated[tuple[Factor, StepLength], BeforeValidator(as_tuple)]
@@ -374,10 +387,20 @@ class _Cycle(NamedTuple):
     largest_factor: float
 
 
-class Arrivals(Strict):
+class Scale(StrEnum):
+    """How the recorded times of a workload become the rate of a level."""
+
+    RECORDED = "recorded"  # not at all: the level is the recorded rate
+    STRETCH = "stretch"  # all gaps are stretched alike
+    THIN = "thin"  # whole sessions are left out
+
+
+class Arrivals(Growing):
     """When requests are due (open loop only). ``process`` is a name of ARRIVALS; some fields belong
     to one process.
     """
+
+    LATER_KEYS = frozenset({"scale"})
 
     WANTED: ClassVar[str] = "a name like poisson, or {process: gamma, burstiness: 0.5}"
 
@@ -389,19 +412,25 @@ class Arrivals(Strict):
     # trace: file with one timestamp in seconds per line, or JSONL with "timestamp"
     trace: str | None = None
     speed_up: float = Field(default=1.0, ge=1e-9, le=1e9)  # trace
+    # trace, without a file: of the times that a workload has recorded
+    scale: Annotated[Scale, BeforeValidator(_scale)] = Scale.RECORDED
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"process": value} if isinstance(value, str) else value
 
-    def problem(self) -> str | None:
+    def problem(self, has_recorded_times: bool = False) -> str | None:
         """Why nothing can be drawn from these arrivals; None if something can. The file of a trace is
-        not read.
+        not read. ``has_recorded_times``: the workloads have times of their own.
         """
         if self.process not in ARRIVALS:
             return unknown_name("arrival process", self.process, ARRIVALS)
+        if self.scale is not Scale.RECORDED and (self.process != "trace" or self.trace):
+            return "'scale' is for the recorded times of a workload: process: trace, without a file"
         needed = {"ramp": "to", "steps": "steps", "trace": "trace"}.get(self.process)
+        if needed == "trace" and has_recorded_times:
+            return None
         if needed is not None and getattr(self, needed) is None:
             return f"arrivals {self.process!r} need the field {needed!r}"
         return None
@@ -492,6 +521,11 @@ class Level(Strict):
 
     control: Control
     value: Rate
+
+    @property
+    def slots(self) -> int:
+        """Requests that a closed loop keeps in flight; 0 in an open loop."""
+        return 0 if self.control == "request_rate" else max(1, int(self.value))
 
 
 class LoadRules(Strict):

@@ -14,11 +14,11 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.spec.document import wrong
 from orchestrator.spec.load import (
     MOST_SECONDS,
     MOST_TURNS,
     Duration,
-    Growing,
     Lengths,
     Weight,
 )
@@ -34,7 +34,16 @@ class Turns(Lengths):
 
     WANTED: ClassVar[str] = Lengths.WANTED.replace("10, max: 20", "2, max: 8")
 
-    fixed: int | None = Field(default=None, ge=1, le=MOST_TURNS)
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        if value > MOST_TURNS:
+            raise wrong((), f"'turns' must be at most {MOST_TURNS}, not {value}")
+        if value < 1:
+            raise wrong((), f"'turns' must be at least 1, not {value}")
+        return {"fixed": value}
 
     @model_validator(mode="after")
     def _few(self) -> Self:

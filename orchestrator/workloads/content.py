@@ -203,7 +203,7 @@ class TextSlices:
     def _words_for(self, start: int, tokens: int) -> int:
         """How many words from a place on have about so many tokens; at least one."""
         total = int(self._tokens_before[-1])
-        rounds, first = divmod(start, len(self._words))
+        first = start % len(self._words)
         wanted = int(self._tokens_before[first]) + tokens
         more_rounds, rest = divmod(wanted, total)
         end = int(np.searchsorted(self._tokens_before, rest, side="left"))

@@ -15,7 +15,9 @@ from orchestrator.spec.document import wrong
 from orchestrator.spec.load import (
     MOST_TOKENS,
     MOST_TURNS_OF_ALL,
+    Arrivals,
     Lengths,
+    Level,
     Workload,
 )
 from orchestrator.spec.sessions import (
@@ -260,11 +262,11 @@ class DrawnRequests(WorkloadKind):
         self._prefix = lru_cache(PREFIXES_KEPT)(self._draw_prefix)
         self._document = lru_cache(DOCUMENTS_KEPT)(self._draw_document)
 
-    def running(self, sessions: int) -> DrawnRequests:
+    def at_level(self, level: Level, arrivals: Arrivals) -> DrawnRequests:
         workload = self._workload
         if not isinstance(workload, ConversationsWorkload) or workload.start != "anywhere":
             return self
-        return DrawnRequests(workload, self._given_prompter, self._seed, sessions)
+        return DrawnRequests(workload, self._given_prompter, self._seed, level.slots)
 
     @cached_property
     def _prompter(self) -> Prompter:

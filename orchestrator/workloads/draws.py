@@ -47,7 +47,7 @@ def _draw_histogram(lengths: Lengths, size: tuple[int, ...], rng: np.random.Gene
     chosen = choose(np.array([part.weight for part in bins]), size, rng)
     least = np.array([part.min for part in bins])[chosen]
     most = np.array([part.max for part in bins])[chosen]
-    return rng.integers(least, most, size, endpoint=True)
+    return np.asarray(rng.integers(least, most, size, endpoint=True), np.int64)
 
 
 def choose(weights: Floats, size: tuple[int, ...], rng: np.random.Generator) -> Ints:
@@ -55,7 +55,7 @@ def choose(weights: Floats, size: tuple[int, ...], rng: np.random.Generator) -> 
     cumulative = np.cumsum(weights)
     units = rng.random(size) * cumulative[-1]
     indices = np.searchsorted(cumulative, units, side="right")
-    return np.minimum(indices, len(weights) - 1).astype(np.int64)
+    return np.asarray(np.minimum(indices, len(weights) - 1), np.int64)
 
 
 @lru_cache(maxsize=256)

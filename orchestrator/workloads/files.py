@@ -73,8 +73,7 @@ def refuse_other_formats(what: str, path: str, data: bytes) -> None:
     for trace, names in _TRACES.items():
         if names <= lowered:
             remedy = (
-                "write its rows as JSON lines with timestamp (in seconds), input_length and "
-                f"output_length; {DOCUMENTATION}"
+                "send it as a workload of 'kind: trace'; docs/experiment-file.md, 'Recorded traces'"
             )
             raise _refused(what, path, f"{trace} as a table", remedy)
     has_tables_name = path.lower().endswith((".csv", ".tsv"))

@@ -16,6 +16,9 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Floats
+from orchestrator.spec.load import Arrivals, Level
+
 TokenIds = NDArray[np.int32]
 Part = str | TokenIds
 Content = tuple[Part, ...]  # all text, or all token ids
@@ -94,11 +97,17 @@ class WorkloadKind(ABC):
     needs_reply = False  # whether later turns contain the engine's answers
     warmup_differs = False  # whether the same request has another prompt in the warm-up
 
-    def running(self, sessions: int) -> WorkloadKind:
-        """The same, when so many sessions are met at the start of a point that have begun before it.
-        By default all begin with the point.
+    def at_level(self, level: Level, arrivals: Arrivals) -> WorkloadKind:
+        """The same for one load. A level may decide which sessions there are, or where they are met.
+        Raises InputError where the level cannot be had. By default all levels have the same.
         """
         return self
+
+    def starts_s(self, horizon_s: float | None, count: int | None) -> Floats | None:
+        """When sessions begin by recorded times, in seconds since the start of the point; None for
+        workloads without times. ``horizon_s``, ``count`` or both are given.
+        """
+        return None
 
     def turns(self, session: int) -> int:
         """The turn after a session's last one."""
@@ -115,6 +124,12 @@ class WorkloadKind(ABC):
     def pause_s(self, session: int, turn: int) -> float:
         """Seconds between the end of a turn and what follows it."""
         return self.think_time_s
+
+    def earliest_s(self, session: int, turn: int) -> float | None:
+        """Before when a turn is not sent, in seconds since the start of its session; None: its turn
+        comes after the pause.
+        """
+        return None
 
     @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:

@@ -33,7 +33,9 @@ from orchestrator.workloads.files import MOST_PROBLEMS
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 
 KINDS = sorted(WORKLOADS)
-WRITTEN_KINDS = [kind for kind in KINDS if kind != "file"]  # kinds that write their prompts
+# kinds that write their prompts
+WRITTEN_KINDS = [kind for kind in KINDS if kind not in ("file", "trace")]
+TRACE_FILE = Path(__file__).with_name("trace.csv")
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 IDS = RandomIds((1000, 2000))
 
@@ -48,6 +50,7 @@ def workload(kind: str, **fields: Any) -> Workload:
         "random": lengths,
         "conversations": {**lengths, "turns": 3},
         "file": {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]},
+        "trace": {"trace": str(TRACE_FILE)},
     }
     return Workload.model_validate({"name": "w", "kind": kind, **required.get(kind, {}), **fields})
 
@@ -566,8 +569,9 @@ def test_the_identity_of_a_workload_holds_its_prompts_and_not_where_its_file_lie
     assert workload(kind, name="other").resolved(str).identity() == planned.identity(), (
         "a name is no part of the identity"
     )
-    moved = tmp_path / PROMPTS.name
-    moved.write_bytes(PROMPTS.read_bytes())
+    source = TRACE_FILE if kind == "trace" else PROMPTS
+    moved = tmp_path / source.name
+    moved.write_bytes(source.read_bytes())
     elsewhere = planned.resolved(lambda place: str(moved))
     assert elsewhere.identity() == planned.identity()
 

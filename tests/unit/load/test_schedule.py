@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.schedule import SLOT_STAGGER_NS, PlannedRequest, Schedule, share, slots_of
+from orchestrator.load.schedule import SLOT_STAGGER_NS, PlannedRequest, Schedule, share
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
@@ -238,8 +238,8 @@ class MetInTheMiddle(Each):
         super().__init__(4)
         self._running = running
 
-    def running(self, sessions: int) -> MetInTheMiddle:
-        return MetInTheMiddle(sessions)
+    def at_level(self, level: Level, arrivals: Arrivals) -> MetInTheMiddle:
+        return MetInTheMiddle(level.slots)
 
     def first_turn(self, session: int) -> int:
         return 2 if session < self._running else 0
@@ -247,7 +247,7 @@ class MetInTheMiddle(Each):
 
 def test_a_session_that_has_begun_is_met_at_its_turn_and_counts_only_what_is_sent() -> None:
     closed = point("concurrency", 3.0, requests=13, duration_s=None)
-    schedule = Schedule(closed, MetInTheMiddle().running(slots_of(closed)))
+    schedule = Schedule(closed, MetInTheMiddle().at_level(closed.level, closed.arrivals))
     first = [schedule.first_request(session, due_ns=0) for session in range(5)]
     places = [(request.index, request.turn) for request in first if request is not None]
     assert places == [(0, 2), (2, 2), (4, 2), (6, 0), (10, 0)]
@@ -259,5 +259,5 @@ def test_a_session_that_has_begun_is_met_at_its_turn_and_counts_only_what_is_sen
 
 
 def test_only_a_closed_loop_meets_sessions_that_have_begun() -> None:
-    assert slots_of(point("request_rate", 20.0)) == 0
-    assert slots_of(point("concurrency", 20.0)) == 20
+    assert point("request_rate", 20.0).level.slots == 0
+    assert point("concurrency", 20.0).level.slots == 20

@@ -81,3 +81,92 @@ def test_milliseconds_are_not_taken_for_seconds(text: str, said: str, tmp_path: 
     assert said in only_problem(load={"arrivals": arrivals})[1]
     for speed_up in (1, 1000):
         planned(load={"arrivals": {**arrivals, "speed_up": speed_up}, "requests": 3})
+
+
+# -- workloads with times of their own
+
+TRACE = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,40,18,0,x\n6,ChatGPT,10,23,0,x\n9,GPT-4,41,27,0,x\n"
+)
+
+
+def of_trace(folder: Path, load: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    (folder / "t.csv").write_text(TRACE)
+    workload = {"name": "w", "kind": "trace", "trace": str(folder / "t.csv"), **keys}
+    return {"workloads": [workload], "load": load}
+
+
+@pytest.mark.parametrize(
+    ("load", "rates"),
+    [
+        ({"arrivals": "trace"}, [0.5]),
+        ({"arrivals": "trace", "levels": {"request_rate": [0.5]}}, [0.5]),
+        (
+            {
+                "arrivals": {"process": "trace", "scale": "stretch"},
+                "levels": {"request_rate": ["recorded", "2 * recorded", 1]},
+            },
+            [0.5, 1.0],
+        ),
+        (
+            {
+                "arrivals": {"process": "trace", "scale": "thin"},
+                "levels": {"request_rate": ["recorded / 2"]},
+            },
+            [0.25],
+        ),
+        ({"levels": {"request_rate": ["4 * recorded"]}}, [2.0]),
+    ],
+)
+def test_levels_follow_from_the_recorded_rate(
+    load: dict[str, Any], rates: list[float], tmp_path: Path
+) -> None:
+    plan = planned(tmp_path / "x.yaml", **of_trace(tmp_path, load))
+    assert [point.level.value for point in plan.points] == pytest.approx(rates)
+
+
+def test_each_workload_has_levels_of_its_own_rate(tmp_path: Path) -> None:
+    load = {"levels": {"request_rate": ["recorded"]}}
+    changes = of_trace(tmp_path, load)
+    others = {**changes["workloads"][0], "name": "v", "where": {"Model": "ChatGPT"}}
+    plan = planned(tmp_path / "x.yaml", workloads=[*changes["workloads"], others], load=load)
+    assert [point.level.value for point in plan.points] == pytest.approx([0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        (
+            {"arrivals": "trace", "levels": {"request_rate": [3]}},
+            "recorded arrivals have one rate, 0.5 requests/s for 'w'",
+        ),
+        ({"arrivals": "trace", "search": "curve"}, "search 'curve' cannot change the rate of"),
+        (
+            {
+                "arrivals": {"process": "trace", "scale": "thin"},
+                "levels": {"request_rate": ["3 * recorded"]},
+            },
+            "thinning leaves out sessions: 'w' has 0.5 requests/s, and 1.5 are more",
+        ),
+        (
+            {"levels": {"request_rate": ["recorded * max_num_seqs"]}},
+            "unknown field 'max_num_seqs'",
+        ),
+        (
+            {"arrivals": {"process": "poisson", "scale": "thin"}, "levels": {"request_rate": [3]}},
+            "'scale' is for the recorded times of a workload",
+        ),
+    ],
+)
+def test_rates_that_recorded_times_cannot_have_are_a_problem(
+    load: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    assert message in only_problem(**of_trace(tmp_path, load))[1]
+
+
+def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:
+    levels = {"levels": {"request_rate": ["recorded"]}}
+    assert "has no recorded rate" in only_problem(load=levels)[1]
+    timed = {"arrivals": "trace"}
+    assert "arrivals 'trace' need the field 'trace'" in only_problem(load=timed)[1]

@@ -29,6 +29,7 @@ from orchestrator.spec.load import (
 )
 from orchestrator.spec.sessions import Documents, LengthPair, Popularity
 from orchestrator.spec.settings import Environment, Hardware, Speculative
+from orchestrator.spec.traces import Keep, TraceColumns
 from tests.unit.spec.files import parsed
 
 ROOT = Path(__file__).parents[3]
@@ -48,6 +49,7 @@ MODELS = [
     Slo,
     *(LogNormal, Normal, Uniform, Bin),
     *(Documents, LengthPair, Popularity),
+    *(Keep, TraceColumns),
     Hardware,
     Speculative,
 ]

@@ -1,0 +1,95 @@
+"""Which rows of a recorded trace are sent, as a file writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from orchestrator.spec.load import MOST_TOKENS, Duration
+from orchestrator.spec.settings import OneLine, Strict, as_tuple
+
+
+class TraceColumns(Strict):
+    """The names of a table's columns, or of the keys of JSON lines."""
+
+    time: OneLine | None = None  # None: rows have no times, and arrivals are drawn
+    input_tokens: OneLine
+    output_tokens: OneLine
+    session: OneLine | None = None  # rows of one session follow one another
+    elapsed: OneLine | None = None  # how long the recorded request took, in the unit of the times
+
+
+class Filter(Strict):
+    """Rows whose column has one of these values, compared as text."""
+
+    column: OneLine
+    values: tuple[str, ...]
+
+
+def _as_filters(value: Any) -> Any:
+    """``{Model: GPT-4, "Log Type": [a, b]}`` as filters."""
+    if not isinstance(value, dict):
+        return as_tuple(value)
+    filters = []
+    for column, written in value.items():
+        values = written if isinstance(written, list) else [written]
+        if not all(isinstance(item, str | int | float) for item in values):
+            raise ValueError(f"{column!r}: give a value or a list of values")
+        filters.append(Filter(column=column, values=tuple(map(cell_text, values))))
+    return tuple(filters)
+
+
+def cell_text(value: object) -> str:
+    """A value of a column as filters compare it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+Filters = Annotated[tuple[Filter, ...], BeforeValidator(_as_filters)]
+_Bound = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Bounds = Annotated[tuple[_Bound, _Bound], BeforeValidator(as_tuple)]
+
+
+class Keep(Strict):
+    """Rows whose lengths lie within these bounds, both ends included; others are counted."""
+
+    input_tokens: Bounds | None = None
+    output_tokens: Bounds | None = None
+    total_tokens: Bounds | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name in type(self).model_fields:
+            bounds = getattr(self, name)
+            if bounds is not None and bounds[1] < bounds[0]:
+                raise ValueError(f"{name}: {bounds[1]} is below {bounds[0]}")
+        return self
+
+
+_WindowEnd = Annotated[Duration, Field(ge=0)]
+
+
+class Window(Strict):
+    """``[10m, 20m]``: the rows from 10 to 20 minutes after the first one."""
+
+    WANTED: ClassVar[str] = "two durations, like [10m, 20m]"
+
+    start: _WindowEnd
+    end: _WindowEnd
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            if len(value) != 2:
+                raise ValueError("give two durations, like [10m, 20m]")
+            return {"start": value[0], "end": value[1]}
+        return value
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError(f"it ends at {self.end:g} s, not after its start at {self.start:g} s")
+        return self

@@ -1,0 +1,278 @@
+"""Requests of a recorded trace: its lengths, its sessions, its times, and which prompts have blocks
+in common. What the prompts said is not in a trace, so they are made of random tokens.
+
+After the last session the first comes again, with other tokens, so that a trace of any length can
+be sent at any rate for any time and nothing of one round is in a prefix cache of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from orchestrator.base.arrays import Floats, Ints
+from orchestrator.base.errors import InputError
+from orchestrator.spec.load import Arrivals, Duration, Level, Scale, Workload, counted
+from orchestrator.spec.settings import OneLine
+from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
+from orchestrator.workloads.kind import (
+    ARRIVAL_STREAM,
+    PROMPT_STREAM,
+    Message,
+    Prompt,
+    Prompter,
+    WorkloadKind,
+    stream,
+)
+from orchestrator.workloads.trace_formats import problem
+from orchestrator.workloads.trace_rows import TraceRows, TraceRules, read_rows
+
+# Below this share of distinct times, requests come in bursts that nobody sent.
+FEW_TIMES = 0.5
+
+# The random streams below PROMPT_STREAM, by purpose.
+_ROW, _BLOCK = range(2)
+
+
+class TraceWorkload(Workload):
+    """``kind: trace``: the rows of a recorded trace."""
+
+    kind: Literal["trace"]
+    trace: OneLine
+    format: Literal["azure", "burstgpt", "mooncake", "bailian", "weka"] | None = None
+    columns: TraceColumns | None = None  # of a table of the user's own
+    unit: Literal["s", "ms", "us", "ns"] | None = None  # of times that are numbers
+    window: Window | None = None
+    where: Filters = ()
+    keep: Keep | None = None
+    # the requests of one time stamp are spread evenly over this time
+    spread: Duration | None = Field(default=None, gt=0)
+    longest_pause: Duration | None = Field(default=None, gt=0)  # within a session
+    # of what is sent
+    rows_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
+
+    def rules(self) -> TraceRules:
+        return TraceRules(
+            path=self.trace,
+            name=self.format,
+            columns=self.columns,
+            unit=self.unit,
+            window=self.window,
+            filters=self.where,
+            keep=self.keep,
+            spread_s=self.spread,
+            longest_pause_s=self.longest_pause,
+        )
+
+    def rows(self) -> TraceRows:
+        """What is sent. Raises ProblemsError for a file that cannot be read, or whose rows are not
+        those that were planned.
+        """
+        rows = read_rows(self.rules())
+        if self.rows_digest not in (None, rows.digest()):
+            raise problem(
+                self.trace,
+                f"has not the rows that were planned (digest {rows.digest()} instead of "
+                f"{self.rows_digest}): it has changed since, or differs on this node",
+            )
+        return rows
+
+    def resolved(self, path: Callable[[str], str]) -> Self:
+        placed = self.model_copy(update={"trace": path(self.trace)})
+        return placed.model_copy(update={"rows_digest": placed.rows().digest()})
+
+    def identity(self) -> dict[str, Any]:
+        """What is sent: its digest in place of the file and of the rules that choose its rows."""
+        digest = self.rows_digest or self.rows().digest()
+        return {"kind": self.kind, "api": self.api, "rows": digest}
+
+    def token_bounds(self) -> tuple[int, int | None]:
+        rows = self.rows()
+        totals = rows.inputs + rows.outputs
+        return int(totals.min()), int(totals.max())
+
+    def longer_prompts(self, tokens: int) -> float:
+        return float(np.mean(self.rows().inputs > tokens))
+
+    def most_turns(self) -> int:
+        """1: the lengths of sessions are not drawn, so they take no memory."""
+        return 1
+
+    def mean_turns(self) -> float:
+        rows = self.rows()
+        return rows.requests / rows.sessions
+
+    def recorded_rate(self) -> float | None:
+        return self.rows().requests_per_s
+
+    def left_out(self) -> int:
+        return sum(count for _, count in self.rows().left_out)
+
+    def notes(self, timed: bool = False) -> list[str]:
+        rows = self.rows()
+        notes = [f"{count:,} rows are left out: {reason}" for reason, count in rows.left_out]
+        if rows.longest_pauses:
+            pauses = counted(rows.longest_pauses, "pause")
+            notes.append(f"{pauses} cut to {self.longest_pause:g} s")
+        if rows.starts_ns is not None and not self.spread:
+            per_stamp = rows.requests / max(rows.distinct_times, 1)
+            if rows.distinct_times < FEW_TIMES * rows.requests:
+                notes.append(
+                    f"{per_stamp:.1f} requests have each time stamp: give 'spread', how far the "
+                    "stamps are apart, or they are sent as bursts that nobody sent"
+                )
+        return notes
+
+    def requests(self, prompter: Prompter, seed: int) -> TraceRequests:
+        return TraceRequests(self.rows(), prompter, seed)
+
+
+class TraceRequests(WorkloadKind):
+    """The sessions of a trace, round after round.
+
+    ``chosen``: the sessions of a round; None: all. ``stretched``: by how much recorded times are
+    stretched.
+    """
+
+    def __init__(
+        self,
+        rows: TraceRows,
+        prompter: Prompter,
+        seed: int,
+        chosen: Ints | None = None,
+        stretched: float = 1.0,
+    ) -> None:
+        self._rows = rows
+        self._prompter = prompter
+        self._seed = seed
+        self._chosen = np.arange(rows.sessions) if chosen is None else chosen
+        self._stretched = stretched
+        counts = np.diff(rows.first)[self._chosen]
+        self.mean_turns = float(counts.mean())
+        self.sessions = rows.requests > rows.sessions
+
+    # -- one load
+
+    def at_level(self, level: Level, arrivals: Arrivals) -> TraceRequests:
+        """Stretches the recorded times to the rate of the level, or leaves out whole sessions.
+        Raises InputError where the recorded rate does not allow that.
+        """
+        is_recorded = arrivals.process == "trace" and arrivals.trace is None
+        if not is_recorded or level.control != "request_rate" or level.value == np.inf:
+            return self
+        recorded = self._rows.requests_per_s
+        if recorded is None:
+            raise InputError("the trace has no times: take other arrivals, such as poisson")
+        if arrivals.scale is Scale.STRETCH:
+            factor = recorded / level.value
+            return TraceRequests(self._rows, self._prompter, self._seed, stretched=factor)
+        if arrivals.scale is Scale.THIN:
+            share = level.value / recorded
+            if share > 1 + 1e-9:
+                raise InputError(
+                    f"thinning leaves out sessions, so {level.value:g} requests/s are more than "
+                    f"the recorded {recorded:.4g}: take scale: stretch"
+                )
+            return TraceRequests(self._rows, self._prompter, self._seed, self._thinned(share))
+        return self
+
+    def _thinned(self, share: float) -> Ints:
+        """This share of the sessions, drawn. A lower share has only sessions of a higher one."""
+        units = stream(self._seed, ARRIVAL_STREAM, 1).random(self._rows.sessions)
+        count = max(1, round(share * self._rows.sessions))
+        return np.sort(np.argsort(units, kind="stable")[:count])
+
+    def starts_s(self, horizon_s: float | None, count: int | None) -> Floats | None:
+        """When sessions begin, in seconds, up to the horizon or so many; None where the trace has
+        no times. After the last session the next round begins one mean gap later.
+        """
+        starts_ns, rate = self._rows.starts_ns, self._rows.sessions_per_s
+        if starts_ns is None or rate is None:
+            return None
+        period_s = self._rows.sessions / rate * self._stretched
+        one_round = starts_ns[self._chosen] / 1e9 * self._stretched
+        if horizon_s is not None:
+            rounds = int(horizon_s // period_s) + 1
+        else:
+            assert count is not None
+            rounds = -(-count // len(one_round))
+        starts = (np.arange(rounds)[:, np.newaxis] * period_s + one_round).ravel()
+        if horizon_s is not None:
+            starts = starts[starts < horizon_s]
+        return starts[:count]
+
+    # -- sessions
+
+    def _place(self, session: int) -> tuple[int, int]:
+        """The round of a session, and which of the trace's it is."""
+        round_number, index = divmod(session, len(self._chosen))
+        return round_number, int(self._chosen[index])
+
+    def _row(self, session: int, turn: int) -> int:
+        return int(self._rows.first[self._place(session)[1]]) + turn
+
+    def turns(self, session: int) -> int:
+        recorded = self._place(session)[1]
+        return int(self._rows.first[recorded + 1] - self._rows.first[recorded])
+
+    def pause_s(self, session: int, turn: int) -> float:
+        if self._rows.pauses_s is None or turn + 1 >= self.turns(session):
+            return 0.0
+        return float(self._rows.pauses_s[self._row(session, turn + 1)])
+
+    def earliest_s(self, session: int, turn: int) -> float | None:
+        """Without recorded pauses, a request is sent at its own time or when the answer before it
+        has come, whichever is later.
+        """
+        if self._rows.pauses_s is not None or self._rows.offsets_ns is None:
+            return None
+        offset_ns = int(self._rows.offsets_ns[self._row(session, turn)])
+        return offset_ns / 1e9 * self._stretched
+
+    # -- requests
+
+    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        content = tuple(
+            self._prompter.make(stream(self._seed, PROMPT_STREAM, *name), tokens)
+            for name, tokens in self.parts(session, turn)
+        )
+        tokens = self.input_tokens(session, turn)
+        return Prompt((Message("user", content, tokens),), tokens)
+
+    def parts(self, session: int, turn: int) -> list[tuple[tuple[int, ...], int]]:
+        """The parts of a prompt: a name and its tokens. Parts of one name are equal tokens, but for
+        their number.
+        """
+        round_number, recorded = self._place(session)
+        row = int(self._rows.first[recorded]) + turn
+        tokens_left = int(self._rows.inputs[row])
+        parts: list[tuple[tuple[int, ...], int]] = []
+        scope = recorded + 1 if self._rows.local_blocks else 0
+        for block in self._blocks(row):
+            size = min(self._rows.block_tokens, tokens_left)  # the last block may be shorter
+            parts.append(((_BLOCK, round_number, scope, block), size))
+            tokens_left -= size
+        if tokens_left:
+            parts.append(((_ROW, round_number, row), tokens_left))
+        return parts
+
+    def _blocks(self, row: int) -> list[int]:
+        if self._rows.blocks is None or self._rows.first_block is None:
+            return []
+        blocks: list[int] = self._rows.blocks[
+            self._rows.first_block[row] : self._rows.first_block[row + 1]
+        ].tolist()
+        return blocks
+
+    def input_tokens(self, session: int, turn: int) -> int:
+        return int(self._rows.inputs[self._row(session, turn)])
+
+    def output_tokens(self, session: int, turn: int) -> int:
+        return int(self._rows.outputs[self._row(session, turn)])
+
+    def source_row(self, session: int, turn: int) -> int:
+        """The number of a request's row in the file."""
+        return int(self._rows.rows[self._row(session, turn)])

@@ -1,0 +1,195 @@
+"""The formats of recorded traces: found by the names of their columns, never by guess.
+
+| format | file | times | blocks |
+|---|---|---|---|
+| azure | CSV ``TIMESTAMP,ContextTokens,GeneratedTokens``; 2025 also ``NumImages`` | dates | |
+| burstgpt | CSV ``Timestamp,Model,Request tokens,...``; 1.2 also ``Session ID,Elapsed time`` | s | |
+| mooncake | JSONL ``timestamp, input_length, output_length, hash_ids`` | ms | 512 |
+| bailian | JSONL, also ``chat_id, parent_chat_id`` | s | 16 |
+| weka | JSONL, a session per line: ``id, block_size, requests`` | s in a session | per file |
+| columns | CSV, JSONL or Parquet by the names that the user gives | dates, or in a unit | |
+
+Sources: github.com/Azure/AzurePublicDataset, github.com/HPMLL/BurstGPT,
+github.com/kvcache-ai/Mooncake (FAST25 traces), github.com/alibaba-edu/qwen-bailian-usagetraces-anon,
+github.com/kubernetes-sigs/inference-perf (WEKA agent sessions).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import orjson
+
+from orchestrator.base.errors import Problem, ProblemsError
+from orchestrator.spec.traces import TraceColumns
+
+WHAT = "trace"  # what problems call the file
+UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+FORMATS = ("azure", "burstgpt", "mooncake", "bailian", "weka", "columns")
+MOST_HEADER_BYTES = 1 << 20  # of the first line
+
+AZURE = TraceColumns(
+    time="TIMESTAMP", input_tokens="ContextTokens", output_tokens="GeneratedTokens"
+)
+BURSTGPT = TraceColumns(
+    time="Timestamp", input_tokens="Request tokens", output_tokens="Response tokens"
+)
+BURSTGPT_SESSIONS = BURSTGPT.model_copy(update={"session": "Session ID", "elapsed": "Elapsed time"})
+JSON_LENGTHS = TraceColumns(
+    time="timestamp", input_tokens="input_length", output_tokens="output_length"
+)
+IMAGES = "NumImages"  # Azure 2025
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """How a file is read. ``columns``: None for WEKA's sessions, which are no rows. ``unit``: of
+    times that are numbers. ``block_tokens``: that each of ``hash_ids`` stands for.
+    """
+
+    name: str
+    columns: TraceColumns | None
+    unit: str | None = None
+    block_tokens: int | None = None
+    images: str | None = None  # the column that counts images
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The kind of a file and the names of its columns, or of the keys of its first line."""
+
+    kind: str  # csv | jsonl | parquet
+    names: tuple[str, ...]
+    delimiter: str = ","
+
+
+def header_of(path: str) -> Header:
+    """What the beginning of a file says. Raises ProblemsError for a file that is no table."""
+    try:
+        with Path(path).open("rb") as file:
+            begins_as_parquet = file.read(4) == b"PAR1"
+        if begins_as_parquet:
+            return _parquet_header(path)
+        line = _first_line(path)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise problem(path, f"cannot be read: {reason}") from None
+    if not line:
+        raise problem(path, "is empty")
+    if line.startswith(b"{"):
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise problem(path, f"row 1: {error.msg}") from None
+        return Header("jsonl", tuple(row))
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        raise problem(path, "is neither a table (CSV, Parquet) nor JSON lines") from None
+    delimiter = next((sign for sign in "\t;" if sign in text), ",")
+    cells = next(csv.reader([text], delimiter=delimiter))
+    return Header("csv", tuple(cells), delimiter)
+
+
+def _parquet_header(path: str) -> Header:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return Header("parquet", tuple(pq.read_schema(path).names))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise problem(path, f"is a broken Parquet file: {error}") from None
+
+
+def _first_line(path: str) -> bytes:
+    with open_binary(path) as file:
+        while True:
+            line: bytes = file.readline(MOST_HEADER_BYTES)
+            text = line.removeprefix(codecs.BOM_UTF8).strip()
+            if text or not line:
+                return text
+
+
+@contextmanager
+def open_binary(path: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unpacked where it is a gzip file."""
+    with Path(path).open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not is_gzip:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield cast("IO[bytes]", unpacked)
+
+
+def problem(path: str, reason: str) -> ProblemsError:
+    return ProblemsError([Problem(f"{WHAT} {path!r} {reason}")])
+
+
+def format_of(path: str, header: Header) -> TraceFormat | None:
+    """The published format that has exactly these columns; None where none has."""
+    names = set(header.names)
+    if header.kind == "csv":
+        lengths = {AZURE.time, AZURE.input_tokens, AZURE.output_tokens}
+        if names == lengths:
+            return TraceFormat("azure", AZURE)
+        if names == lengths | {IMAGES}:
+            return TraceFormat("azure", AZURE, images=IMAGES)
+        burstgpt = {"Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens"}
+        if burstgpt <= names <= burstgpt | {"Log Type", "Session ID", "Elapsed time"}:
+            has_sessions = {"Session ID", "Elapsed time"} <= names
+            columns = BURSTGPT_SESSIONS if has_sessions else BURSTGPT
+            return TraceFormat("burstgpt", columns, unit="s")
+    if header.kind != "jsonl":
+        return None
+    lengths = {"timestamp", "input_length", "output_length", "hash_ids"}
+    if {"id", "requests", "block_size"} <= names:
+        return TraceFormat("weka", None, unit="s")
+    if lengths <= names and {"chat_id", "parent_chat_id"} <= names:
+        return TraceFormat("bailian", JSON_LENGTHS, unit="s", block_tokens=16)
+    if names == lengths:
+        return TraceFormat("mooncake", JSON_LENGTHS, unit="ms", block_tokens=512)
+    return None
+
+
+def wanted_format(
+    path: str,
+    name: str | None,
+    columns: TraceColumns | None,
+    unit: str | None,
+    header: Header,
+) -> TraceFormat:
+    """The format of a file: by the columns that the user names, else by its header. Raises
+    ProblemsError where it has none, or another than the user says.
+    """
+    if columns is not None:
+        return TraceFormat("columns", columns, unit=unit)
+    format_found = format_of(path, header)
+    if format_found is None:
+        names = ", ".join(header.names)[:120]
+        raise problem(
+            path,
+            f"has the columns {names}, which are those of no known trace: give "
+            "'columns: {time: ..., input_tokens: ..., output_tokens: ...}'",
+        )
+    if name not in (None, format_found.name):
+        raise problem(path, f"has the columns of {format_found.name}, not of {name}")
+    if unit is not None and format_found.unit is None:
+        raise problem(path, "has dates as its times, which have no 'unit'")
+    if unit is not None:
+        return TraceFormat(format_found.name, format_found.columns, unit, format_found.block_tokens)
+    return format_found
+
+
+def missing_columns(wanted: Sequence[str | None], header: Header) -> list[str]:
+    """The wanted columns that a file does not have."""
+    return [name for name in wanted if name is not None and name not in header.names]

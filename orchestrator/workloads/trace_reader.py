@@ -1,0 +1,461 @@
+"""Reads the rows of a recorded trace as a stream: only those that are kept stay in memory.
+
+A trace may have tens of millions of rows, so tables are read in batches by Arrow. A row that cannot
+be read is refused with its number; rows are counted from 1, without the header.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import math
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from orchestrator.base.arrays import Bools, Ints
+from orchestrator.base.errors import ProblemsError
+from orchestrator.spec.load import MOST_TOKENS
+from orchestrator.spec.traces import Filter, TraceColumns, cell_text
+from orchestrator.workloads.trace_formats import (
+    UNITS_NS,
+    Header,
+    TraceFormat,
+    missing_columns,
+    open_binary,
+    problem,
+)
+
+BATCH_BYTES = 16 << 20  # of a CSV file
+BATCH_ROWS = 1 << 17  # of other files
+MOST_NS = 9e18  # of a time; more would not fit into int64
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows in their order in the file. ``row``: the number of the first. ``times_ns``: since any
+    instant; None: rows have no times. ``sessions`` and ``parents``: keys; None: rows stand alone.
+    ``blocks``: of each row; None: no row has any.
+    """
+
+    row: int
+    times_ns: Ints | None
+    inputs: Ints
+    outputs: Ints
+    is_kept: Bools  # by the filters
+    sessions: list[Any] | None = None
+    parents: list[Any] | None = None
+    elapsed_ns: Ints | None = None
+    images: Ints | None = None
+    blocks: list[Sequence[int]] | None = None
+
+
+def read_batches(
+    path: str, trace_format: TraceFormat, header: Header, filters: Sequence[Filter]
+) -> Iterator[RowBatch]:
+    """All rows of a trace with columns. Raises ProblemsError with the first row that cannot be
+    read.
+    """
+    columns = trace_format.columns
+    assert columns is not None
+    wanted = [*columns.model_dump(exclude_none=True).values(), trace_format.images]
+    wanted += [row_filter.column for row_filter in filters]
+    missing = missing_columns(wanted, header)
+    if missing:
+        names = ", ".join(header.names)[:120]
+        raise problem(path, f"has no column {missing[0]!r}; its columns are {names}")
+    if header.kind == "jsonl":
+        yield from _json_batches(path, trace_format, columns, filters)
+        return
+    row = 1
+    for batch in _arrow_batches(path, trace_format, header, wanted):
+        yield _batch_of(path, trace_format, columns, filters, batch, row)
+        row += batch.num_rows
+
+
+# -- tables
+
+
+def _arrow_batches(
+    path: str, trace_format: TraceFormat, header: Header, wanted: Sequence[str | None]
+) -> Iterator[pa.RecordBatch]:
+    names = list(dict.fromkeys(name for name in wanted if name is not None))
+    if header.kind == "parquet":
+        try:
+            yield from pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise problem(path, f"is a broken Parquet file: {error}") from None
+        return
+    types = _column_types(path, trace_format, header)
+    try:
+        with pa_csv.open_csv(
+            _input_stream(path),
+            read_options=pa_csv.ReadOptions(block_size=BATCH_BYTES, use_threads=False),
+            parse_options=pa_csv.ParseOptions(delimiter=header.delimiter),
+            convert_options=pa_csv.ConvertOptions(
+                include_columns=names,
+                column_types={name: types.get(name, pa.string()) for name in names},
+                strings_can_be_null=False,
+            ),
+        ) as batches:
+            yield from batches
+    except (pa.ArrowException, OSError) as error:
+        raise _first_bad_row(path, trace_format, header, str(error)) from None
+
+
+def _input_stream(path: str) -> Any:
+    """A file for Arrow, which knows compressed files by their names alone."""
+    with Path(path).open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    return pa.input_stream(path, compression="gzip" if is_gzip else None)
+
+
+def _column_types(path: str, trace_format: TraceFormat, header: Header) -> dict[str, pa.DataType]:
+    """Types of the columns of a CSV file: the first row says whether dates have a zone."""
+    columns = trace_format.columns
+    assert columns is not None
+    types: dict[str, pa.DataType] = {
+        columns.input_tokens: pa.int64(),
+        columns.output_tokens: pa.int64(),
+    }
+    if trace_format.images is not None:
+        types[trace_format.images] = pa.int64()
+    if columns.elapsed is not None:
+        types[columns.elapsed] = pa.float64()
+    if columns.time is None:
+        return types
+    with closing(_csv_rows(path, header)) as rows:
+        try:
+            first = next(rows, {})
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise problem(path, f"cannot be read: {error}") from None
+    text = first.get(columns.time) or ""
+    if _is_number(text):
+        types[columns.time] = pa.float64()
+    else:
+        types[columns.time] = pa.timestamp("ns", "UTC" if _has_zone(text) else None)
+    return types
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _csv_rows(path: str, header: Header) -> Generator[dict[str, str], None, None]:
+    with (
+        open_binary(path) as file,
+        io.TextIOWrapper(cast("Any", file), "utf-8-sig", newline="") as text,
+    ):
+        reader = csv.DictReader(text, delimiter=header.delimiter)
+        if reader.fieldnames is not None:
+            reader.fieldnames = list(header.names)
+        yield from reader
+
+
+def _first_bad_row(
+    path: str, trace_format: TraceFormat, header: Header, reason: str
+) -> ProblemsError:
+    """The problem of a table that Arrow refused, with the number of the first row that is wrong."""
+    columns = trace_format.columns
+    assert columns is not None
+    with_zone: bool | None = None
+    try:
+        for number, row in enumerate(_csv_rows(path, header), start=1):
+            if None in row or None in row.values():
+                return problem(path, f"row {number}: has not {len(header.names)} cells")
+            for name in (columns.input_tokens, columns.output_tokens):
+                if not row[name].strip().isdigit():
+                    return problem(path, f"row {number}: {name} is {row[name][:60]!r}")
+            time = row[columns.time] if columns.time is not None else "0"
+            if _is_number(time):
+                continue
+            try:
+                has_zone = datetime.fromisoformat(time).tzinfo is not None
+            except ValueError:
+                return problem(path, f"row {number}: {columns.time} is {time[:60]!r}")
+            if with_zone not in (None, has_zone):
+                return problem(path, f"row {number}: only some times have a zone")
+            with_zone = has_zone
+    except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
+        return problem(path, f"cannot be read: {error}")
+    return problem(path, f"cannot be read: {reason[:200]}")
+
+
+def _batch_of(
+    path: str,
+    trace_format: TraceFormat,
+    columns: TraceColumns,
+    filters: Sequence[Filter],
+    batch: pa.RecordBatch,
+    row: int,
+) -> RowBatch:
+    is_kept = np.ones(batch.num_rows, dtype=bool)
+    for row_filter in filters:
+        texts = _texts(batch.column(row_filter.column))
+        kept = pc.is_in(texts, value_set=pa.array(row_filter.values, pa.string()))
+        is_kept &= kept.to_numpy(zero_copy_only=False)
+    times_ns = None
+    if columns.time is not None:
+        times = batch.column(columns.time)
+        times_ns = _times_ns(path, columns.time, times, trace_format.unit, row)
+    elapsed_ns = None
+    if columns.elapsed is not None:
+        cells = batch.column(columns.elapsed)
+        elapsed_ns = _times_ns(path, columns.elapsed, cells, trace_format.unit, row)
+    images = None
+    if trace_format.images is not None:
+        images = _whole(path, batch, trace_format.images, row)
+    sessions = None
+    if columns.session is not None:
+        sessions = batch.column(columns.session).to_pylist()
+    return RowBatch(
+        row=row,
+        times_ns=times_ns,
+        inputs=_whole(path, batch, columns.input_tokens, row),
+        outputs=_whole(path, batch, columns.output_tokens, row),
+        is_kept=is_kept,
+        sessions=sessions,
+        elapsed_ns=elapsed_ns,
+        images=images,
+    )
+
+
+def _texts(cells: pa.Array) -> pa.Array:
+    if pa.types.is_boolean(cells.type) or pa.types.is_integer(cells.type):
+        return cells.cast(pa.string())
+    if pa.types.is_string(cells.type):
+        return cells
+    return pa.array([cell_text(value) for value in cells.to_pylist()], pa.string())
+
+
+def _whole(path: str, batch: pa.RecordBatch, name: str, row: int) -> Ints:
+    """The whole numbers of a column, from 0 to MOST_TOKENS."""
+    cells = batch.column(name)
+    if not pa.types.is_integer(cells.type):
+        try:
+            cells = cells.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise problem(path, f"from row {row} on: {name}: {error}") from None
+    numbers = _int64(pc.fill_null(cells, -1))
+    wrong = np.flatnonzero((numbers < 0) | (numbers > MOST_TOKENS))
+    if len(wrong):
+        place = int(wrong[0])
+        raise problem(
+            path,
+            f"row {row + place}: {name} is {cells[place].as_py()!r}; give a whole number from 0 to "
+            f"{MOST_TOKENS}",
+        )
+    return numbers
+
+
+def _int64(cells: pa.Array) -> Ints:
+    return np.asarray(cells.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _times_ns(path: str, name: str, cells: pa.Array, unit: str | None, row: int) -> Ints:
+    """Times of a column in ns."""
+    if pa.types.is_string(cells.type):
+        try:
+            zone = "UTC" if _has_zone(str(cells[0].as_py())) else None
+            cells = cells.cast(pa.timestamp("ns", zone))
+        except pa.ArrowInvalid as error:
+            raise problem(path, f"from row {row} on: {name}: {error}") from None
+    if cells.null_count:
+        place = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
+        raise problem(path, f"row {row + place}: {name} is empty")
+    if pa.types.is_timestamp(cells.type):
+        whole = cells.cast(pa.timestamp("ns", cells.type.tz), safe=False)
+        return _int64(whole.cast(pa.int64()))
+    if unit is None:
+        raise problem(path, f"has numbers as {name}: give their 'unit' (s, ms, us or ns)")
+    numbers = cells.to_numpy(zero_copy_only=False).astype(np.float64)
+    times_ns = numbers * UNITS_NS[unit]
+    wrong = np.flatnonzero(~(np.abs(times_ns) < MOST_NS))
+    if len(wrong):
+        place = int(wrong[0])
+        raise problem(path, f"row {row + place}: {name} is {cells[place].as_py()!r}")
+    return np.asarray(np.round(times_ns), np.int64)
+
+
+# -- JSON lines
+
+
+@dataclass(slots=True)
+class _JsonRows:
+    """Rows of JSON lines that are not handed on yet."""
+
+    row: int
+    times: list[Any] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    is_kept: list[bool] = field(default_factory=list)
+    sessions: list[Any] = field(default_factory=list)
+    parents: list[Any] = field(default_factory=list)
+    elapsed: list[Any] = field(default_factory=list)
+    blocks: list[Sequence[int]] = field(default_factory=list)
+
+
+def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and object of every line that is not blank. Raises ProblemsError."""
+    number = 0
+    try:
+        with open_binary(path) as lines:
+            for line in lines:
+                text = line.removeprefix(codecs.BOM_UTF8).strip()
+                if not text:
+                    continue
+                number += 1
+                row = orjson.loads(text)
+                if not isinstance(row, dict):
+                    raise problem(path, f"row {number}: {text[:60].decode()!r} is not an object")
+                yield number, row
+    except orjson.JSONDecodeError as error:
+        raise problem(path, f"row {number}: {error.msg}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise problem(path, f"cannot be read after row {number}: {error}") from None
+
+
+def _json_batches(
+    path: str, trace_format: TraceFormat, columns: TraceColumns, filters: Sequence[Filter]
+) -> Iterator[RowBatch]:
+    rows = _JsonRows(row=1)
+    for number, keys in json_lines(path):
+        _add_json_row(path, trace_format, columns, filters, rows, number, keys)
+        if len(rows.inputs) == BATCH_ROWS:
+            yield _json_batch(path, trace_format, columns, rows)
+            rows = _JsonRows(row=number + 1)
+    if rows.inputs:
+        yield _json_batch(path, trace_format, columns, rows)
+
+
+def _add_json_row(
+    path: str,
+    trace_format: TraceFormat,
+    columns: TraceColumns,
+    filters: Sequence[Filter],
+    rows: _JsonRows,
+    number: int,
+    keys: Mapping[str, Any],
+) -> None:
+    place = f"row {number}"
+    rows.inputs.append(whole_number(path, place, keys, columns.input_tokens))
+    rows.outputs.append(whole_number(path, place, keys, columns.output_tokens))
+    if columns.time is not None:
+        rows.times.append(keys.get(columns.time))
+    if columns.elapsed is not None:
+        rows.elapsed.append(keys.get(columns.elapsed))
+    if columns.session is not None:
+        rows.sessions.append(keys.get(columns.session))
+    if trace_format.name == "bailian":
+        rows.sessions.append(keys.get("chat_id"))
+        rows.parents.append(keys.get("parent_chat_id"))
+    if trace_format.block_tokens is not None:
+        blocks = block_ids(path, place, keys)
+        needed = -(-rows.inputs[-1] // trace_format.block_tokens)
+        if len(blocks) != needed:
+            raise problem(
+                path,
+                f"{place}: {len(blocks)} hash_ids for {rows.inputs[-1]} tokens; there is one for "
+                f"every {trace_format.block_tokens}, so {needed}",
+            )
+        rows.blocks.append(blocks)
+    rows.is_kept.append(
+        all(cell_text(keys.get(row_filter.column)) in row_filter.values for row_filter in filters)
+    )
+
+
+def whole_number(path: str, place: str, keys: Mapping[str, Any], name: str) -> int:
+    """A count of tokens. Raises ProblemsError for anything else."""
+    value = keys.get(name)
+    if type(value) is int and 0 <= value <= MOST_TOKENS:
+        return value
+    raise problem(
+        path, f"{place}: {name} is {value!r}; give a whole number from 0 to {MOST_TOKENS}"
+    )
+
+
+def block_ids(path: str, place: str, keys: Mapping[str, Any]) -> Sequence[int]:
+    """The ``hash_ids`` of a request. Raises ProblemsError where they are no whole numbers."""
+    blocks = keys.get("hash_ids")
+    if not isinstance(blocks, list) or not all(type(b) is int and b >= 0 for b in blocks):
+        raise problem(path, f"{place}: hash_ids are {str(blocks)[:60]!r}; give whole numbers")
+    return blocks
+
+
+def seconds(path: str, place: str, keys: Mapping[str, Any], name: str) -> float:
+    """A finite number of a JSON object. Raises ProblemsError for anything else."""
+    value = keys.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise problem(path, f"{place}: {name} is {value!r}; give a number")
+
+
+def _json_batch(
+    path: str, trace_format: TraceFormat, columns: TraceColumns, rows: _JsonRows
+) -> RowBatch:
+    times_ns = elapsed_ns = None
+    if columns.time is not None:
+        times_ns = _json_times(path, columns.time, rows.times, trace_format.unit, rows.row)
+    if columns.elapsed is not None:
+        elapsed_ns = _json_times(path, columns.elapsed, rows.elapsed, trace_format.unit, rows.row)
+    return RowBatch(
+        row=rows.row,
+        times_ns=times_ns,
+        inputs=np.array(rows.inputs, np.int64),
+        outputs=np.array(rows.outputs, np.int64),
+        is_kept=np.array(rows.is_kept, bool),
+        sessions=rows.sessions or None,
+        parents=rows.parents or None,
+        elapsed_ns=elapsed_ns,
+        blocks=rows.blocks or None,
+    )
+
+
+def _json_times(path: str, name: str, values: list[Any], unit: str | None, row: int) -> Ints:
+    times: list[int] = []
+    for number, value in enumerate(values, start=row):
+        if isinstance(value, str):
+            times.append(_date_ns(path, name, value, number))
+        elif type(value) not in (int, float):
+            raise problem(path, f"row {number}: {name} is {value!r}")
+        elif unit is None:
+            raise problem(path, f"has numbers as {name}: give their 'unit' (s, ms, us or ns)")
+        elif not abs(value * UNITS_NS[unit]) < MOST_NS:
+            raise problem(path, f"row {number}: {name} is {value!r}")
+        else:
+            times.append(round(value * UNITS_NS[unit]))
+    return np.array(times, np.int64)
+
+
+def _date_ns(path: str, name: str, text: str, number: int) -> int:
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        raise problem(path, f"row {number}: {name} is {text[:60]!r}") from None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    since = date - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000

@@ -1,0 +1,553 @@
+"""The rows of a trace that are sent: filtered, cut to a window, put into sessions, spread.
+
+Whatever is left out is counted by its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.arrays import Bools, Floats, Ints
+from orchestrator.spec.load import MOST_REQUESTS
+from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
+from orchestrator.workloads.trace_formats import (
+    TraceFormat,
+    header_of,
+    problem,
+    wanted_format,
+)
+from orchestrator.workloads.trace_reader import (
+    RowBatch,
+    block_ids,
+    json_lines,
+    read_batches,
+    seconds,
+    whole_number,
+)
+
+# Why a row is left out.
+OUTSIDE, FILTERED, EMPTY, BEYOND = (
+    "outside the window",
+    "not of the wanted values",
+    "without tokens (a failed request)",
+    "of other lengths",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRules:
+    """Which file is read, how, and which of its rows are sent."""
+
+    path: str
+    name: str | None  # of the format
+    columns: TraceColumns | None
+    unit: str | None
+    window: Window | None
+    filters: Filters
+    keep: Keep | None
+    spread_s: float | None
+    longest_pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRows:
+    """Requests of a trace by session, in the order in which sessions begin.
+
+    The requests of session s are rows ``first[s]`` to ``first[s + 1]``. ``starts_ns``: of sessions,
+    since the first; None: the trace has no times. ``offsets_ns``: of requests, since the start of
+    their session. ``pauses_s``: before each request, after the answer before it; None where a trace
+    does not say how long answers took. ``blocks``: names of blocks of all requests,
+    ``first_block[r]`` to ``first_block[r + 1]`` those of request r. ``rows``: their numbers in the
+    file.
+    """
+
+    format: TraceFormat
+    first: Ints
+    inputs: Ints
+    outputs: Ints
+    rows: Ints
+    starts_ns: Ints | None = None
+    offsets_ns: Ints | None = None
+    pauses_s: Floats | None = None
+    blocks: Ints | None = None
+    first_block: Ints | None = None
+    block_tokens: int = 0
+    local_blocks: bool = False  # equal names mean equal blocks only within a session
+    total: int = 0  # rows of the file
+    left_out: tuple[tuple[str, int], ...] = ()
+    distinct_times: int = 0
+    longest_pauses: int = 0  # pauses that were cut
+
+    @property
+    def sessions(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def requests(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the start of the first session to that of the last."""
+        return 0.0 if self.starts_ns is None else float(self.starts_ns[-1]) / 1e9
+
+    @property
+    def sessions_per_s(self) -> float | None:
+        """Mean rate at which sessions begin; None where all begin at once or without a time."""
+        return (self.sessions - 1) / self.span_s if self.span_s > 0 else None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """The recorded rate: sessions by their mean number of requests."""
+        rate = self.sessions_per_s
+        return None if rate is None else rate * self.requests / self.sessions
+
+    def digest(self) -> str:
+        """16 hex digits over everything that is sent."""
+        content = hashlib.sha256()
+        for array in (
+            self.first,
+            self.inputs,
+            self.outputs,
+            self.starts_ns,
+            self.offsets_ns,
+            self.pauses_s,
+            self.blocks,
+            self.first_block,
+        ):
+            content.update(b"-" if array is None else array.tobytes())
+        content.update(f"{self.block_tokens} {self.local_blocks}".encode())
+        return content.hexdigest()[:16]
+
+
+def read_rows(rules: TraceRules) -> TraceRows:
+    """The rows of a trace that are sent, read again only where the file has changed. Raises
+    ProblemsError.
+    """
+    try:
+        status = os.stat(rules.path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise problem(rules.path, f"cannot be read: {reason}") from None
+    if not os.path.isfile(rules.path):
+        raise problem(rules.path, "is not a regular file")
+    return _read(rules, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(rules: TraceRules, mtime_ns: int, size: int) -> TraceRows:
+    header = header_of(rules.path)
+    trace_format = wanted_format(rules.path, rules.name, rules.columns, rules.unit, header)
+    if trace_format.columns is None:
+        rows = _weka_rows(rules, trace_format)
+    else:
+        selection = _Selection(rules, trace_format)
+        for batch in read_batches(rules.path, trace_format, header, rules.filters):
+            selection.add(batch)
+        rows = selection.rows()
+    if not rows.requests:
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in rows.left_out)
+        raise problem(rules.path, f"has no row to send: {left_out or 'it has none'}")
+    return rows
+
+
+class _Selection:
+    """Gathers the rows that are kept, batch by batch."""
+
+    def __init__(self, rules: TraceRules, trace_format: TraceFormat) -> None:
+        self._rules = rules
+        self._format = trace_format
+        self._origin_ns: int | None = None  # the time of the first row
+        self._kept: list[RowBatch] = []
+        self._row_numbers: list[Ints] = []
+        self._left_out: Counter[str] = Counter()
+        self._count = 0
+        self.total = 0
+
+    def add(self, batch: RowBatch) -> None:
+        """Keeps the rows of a batch that are to be sent, and counts the others."""
+        self.total += len(batch.inputs)
+        is_kept = batch.is_kept.copy()
+        self._count_out(FILTERED, ~is_kept)
+        if batch.times_ns is not None and self._origin_ns is None:
+            self._origin_ns = int(batch.times_ns[0])
+        window = self._rules.window
+        if window is not None:
+            if batch.times_ns is None or self._origin_ns is None:
+                raise problem(self._rules.path, "has no times, so it has no 'window'")
+            times_s = (batch.times_ns - self._origin_ns) / 1e9
+            is_inside = (times_s >= window.start) & (times_s < window.end)
+            is_kept = self._narrowed(OUTSIDE, is_kept, is_inside)
+        has_tokens = (batch.inputs > 0) & (batch.outputs > 0)
+        is_kept = self._narrowed(EMPTY, is_kept, has_tokens)
+        if self._rules.keep is not None:
+            is_kept = self._narrowed(BEYOND, is_kept, _is_within(self._rules.keep, batch))
+        self._refuse_images(batch, is_kept)
+        places = np.flatnonzero(is_kept)
+        if not len(places):
+            return
+        self._count += len(places)
+        if self._count > MOST_REQUESTS:
+            raise problem(
+                self._rules.path,
+                f"has more than {MOST_REQUESTS:,} requests: give a 'window', like [0s, 1h]",
+            )
+        self._row_numbers.append(places + batch.row)
+        self._kept.append(_selected(batch, places))
+
+    def _refuse_images(self, batch: RowBatch, is_kept: Bools) -> None:
+        if batch.images is None:
+            return
+        with_images = int(np.count_nonzero(batch.images[is_kept]))
+        if with_images:
+            raise problem(
+                self._rules.path,
+                f"has requests with images ({with_images:,} from row {batch.row} on), which are "
+                f"not sent: give where: {{{self._format.images}: 0}} for those without",
+            )
+
+    def _narrowed(self, reason: str, is_kept: Bools, condition: Bools) -> Bools:
+        self._count_out(reason, is_kept & ~condition)
+        return is_kept & condition
+
+    def _count_out(self, reason: str, is_left_out: Bools) -> None:
+        count = int(np.count_nonzero(is_left_out))
+        if count:
+            self._left_out[reason] += count
+
+    def rows(self) -> TraceRows:
+        """All kept rows by session."""
+        numbers = _joined(self._row_numbers)
+        times_ns = None
+        if self._origin_ns is not None:
+            times_ns = _joined([b.times_ns for b in self._kept if b.times_ns is not None])
+        elapsed_ns = None
+        if any(batch.elapsed_ns is not None for batch in self._kept):
+            elapsed_ns = _joined([b.elapsed_ns for b in self._kept if b.elapsed_ns is not None])
+        blocks: list[Sequence[int]] | None = None
+        if self._format.block_tokens is not None:
+            blocks = [row for batch in self._kept for row in batch.blocks or ()]
+        distinct_times = 0
+        if times_ns is not None:
+            distinct_times = len(np.unique(times_ns))
+            times_ns = self._spread(times_ns)
+        order, first = _by_session(self._session_keys(numbers), times_ns, len(numbers))
+        return _sent(
+            TraceRows(
+                format=self._format,
+                first=first,
+                inputs=_joined([batch.inputs for batch in self._kept])[order],
+                outputs=_joined([batch.outputs for batch in self._kept])[order],
+                rows=numbers[order],
+                block_tokens=self._format.block_tokens or 0,
+                total=self.total,
+                left_out=tuple(sorted(self._left_out.items())),
+                distinct_times=distinct_times,
+            ),
+            None if times_ns is None else times_ns[order],
+            None if elapsed_ns is None else elapsed_ns[order],
+            None if blocks is None else [blocks[place] for place in order.tolist()],
+            self._rules.longest_pause_s,
+        )
+
+    def _session_keys(self, numbers: Ints) -> list[Any] | None:
+        """A key of each row's session; None where every row is a session."""
+        sessions = [key for batch in self._kept for key in batch.sessions or ()]
+        if not sessions:
+            return None
+        parents = [key for batch in self._kept for key in batch.parents or ()]
+        if parents:
+            return _roots(sessions, parents)
+        # a row without a session stands alone
+        return [
+            ("row", number) if key is None else key
+            for key, number in zip(sessions, numbers.tolist(), strict=True)
+        ]
+
+    def _spread(self, times_ns: Ints) -> Ints:
+        """Times with the rows of one time stamp evenly over the seconds from it on."""
+        if self._rules.spread_s is None:
+            return times_ns
+        _, inverse, counts = np.unique(times_ns, return_inverse=True, return_counts=True)
+        order = np.argsort(inverse, kind="stable")
+        first_of_stamp = np.cumsum(counts) - counts
+        places = np.empty(len(times_ns), np.int64)
+        places[order] = np.arange(len(times_ns)) - np.repeat(first_of_stamp, counts)
+        shares = places / counts[inverse]
+        return times_ns + np.round(shares * self._rules.spread_s * 1e9).astype(np.int64)
+
+
+def _selected(batch: RowBatch, places: Ints) -> RowBatch:
+    """Some rows of a batch."""
+    chosen = places.tolist()
+
+    def of_array(array: Ints | None) -> Ints | None:
+        return None if array is None else array[places]
+
+    def of_list(values: list[Any] | None) -> list[Any] | None:
+        return None if values is None else [values[place] for place in chosen]
+
+    return replace(
+        batch,
+        times_ns=of_array(batch.times_ns),
+        inputs=batch.inputs[places],
+        outputs=batch.outputs[places],
+        is_kept=batch.is_kept[places],
+        sessions=of_list(batch.sessions),
+        parents=of_list(batch.parents),
+        elapsed_ns=of_array(batch.elapsed_ns),
+        images=None,
+        blocks=of_list(batch.blocks),
+    )
+
+
+def _is_within(keep: Keep, batch: RowBatch) -> Bools:
+    is_within = np.ones(len(batch.inputs), dtype=bool)
+    for bounds, tokens in (
+        (keep.input_tokens, batch.inputs),
+        (keep.output_tokens, batch.outputs),
+        (keep.total_tokens, batch.inputs + batch.outputs),
+    ):
+        if bounds is not None:
+            is_within &= (tokens >= bounds[0]) & (tokens <= bounds[1])
+    return is_within
+
+
+def _joined(arrays: Sequence[Ints]) -> Ints:
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+
+
+def _roots(chats: list[Any], parents: list[Any]) -> list[Any]:
+    """For each row the first request of its conversation. A parent that is not among the rows
+    begins one.
+    """
+    parent_of = dict(zip(chats, parents, strict=True))
+    root_of: dict[Any, Any] = {}
+    for chat in chats:
+        members: dict[Any, None] = {}  # from this request up
+        root = chat
+        while root not in root_of and root not in members:
+            members[root] = None
+            if parent_of[root] not in parent_of:
+                break
+            root = parent_of[root]
+        root = root_of.get(root, root)
+        root_of.update(dict.fromkeys(members, root))
+    return [root_of[chat] for chat in chats]
+
+
+def _by_session(keys: list[Any] | None, times_ns: Ints | None, count: int) -> tuple[Ints, Ints]:
+    """The order of rows by session, and where each session begins in it. Sessions are in the order
+    in which they begin, requests of a session in that of their times.
+    """
+    if times_ns is None:
+        times_ns = np.arange(count)
+    if keys is None:
+        return np.argsort(times_ns, kind="stable"), np.arange(count + 1)
+    numbers: dict[Any, int] = {}
+    sessions = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    starts = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(starts, sessions, times_ns)
+    order = np.lexsort((np.arange(len(sessions)), times_ns, sessions, starts[sessions]))
+    in_order = sessions[order]
+    begins = np.flatnonzero(np.diff(in_order, prepend=-1))
+    return order, np.append(begins, len(order))
+
+
+def _sent(
+    rows: TraceRows,
+    times_ns: Ints | None,
+    elapsed_ns: Ints | None,
+    blocks: list[Sequence[int]] | None,
+    longest_pause_s: float | None,
+) -> TraceRows:
+    """The rows with what follows from their times and blocks."""
+    changes: dict[str, Any] = {}
+    if times_ns is not None and len(times_ns):
+        starts_ns = times_ns[rows.first[:-1]]
+        of_session = np.repeat(starts_ns, np.diff(rows.first))
+        changes["starts_ns"] = starts_ns - starts_ns[0]
+        changes["offsets_ns"] = times_ns - of_session
+    if times_ns is not None and elapsed_ns is not None:
+        ends_ns = times_ns + elapsed_ns
+        pauses_s = np.zeros(len(times_ns))
+        pauses_s[1:] = np.maximum(times_ns[1:] - ends_ns[:-1], 0) / 1e9
+        pauses_s[rows.first[:-1]] = 0.0
+        if longest_pause_s is not None:
+            changes["longest_pauses"] = int(np.count_nonzero(pauses_s > longest_pause_s))
+            pauses_s = np.minimum(pauses_s, longest_pause_s)
+        changes["pauses_s"] = pauses_s
+    if blocks is not None:
+        counts = np.array([len(row) for row in blocks], np.int64)
+        flat = [block for row in blocks for block in row]
+        changes["blocks"] = np.array(flat, np.int64)
+        changes["first_block"] = np.concatenate([[0], np.cumsum(counts)])
+    return replace(rows, **changes)
+
+
+# -- WEKA's agent sessions
+
+
+class _WekaSelection:
+    """Sessions of agents, one per line. A subagent's requests are a session of their own."""
+
+    def __init__(self, rules: TraceRules, trace_format: TraceFormat) -> None:
+        self._rules = rules
+        self._format = trace_format
+        self._left_out: Counter[str] = Counter()
+        self.sessions: list[list[_AgentRequest]] = []
+        self.block_tokens: set[int] = set()
+        self.scopes: set[str] = set()
+        self.total = 0
+
+    def add(self, number: int, session: dict[str, Any]) -> None:
+        """Adds the session of a line."""
+        path, place = self._rules.path, f"row {number}"
+        block_tokens = whole_number(path, place, session, "block_size")
+        if not block_tokens:
+            raise problem(path, f"{place}: block_size is 0")
+        self.block_tokens.add(block_tokens)
+        self.scopes.add(str(session.get("hash_id_scope", "local")))
+        requests = session.get("requests")
+        if not isinstance(requests, list):
+            raise problem(path, f"{place}: requests are {str(requests)[:60]!r}; give a list")
+        self._add_requests(number, block_tokens, requests)
+
+    def _add_requests(self, number: int, block_tokens: int, requests: list[Any]) -> None:
+        path = self._rules.path
+        kept: list[_AgentRequest] = []
+        for index, keys in enumerate(requests, start=1):
+            place = f"row {number}, request {index}"
+            if not isinstance(keys, dict):
+                raise problem(path, f"{place}: {str(keys)[:60]!r} is not an object")
+            if keys.get("type") == "subagent":
+                inner = keys.get("requests")
+                if not isinstance(inner, list):
+                    raise problem(path, f"{place}: a subagent without requests")
+                self._add_requests(number, block_tokens, inner)
+                continue
+            self.total += 1
+            request = _agent_request(path, place, number, block_tokens, keys)
+            if self._is_kept(keys, request):
+                kept.append(request)
+        if kept:
+            self.sessions.append(kept)
+
+    def _is_kept(self, keys: dict[str, Any], request: _AgentRequest) -> bool:
+        for row_filter in self._rules.filters:
+            if str(keys.get(row_filter.column)) not in row_filter.values:
+                self._left_out[FILTERED] += 1
+                return False
+        if not request.inputs or not request.outputs:
+            self._left_out[EMPTY] += 1
+            return False
+        keep = self._rules.keep
+        if keep is not None and not request.is_within(keep):
+            self._left_out[BEYOND] += 1
+            return False
+        return True
+
+    def rows(self) -> TraceRows:
+        """All kept requests by session."""
+        path = self._rules.path
+        if self._rules.window is not None or self._rules.spread_s is not None:
+            raise problem(path, "says no start of its sessions, so it has no 'window' or 'spread'")
+        if len(self.block_tokens) > 1 or len(self.scopes) > 1:
+            raise problem(path, "has sessions of several block sizes or scopes")
+        requests = [request for session in self.sessions for request in session]
+        counts = [len(session) for session in self.sessions]
+        pauses_s = np.array([pause for session in self.sessions for pause in _pauses_s(session)])
+        longest = self._rules.longest_pause_s
+        cut = 0
+        if longest is not None:
+            cut = int(np.count_nonzero(pauses_s > longest))
+            pauses_s = np.minimum(pauses_s, longest)
+        blocks = [block for request in requests for block in request.blocks]
+        block_counts = [len(request.blocks) for request in requests]
+        return TraceRows(
+            format=self._format,
+            first=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
+            inputs=np.array([request.inputs for request in requests], np.int64),
+            outputs=np.array([request.outputs for request in requests], np.int64),
+            rows=np.array([request.row for request in requests], np.int64),
+            pauses_s=pauses_s,
+            blocks=np.array(blocks, np.int64),
+            first_block=np.concatenate([[0], np.cumsum(block_counts)]).astype(np.int64),
+            block_tokens=next(iter(self.block_tokens), 0),
+            local_blocks=self.scopes != {"global"},
+            total=self.total,
+            left_out=tuple(sorted(self._left_out.items())),
+            longest_pauses=cut,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _AgentRequest:
+    """One request of an agent. ``t_s``: in its session. ``took_s``: None where it is not said."""
+
+    row: int
+    t_s: float
+    inputs: int
+    outputs: int
+    blocks: Sequence[int]
+    took_s: float | None
+
+    def is_within(self, keep: Keep) -> bool:
+        for bounds, tokens in (
+            (keep.input_tokens, self.inputs),
+            (keep.output_tokens, self.outputs),
+            (keep.total_tokens, self.inputs + self.outputs),
+        ):
+            if bounds is not None and not bounds[0] <= tokens <= bounds[1]:
+                return False
+        return True
+
+
+def _agent_request(
+    path: str, place: str, number: int, block_tokens: int, keys: dict[str, Any]
+) -> _AgentRequest:
+    inputs = whole_number(path, place, keys, "in")
+    blocks = block_ids(path, place, keys)
+    if len(blocks) > -(-inputs // block_tokens):
+        raise problem(
+            path,
+            f"{place}: {len(blocks)} hash_ids for {inputs} tokens of blocks of {block_tokens}",
+        )
+    took_s = seconds(path, place, keys, "api_time") if "api_time" in keys else None
+    return _AgentRequest(
+        row=number,
+        t_s=seconds(path, place, keys, "t"),
+        inputs=inputs,
+        outputs=whole_number(path, place, keys, "out"),
+        blocks=blocks,
+        took_s=took_s,
+    )
+
+
+def _pauses_s(session: list[_AgentRequest]) -> Iterator[float]:
+    """The pause before each request of a session: the time since the answer before it ended. Where
+    the trace does not say how long that answer took (``api_time``), the time since that request
+    would count the server's time twice, and there is no pause.
+    """
+    yield 0.0
+    for before, request in pairwise(session):
+        if before.took_s is None:
+            yield 0.0
+        else:
+            yield max(request.t_s - before.t_s - before.took_s, 0.0)
+
+
+def _weka_rows(rules: TraceRules, trace_format: TraceFormat) -> TraceRows:
+    selection = _WekaSelection(rules, trace_format)
+    for number, session in json_lines(rules.path):
+        selection.add(number, session)
+    return selection.rows()

@@ -1,0 +1,177 @@
+"""Requests of traces: equal blocks are equal tokens, and a rate is reached without breaking
+sessions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.load.schedule import Schedule, kind_of
+from orchestrator.spec.load import Arrivals, Level
+from orchestrator.workloads.content import RandomIds
+from orchestrator.workloads.trace import TraceRequests, TraceWorkload
+from tests.unit.load.test_schedule import point
+from tests.unit.workloads import traces
+from tests.unit.workloads.traces import trace
+
+IDS = RandomIds((1000, 2000))
+
+
+def ids(requests: TraceRequests, session: int, turn: int = 0) -> list[int]:
+    flat = requests.prompt(session, turn, "measure", ()).flat()
+    assert isinstance(flat, np.ndarray)
+    values: list[int] = flat.tolist()
+    return values
+
+
+def at_rate(workload: TraceWorkload, rate: float, scale: str) -> TraceRequests:
+    level = Level(control="request_rate", value=rate)
+    arrivals = Arrivals.model_validate({"process": "trace", "scale": scale})
+    return workload.requests(IDS, 7).at_level(level, arrivals)
+
+
+def many(tmp_path: Path, count: int = 2000) -> TraceWorkload:
+    """A trace of one request/s on average, in sessions of one to three requests."""
+    rng = np.random.default_rng(5)
+    times = np.sort(rng.uniform(0, count, count))
+    head = traces.BURSTGPT_2.partition("\n")[0]
+    body = [
+        f"{at!r},{number // 2},0.5,GPT-4,{rng.integers(1, 999)},9,0,x"
+        for number, at in enumerate(times.tolist())
+    ]
+    return trace(tmp_path / "many.csv", "\n".join([head, *body]))
+
+
+def test_equal_blocks_are_equal_tokens_up_to_a_shorter_last_one(tmp_path: Path) -> None:
+    requests = trace(tmp_path / "t.jsonl", traces.MOONCAKE).requests(IDS, 7)
+    first, second, third = (ids(requests, session) for session in range(3))
+    assert [len(prompt) for prompt in (first, second, third)] == [1300, 600, 1200]
+    assert first[:1024] == third[:1024]
+    assert first[:512] == second[:512]
+    assert first[512:600] != second[512:]
+    assert first[1024:1200] != third[1024:]
+
+
+def test_blocks_of_agents_are_those_of_their_session(tmp_path: Path) -> None:
+    requests = trace(tmp_path / "t.jsonl", traces.WEKA).requests(IDS, 7)
+    before, after = ids(requests, 1, 0), ids(requests, 1, 1)
+    assert len(before) == 130 and len(after) == 256
+    assert before[:128] == after[:128]
+    assert before[128:] != after[128:130], "beyond the last whole block nothing is shared"
+    assert ids(requests, 2)[:64] != before[:64]
+    assert ids(requests, 0)[:64] != before[:64]
+
+
+def test_a_second_round_has_the_lengths_of_the_first_and_other_tokens(tmp_path: Path) -> None:
+    requests = trace(tmp_path / "t.jsonl", traces.MOONCAKE).requests(IDS, 7)
+    assert [requests.input_tokens(session, 0) for session in range(6)] == [1300, 600, 1200] * 2
+    assert ids(requests, 3)[:512] != ids(requests, 0)[:512]
+    assert ids(requests, 3)[:512] == ids(requests, 4)[:512]
+
+
+def test_stretching_keeps_the_gaps_in_proportion_and_reaches_the_rate(tmp_path: Path) -> None:
+    workload = many(tmp_path)
+    recorded = workload.recorded_rate()
+    assert recorded == pytest.approx(1.0, rel=0.05)
+    plain = workload.requests(IDS, 7).starts_s(None, 1000)
+    stretched = at_rate(workload, 4.0, "stretch").starts_s(None, 1000)
+    assert plain is not None and stretched is not None
+    assert stretched == pytest.approx(plain * recorded / 4.0)
+    schedule = scheduled(workload, 4.0, "stretch", duration_s=100.0)
+    requests = sum(schedule.turns(session) for session in range(len(schedule.due_ns)))
+    assert requests / 100.0 == pytest.approx(4.0, rel=0.15)
+
+
+def scheduled(workload: TraceWorkload, rate: float, scale: str, **fields: Any) -> Schedule:
+    arrivals = Arrivals.model_validate({"process": "trace", "scale": scale})
+    of_trace = point("request_rate", rate, workload=workload, arrivals=arrivals, **fields)
+    return Schedule(of_trace, kind_of(of_trace, IDS))
+
+
+def test_thinning_leaves_out_whole_sessions_and_lower_levels_have_some_of_higher_ones(
+    tmp_path: Path,
+) -> None:
+    workload = many(tmp_path)
+    half = at_rate(workload, 0.5, "thin")
+    fifth = at_rate(workload, 0.2, "thin")
+    rows_of_half = {half.source_row(session, 0) for session in range(500)}
+    rows_of_fifth = {fifth.source_row(session, 0) for session in range(200)}
+    assert rows_of_fifth < rows_of_half
+    assert {half.turns(session) for session in range(500)} == {2}
+    starts = half.starts_s(1500.0, None)
+    assert starts is not None
+    assert 2 * len(starts) / 1500.0 == pytest.approx(0.5, rel=0.15)
+    with pytest.raises(InputError, match=r"more than the recorded.*take scale: stretch"):
+        at_rate(workload, 3.0, "thin")
+
+
+def test_a_trace_that_is_too_short_begins_again(tmp_path: Path) -> None:
+    workload = trace(tmp_path / "t.csv", traces.BURSTGPT_1)
+    starts = workload.requests(IDS, 7).starts_s(400.0, None)
+    assert starts is not None
+    assert starts.tolist() == pytest.approx([0, 40, 113, 169.5, 209.5, 282.5, 339, 379])
+
+
+def test_every_number_of_clients_sends_the_same(tmp_path: Path) -> None:
+    workload = many(tmp_path)
+    sent = []
+    for clients in (1, 3):
+        requests: list[tuple[int, int, int]] = []
+        for client in range(clients):
+            of_trace = point(
+                "request_rate",
+                2.0,
+                workload=workload,
+                arrivals=Arrivals.model_validate({"process": "trace", "scale": "stretch"}),
+            )
+            schedule = Schedule(of_trace, kind_of(of_trace, IDS), client, clients)
+            for session in schedule.own_sessions():
+                request = schedule.first_request(session)
+                if request is not None:
+                    requests.append((request.index, request.session, request.due_ns))
+        sent.append(sorted(requests))
+    assert sent[0] == sent[1]
+    assert len(sent[0]) > 5
+
+
+def test_a_turn_waits_for_its_time_and_for_the_answer_before_it(tmp_path: Path) -> None:
+    workload = trace(tmp_path / "t.jsonl", traces.BAILIAN)
+    rate = workload.recorded_rate()
+    assert rate is not None
+    schedule = scheduled(workload, rate / 2, "stretch", duration_s=1000.0)
+    start_ns = int(schedule.due_ns[0])
+    second = 1_000_000_000
+    assert schedule.following_ns(0, 0, start_ns + second) == start_ns + 57 * second
+    assert schedule.following_ns(0, 0, start_ns + 80 * second) == start_ns + 80 * second
+
+
+def test_a_file_that_has_changed_is_refused_and_its_name_is_not_its_identity(
+    tmp_path: Path,
+) -> None:
+    planned = trace(tmp_path / "t.csv", traces.AZURE_2023).resolved(str)
+    copy = trace(tmp_path / "copy.csv", traces.AZURE_2023).resolved(str)
+    assert planned.identity() == copy.identity()
+    windowed = trace(tmp_path / "copy.csv", traces.AZURE_2023, window=["0s", "5s"]).resolved(str)
+    assert windowed.identity() == copy.identity(), "all rows are within it"
+    (tmp_path / "t.csv").write_text(traces.AZURE_2024)
+    with pytest.raises(ProblemsError, match="has not the rows that were planned"):
+        planned.requests(IDS, 7)
+
+
+def test_coarse_stamps_and_what_is_left_out_are_noted(tmp_path: Path) -> None:
+    grid = traces.lines(
+        *(
+            {"timestamp": 3000 * (n // 10), "input_length": 5, "output_length": 5, "hash_ids": [n]}
+            for n in range(100)
+        )
+    )
+    assert "10.0 requests have each time stamp" in trace(tmp_path / "t.jsonl", grid).notes()[0]
+    assert trace(tmp_path / "t.jsonl", grid, spread="3s").notes() == []
+    assert trace(tmp_path / "b.csv", traces.BURSTGPT_1).notes() == [
+        "1 rows are left out: without tokens (a failed request)"
+    ]

@@ -1,0 +1,172 @@
+"""Rows of tables and JSON lines: every one is read right, or refused with its number."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.workloads import trace_reader
+from tests.unit.workloads import traces
+from tests.unit.workloads.traces import lines, rows, trace
+
+OWN = {"time": "at", "input_tokens": "in", "output_tokens": "out"}
+
+
+def second_reader(text: str) -> list[tuple[int, int, int]]:
+    """Microseconds since the first row, input and output tokens of an Azure trace, by the standard
+    library alone (which reads at most six decimals).
+    """
+    table = list(csv.DictReader(io.StringIO(text, newline="")))
+    times = [datetime.fromisoformat(row["TIMESTAMP"]).replace(tzinfo=UTC) for row in table]
+    since = [round((time - times[0]).total_seconds() * 1e6) for time in times]
+    return [
+        (at, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+        for at, row in zip(since, table, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("text", [traces.AZURE_2023, traces.AZURE_2024])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_azure_is_read_as_another_reader_reads_it(
+    tmp_path: Path, text: str, is_packed: bool
+) -> None:
+    data = gzip.compress(text.encode()) if is_packed else text.encode()
+    read = rows(tmp_path / "t.csv", data)
+    assert read.starts_ns is not None
+    microseconds = np.floor(read.starts_ns / 1e3 + 0.5).astype(int).tolist()
+    expected = second_reader(text)
+    assert microseconds == pytest.approx([at for at, _, _ in expected], abs=1)
+    assert read.inputs.tolist() == [tokens for _, tokens, _ in expected]
+    assert read.outputs.tolist() == [tokens for _, _, tokens in expected]
+    assert read.rows.tolist() == [1, 2, 3]
+
+
+def test_seven_decimals_are_kept(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.csv", traces.AZURE_2023)
+    assert read.starts_ns is not None
+    assert read.starts_ns.tolist() == [0, 4_314_579_000, 4_541_877_000]
+    finer = traces.AZURE_2023.replace("50.9951690", "50.9951691")
+    read = rows(tmp_path / "t.csv", finer)
+    assert read.starts_ns is not None
+    assert read.starts_ns[1] == 4_314_579_100
+
+
+def test_batches_of_one_row_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows(tmp_path / "t.jsonl", traces.BAILIAN).digest()
+    monkeypatch.setattr(trace_reader, "BATCH_ROWS", 1)
+    (tmp_path / "b").mkdir()
+    assert rows(tmp_path / "b" / "t.jsonl", traces.BAILIAN).digest() == whole
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "dates"])
+def test_an_own_table_is_read_by_the_names_of_its_columns(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "own"
+    table = {"x": ["a", "b"], "at": [1500, 4000], "in": [7, 8], "out": [3, 4]}
+    keys = {"columns": OWN, "unit": "ms"}
+    if kind == "parquet":
+        sink = io.BytesIO()
+        pq.write_table(pa.table(table), sink)
+        read = rows(path, sink.getvalue(), **keys)
+    elif kind == "csv":
+        read = rows(path, "x;at;in;out\na;1500;7;3\nb;4000;8;4\n", **keys)
+    elif kind == "jsonl":
+        read = rows(
+            path,
+            lines({"at": 1500, "in": 7, "out": 3}, {"at": 4000, "in": 8, "out": 4}),
+            **keys,
+        )
+    else:
+        dates = "at,in,out\n2024-01-01T00:00:01.5Z,7,3\n2024-01-01T00:00:04Z,8,4\n"
+        read = rows(path, dates, columns=OWN)
+    assert read.starts_ns is not None
+    assert read.starts_ns.tolist() == [0, 2_500_000_000]
+    assert (read.inputs.tolist(), read.outputs.tolist()) == ([7, 8], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "reason"),
+    [
+        (traces.AZURE_2023.replace("396", "x9"), {}, "row 2: ContextTokens is 'x9'"),
+        (traces.AZURE_2023.replace("396", ""), {}, "row 2: ContextTokens is"),
+        (traces.AZURE_2023.replace("396", "-4"), {}, "row 2: ContextTokens is -4"),
+        (traces.AZURE_2023.replace("18:15:51.2224670", "25:00:00"), {}, "row 3: TIMESTAMP is"),
+        (traces.AZURE_2023.replace(",879,55", ",879"), {}, "row 3: has not 3 cells"),
+        (traces.AZURE_2024.replace("01+00:00", "01"), {}, "row 2: only some times have a zone"),
+        (traces.BURSTGPT_1.replace("\n45,", "\n,"), {}, "row 2: Timestamp is"),
+        (traces.BURSTGPT_1.replace("\n45,", "\ninf,"), {}, "row 2: Timestamp is inf"),
+        (traces.MOONCAKE.replace("[0, 9]", "[0]"), {}, "row 2: 1 hash_ids for 600 tokens"),
+        (traces.MOONCAKE.replace("[0, 9]", "[0, -9]"), {}, "row 2: hash_ids are"),
+        (traces.MOONCAKE.replace("600", "6e2"), {}, "row 2: input_length is 600.0"),
+        (traces.MOONCAKE + "[]\n", {}, "row 4: '\\[\\]' is not an object"),
+        (traces.MOONCAKE + "{\n", {}, "row 4: "),
+        ("at,in,out\n1,2,3\n", {"columns": OWN}, "has numbers as at: give their 'unit'"),
+        ("at,in\n1,2\n", {"columns": OWN, "unit": "s"}, "has no column 'out'"),
+        (traces.AZURE_2023, {"where": {"Model": "x"}}, "has no column 'Model'"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_number(
+    tmp_path: Path, text: str, keys: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ProblemsError, match=reason):
+        rows(tmp_path / "t", text, **keys)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e6, allow_nan=False), st.integers(1, 10**6), st.integers(1, 10**5)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_any_burstgpt_table_is_read_back(
+    tmp_path: Path, table: list[tuple[float, int, int]]
+) -> None:
+    header = traces.BURSTGPT_1.partition("\n")[0]
+    body = [f"{at!r},GPT-4,{prompt},{answer},0,x" for at, prompt, answer in table]
+    read = rows(tmp_path / "t.csv", "\n".join([header, *body]))
+    expected = sorted(enumerate(table), key=lambda entry: round(entry[1][0] * 1e9))
+    assert read.rows.tolist() == [place + 1 for place, _ in expected]
+    assert read.inputs.tolist() == [prompt for _, (_, prompt, _) in expected]
+    assert read.outputs.tolist() == [answer for _, (_, _, answer) in expected]
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.integers(0, 10_000), st.binary(max_size=3), st.sampled_from(range(6)))
+def test_a_damaged_trace_is_read_or_refused_with_its_name(
+    tmp_path: Path, at: int, junk: bytes, which: int
+) -> None:
+    texts = (
+        traces.AZURE_2023,
+        traces.AZURE_2024,
+        traces.BURSTGPT_2,
+        traces.MOONCAKE,
+        traces.BAILIAN,
+        traces.WEKA,
+    )
+    data = texts[which].encode()
+    at %= len(data)
+    workload = trace(tmp_path / "t", data[:at] + junk + data[at + 1 :])
+    sent = 0
+    messages: list[str] = []
+    try:
+        sent = workload.rows().requests
+    except ProblemsError as error:
+        messages = [str(problem) for problem in error.problems]
+    assert bool(sent) != bool(messages)
+    assert all(str(tmp_path / "t") in message for message in messages)

@@ -1,0 +1,117 @@
+"""Which rows of a trace are sent, in which sessions, and what is counted as left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from tests.unit.workloads import traces
+from tests.unit.workloads.traces import lines, rows
+
+
+def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.csv", traces.BURSTGPT_1)
+    assert read.rows.tolist() == [1, 2, 3]
+    assert read.left_out == (("without tokens (a failed request)", 1),)
+    assert read.total == 4
+
+
+def test_a_window_begins_at_the_first_row_of_the_file(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.csv", traces.BURSTGPT_1, window=["30s", "113s"])
+    assert read.rows.tolist() == [2]
+    assert read.left_out == (("outside the window", 3),)
+
+
+def test_rows_are_filtered_by_values_and_by_lengths(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.csv", traces.BURSTGPT_1, where={"Model": ["ChatGPT"]})
+    assert read.rows.tolist() == [1, 2]
+    read = rows(tmp_path / "t.csv", traces.BURSTGPT_1, keep={"input_tokens": [400, 500]})
+    assert read.rows.tolist() == [1, 3]
+    assert dict(read.left_out)["of other lengths"] == 1
+    read = rows(tmp_path / "t.csv", traces.BURSTGPT_1, keep={"total_tokens": [1, 600]})
+    assert read.rows.tolist() == [1]
+
+
+def test_nothing_to_send_is_a_problem_with_its_reasons(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="has no row to send: 4 not of the wanted values"):
+        rows(tmp_path / "t.csv", traces.BURSTGPT_1, where={"Model": "Llama"})
+
+
+def test_images_are_refused_unless_rows_without_them_are_wanted(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match=r"requests with images.*give where: \{NumImages: 0\}"):
+        rows(tmp_path / "t.csv", traces.AZURE_2025)
+    read = rows(tmp_path / "t.csv", traces.AZURE_2025, where={"NumImages": 0})
+    assert read.inputs.tolist() == [100, 300]
+    assert read.left_out == (("not of the wanted values", 1),)
+
+
+def test_sessions_keep_their_order_and_pauses_begin_when_answers_end(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.csv", traces.BURSTGPT_2)
+    assert read.first.tolist() == [0, 2, 3]
+    assert read.rows.tolist() == [1, 3, 2]
+    assert read.starts_ns is not None and read.pauses_s is not None
+    assert read.starts_ns.tolist() == [0, 1_500_000_000]
+    assert read.pauses_s.tolist() == [0.0, 20.5, 0.0]
+    cut = rows(tmp_path / "t.csv", traces.BURSTGPT_2, longest_pause="10s")
+    assert cut.pauses_s is not None
+    assert cut.pauses_s.tolist() == [0.0, 10.0, 0.0]
+    assert cut.longest_pauses == 1
+
+
+def test_a_chat_is_its_own_and_its_descendants(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.jsonl", traces.BAILIAN)
+    assert read.first.tolist() == [0, 2, 3]
+    assert read.rows.tolist() == [1, 3, 2]
+    assert read.offsets_ns is not None
+    assert read.offsets_ns.tolist() == [0, 28_500_000_000, 0]
+
+
+@pytest.mark.parametrize(
+    ("parents", "sessions"),
+    [([-1, 1, 2, 3], 1), ([-1, -1, 1, 2], 2), ([9, 1, 2, 9], 2), ([2, 1, 1, 3], 1)],
+)
+def test_chats_are_found_over_any_number_of_parents(
+    tmp_path: Path, parents: list[int], sessions: int
+) -> None:
+    chats = [
+        {
+            "chat_id": number,
+            "parent_chat_id": parent,
+            "timestamp": float(number),
+            "input_length": 16,
+            "output_length": 1,
+            "hash_ids": [number],
+        }
+        for number, parent in enumerate(parents, start=1)
+    ]
+    assert rows(tmp_path / "t.jsonl", lines(*chats)).sessions == sessions
+
+
+def test_an_agent_has_its_subagents_beside_it_and_waits_only_between_answers(
+    tmp_path: Path,
+) -> None:
+    read = rows(tmp_path / "t.jsonl", traces.WEKA)
+    assert read.starts_ns is None, "its sessions say no start"
+    assert read.first.tolist() == [0, 1, 4, 5]
+    assert read.inputs.tolist() == [64, 130, 256, 300, 128]
+    assert read.pauses_s is not None
+    assert read.pauses_s.tolist() == [0.0, 0.0, 2.5, 60.0, 0.0]
+    assert read.local_blocks
+    assert read.block_tokens == 64
+    with pytest.raises(ProblemsError, match="no start of its sessions"):
+        rows(tmp_path / "t.jsonl", traces.WEKA, window=["0s", "9s"])
+
+
+def test_the_requests_of_one_stamp_are_spread_evenly(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.jsonl", traces.MOONCAKE, spread="3s")
+    assert read.starts_ns is not None
+    assert read.starts_ns.tolist() == [0, 3_000_000_000, 4_500_000_000]
+    assert read.distinct_times == 2
+
+
+def test_rows_out_of_order_are_sent_in_the_order_of_their_times(tmp_path: Path) -> None:
+    head, first, second, *others = traces.BURSTGPT_1.splitlines(keepends=True)
+    read = rows(tmp_path / "t.csv", "".join([head, second, first, *others]))
+    assert read.rows.tolist() == [2, 1, 3]
