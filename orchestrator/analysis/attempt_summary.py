@@ -8,15 +8,17 @@ function makes it each time, so it is the same to the last digit.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import Observed, figures, merge, observe, observe_arrays
 from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
+from orchestrator.analysis.throughput import Batches
 from orchestrator.base.errors import DamagedError, ResultsError
 from orchestrator.results.computed_cache import ComputedRows, Key
 from orchestrator.results.lazy_rows import Rows
@@ -26,6 +28,8 @@ from orchestrator.results.records import (
     AttemptData,
     Committed,
     DeploymentRow,
+    Figures,
+    ImportedRow,
     PointHead,
     PooledFigures,
 )
@@ -50,6 +54,7 @@ class CommittedAttempt:
     requests: Rows
     token_events: Rows | None  # None: not stored, or not for the whole attempt
     engine_metrics: pa.Table
+    imported: ImportedRow | None = None  # what another tool's file says of it
 
     def observed(self) -> Observed:
         """Returns what the figures of the attempt are computed from.
@@ -71,6 +76,8 @@ class CommittedAttempt:
         observed = observe_arrays(parts(), self.point.window_ns)
         limits = limit_columns.values()
         (batches,) = observed.token_batches
+        if self.imported is not None and not self.requests.num_rows:
+            batches = _whole(self.imported.figures)
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
             attempt_id=self.manifest.attempt_id,
@@ -83,7 +90,7 @@ class CommittedAttempt:
             metrics_version=METRICS_VERSION,
             point=self.point,
             deployment=self.deployment,
-            figures=figures(observed),
+            figures=self.imported.figures if self.imported is not None else figures(observed),
             engine_side=engine_side(self.engine_metrics),
             batch_tokens=batches.amounts,
             batch_s=batches.sizes,
@@ -105,7 +112,7 @@ def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
     if not points:
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
-    return attempt_of_rows(
+    attempt = attempt_of_rows(
         store,
         manifest,
         point=points[0],
@@ -113,6 +120,21 @@ def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
         requests=store.lazy_rows("requests", manifest),
         engine_metrics=store.read_manifests("engine_metrics", [manifest]),
     )
+    return replace(attempt, imported=_imported(store, manifest))
+
+
+def _imported(store: Store, manifest: Manifest) -> ImportedRow | None:
+    """What another tool's file says of an attempt; None where this program measured it."""
+    if not any(part.table == "imported" for part in manifest.files):
+        return None
+    rows = rows_of(store.read_manifests("imported", [manifest]), ImportedRow)
+    return rows[0] if rows else None
+
+
+def _whole(imported: Figures) -> Batches:
+    """The output tokens of a whole run in one batch, where no times of requests are known."""
+    tokens = (imported.output_token_throughput or 0.0) * imported.window_s
+    return Batches(np.array([tokens]), np.array([imported.window_s]))
 
 
 def attempt_of_rows(

@@ -16,6 +16,7 @@ happen to agree prove little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -160,12 +161,15 @@ def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Inte
 def rate_interval(repeats: Sequence[Batches], starts: Sequence[int] = ()) -> Interval | None:
     """Interval of total amount / total size, such as tokens / seconds; None where the size is 0.
 
+    The bounds are NaN where there is only one batch.
+
     ``starts``: see ``share_interval``.
     """
     ratio = _ratio(repeats, starts)
     if ratio is None:
         return None
-    half = ratio.t * ratio.standard_error
+    # one batch says nothing of the spread
+    half = ratio.t * ratio.standard_error if ratio.batches > 1 else math.nan
     return Interval(
         estimate=ratio.estimate,
         lower=max(ratio.estimate - half, 0.0),

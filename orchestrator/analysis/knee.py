@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.analysis.metrics import BACKLOG, FAILING
+from orchestrator.analysis.metrics import BACKLOG, FAILING, UNCHECKED
 from orchestrator.analysis.points import StoredPoint
 
 LEAST_LEVELS = 4
@@ -63,5 +63,5 @@ def _shows_throughput(point: StoredPoint) -> bool:
 
     It does where its requests show how the engine did, at a level that has a place on the axis.
     """
-    is_measured = point.validity in ("valid", FAILING, BACKLOG)
+    is_measured = point.validity in ("valid", FAILING, BACKLOG, UNCHECKED)
     return bool(point.used) and is_measured and point.head.level < math.inf

@@ -32,6 +32,7 @@ FAILING_SHARE = 0.05
 # the verdicts that blame the engine
 BACKLOG = Validity.ENGINE_BOUND_BACKLOG
 BROKEN = Validity.BROKEN_OUTPUT
+UNCHECKED = Validity.UNCHECKED
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from orchestrator.analysis.intervals import (
     rate_interval,
     share_interval,
 )
-from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
+from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, UNCHECKED, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, judge_each, stored_values
 from orchestrator.analysis.throughput import Batches
@@ -135,7 +135,8 @@ class Repeat:
 
     @property
     def valid(self) -> bool:
-        return self.ok and self.head.validity in ("valid", FAILING)
+        """Whether nothing is known to have distorted it. Of an imported one nothing is known."""
+        return self.ok and self.head.validity in ("valid", FAILING, UNCHECKED)
 
     @property
     def counts(self) -> bool:
@@ -306,6 +307,11 @@ class StoredPoint:
     def simulated(self) -> bool:
         """Whether a model computed it in virtual time: nothing was measured."""
         return any(repeat.head.simulated for repeat in self.repeats)
+
+    @property
+    def source(self) -> str | None:
+        """The other tool that measured it, with its version; None: this program did."""
+        return self.head.source
 
     @property
     def model_error(self) -> ErrorFactors | None:

@@ -128,7 +128,7 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         index=index,
         ok=equals(requests, "status", RequestStatus.OK),
         measured=equals(requests, "phase", "measure"),
-        scheduled_ns=_floats(requests, "scheduled_ns"),
+        scheduled_ns=_scheduled_ns(requests),
         sent_ns=_floats(requests, "sent_ns"),
         first_ns=_floats(requests, "first_token_ns"),
         answer_ns=_floats(requests, "first_answer_ns"),
@@ -143,6 +143,14 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         token_events=token_events,
         position=position,
     )
+
+
+def _scheduled_ns(requests: Rows) -> Floats:
+    """When requests were due; when they were sent where no schedule is known (imported ones)."""
+    scheduled_ns = _floats(requests, "scheduled_ns")
+    if not requests["scheduled_ns"].null_count:
+        return scheduled_ns
+    return np.where(np.isnan(scheduled_ns), _floats(requests, "sent_ns"), scheduled_ns)
 
 
 def _index(rows: Rows) -> npt.NDArray[np.int32]:

@@ -112,6 +112,7 @@ class Comparison:
     measured: bool  # it has a valid measurement, whether or not the limits hold there
     run_again: int | None
     simulated: bool = False
+    source: str | None = None  # the other tool that measured its points; None: this program did
     incomparable: Exclusion | None = None  # with INCOMPARABLE
     # with NOTHING_VALID: points by their verdict, or "failed"
     verdict_counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -153,7 +154,7 @@ def best(
     """One comparison per experiment, workload, model and hardware.
 
     Per dollar, all hardware is compared. Emulated points are compared among themselves, and so are
-    simulated ones. ``points``: from ``load_points`` with the same ``slo``; workloads of one name
+    simulated ones and those of each other tool. ``points``: from ``load_points`` with the same ``slo``; workloads of one name
     must have the same content.
     """
     rules = rules or ComparisonRules()
@@ -177,6 +178,7 @@ def group_of(point: StoredPoint) -> Group:
         hardware=deployment.hardware,
         emulated=point.emulated,
         simulated=point.simulated,
+        source=point.source or "",
     )
 
 
@@ -222,6 +224,7 @@ def _comparison(
         doubts=tuple(doubts),
         emulated=group.emulated,
         simulated=group.simulated,
+        source=group.source or None,
         measured=_has_valid_measurement(points),
         run_again=_run_again(evidence),
         incomparable=next((answer.incomparable for answer in answers if answer.incomparable), None),

@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
+from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, UNCHECKED
 from orchestrator.analysis.output_agreement import Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import shares
@@ -47,7 +47,7 @@ class Group:
     """What is ranked together.
 
     ``model``: as ``ids.model_key`` names it. ``hardware`` is empty where prices make several kinds
-    comparable.
+    comparable. ``source``: the other tool that measured it; empty: this program did.
     """
 
     experiment: str
@@ -56,6 +56,7 @@ class Group:
     hardware: str
     emulated: bool
     simulated: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Exclusion(Enum):
     NOT_VALID = auto()
     ENDED_EARLY = auto()  # a probe that missed its limits early
     NO_REQUESTS = auto()  # no request was due in the steady window
+    ONLY_FIGURES = auto()  # imported from a file that has no requests
     # of a deployment
     NO_LEVEL_HOLDS = auto()
     SEARCH_FOUND_NO_LEVEL = auto()
@@ -551,9 +553,10 @@ def _levels_above(
     for point in higher:
         if point.head.level >= ceiling:
             continue
-        if reason_to_exclude(point) is None:
+        reason = reason_to_exclude(point)
+        if reason is None:
             near.append(point.head.level)  # it does not hold, since it is above the best point
-        else:
+        elif reason is not Exclusion.ONLY_FIGURES:  # which no other run would change
             open_values.add(point.head.level)
             if point.validity in LASTING_VERDICTS:
                 lasting.append(LastingVerdict(level_of(point), Validity(point.validity)))
@@ -608,12 +611,12 @@ def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
     """
     if point.engine_failures or not point.used:
         return Exclusion.FAILED
-    if point.validity not in ("valid", FAILING):
+    if point.validity not in ("valid", FAILING, UNCHECKED):
         return Exclusion.NOT_VALID
     if any(repeat.head.ended_early == "fails" for repeat in point.used):
         return Exclusion.ENDED_EARLY
     if point.attainment is None:
-        return Exclusion.NO_REQUESTS
+        return Exclusion.NO_REQUESTS if point.source is None else Exclusion.ONLY_FIGURES
     return None
 
 

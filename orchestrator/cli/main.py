@@ -29,6 +29,8 @@ COMMANDS = {
     "logs": "orchestrator.cli.logs:logs",
     "verify": "orchestrator.cli.verify:verify",
     "load": "orchestrator.cli.load:load",
+    "import": "orchestrator.cli.import_results:import_results",
+    "export": "orchestrator.cli.export:export",
     "emulator": "orchestrator.cli.emulator:emulator",
     "predict": "orchestrator.cli.predict:predict",
 }

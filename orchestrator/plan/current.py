@@ -271,6 +271,8 @@ class StoredExperiment:
 
         def content(head: PointHead) -> str:
             row = rows.get(head.point_id, UNKNOWN_QUESTION)
+            if head.source is not None:  # how it was loaded stands in its row
+                return row.workload_json or ""
             load = row.load_json or _load_of(head)
             return f"{row.workload_json}, {load}, version {row.client_version}"
 

@@ -134,6 +134,7 @@ def point_json(document: PointDocument) -> JsonObject:
         "knee": document.is_knee,
         "emulated": point.emulated,
         "simulated": point.simulated,
+        "source": point.source,
         "model_error": _model_error_json(point.model_error),
         "current": document.is_current,
         "status": "ok" if point.used else "failed",
@@ -310,6 +311,7 @@ def comparison_fields(document: ComparisonDocument) -> JsonObject:
         "decide": document.remedies,
         "emulated": comparison.emulated,
         "simulated": comparison.simulated,
+        "source": comparison.source,
         **_shortlisted_json(comparison.shortlisted),
     }
 
@@ -344,6 +346,7 @@ def ranked_json(document: RankedDocument) -> JsonObject:
         "repeats": len(point.used),
         "emulated": point.emulated,
         "simulated": point.simulated,
+        "source": point.source,
         "notes": document.notes,
     }
 

@@ -12,6 +12,7 @@ from orchestrator.base.registry import did_you_mean
 from orchestrator.report.formats import flat
 
 SIMULATED = "whether a model computed it in virtual time: nothing was measured"
+SOURCE = "other tool that measured it, with its version; empty: this program did"
 SETTINGS = "settings."  # before the name of a setting; it may be left out
 _CONFIDENCE = "95 %; of what is simulated, where 9 in 10 measurements lie"
 RowT = TypeVar("RowT")

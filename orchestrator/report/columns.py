@@ -19,6 +19,7 @@ from orchestrator.report.agreement import agreement_fields
 from orchestrator.report.column import (
     SETTINGS,
     SIMULATED,
+    SOURCE,
     ReportColumn,
     RowT,
     bounds_of,
@@ -41,9 +42,13 @@ SIMULATED_BESIDE_MEASURED = (
     "simulated points do not compare with measured ones: take one kind, such as"
     ' points[points["simulated"]]'
 )
+SOURCES_MIXED = (
+    "points of other tools do not compare with measured ones, or with each other's: take those of"
+    ' one, such as points[points["source"].isna()]'
+)
 USUAL = (
     *("experiment", "workload", "deployment", "deployment_id", "point_id", "engine", "model"),
-    *("hardware", "devices", "control", "level", "validity", "emulated", "simulated"),
+    *("hardware", "devices", "control", "level", "validity", "emulated", "simulated", "source"),
     *("starts", "repeats"),
     *("requests.failed", "output_token_throughput", "output_token_throughput.lower"),
     *("output_token_throughput.upper", "per_device", "per_device.lower", "per_device.upper"),
@@ -158,6 +163,7 @@ def _verdict() -> Iterator[PointColumn]:
     yield ReportColumn("validity_reasons", "", "what to know of it", _reasons, str)
     yield ReportColumn("emulated", "", "whether an emulator answered", _emulated, bool)
     yield ReportColumn("simulated", "", SIMULATED, _simulated, bool)
+    yield ReportColumn("source", "", SOURCE, _source, str)
     factor = "factor of what is simulated that 9 in 10 measurements lie within"
     yield ReportColumn("model_error.ttft", "", f"{factor}: TTFT", field_of(_model_error, "ttft"))
     yield ReportColumn(
@@ -202,6 +208,10 @@ def _emulated(document: PointDocument) -> bool:
 
 def _simulated(document: PointDocument) -> bool:
     return document.point.simulated
+
+
+def _source(document: PointDocument) -> str | None:
+    return document.point.source
 
 
 def _model_error(document: PointDocument) -> ErrorFactors | None:

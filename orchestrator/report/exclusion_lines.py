@@ -21,6 +21,7 @@ MOST_REASON = 60  # characters of why something failed
 _REASONS: Mapping[Exclusion, str] = {
     Exclusion.ENDED_EARLY: " ended early, below the limits",
     Exclusion.NO_REQUESTS: " without a due request",
+    Exclusion.ONLY_FIGURES: " without requests in the imported file",
     Exclusion.GPUS_UNKNOWN: " with an unknown number of GPUs (--per deployment)",
     Exclusion.PRICE_UNKNOWN: " of unknown price (--price HARDWARE=USD)",
     Exclusion.DISAGREES: " with other answers than the reference",

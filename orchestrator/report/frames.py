@@ -24,6 +24,7 @@ from orchestrator.report.capacity_columns import capacity_columns
 from orchestrator.report.column import chosen_columns
 from orchestrator.report.columns import (
     SIMULATED_BESIDE_MEASURED,
+    SOURCES_MIXED,
     named_slo_columns,
     point_columns,
 )
@@ -221,7 +222,8 @@ def frontier(points: Frame) -> Frame:
     A row beats another if it is better in tokens/s that a user sees (``per_user``) or in tokens/s
     per device (``per_device``), and not worse in either. Equal rows all stay. Points of different
     workloads or models should not be compared: filter them first. Raises InputError for a frame
-    without these columns, and for a frame with both simulated and measured points.
+    without these columns, and for a frame with both simulated and measured points, or with points of
+    several tools.
     """
     import numpy as np
 
@@ -231,11 +233,19 @@ def frontier(points: Frame) -> Frame:
     names = getattr(points, "column_names", None) or list(points.columns)
     if "simulated" in names and len(set(points["simulated"].to_numpy().tolist())) > 1:
         raise InputError(SIMULATED_BESIDE_MEASURED)
-    is_valid = points["validity"].to_numpy() == "valid"
+    if "source" in names and len(_sources(points)) > 1:
+        raise InputError(SOURCES_MIXED)
+    is_valid = np.isin(points["validity"].to_numpy().tolist(), ("valid", "unchecked"))
     per_user = np.where(is_valid, columns["per_user"], np.nan)
     stays = on_frontier(per_user, columns["per_device"])
     is_pandas = hasattr(points, "iloc")
     return points[stays] if is_pandas else points.filter(stays)
+
+
+def _sources(points: Frame) -> set[str | None]:
+    """The tools that measured these points; None: this program."""
+    values = points["source"].to_numpy().tolist()
+    return {value if isinstance(value, str) else None for value in values}
 
 
 def _frontier_columns(points: Frame) -> dict[str, Any]:

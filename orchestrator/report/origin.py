@@ -1,10 +1,13 @@
-"""Says whether a figure was measured, emulated or simulated, and how far off the model is."""
+"""Says whether a figure was measured, emulated, simulated or imported from another tool, and how far
+off the model is.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.base.text import listed
 from orchestrator.report.text import EMULATED, SIMULATED
 
 CLAIMS_OF_MODEL = "bounds and estimates are those of the search; the model's error comes on top"
@@ -14,6 +17,10 @@ class Origin(Protocol):
     """A point, a launch or a comparison. A simulated emulator is both emulated and simulated."""
 
     @property
+    def source(self) -> str | None:
+        """The other tool that measured it, with its version; None: this program did."""
+
+    @property
     def emulated(self) -> bool: ...
 
     @property
@@ -21,7 +28,11 @@ class Origin(Protocol):
 
 
 def badge_of(origin: Origin) -> str:
-    """`` (simulated)`` or `` (emulated)``, to be put behind a name; empty for what was measured."""
+    """`` (simulated)``, `` (emulated)`` or the other tool, as `` (GuideLLM 0.8.1)``, to be put behind a
+    name; empty for what this program measured.
+    """
+    if origin.source is not None:
+        return f" ({origin.source})"
     if origin.simulated:
         return " (simulated)"
     return " (emulated)" if origin.emulated else ""
@@ -35,9 +46,25 @@ def common_badge(origins: Sequence[Origin]) -> str:
 
 def origin_texts(origins: Iterable[Origin]) -> list[str]:
     """A line for each kind of what was not measured; empty where everything was."""
-    badges = {badge_of(origin) for origin in origins}
+    badges: set[str] = set()
+    sources: dict[str, None] = {}  # in the order in which they first come
+    for origin in origins:
+        badges.add(badge_of(origin))
+        if origin.source is not None:
+            sources[origin.source] = None
     texts = {" (simulated)": SIMULATED, " (emulated)": EMULATED}
-    return [text for badge, text in texts.items() if badge in badges]
+    lines = [text for badge, text in texts.items() if badge in badges]
+    if sources:
+        lines.append(imported_text(list(sources)))
+    return lines
+
+
+def imported_text(sources: Sequence[str]) -> str:
+    """What a reader must know of the figures of other tools."""
+    return (
+        f"imported from {listed(sources)}: figures as defined there, and not ranked with others "
+        "(docs/exchange.md)"
+    )
 
 
 def model_error_texts(points: Iterable[StoredPoint]) -> list[str]:

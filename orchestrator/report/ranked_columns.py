@@ -46,6 +46,7 @@ USUAL_OF_RANKED = (
     *("attainment", "attainment.lower", "attainment.upper", "per_user", "ttft_ms.p50"),
     *("ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "starts", "repeats", "emulated"),
     "simulated",
+    "source",
 )
 # columns of a point that are about a curve, or about a plan's earlier versions
 _NOT_OF_RANKED = ("knee", "current")

@@ -10,7 +10,14 @@ from dataclasses import dataclass, fields
 from functools import cache
 from operator import attrgetter
 
-from orchestrator.report.column import SETTINGS, SIMULATED, ReportColumn, field_of, seen_from
+from orchestrator.report.column import (
+    SETTINGS,
+    SIMULATED,
+    SOURCE,
+    ReportColumn,
+    field_of,
+    seen_from,
+)
 from orchestrator.report.columns import PointColumn, by_name, point_columns
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.shared_columns import (
@@ -32,6 +39,7 @@ RepeatColumn = ReportColumn[RepeatRow]
 USUAL_OF_REPEATS = (
     *("experiment", "workload", "deployment", "point_id", "measurement_id", "engine", "model"),
     *("hardware", "devices", "control", "level", "repeat", "start", "seed", "status", "validity"),
+    "source",
     *("requests.failed", "output_token_throughput", "per_user", "ttft_ms.p50", "ttft_ms.p99"),
     *("tpot_ms.p50", "tpot_ms.p99", "e2e_ms.p50", "e2e_ms.p99", "attainment"),
     *("attainment.lower", "attainment.upper", "met", "goodput"),
@@ -108,6 +116,7 @@ def _repeat_head() -> Iterator[RepeatColumn]:
     yield ReportColumn("validity_reasons", "", description, of("validity_reasons"), str)
     yield ReportColumn("emulated", "", "whether an emulator answered", of("emulated"), bool)
     yield ReportColumn("simulated", "", SIMULATED, of("simulated"), bool)
+    yield ReportColumn("source", "", SOURCE, of("source"), str)
     yield ReportColumn("clients", "", "client processes", of("clients"), int)
     attempts = attrgetter("repeat.repeat.attempts")
     yield ReportColumn("attempts", "", "attempts at it, failed ones too", attempts, int)

@@ -476,6 +476,8 @@ def exclusion_text(excluded: Excluded) -> str:
             return "a probe that was ended early, since it did not hold its limits"
         case Exclusion.NO_REQUESTS:
             return "no request was due in its steady window"
+        case Exclusion.ONLY_FIGURES:
+            return "the imported file has its figures and no requests, so no limit can be judged"
     assert point is not None
     if excluded.reason is Exclusion.FAILED:
         return _failed_text(point)
@@ -625,7 +627,8 @@ def experiment_notes(
     name, plan, store = experiment.name, experiment.plan, experiment.store
     notes = [f"{name}: no answer under {unanswered_text(slo)}" for slo in unanswered]
     notes += [_ranked_apart_text(apart) for apart in ranked_apart]
-    if plan is None:
+    is_imported = points is not None and any(point.source for point in points.current)
+    if plan is None and not is_imported:
         reason = "it has no plan.json"
         if experiment.has_plan_file:
             reason = "this version cannot read its plan.json"
@@ -633,7 +636,7 @@ def experiment_notes(
             f"{name}: {reason}, so what is superseded is not known: run it again to have one "
             "written"
         )
-    elif plan.program_version != __version__:
+    elif plan is not None and plan.program_version != __version__:
         notes.append(
             f"{name}: version {plan.program_version} wrote its plan.json, this is {__version__}"
         )

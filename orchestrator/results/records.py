@@ -45,7 +45,10 @@ class RequestRow(AttemptKey):
     phase: A[str, "warmup | measure"]
     session: A[I32 | None, "conversation it belongs to"] = None
     turn: A[I16 | None, "turn within the conversation, from 0"] = None
-    scheduled_ns: A[int, "when it was due, ns since the point's start"]
+    scheduled_ns: A[
+        int | None,
+        "when it was due, ns since the point's start; null: imported, and no schedule is known",
+    ] = None
     sent_ns: A[int | None, "when its first byte was written to the socket; null: never sent"] = None
     first_byte_ns: A[int | None, "first byte of the response"] = None
     first_token_ns: A[int | None, "first event with content"] = None
@@ -134,7 +137,7 @@ class PointHead(AttemptKey):
         str,
         "valid | broken_output | invalid | network_bound | disturbed | client_bound | "
         "stream_buffered | "
-        "engine_bound_backlog | interrupted | unmeasured",
+        "engine_bound_backlog | interrupted | unmeasured | unchecked",
     ]
     validity_reasons: A[tuple[str, ...], "evidence in sentences"]
     clients: A[I32, "client processes"]
@@ -157,6 +160,9 @@ class PointHead(AttemptKey):
     started_unix_ns: A[int, "wall clock of the point's start at the driver"]
     emulated: A[bool, "true: an emulator answered, not an engine"]
     simulated: A[bool, "true: computed in virtual time by a model; nothing was sent"] = False
+    source: A[str | None, "other tool that measured it, with its version; null: this program"] = (
+        None
+    )
 
     @property
     def window_ns(self) -> tuple[int, int]:
@@ -262,6 +268,11 @@ class LaunchRow:
     started_unix_ns: A[int, "wall clock of the driver when placement was requested"]
     emulated: A[bool, "true: an emulator was started, not an engine"]
     simulated: A[bool, "true: nothing was started: a model computed its points"] = False
+
+    @property
+    def source(self) -> None:
+        """No other tool: what others measured has no launch."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,7 +432,7 @@ class HostRow(AttemptKey):
     sampler_cpu_s: A[float | None, "CPU seconds of these readings since the first one"] = None
 
 
-METRICS_VERSION = 11  # of everything below: rises when its columns or how they are computed change
+METRICS_VERSION = 12  # of everything below: rises when its columns or how they are computed change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,6 +488,21 @@ class Figures:
     output_tokens: Distribution | None
     itl_ms: Distribution | None
     itl_kind: str | None  # token | chunk | mixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRow(AttemptKey):
+    """What a file of another tool says of one point, under that tool's definitions."""
+
+    source: A[str, "name of the tool"]
+    source_version: A[str | None, "its version; null: its files do not say"] = None
+    file: A[str, "name of the file"]
+    file_sha256: A[str, "SHA-256 of its content"]
+    place: A[I32, "which of the file's points it is, from 0"]
+    definitions: A[Mapping[str, str], "figure -> its name in the file, and how the tool defines it"]
+    figures: A[Figures, "the file's own figures; NaN: a percentile that it does not have"]
+    aggregates_json: A[str, "the figures as the file has them, under its own names"]
+    left_out: A[Mapping[str, I32], "content of the file that no table has -> how many values"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

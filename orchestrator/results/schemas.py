@@ -49,6 +49,7 @@ RECORDS: dict[str, type] = {
     "engine_metrics": records.EngineMetricsRow,
     "telemetry": records.TelemetryRow,
     "hosts": records.HostRow,
+    "imported": records.ImportedRow,
 }
 
 

@@ -28,6 +28,7 @@ class Validity(StrEnum):
     ENGINE_BOUND_BACKLOG = "engine_bound_backlog"
     INTERRUPTED = "interrupted"
     UNMEASURED = "unmeasured"  # its attempt failed, and failures say what is tried again
+    UNCHECKED = "unchecked"  # another tool measured it, and nothing is known of its client
 
     @property
     def spoilt(self) -> bool:

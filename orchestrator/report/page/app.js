@@ -240,7 +240,7 @@ const app = (() => {
     const hasOther = (name) => groups.some((other) => other[name] !== each[name]);
     const model = hasOther("model") ? `: ${each.model_name}` : "";
     const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
-    const differs = hasOther("emulated") || hasOther("simulated");
+    const differs = hasOther("emulated") || hasOther("simulated") || hasOther("source");
     const origin = differs ? originText(each) : "";
     return `${each.workload} of ${each.experiment}${model}${hardware}${origin}${questionText(each)}`;
   }
@@ -253,11 +253,12 @@ const app = (() => {
   }
 
   function originText(each) {
+    if (each.source !== "") return ` (${each.source})`;
     if (each.simulated) return " (simulated)";
     return each.emulated ? " (emulated)" : "";
   }
 
-  const tabNames = (each) => JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated]);
+  const tabNames = (each) => JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated, each.source]);
 
   function openTab(index) {
     chooseGroup(index);
@@ -568,6 +569,7 @@ const app = (() => {
     const texts = lastingCautions();
     if (group().simulated) texts.push("simulated: nothing was measured");
     else if (group().emulated) texts.push("emulated: no real engine answered");
+    if (group().source !== "") texts.push(`measured by ${group().source}, as it defines the figures`);
     if (winner.judged.attainment.lower < shown.choices.attainment) texts.push("the winner's attainment could be below the target");
     if (runnerUp !== undefined) texts.push(...doubtsBetween(winner.throughput, runnerUp.throughput));
     texts.push(...notMeasured());
@@ -590,7 +592,7 @@ const app = (() => {
       each.ranked_with === group().ranked_with)).map((each) => each.experiment));
     const labels = new Set(shown.payload.missing.filter((each) => (
       experiments.has(each.experiment) && each.workload === group().workload && each.model === group().model
-      && each.emulated === group().emulated && each.simulated === group().simulated
+      && each.emulated === group().emulated && each.simulated === group().simulated && each.source === group().source
       && (shown.choices.per === "usd" || each.hardware === group().hardware))).map((each) => each.label));
     for (const { deployments } of ranked) for (const { label } of deployments) labels.delete(label);
     if (labels.size === 0) return [];
@@ -890,7 +892,7 @@ const app = (() => {
 
   /* A group's name, which stays when others come before it. */
   function identityOf(each) {
-    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated, each.content]);
+    return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated, each.source, each.content]);
   }
 
   /* Shows a payload, the first or a newer one; what the reader chose stays.

@@ -24,7 +24,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
-from orchestrator.report.origin import CLAIMS_OF_MODEL, model_errors_text
+from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_errors_text
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.sections import (
@@ -108,6 +108,16 @@ class PageDocument:
         for experiment in self.experiments:
             points += [document.point for document in experiment.points]
         return model_errors_text(points)
+
+    @property
+    def imported_text(self) -> str:
+        """The sentence at the top on figures of other tools; empty without any."""
+        sources: dict[str, None] = {}  # in the order in which they first come
+        for experiment in self.experiments:
+            for document in experiment.points:
+                if document.point.source is not None:
+                    sources[document.point.source] = None
+        return imported_text(list(sources)) if sources else ""
 
 
 @dataclass(frozen=True, slots=True)

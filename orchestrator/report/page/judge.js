@@ -563,14 +563,14 @@ const judge = (() => {
   }
 
   function areRivals(first, second, per) {
-    const names = ["ranked_with", "workload", "model", "emulated", "simulated", "content"];
+    const names = ["ranked_with", "workload", "model", "emulated", "simulated", "source", "content"];
     if (per !== "usd") names.push("hardware");
     return names.every((name) => first[name] === second[name]);
   }
 
   /* Planned levels of the deployments of a group. */
   function missingOf(group, missing) {
-    const names = ["experiment", "workload", "model", "hardware", "emulated", "simulated"];
+    const names = ["experiment", "workload", "model", "hardware", "emulated", "simulated", "source"];
     return missing.filter((each) => names.every((name) => each[name] === group[name]));
   }
 

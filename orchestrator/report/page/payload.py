@@ -164,6 +164,7 @@ class PageGroup:
     hardware: str
     emulated: bool
     simulated: bool
+    source: str  # the other tool that measured its points; empty: this program did
     content: str
     per: str
     device: str
@@ -183,6 +184,7 @@ class PageMissing:
     hardware: str
     emulated: bool
     simulated: bool
+    source: str
     label: str
     control: str
     level: float
@@ -415,6 +417,7 @@ def _missing(judged: JudgedExperiment) -> Iterator[PageMissing]:
             hardware=group.hardware,
             emulated=group.emulated,
             simulated=group.simulated,
+            source=group.source,
             label=missing.label,
             control=level.control,
             level=level.value,
@@ -460,6 +463,7 @@ def _group(
         hardware=group.hardware,
         emulated=group.emulated,
         simulated=group.simulated,
+        source=group.source,
         content=content,
         per=per,
         device="core" if accelerators == {"cpu"} else "GPU",
@@ -530,7 +534,7 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
     reason = reason_to_exclude(point)
     excluded = None
     # the page sees by itself whether a request was due; without limits in the file it is unknown
-    if reason not in (None, Exclusion.NO_REQUESTS):
+    if reason not in (None, Exclusion.NO_REQUESTS, Exclusion.ONLY_FIGURES):
         excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
     figures = point.figures
     return PagePoint(

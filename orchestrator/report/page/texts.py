@@ -20,6 +20,7 @@ VERDICTS = {
     "stream_buffered": "events came in bursts: times between tokens are not the engine's",
     "interrupted": "it was ended before its time",
     "unmeasured": "nothing was measured",
+    "unchecked": "another tool measured it: nothing is known of its client",
     FAILED: "no repeat came to its end",
 }
 
@@ -27,6 +28,7 @@ _LEVELS_LEFT_OUT = {
     Exclusion.FAILED: "failed",
     Exclusion.ENDED_EARLY: "a probe that was ended early, since it did not hold its limits",
     Exclusion.NO_REQUESTS: "no request was due in the steady window",
+    Exclusion.ONLY_FIGURES: "imported from a file that has no requests",
 }
 _DEPLOYMENTS_LEFT_OUT = {
     Exclusion.NO_LEVEL_HOLDS: "no level holds the limits",

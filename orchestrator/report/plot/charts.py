@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import listed
-from orchestrator.report.columns import SIMULATED_BESIDE_MEASURED, column_named
+from orchestrator.report.columns import SIMULATED_BESIDE_MEASURED, SOURCES_MIXED, column_named
 from orchestrator.report.plot import look
 from orchestrator.report.plot.points import (
     MODEL_ERRORS,
@@ -191,6 +191,8 @@ def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
         )
     if len({point.simulated for point in plotted}) > 1:
         raise InputError(SIMULATED_BESIDE_MEASURED)
+    if len({point.source for point in plotted}) > 1:
+        raise InputError(SOURCES_MIXED)
     series = series_of(plotted)
     axes = look.new_axes() if ax is None else ax
     draw_frontier(axes, series)

@@ -25,9 +25,10 @@ from orchestrator.results.root import open_results
 
 MOST_CURVES = 8  # as many as there are colours that everybody can tell apart
 VALID = "valid"
+UNCHECKED = "unchecked"
 _NAMES = (
     *("experiment", "workload", "deployment", "deployment_id", "point_id", "model", "hardware"),
-    *("control", "validity"),
+    *("control", "validity", "source"),
 )
 _NUMBERS = ("level", "per_user", "per_device", "per_device.lower", "per_device.upper")
 _FLAGS = ("emulated", "simulated")
@@ -46,6 +47,7 @@ class SeriesKey:
     workload: str
     deployment_id: str
     simulated: bool
+    source: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,18 @@ class PlottedPoint:
     validity: str
     emulated: bool
     simulated: bool
+    source: str | None  # the other tool that measured it; None: this program did
     numbers: Mapping[str, float]
 
     @property
     def key(self) -> SeriesKey:
-        return SeriesKey(self.experiment, self.workload, self.deployment_id, self.simulated)
+        return SeriesKey(
+            self.experiment, self.workload, self.deployment_id, self.simulated, self.source
+        )
 
     @property
     def is_valid(self) -> bool:
-        return self.validity == VALID
+        return self.validity in (VALID, UNCHECKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +165,14 @@ def _points(columns: Mapping[str, Sequence[object]]) -> list[PlottedPoint]:
     numeric = [name for name in columns if name not in (*_NAMES, *_FLAGS)]
     points = []
     for row in range(len(columns["point_id"])):
-        names = {name: _text(columns[name][row]) for name in _NAMES}
+        names = {name: _text(columns[name][row]) for name in _NAMES if name != "source"}
         numbers = {name: number_of(columns[name][row]) for name in numeric}
         points.append(
             PlottedPoint(
                 **names,
                 emulated=columns["emulated"][row] is True,
                 simulated=columns["simulated"][row] is True,
+                source=_text(columns["source"][row]) or None,
                 numbers=numbers,
             )
         )
@@ -232,7 +238,7 @@ def _labels(groups: Sequence[Sequence[PlottedPoint]]) -> list[str]:
             values = {getattr(namesake, name) for namesake in same_name[point.deployment]}
             if len(values) > 1:
                 label += f", {getattr(point, name)}"
-        if len({namesake.simulated for namesake in same_name[point.deployment]}) > 1:
+        if len({badge_of(namesake) for namesake in same_name[point.deployment]}) > 1:
             label += badge_of(point)
         labels.append(label)
     return labels

@@ -1,0 +1,433 @@
+"""The llm-d benchmark report, version 0.2.1: one file per point.
+
+Its schema lies in ``llm_d_schema/`` (llm-d/llm-d-benchmark, Apache-2.0). A report holds one load level;
+those of one experiment share ``run.eid``. It has no place for limits, intervals and verdicts: ours stand
+in ``scenario.load.native.config``, and the verdict in ``run.keywords`` too. As llm-d's own tools do,
+latencies count from sending.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from orchestrator import __version__
+from orchestrator.analysis.attempt_summary import read_attempt
+from orchestrator.analysis.launches import launches_of
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.requests import RequestArrays, request_arrays
+from orchestrator.analysis.throughput import output_tokens_by
+from orchestrator.base.arrays import Floats
+from orchestrator.exchange.exported import ExportedFile, LeftOutPoint
+from orchestrator.plan.current import Question, StoredExperiment
+from orchestrator.results.ids import digest
+from orchestrator.results.records import Distribution, Figures
+from orchestrator.results.store import Store
+from orchestrator.spec.load import in_json
+
+VERSION = "0.2.1"
+MOST_STEPS = 120  # of a time series
+_ROLES = {"prefill": "prefill", "decode": "decode"}
+_RESOURCES = {  # column of engine_metrics -> name of its time series, of its aggregate, unit
+    "kv_usage": ("kv_cache_usage", "kv_cache_usage", "fraction"),
+    "running": ("num_requests_running", "running_requests", "count"),
+    "waiting": ("num_requests_waiting", "waiting_requests", "count"),
+}
+_COUNTERS = {
+    "preemptions_total": "num_preemptions",
+    "prefix_query_tokens_total": "prefix_cache_queries",
+    "prefix_hit_tokens_total": "prefix_cache_hits",
+    "prompt_tokens_total": "prompt_tokens",
+    "generation_tokens_total": "generation_tokens",
+}
+
+
+class LlmD:
+    """See the module."""
+
+    title = f"llm-d benchmark report {VERSION}"
+
+    def files(self, experiment: StoredExperiment) -> Iterator[ExportedFile | LeftOutPoint]:
+        """A report for each point that has a repeat to its end, whatever its verdict."""
+        points = experiment.points(*experiment.slos).current
+        questions = experiment.asked_of(points)
+        versions = _engine_versions(experiment.store, points)
+        for point in points:
+            if not point.used:
+                yield LeftOutPoint(point, "it failed")
+                continue
+            question = questions.get(point.head.point_id)
+            version = versions.get(point.used[0].head.launch_id)
+            report = _report(experiment, point, question, version)
+            yield ExportedFile(f"{point.head.experiment}-{point.head.point_id}.json", report, 1)
+
+
+FORMAT = LlmD()
+
+
+def _engine_versions(store: Store, points: Sequence[StoredPoint]) -> dict[str, str]:
+    """The version that the engine reported at each launch, by launch id."""
+    launches = launches_of(store, [point.used[0].head for point in points if point.used])
+    return {
+        launch_id: launch.engine_version
+        for launch_id, launch in launches.items()
+        if launch.engine_version is not None
+    }
+
+
+def _report(
+    experiment: StoredExperiment,
+    point: StoredPoint,
+    question: Question | None,
+    version: str | None,
+) -> dict[str, object]:
+    """``version``: of the engine, as it reported it; None: it is not known."""
+    return {
+        "version": VERSION,
+        "run": _run(point),
+        "scenario": {"stack": _stack(point, version), "load": _load(experiment, point, question)},
+        "results": {
+            "request_performance": {
+                "aggregate": _aggregate(point.figures),
+                "time_series": _series_of_requests(experiment.store, point),
+            },
+            "observability": {"components": _series_of_engines(experiment.store, point)},
+        },
+    }
+
+
+def _run(point: StoredPoint) -> dict[str, object]:
+    head = point.head
+    first_ns = min(repeat.head.started_unix_ns for repeat in point.used)
+    last = max(point.used, key=lambda repeat: repeat.head.started_unix_ns).head
+    end_ns = last.started_unix_ns + last.window_end_ns
+    keywords = [f"validity={point.validity}", f"workload={head.workload}"]
+    origins = {"emulated": point.emulated, "simulated": point.simulated}
+    keywords += [name for name, applies in origins.items() if applies]
+    if point.source is not None:
+        keywords.append(f"source={point.source}")
+    return {
+        "uid": head.point_id,
+        "eid": digest({"experiment": head.experiment}),
+        "time": {
+            "start": _instant(first_ns),
+            "end": _instant(end_ns),
+            "duration": f"PT{(end_ns - first_ns) / 1e9:.3f}S",
+        },
+        "description": f"{head.workload} of {head.experiment}: {point.deployment.label}",
+        "keywords": keywords,
+    }
+
+
+def _instant(unix_ns: float) -> str:
+    """ISO 8601 in UTC, with microseconds."""
+    instant = datetime.fromtimestamp(unix_ns / 1e9, UTC)
+    return instant.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _stack(point: StoredPoint, version: str | None) -> list[dict[str, object]]:
+    """One component per role; one in all without roles."""
+    settings = point.deployment.settings
+    roles = settings.get("roles")
+    if isinstance(roles, Mapping) and roles:
+        return [_component(point, role, part, version) for role, part in roles.items()]
+    return [_component(point, None, settings, version)]
+
+
+def _component(
+    point: StoredPoint, role: str | None, settings: Mapping[str, object], version: str | None
+) -> dict[str, object]:
+    deployment = point.deployment
+    label = deployment.label if role is None else f"{deployment.label} {role}"
+    metadata = {"label": label, "cfg_id": deployment.deployment_id}
+    known_version = version or deployment.engine_version or "unknown"
+    native = {"config": dict(settings)}
+    if not deployment.launched or not deployment.engine:
+        # nobody here started it: what runs behind the address is not known
+        standardized: dict[str, object] = {
+            "kind": "generic",
+            "tool": deployment.engine or "unknown",
+            "tool_version": known_version,
+            "model": {"name": deployment.model},
+        }
+        return {"metadata": metadata, "standardized": standardized, "native": native}
+    tensor = _number(settings, "tensor_parallel_size")
+    pipeline = _number(settings, "pipeline_parallel_size")
+    data = _number(settings, "data_parallel_size")
+    replicas = _number(settings, "replicas")
+    has_experts = settings.get("enable_expert_parallel") is True
+    return {
+        "metadata": metadata,
+        "standardized": {
+            "kind": "inference_engine",
+            "tool": deployment.engine,
+            "tool_version": known_version,
+            "role": _ROLES.get(role or "", "replica"),
+            "replicas": replicas,
+            "model": {"name": deployment.model},
+            "accelerator": {
+                "model": deployment.accelerator,
+                "count": tensor * pipeline * data * replicas,
+                "parallelism": {
+                    "tp": tensor,
+                    "pp": pipeline,
+                    "dp": data,
+                    "ep": tensor * data if has_experts else 1,
+                },
+            },
+        },
+        "native": native,
+    }
+
+
+def _number(settings: Mapping[str, object], name: str) -> int:
+    """A setting that is 1 unless it is given."""
+    value = settings.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 1
+
+
+def _load(
+    experiment: StoredExperiment, point: StoredPoint, question: Question | None
+) -> dict[str, object]:
+    head, figures = point.head, point.figures
+    workload = json.loads(question.workload_json or "{}") if question is not None else {}
+    asked = json.loads(question.load_json or "{}") if question is not None else {}
+    clients = sum(repeat.head.clients for repeat in point.used) // len(point.used)
+    standardized: dict[str, object] = {
+        **_tool(point.source),
+        "parallelism": max(clients, 1),
+        "source": _source(point, workload),
+        "input_seq_len": _length(figures.input_tokens),
+    }
+    if figures.output_tokens is not None:
+        standardized["output_seq_len"] = _length(figures.output_tokens)
+    if head.control == "concurrency":
+        standardized["concurrency"] = int(head.level)
+    elif math.isfinite(head.level):
+        standardized["rate_qps"] = head.level
+    tests = [
+        {"name": test.name, "target": test.target, "share": _interval(test.share)}
+        for test in point.tests
+    ]
+    native = {
+        "workload": workload,
+        "load": asked,
+        "arrivals": head.arrivals,
+        "validity": point.validity,
+        "validity_reasons": point.reasons,
+        "repeats": len(point.used),
+        "starts": len(set(point.starts)),
+        "limits": [slo.model_dump(mode="json") for slo in experiment.slos[:1]],
+        "attainment": tests,
+        "output_token_throughput": _interval(point.output_token_throughput()),
+        "definitions": "latencies count from sending; figures are those of the steady window",
+    }
+    described = {"workload": workload, "load": asked, "level": in_json(head.level)}
+    return {
+        "metadata": {"cfg_id": digest(described), "description": head.workload},
+        "standardized": standardized,
+        "native": {"config": native},
+    }
+
+
+def _tool(source: str | None) -> dict[str, str]:
+    """The load generator and its version, from ``GuideLLM 0.8.1`` or ``vllm bench serve``."""
+    if source is None:
+        return {"tool": "llm-serving-orchestrator", "tool_version": __version__}
+    name, _, version = source.rpartition(" ")
+    if not version[:1].isdigit():
+        return {"tool": source, "tool_version": "unknown"}
+    return {"tool": name, "tool_version": version}
+
+
+def _source(point: StoredPoint, workload: Mapping[str, object]) -> str:
+    """Where prompts come from. What other tools asked is not known."""
+    if point.source is not None:
+        return "unknown"
+    kind = workload.get("kind", "random")
+    return "random" if kind == "random" else "sampled"
+
+
+def _length(tokens: Distribution | None) -> dict[str, object]:
+    """The lengths as they were; 0 where no request has one."""
+    if tokens is None:
+        return {"distribution": "other", "value": 0}
+    if tokens.min == tokens.max:
+        return {"distribution": "fixed", "value": tokens.mean}
+    length: dict[str, object] = {"distribution": "other", "value": tokens.mean}
+    optional = {"std_dev": tokens.std, "min": tokens.min, "max": tokens.max}
+    for name, value in optional.items():
+        if not math.isnan(value):
+            length[name] = value if name == "std_dev" else max(int(value), 1)
+    return length
+
+
+def _interval(interval: object) -> dict[str, object] | None:
+    if interval is None:
+        return None
+    return {name: in_json(getattr(interval, name)) for name in ("estimate", "lower", "upper")}
+
+
+def _aggregate(figures: Figures) -> dict[str, object]:
+    requests = figures.requests
+    latency = {
+        "time_to_first_token": _statistics(figures.ttft_from_sent_ms, "s", 1e-3),
+        "time_per_output_token": _statistics(figures.tpot_ms, "s/token", 1e-3),
+        "inter_token_latency": _statistics(figures.itl_ms, "s/token", 1e-3),
+        "request_latency": _statistics(figures.e2e_from_sent_ms, "s", 1e-3),
+    }
+    rates = {
+        "input_token_rate": _rate(figures.input_token_throughput, "tokens/s"),
+        "output_token_rate": _rate(figures.output_token_throughput, "tokens/s"),
+        "total_token_rate": _rate(figures.total_token_throughput, "tokens/s"),
+        "request_rate": _rate(figures.request_throughput, "queries/s"),
+    }
+    return {
+        "requests": {
+            "total": requests.scheduled,
+            "failures": requests.failed,
+            "input_length": _statistics(figures.input_tokens, "count"),
+            "output_length": _statistics(figures.output_tokens, "count"),
+        },
+        "latency": latency,
+        "throughput": rates,
+    }
+
+
+def _statistics(
+    values: Distribution | None, units: str, factor: float = 1.0
+) -> dict[str, object] | None:
+    """A distribution as the report has it; what is not known is left out."""
+    if values is None or math.isnan(values.mean):
+        return None
+    statistics: dict[str, object] = {"units": units, "mean": factor * values.mean}
+    names = {"stddev": "std", "min": "min", "max": "max"}
+    names |= {name: name for name in ("p50", "p90", "p95", "p99")}
+    for name, field in names.items():
+        value = getattr(values, field)
+        if not math.isnan(value):
+            statistics[name] = factor * value
+    return statistics
+
+
+def _rate(value: float | None, units: str) -> dict[str, object] | None:
+    return None if value is None or math.isnan(value) else {"units": units, "mean": value}
+
+
+def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] | None:
+    """Throughput and TTFT of the first repeat over time, in steps of at least a second."""
+    head = point.used[0].head
+    manifest = store.manifest(*head.ids)
+    attempt = read_attempt(store, manifest) if manifest is not None else None
+    if attempt is None or not attempt.requests.num_rows:
+        return None
+    begin_ns, end_ns = head.window_ns
+    steps = max(1, min(MOST_STEPS, math.ceil((end_ns - begin_ns) / 1e9)))
+    edges = np.linspace(begin_ns, end_ns, steps + 1)
+    tokens = np.zeros(steps + 1)
+    first_ns: list[Floats] = []
+    ttft_s: list[Floats] = []
+    done_ns: list[Floats] = []
+    for columns in request_arrays(attempt.requests, attempt.token_events):
+        tokens += output_tokens_by(columns, edges.tolist())
+        answered = columns.ok & ~np.isnan(columns.first_ns)
+        first_ns.append(columns.first_ns[answered])
+        ttft_s.append(_ttft_s(columns)[answered])
+        done_ns.append(columns.finished_ns[columns.ok])
+    instants = [_instant(head.started_unix_ns + edge) for edge in edges[:-1].tolist()]
+    step_s = (end_ns - begin_ns) / steps / 1e9
+    ended, _ = np.histogram(np.concatenate(done_ns), edges)
+    throughput = {
+        "output_token_rate": _series("tokens/s", instants, np.diff(tokens) / step_s),
+        "request_rate": _series("queries/s", instants, ended / step_s),
+    }
+    ttft = _series_of_latencies(instants, edges, np.concatenate(first_ns), np.concatenate(ttft_s))
+    return {"throughput": throughput, "latency": {"time_to_first_token": ttft}}
+
+
+def _ttft_s(columns: RequestArrays) -> Floats:
+    return np.asarray((columns.first_ns - columns.sent_ns) / 1e9, np.float64)
+
+
+def _series(units: str, instants: Sequence[str], values: Floats) -> dict[str, object]:
+    points = [
+        {"ts": instant, "value": value}
+        for instant, value in zip(instants, values.tolist(), strict=True)
+    ]
+    return {"units": units, "series": points}
+
+
+def _series_of_latencies(
+    instants: Sequence[str], edges: Floats, at_ns: Floats, seconds: Floats
+) -> dict[str, object]:
+    """Mean and percentiles of the latencies in each step; steps without any are left out."""
+    step_of = np.searchsorted(edges, at_ns, side="right") - 1
+    points: list[dict[str, object]] = []
+    for step, instant in enumerate(instants):
+        values = seconds[(step_of == step) & ~np.isnan(seconds)]
+        if values.size:
+            p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+            mean = float(values.mean())
+            points.append({"ts": instant, "mean": mean, "p50": p50, "p90": p90, "p99": p99})
+    return {"units": "s", "series": points}
+
+
+def _series_of_engines(store: Store, point: StoredPoint) -> list[dict[str, object]]:
+    """What each replica reported of itself during the first repeat; empty if none did."""
+    manifest = store.manifest(*point.used[0].head.ids)
+    if manifest is None:
+        return []
+    rows = store.read_manifests("engine_metrics", [manifest]).sort_by("unix_ns")
+    components: list[dict[str, object]] = []
+    for replica in sorted(set(rows["replica"].to_pylist())):
+        readings = rows.filter(pa.compute.equal(rows["replica"], replica))
+        role = readings["role"][0].as_py() if readings.num_rows else None
+        label = point.deployment.label if role is None else f"{point.deployment.label} {role}"
+        components.append(
+            {
+                "component_label": label,
+                "replica_id": str(replica),
+                "aggregate": _resources(readings),
+                "time_series": _resource_series(readings),
+            }
+        )
+    return components
+
+
+def _resources(readings: pa.Table) -> dict[str, object]:
+    aggregate: dict[str, object] = {}
+    for column, (_, name, units) in _RESOURCES.items():
+        values = np.asarray(readings[column].drop_null().to_pylist(), np.float64)
+        if values.size:
+            p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+            aggregate[name] = {
+                "units": units,
+                "mean": float(values.mean()),
+                "min": float(values.min()),
+                "max": float(values.max()),
+                "p50": p50,
+                "p90": p90,
+                "p99": p99,
+            }
+    return aggregate
+
+
+def _resource_series(readings: pa.Table) -> dict[str, object]:
+    series: dict[str, object] = {}
+    names = {column: (name, units) for column, (name, _, units) in _RESOURCES.items()}
+    names |= {column: (name, "count") for column, name in _COUNTERS.items()}
+    instants = readings["unix_ns"].to_pylist()
+    for column, (name, units) in names.items():
+        points = [
+            {"ts": _instant(instant), "value": value}
+            for instant, value in zip(instants, readings[column].to_pylist(), strict=True)
+            if value is not None
+        ]
+        if points:
+            series[name] = {"units": units, "series": points}
+    return series

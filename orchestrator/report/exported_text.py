@@ -1,0 +1,22 @@
+"""Says what an export wrote, and what it left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from orchestrator.spec.load import counted
+
+
+def export_text(
+    title: str, files: Sequence[str], points: int, reasons: Sequence[str]
+) -> Iterator[str]:
+    """``files``: those that were written. ``reasons``: why each point that was left out was."""
+    if not files:
+        yield f"{title}: nothing to write"
+    elif len(files) == 1:
+        yield f"{files[0]}: {counted(points, 'point')}, {title}"
+    else:
+        yield f"{counted(len(files), 'file')} in {files[0].rpartition('/')[0] or '.'}: {title}"
+    for reason, count in Counter(reasons).most_common():
+        yield f"left out: {counted(count, 'point')}: {reason}"

@@ -1,0 +1,49 @@
+"""Says what an import read, what it stored, and what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.base.text import listed
+from orchestrator.spec.load import counted
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFileSummary:
+    """What came of one file.
+
+    ``source``: the tool, with its version. ``points``: how many it holds. ``known``: how many of
+    them an earlier import had stored. ``with_requests``: how many of them came with their requests.
+    ``left_out``: content that no table has -> how many values.
+    """
+
+    name: str
+    source: str
+    points: int
+    known: int
+    with_requests: int
+    left_out: dict[str, int]
+
+
+def import_text(summaries: Sequence[ImportedFileSummary], place: str) -> Iterator[str]:
+    """A line per file, and where the points are. ``place``: the experiment's folder."""
+    for summary in summaries:
+        yield f"{summary.name}: {', '.join(_parts(summary))}"
+        if summary.left_out:
+            names = [f"{name} ({count:,})" for name, count in summary.left_out.items()]
+            yield f"  not stored: {listed(names, 6)}"
+    stored = sum(summary.points - summary.known for summary in summaries)
+    yield f"{counted(stored, 'point')} stored; to see them: orchestrator results '{place}'"
+
+
+def _parts(summary: ImportedFileSummary) -> Iterator[str]:
+    if not summary.points:
+        yield f"{summary.source}, the requests of another file's point"
+        return
+    yield f"{summary.source}, {counted(summary.points, 'point')}"
+    if summary.known:
+        yield f"{summary.known} of them imported before"
+    without = summary.points - summary.with_requests
+    if without:
+        yield f"{counted(without, 'point')} without requests, so no limits can be judged"
