@@ -270,6 +270,8 @@ def _distributions(
         if disagrees(stated, of_requests.get(figure)):
             reasons.append(f"mean_{name}_ms is not the mean of its own requests")
         distributions[figure] = completed(stated, of_requests.get(figure))
+    if distributions["e2e_ms"] is None and result.latencies and not result.failed:
+        distributions["e2e_ms"] = computed(1e3 * latency for latency in result.latencies)
     if reasons:
         raise UnreadableFile(reasons)
     totals = {
@@ -351,8 +353,12 @@ def _aggregates(result: _Result) -> dict[str, object]:
 
 
 def _left_out(result: _Result) -> dict[str, int]:
-    """Lists and objects that no table has: the generated texts, and fields of other versions."""
+    """Lists and objects that no table has: texts, times in the client's queue, and fields of other
+    versions. Without ``--save-detailed`` the latencies stand alone, so no request has a row.
+    """
     left_out: dict[str, int] = {}
+    if result.latencies and not result.has_requests:
+        left_out["latencies"] = len(result.latencies)
     for name, value in result.others.items():
         if isinstance(value, list | dict) and value:
             left_out[printable_name(name)] = size_of(value)

@@ -25,11 +25,13 @@ from tests.unit.report.stores import SOURCE, commit_simulation, points_of
 class Made:
     emulated: bool = False
     simulated: bool = False
+    source: str | None = None
 
 
 MODEL_ERROR_FACTORS = ErrorFactors(2.0, 1.25, SOURCE)
 MEASURED, EMULATOR, MODEL = Made(), Made(emulated=True), Made(simulated=True)
 BOTH = Made(emulated=True, simulated=True)
+OTHER_TOOL = Made(source="GuideLLM 0.8.1")
 
 
 @pytest.fixture
@@ -39,7 +41,13 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize(
     ("origin", "badge"),
-    [(MEASURED, ""), (EMULATOR, " (emulated)"), (MODEL, " (simulated)"), (BOTH, " (simulated)")],
+    [
+        (MEASURED, ""),
+        (EMULATOR, " (emulated)"),
+        (MODEL, " (simulated)"),
+        (BOTH, " (simulated)"),
+        (OTHER_TOOL, " (GuideLLM 0.8.1)"),
+    ],
 )
 def test_a_badge_says_what_was_not_measured(origin: Made, badge: str) -> None:
     assert badge_of(origin) == badge
@@ -53,6 +61,8 @@ def test_a_badge_of_all_is_none_where_they_differ() -> None:
 def test_each_origin_is_said_once() -> None:
     assert origin_texts([MODEL, MEASURED, EMULATOR, BOTH]) == [SIMULATED, EMULATED]
     assert origin_texts([MEASURED]) == []
+    (text,) = origin_texts([OTHER_TOOL, MEASURED, OTHER_TOOL, Made(source="AIPerf 0.13.0")])
+    assert text.startswith("imported from GuideLLM 0.8.1, AIPerf 0.13.0: figures as defined there")
 
 
 def test_the_error_of_the_model_is_said_once_with_its_source(store: Store) -> None:

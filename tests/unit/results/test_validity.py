@@ -23,6 +23,7 @@ CLASSIFIED = {
     "engine_bound_backlog": "fine",
     "interrupted": "again",
     "unmeasured": "fine",
+    "unchecked": "fine",
 }
 
 
@@ -39,7 +40,7 @@ def test_every_verdict_that_a_point_is_judged_by_is_one_of_them() -> None:
     tree = ast.parse(inspect.getsource(judging.judge))
     found = {one.attr.lower() for one in ast.walk(tree) if isinstance(one, ast.Attribute)}
     judged = {one for one in found if one in CLASSIFIED}
-    assert judged == set(CLASSIFIED) - {"interrupted", "unmeasured"}
+    assert judged == set(CLASSIFIED) - {"interrupted", "unmeasured", "unchecked"}
     said = get_args(PointHead.__annotations__["validity"]) or (
         PointHead.__annotations__["validity"],
     )

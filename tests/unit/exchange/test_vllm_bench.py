@@ -1,0 +1,146 @@
+"""Results of ``vllm bench serve``: its own figures, recomputed by DuckDB from the stored requests."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.exchange.importing import read_files
+from tests.unit.exchange.recorded import (
+    VLLM,
+    VLLM_DETAILED,
+    VLLM_FAILED,
+    changed,
+    document,
+    imported,
+    points_of,
+    queried,
+    queried_distribution,
+)
+
+TTFT = "(first_token_ns - sent_ns) / 1e6"
+TPOT = "(last_token_ns - first_token_ns) / (output_tokens - 1) / 1e6"
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ProblemsError) as caught:
+        read_files([path])
+    (problem,) = caught.value.problems
+    return problem.message
+
+
+def test_its_aggregates_follow_from_the_stored_requests(tmp_path: Path) -> None:
+    store = imported(tmp_path, VLLM_DETAILED)
+    result = document(VLLM_DETAILED)
+    for name, expression in {"ttft": TTFT, "tpot": TPOT}.items():
+        computed = queried_distribution(store, expression)
+        for statistic, prefix in {
+            "mean": "mean",
+            "std": "std",
+            "p50": "median",
+            "p99": "p99",
+        }.items():
+            stated = result[f"{prefix}_{name}_ms"]
+            assert computed[statistic] == pytest.approx(stated, rel=1e-3), (name, statistic)
+    ((tokens,),) = queried(store, "SELECT sum(output_tokens) FROM {requests}")
+    assert tokens / result["duration"] == pytest.approx(result["output_throughput"], rel=1e-3)
+    ((gap_ms,),) = queried(
+        store, "SELECT avg(gap) / 1e3 FROM (SELECT unnest(gaps_us) AS gap FROM {token_events})"
+    )
+    assert gap_ms == pytest.approx(result["mean_itl_ms"], rel=1e-3)
+
+
+def test_the_point_has_its_figures(tmp_path: Path) -> None:
+    (point,) = points_of(imported(tmp_path, VLLM_DETAILED))
+    result, figures = document(VLLM_DETAILED), point.figures
+    assert figures.ttft_ms is not None and figures.tpot_ms is not None
+    assert figures.ttft_ms.p99 == result["p99_ttft_ms"]
+    assert figures.ttft_from_sent_ms == figures.ttft_ms
+    assert figures.tpot_ms.p50 == result["median_tpot_ms"]
+    assert figures.output_token_throughput == result["output_throughput"]
+    assert figures.requests.ok == result["completed"]
+    throughput = point.output_token_throughput()
+    assert throughput is not None
+    assert throughput.estimate == pytest.approx(result["output_throughput"], rel=1e-3)
+
+
+def test_percentiles_that_were_not_asked_for_come_from_the_requests(tmp_path: Path) -> None:
+    (detailed,) = points_of(imported(tmp_path / "a", VLLM_DETAILED))
+    (only_figures,) = points_of(imported(tmp_path / "b", VLLM))
+    assert detailed.figures.ttft_ms is not None and only_figures.figures.ttft_ms is not None
+    assert detailed.figures.ttft_ms.p50 <= detailed.figures.ttft_ms.p90
+    assert math.isnan(only_figures.figures.ttft_ms.p90)
+
+
+def test_a_closed_loop_and_a_rate_are_told_apart(tmp_path: Path) -> None:
+    closed, rate = points_of(imported(tmp_path, VLLM, VLLM_DETAILED))
+    assert (closed.head.control, closed.head.level, closed.head.arrivals) == (
+        "concurrency",
+        4,
+        "closed",
+    )
+    assert (rate.head.control, rate.head.level, rate.head.arrivals) == (
+        "request_rate",
+        8,
+        "poisson",
+    )
+
+
+def test_without_requests_no_interval_is_made_up(tmp_path: Path) -> None:
+    (point,) = points_of(imported(tmp_path, VLLM))
+    throughput = point.output_token_throughput()
+    assert throughput is not None
+    assert throughput.estimate == pytest.approx(document(VLLM)["output_throughput"])
+    assert math.isnan(throughput.lower)
+
+
+def test_failed_requests_are_rows_with_their_errors(tmp_path: Path) -> None:
+    store = imported(tmp_path, VLLM_FAILED)
+    result = document(VLLM_FAILED)
+    ((failed, without_reason),) = queried(
+        store,
+        "SELECT count(*), count(*) - count(error) FROM {requests} WHERE status = 'error'",
+    )
+    assert failed == result["failed"] > 0
+    assert without_reason == 0
+    (point,) = points_of(store)
+    assert point.figures.errors == {"error": result["failed"]}
+
+
+def test_several_results_in_one_file_are_points(tmp_path: Path) -> None:
+    first = document(VLLM)
+    second = {**first, "max_concurrency": 8, "date": "20260101-000000"}
+    appended = tmp_path / "appended.json"
+    appended.write_text(json.dumps(first) + "\n" + json.dumps(second))
+    points = points_of(imported(tmp_path, appended))
+    assert sorted(point.head.level for point in points) == [4, 8]
+
+
+def test_a_ramp_up_is_no_level(tmp_path: Path) -> None:
+    assert "no one load level" in refused(changed(VLLM, tmp_path, ramp_up_strategy="linear"))
+
+
+def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    ttfts = document(VLLM_DETAILED)["ttfts"][:-1]
+    said = refused(changed(VLLM_DETAILED, tmp_path, ttfts=ttfts))
+    assert said.startswith("its lists have different lengths: ")
+
+
+def test_a_file_that_contradicts_its_requests_is_refused(tmp_path: Path) -> None:
+    said = refused(changed(VLLM_DETAILED, tmp_path, mean_ttft_ms=1.0))
+    assert said == "mean_ttft_ms is not the mean of its own requests"
+
+
+def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:
+    assert refused(changed(VLLM, tmp_path, completed=None)) == "completed is missing"
+
+
+def test_a_secret_in_its_metadata_is_not_stored(tmp_path: Path) -> None:
+    path = changed(VLLM, tmp_path, note="hf_abcdefghijklmnopqrstuvwx")
+    ((aggregates,),) = queried(imported(tmp_path, path), "SELECT aggregates_json FROM {imported}")
+    assert "hf_abcdefghijklmnopqrstuvwx" not in aggregates
+    assert json.loads(aggregates)["model_id"] == document(VLLM)["model_id"]
