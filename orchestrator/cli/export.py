@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.results_uri import no_file
+from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
 \b
@@ -27,7 +27,7 @@ Exit status: 0; 3 if nothing was written or files are damaged; 2 bad input.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri", callback=no_file)
+@click.argument("uri", callback=checked_uri)
 @click.option("--format", "format_name", metavar="NAME", required=True, help="llm-d or inferencex.")
 @click.option(
     "--output",

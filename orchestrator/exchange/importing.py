@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from orchestrator.results.ids import digest, new_ulid
 from orchestrator.results.manifest import FilePart, Manifest
 from orchestrator.results.outcomes import RequestStatus
 from orchestrator.results.records import (
+    AttemptKey,
     DeploymentRow,
     ImportedRow,
     PointRow,
@@ -219,11 +220,12 @@ def _store_point(
     names: ImportNames,
     identity: _Identity,
 ) -> None:
-    keys = {"measurement_id": identity.measurement_id, "attempt_id": new_ulid()}
+    key = AttemptKey(measurement_id=identity.measurement_id, attempt_id=new_ulid())
     deployment = _deployment_row(point, names, identity, store.experiment)
-    point_row = _point_row(point, names, identity, store.experiment, keys)
+    point_row = _point_row(point, names, identity, store.experiment, key)
     imported = ImportedRow(
-        **keys,
+        measurement_id=key.measurement_id,
+        attempt_id=key.attempt_id,
         source=point.tool,
         source_version=point.version,
         file=Path(file.name).name,
@@ -234,9 +236,9 @@ def _store_point(
         aggregates_json=json.dumps(point.aggregates),
         left_out=point.left_out,
     )
-    requests = [_request_row(point, index, keys) for index in range(len(point.requests))]
+    requests = [_request_row(point, index, key) for index in range(len(point.requests))]
     gaps = [
-        _gaps_row(request, index, keys)
+        _gaps_row(request, index, key)
         for index, request in enumerate(point.requests)
         if request.gaps_s is not None and request.first_token_ns is not None
     ]
@@ -251,11 +253,19 @@ def _store_point(
     for table, rows in tables.items():
         if rows:
             data = table_of(rows, RECORDS[table])
-            parts.append(store.write_part(table, data, writer="import", **keys))
+            part = store.write_part(
+                table,
+                data,
+                measurement_id=key.measurement_id,
+                attempt_id=key.attempt_id,
+                writer="import",
+            )
+            parts.append(part)
     manifest = store.commit(
         Manifest(
             kind="point",
-            **keys,
+            measurement_id=key.measurement_id,
+            attempt_id=key.attempt_id,
             status="ok",
             created_unix_ns=time.time_ns(),
             files=tuple(parts),
@@ -303,13 +313,14 @@ def _point_row(
     names: ImportNames,
     identity: _Identity,
     experiment: str,
-    keys: Mapping[str, str],
+    key: AttemptKey,
 ) -> PointRow:
     load: dict[str, object] = {"arrivals": point.load.arrivals}
     if point.load.max_in_flight is not None:
         load["max_in_flight"] = point.load.max_in_flight
     return PointRow(
-        **keys,
+        measurement_id=key.measurement_id,
+        attempt_id=key.attempt_id,
         point_id=identity.point_id,
         deployment_id=identity.deployment_id,
         launch_id="",
@@ -346,7 +357,7 @@ def reason_of(point: ImportedPoint) -> str:
     )
 
 
-def _request_row(point: ImportedPoint, index: int, keys: Mapping[str, str]) -> RequestRow:
+def _request_row(point: ImportedPoint, index: int, key: AttemptKey) -> RequestRow:
     request = point.requests[index]
     output_tokens = request.output_tokens
     chunks = request.chunks if request.chunks is not None else output_tokens or 0
@@ -355,7 +366,8 @@ def _request_row(point: ImportedPoint, index: int, keys: Mapping[str, str]) -> R
     if request.gaps_s is not None:
         itl_kind = "token" if chunks == output_tokens else "chunk"
     return RequestRow(
-        **keys,
+        measurement_id=key.measurement_id,
+        attempt_id=key.attempt_id,
         request_index=index,
         client=0,
         replica=0,
@@ -381,8 +393,13 @@ def _request_row(point: ImportedPoint, index: int, keys: Mapping[str, str]) -> R
     )
 
 
-def _gaps_row(request: ImportedRequest, index: int, keys: Mapping[str, str]) -> TokenEventsRow:
+def _gaps_row(request: ImportedRequest, index: int, key: AttemptKey) -> TokenEventsRow:
     """The gaps in whole us; the remainders are carried, so that they add up to the whole."""
     ends_us = np.rint(np.cumsum(request.gaps_s or ()) * 1e6).astype(np.int64)
     gaps_us = np.diff(ends_us, prepend=0)
-    return TokenEventsRow(**keys, request_index=index, gaps_us=tuple(gaps_us.tolist()))
+    return TokenEventsRow(
+        measurement_id=key.measurement_id,
+        attempt_id=key.attempt_id,
+        request_index=index,
+        gaps_us=tuple(gaps_us.tolist()),
+    )

@@ -204,8 +204,14 @@ def _requests(result: _Result) -> list[ImportedRequest]:
     """The requests of a detailed result. Raises UnreadableFile where the lists do not fit."""
     inputs, outputs, firsts = result.input_lens, result.output_lens, result.ttfts
     starts, gaps = result.start_times, result.itls
-    lists = {"input_lens": inputs, "output_lens": outputs, "ttfts": firsts, "itls": gaps}
-    lists |= {"start_times": starts, "errors": result.errors}
+    lists: dict[str, Sequence[object] | None] = {
+        "input_lens": inputs,
+        "output_lens": outputs,
+        "ttfts": firsts,
+        "itls": gaps,
+        "start_times": starts,
+        "errors": result.errors,
+    }
     missing = [name for name, values in lists.items() if values is None]
     if missing:
         raise UnreadableFile([f"it has ttfts and no {name}" for name in missing])

@@ -128,7 +128,7 @@ def test_each_role_is_a_component_with_its_own_parallelism(tmp_path: Path) -> No
         "decode": {"tensor_parallel_size": 4, "enable_expert_parallel": True},
     }
     deployment = replace(point.deployment, engine="vllm", settings={"roles": roles})
-    stack = llm_d._stack(replace(point, deployment=deployment), "0.20.0")
+    stack: list[Any] = llm_d._stack(replace(point, deployment=deployment), "0.20.0")
     shapes = [
         (
             part["standardized"]["role"],

@@ -82,6 +82,7 @@ def page(name: str) -> str:
         hardware=name,
         emulated=False,
         simulated=False,
+        source=name,
         content=name,
         per="gpu",
         device="GPU",
