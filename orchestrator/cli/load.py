@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.results.store import Store
     from orchestrator.spec.address import ServerAddress
     from orchestrator.spec.dialect import Dialect
-    from orchestrator.sweep.detect_dialect import EndpointDialect, Listing
+    from orchestrator.sweep.detect_dialect import EndpointDialect, ModelListing
     from orchestrator.sweep.endpoint import EndpointRun
     from orchestrator.sweep.measure import Attempt
 
@@ -605,7 +605,7 @@ def _detected(
     target: Target,
     candidates: Sequence[Dialect],
     address: ServerAddress,
-    listing: Listing,
+    listing: ModelListing,
     key_name: str | None,
 ) -> EndpointDialect:
     """Finds out how to talk to the endpoint. The user is told if its first answer takes long."""

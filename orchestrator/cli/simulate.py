@@ -39,7 +39,7 @@ LINE_S = 0.2  # between two states of the progress line on a terminal
 LOG_S = 10.0  # between two lines where there is no terminal
 
 
-class Progress:
+class ProgressLine:
     """Shows how far the simulation is: on a terminal in a line that changes, else in a log."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
         click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
         return 3
     check_answers(results_uri)
-    progress = Progress()
+    progress = ProgressLine()
     # nothing is synced to disk: what a power loss takes away is simulated again
     store = Store.open(results_uri, plan.name, tell=progress.print_line, survives_power_loss=False)
     store.check_writable()

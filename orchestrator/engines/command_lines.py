@@ -119,7 +119,7 @@ class CommandLine:
         return did_you_mean(name.partition("=")[0].partition(".")[0], long_flags)
 
 
-class Standing(Enum):
+class ReleaseStanding(Enum):
     """How a deployment's release relates to the recorded ones."""
 
     ASSUMED = "assumed"  # it is not known, and the newest recorded one is assumed
@@ -133,13 +133,13 @@ class Release:
     """The release by whose command line a deployment's flags and values are judged."""
 
     stated: str  # the version that the deployment runs, "" if it is not known
-    standing: Standing
+    standing: ReleaseStanding
     command_line: CommandLine
 
     @property
     def is_certain(self) -> bool:
         """Whether a flag or value that the command line does not have is refused."""
-        return self.standing in (Standing.ASSUMED, Standing.RECORDED)
+        return self.standing in (ReleaseStanding.ASSUMED, ReleaseStanding.RECORDED)
 
 
 @cache
@@ -159,12 +159,12 @@ def release_of(engine: str, settings: EngineSettings) -> Release | None:
         return None
     stated = stated_version(engine, settings)
     if not stated:
-        return Release("", Standing.ASSUMED, recorded[0])
+        return Release("", ReleaseStanding.ASSUMED, recorded[0])
     for command_line in recorded:
         if is_same_release(stated, command_line.version):
-            return Release(stated, Standing.RECORDED, command_line)
+            return Release(stated, ReleaseStanding.RECORDED, command_line)
     is_newer = _numbers(stated) > _numbers(recorded[0].version)
-    standing = Standing.NEWER if is_newer else Standing.OTHER
+    standing = ReleaseStanding.NEWER if is_newer else ReleaseStanding.OTHER
     return Release(stated, standing, recorded[0])
 
 

@@ -8,7 +8,7 @@ from orchestrator.engines.command_lines import (
     CommandLine,
     RecordedFlag,
     Release,
-    Standing,
+    ReleaseStanding,
     command_lines,
     nearest_word,
     release_of,
@@ -48,7 +48,7 @@ def notes_of(engine: Engine, settings: EngineSettings) -> list[str]:
         return []
     recorded = ", ".join(line.version for line in command_lines(engine.name))
     name = f"{engine.title} {release.stated}"
-    if release.standing is Standing.NEWER:
+    if release.standing is ReleaseStanding.NEWER:
         about = f"{name} is newer than {recorded}, whose flags are known"
     else:
         about = f"the flags of {name} are not known, only those of {recorded}"

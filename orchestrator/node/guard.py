@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 
 from orchestrator.node.ownership import GUARD, kill_tagged
-from orchestrator.node.shared_memory import LIMIT_S, Segment, mapped, remove
+from orchestrator.node.shared_memory import LIMIT_S, SharedSegment, mapped, remove
 
 OWNER_GONE_GRACE_S = 3.0  # without its owner nothing depends on a graceful end
 CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
@@ -73,7 +73,7 @@ class Child:
     pid: int
     status: int | None = None  # negative: killed by that signal
     # shared memory that it and its children used when the guard began to end them
-    segments: set[Segment] = field(default_factory=set)
+    segments: set[SharedSegment] = field(default_factory=set)
 
     def note_segments(self, limit_s: float) -> None:
         """Notes the shared memory that is in use now: which of it a process used cannot be found

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.node.shared_memory import Segment, mapped, remove
+from orchestrator.node.shared_memory import SharedSegment, mapped, remove
 
 LAUNCH = "ORCHESTRATOR_LAUNCH"  # id of the launch
 LOCKS = "ORCHESTRATOR_LOCKS"  # folder with the launch's lock
@@ -142,7 +142,7 @@ def kill_tagged(tags: Mapping[str, str]) -> list[int]:
     psutil compares start times before it sends a signal, so a reused pid is safe.
     """
     killed: dict[int, None] = {}  # an ordered set
-    segments: set[Segment] = set()
+    segments: set[SharedSegment] = set()
     for _ in range(KILL_ROUNDS):
         processes = [process for process, _ in tagged(tags)]
         if not processes:

@@ -30,28 +30,30 @@ LIMIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SharedSegment:
     """A file in shared memory."""
 
     path: str
     inode: int
 
 
-def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) -> set[Segment]:
+def mapped(
+    pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER
+) -> set[SharedSegment]:
     """The engines' segments that these processes have mapped now. Processes that are gone have
     none.
 
     Reading about a process that is stuck in the kernel may hang, so the result is what could be
     read within ``limit_s``.
     """
-    segments: set[Segment] = set()
+    segments: set[SharedSegment] = set()
     reader = threading.Thread(target=_read, args=(list(pids), segments, folder), daemon=True)
     reader.start()
     reader.join(limit_s)
     return segments.copy()
 
 
-def _read(pids: Iterable[int], segments: set[Segment], folder: str) -> None:
+def _read(pids: Iterable[int], segments: set[SharedSegment], folder: str) -> None:
     paths = tuple(os.path.join(folder, name) for name in NAMES)
     for pid in pids:
         try:
@@ -62,7 +64,7 @@ def _read(pids: Iterable[int], segments: set[Segment], folder: str) -> None:
             # address perms offset device inode path
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[5].startswith(paths):
-                segments.add(Segment(path=fields[5], inode=int(fields[4])))
+                segments.add(SharedSegment(path=fields[5], inode=int(fields[4])))
 
 
 def names(folder: str = FOLDER) -> set[str]:
@@ -72,7 +74,7 @@ def names(folder: str = FOLDER) -> set[str]:
     return set()
 
 
-def remove(segments: Iterable[Segment]) -> None:
+def remove(segments: Iterable[SharedSegment]) -> None:
     """Unlinks the segments that still exist. In a container the same path may be another file, so
     the inode is compared.
     """

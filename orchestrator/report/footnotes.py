@@ -8,7 +8,7 @@ from orchestrator.report.form import Form
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RowNote:
     """A sentence about a row.
 
     ``is_exact``: the same sentence with other figures is another note; else it is the same note.
@@ -26,7 +26,7 @@ class Note:
 @dataclass(slots=True)
 class _Footnote:
     number: int
-    note: Note
+    note: RowNote
     texts: list[str]
 
 
@@ -36,12 +36,12 @@ class Footnotes:
 
     _by_key: dict[str, _Footnote] = field(default_factory=dict)
 
-    def marks(self, notes: Iterable[Note]) -> str:
+    def marks(self, notes: Iterable[RowNote]) -> str:
         """``[1]`` or ``[1,3]`` for the notes on one row; empty without notes."""
         numbers = sorted({self._number(note) for note in notes})
         return f"[{','.join(map(str, numbers))}]" if numbers else ""
 
-    def _number(self, note: Note) -> int:
+    def _number(self, note: RowNote) -> int:
         footnote = self._by_key.get(note.key)
         if footnote is None:
             footnote = _Footnote(len(self._by_key) + 1, note, [])

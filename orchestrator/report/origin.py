@@ -13,7 +13,7 @@ from orchestrator.report.text import EMULATED, SIMULATED
 CLAIMS_OF_MODEL = "bounds and estimates are those of the search; the model's error comes on top"
 
 
-class Origin(Protocol):
+class HasOrigin(Protocol):
     """A point, a launch or a comparison. A simulated emulator is both emulated and simulated."""
 
     @property
@@ -27,7 +27,7 @@ class Origin(Protocol):
     def simulated(self) -> bool: ...
 
 
-def badge_of(origin: Origin) -> str:
+def badge_of(origin: HasOrigin) -> str:
     """`` (simulated)``, `` (emulated)`` or the other tool, as `` (GuideLLM 0.8.1)``, to be put behind a
     name; empty for what this program measured.
     """
@@ -38,13 +38,13 @@ def badge_of(origin: Origin) -> str:
     return " (emulated)" if origin.emulated else ""
 
 
-def common_badge(origins: Sequence[Origin]) -> str:
+def common_badge(origins: Sequence[HasOrigin]) -> str:
     """The badge that all of these have; empty where they differ."""
     badges = {badge_of(origin) for origin in origins}
     return badges.pop() if len(badges) == 1 else ""
 
 
-def origin_texts(origins: Iterable[Origin]) -> list[str]:
+def origin_texts(origins: Iterable[HasOrigin]) -> list[str]:
     """A line for each kind of what was not measured; empty where everything was."""
     badges: set[str] = set()
     sources: dict[str, None] = {}  # in the order in which they first come

@@ -59,7 +59,7 @@ def show(estimate: Estimate, console: Console) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _PlannedRow:
     """One deployment; ``cells``: by column."""
 
     label: str
@@ -67,7 +67,7 @@ class _Row:
     cells: dict[str, str]
 
 
-def _row(estimate: Estimate, deployment: Deployment) -> _Row:
+def _row(estimate: Estimate, deployment: Deployment) -> _PlannedRow:
     status = LEFT_OUT_STATUS if deployment.left_out else deployment.status
     cells = {
         "deployment": deployment.label,
@@ -82,7 +82,7 @@ def _row(estimate: Estimate, deployment: Deployment) -> _Row:
     if deployment.runs:
         cells |= memory_cells(predicted_memory(deployment))
         cells["time"] = hours(estimate.cost(deployment).seconds)
-    return _Row(deployment.label, status, cells)
+    return _PlannedRow(deployment.label, status, cells)
 
 
 def memory_cells(memory: PredictedMemory) -> dict[str, str]:
@@ -97,7 +97,7 @@ def memory_cells(memory: PredictedMemory) -> dict[str, str]:
     return {"weights": weights, "KV tokens": tokens, "at once": at_once}
 
 
-def _table(rows: Sequence[_Row], width: int) -> Table:
+def _table(rows: Sequence[_PlannedRow], width: int) -> Table:
     columns = _shown_columns(rows, width)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
     for name in columns:
@@ -116,7 +116,7 @@ def _table(rows: Sequence[_Row], width: int) -> Table:
     return table
 
 
-def _shown_columns(rows: Sequence[_Row], width: int) -> list[str]:
+def _shown_columns(rows: Sequence[_PlannedRow], width: int) -> list[str]:
     """The columns for which there is room, such that labels break only between words."""
     shown = list(COLUMNS)
     widths = {}

@@ -15,7 +15,7 @@ from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
-from orchestrator.report.footnotes import Footnotes, Note
+from orchestrator.report.footnotes import Footnotes, RowNote
 from orchestrator.report.form import Form
 from orchestrator.report.origin import badge_of, common_badge, model_error_texts, origin_texts
 from orchestrator.report.prediction_error import (
@@ -413,20 +413,20 @@ def _verdict_cell(point: StoredPoint, footnotes: Footnotes) -> Cell:
     return Cell(f"{point.validity} {marks}".rstrip(), style)
 
 
-def _notes(point: StoredPoint) -> Iterator[Note]:
+def _notes(point: StoredPoint) -> Iterator[RowNote]:
     """A note for each doubt about a point, and for what a reader must know although it is valid."""
     doubts = point_doubt_texts(point)
     if point.validity not in ("valid", FAILING):
         for reason in point.reasons or [NO_REASON]:
-            yield Note(reason, "yellow")
+            yield RowNote(reason, "yellow")
         doubts = doubts[1:]  # the first one is these reasons
     for text in doubts:
-        yield Note(text, "yellow", is_exact=True)
+        yield RowNote(text, "yellow", is_exact=True)
     if point.validity == "valid":
         yield from _notes_on_valid(point)
 
 
-def _notes_on_valid(point: StoredPoint) -> Iterator[Note]:
+def _notes_on_valid(point: StoredPoint) -> Iterator[RowNote]:
     """The notes of the first valid repeat that has any."""
     noted = [
         repeat.head.validity_reasons
@@ -439,7 +439,7 @@ def _notes_on_valid(point: StoredPoint) -> Iterator[Note]:
     if len(noted) < len(point.used):
         of_repeats = f" ({len(noted)} of {len(point.used)} repeats)"
     for reason in noted[0]:
-        yield Note(f"{reason}{of_repeats}", "dim", is_exact=bool(of_repeats))
+        yield RowNote(f"{reason}{of_repeats}", "dim", is_exact=bool(of_repeats))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def _order_text(plan: Plan) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _PredictedRow:
     throughput_per_gpu: float
     cells: list[str]
 
@@ -78,7 +78,7 @@ def _table(deployments: Sequence[PredictedDeployment], workload: str, slo: Slo) 
         capacity = deployment.capacities.get(slo.name, {}).get(workload)
         if capacity is not None:
             cells = _cells(deployment.label, capacity)
-            rows.append(_Row(capacity.output_throughput_per_gpu, cells))
+            rows.append(_PredictedRow(capacity.output_throughput_per_gpu, cells))
     if not rows:
         return
     rows.sort(key=lambda row: (-row.throughput_per_gpu, row.cells))

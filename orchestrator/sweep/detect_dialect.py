@@ -105,7 +105,7 @@ def salted_first(
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ModelListing:
     """What an endpoint answers when it is asked for its models. ``owners``: model -> who owns it,
     as the endpoint says; None if the endpoint has no list. ``answer``: the last response.
     """
@@ -143,7 +143,7 @@ class TrialFailed(InputError):
         self.may_pass = may_pass
 
 
-def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S) -> Listing:
+def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S) -> ModelListing:
     """Ask an endpoint for its models. Raises InputError when it does not answer."""
     parse_url(target.url)  # raises InputError for a bad URL
     answer = _ask(target, address.model_lists[0], limit_s)
@@ -157,10 +157,10 @@ def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S
         elif "certificate" in answer.error:
             hint = "--insecure does without"
         raise InputError(f"no server answers at {target.url}: {answer.error}; {hint}")
-    return Listing(_models(answer) if answer.status == 200 else None, answer)
+    return ModelListing(_models(answer) if answer.status == 200 else None, answer)
 
 
-def only_model(target: Target, listing: Listing, key_name: str | None = None) -> str:
+def only_model(target: Target, listing: ModelListing, key_name: str | None = None) -> str:
     """The one model of an endpoint. Raises InputError where it does not list exactly one."""
     answer = listing.answer
     if answer.status in KEY_REFUSED:

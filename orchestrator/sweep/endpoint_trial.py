@@ -23,7 +23,7 @@ from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.detect_dialect import (
     KEY_REFUSED,
     EndpointDialect,
-    Listing,
+    ModelListing,
     TrialFailed,
     detect_dialect,
     dialects,
@@ -119,7 +119,7 @@ def _failure(deployment: Deployment, what: str, remedy: str) -> Finding:
 
 
 def _failed_trial(
-    deployment: Deployment, error: TrialFailed, listing: Listing, model: str
+    deployment: Deployment, error: TrialFailed, listing: ModelListing, model: str
 ) -> Finding:
     """The finding for a trial request that failed: a warning if the next one may be answered."""
     label = deployment.label

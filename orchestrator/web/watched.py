@@ -36,7 +36,7 @@ class FileStamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class StampedFiles:
     """The files that tell whether anything changed.
 
     ``commits``: the files of measurements, launches and plans. ``records``: the files of runs,
@@ -72,7 +72,7 @@ class WatchedResults:
         self.uri = uri
         self.experiment = experiment
         self.now = Watched(page_content(uri, ()), edition=time.time_ns() // 1_000_000)
-        self._listing = Listing()
+        self._listing = StampedFiles()
         self._states: list[str] = []  # of the runs, at the last look
         self._requests_of_stops = 0  # how many there were when the stops were chosen
         self._looking_cpu_s = 0.0  # processor time of the last look, for listing files
@@ -129,9 +129,9 @@ class WatchedResults:
         self._listing = listing  # last, so that what could not be read is read at the next look
         return True
 
-    def _list(self, results: Results | None) -> Listing:
+    def _list(self, results: Results | None) -> StampedFiles:
         if results is None:
-            return Listing()
+            return StampedFiles()
         blobs = Blobs(parse_location(results.uri))
         commits: list[FileStamp] = []
         records: list[FileStamp] = []
@@ -139,7 +139,7 @@ class WatchedResults:
             commits += _stamps(blobs.listing(f"{name}/commits"))
             commits += _stamps(blobs.listing(name, recursive=False))  # its plan
             records += _stamps(blobs.listing(f"{name}/runs", recursive=False))
-        return Listing(frozenset(commits), frozenset(records))
+        return StampedFiles(frozenset(commits), frozenset(records))
 
     def _results(self) -> Results | None:
         """The results at the URI; None while there is no experiment."""

@@ -29,7 +29,7 @@ from orchestrator.node import ownership
 from orchestrator.node.leases import Lease
 from orchestrator.node.process import EngineProcess
 from orchestrator.node.readiness import Expected, Ready, wait_ready
-from orchestrator.node.shared_memory import Segment, mapped
+from orchestrator.node.shared_memory import SharedSegment, mapped
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,8 @@ class Running:
     key: str
     processes: list[EngineProcess] = field(default_factory=list)
     ready: Ready | None = None
-    segments: set[Segment] = field(default_factory=set)  # shared memory that it was seen to use
+    # shared memory that it was seen to use
+    segments: set[SharedSegment] = field(default_factory=set)
 
     @property
     def name(self) -> str:

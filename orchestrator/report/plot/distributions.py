@@ -56,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _PointRequests:
     """A point whose requests are drawn, and where they are stored."""
 
     point: StoredPoint
@@ -104,7 +104,7 @@ def _plotted(points: Iterable[StoredPoint]) -> list[PlottedPoint]:
     return points_of_documents([point_document(point) for point in points])
 
 
-def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_Source]:
+def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_PointRequests]:
     """The points that have requests, in the order of the frame's rows, or else the best first."""
     documents: list[PointDocument] = []
     stores: dict[str, Store] = {}
@@ -124,7 +124,7 @@ def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_S
         ids = _best_first(all_series)
     else:
         ids = [point_id for point_id in values_of(frame, "point_id") if point_id in by_id]
-    return [_Source(by_id[point_id], stores[point_id], labels[point_id]) for point_id in ids]
+    return [_PointRequests(by_id[point_id], stores[point_id], labels[point_id]) for point_id in ids]
 
 
 def _best_first(all_series: Sequence[Series]) -> list[str]:

@@ -32,7 +32,7 @@ KV_TEXT = "KV cache in use (share, right)"
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class ReplicaReadings:
     """What one replica reported, in order of time; NaN where it did not report a value.
 
     ``seconds``: since the steady window began.
@@ -89,7 +89,7 @@ def timeline(
     return axes
 
 
-def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[Readings]:
+def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[ReplicaReadings]:
     """The readings of one repeat, one record per replica.
 
     Raises InputError for a frame that has several points or lacks a column, and where there are no
@@ -110,7 +110,7 @@ def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[Readings]
     rows.sort(key=lambda row: columns["seconds"][row])
     of_replicas = grouped((columns["replica"][row], row) for row in rows)
     return [
-        Readings(
+        ReplicaReadings(
             replica=replica,
             seconds=_numbers(columns["seconds"], of_replicas[replica]),
             running=_numbers(columns["running"], of_replicas[replica]),
@@ -128,7 +128,7 @@ def _numbers(values: Sequence[object], rows: Sequence[int]) -> Floats:
 def _draw(
     axes: Axes,
     kv_axes: Axes,
-    readings: Readings,
+    readings: ReplicaReadings,
     ranks: tuple[int, int, int],
     prefix: str = "",
 ) -> list[Any]:

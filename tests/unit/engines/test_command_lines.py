@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.command_lines import FOLDER, Standing, command_lines, release_of
+from orchestrator.engines.command_lines import FOLDER, ReleaseStanding, command_lines, release_of
 from orchestrator.engines.registry import ENGINES, ROUTERS
 from tests.unit.engines.builders import settings_of
 
@@ -18,20 +18,22 @@ RECORDED = sorted({*ENGINES.names(), *ROUTERS.names()} - {"emulator", "endpoint"
 @pytest.mark.parametrize(
     ("given", "standing"),
     [
-        ({}, Standing.ASSUMED),
-        ({"executable": "/opt/nowhere/vllm"}, Standing.ASSUMED),
-        ({"engine_version": "0.33"}, Standing.RECORDED),
-        ({"engine_version": "v0.32.1"}, Standing.RECORDED),
-        ({"image": "vllm/vllm-openai:v0.33.0-cu129"}, Standing.RECORDED),
-        ({"engine_version": "0.34.0"}, Standing.NEWER),
-        ({"image": "vllm/vllm-openai:v0.40.1"}, Standing.NEWER),
-        ({"engine_version": "0.3"}, Standing.OTHER),
-        ({"engine_version": "0.31"}, Standing.OTHER),
-        ({"engine_version": "nightly"}, Standing.OTHER),
-        ({"image": "acme/fork:latest"}, Standing.OTHER),
+        ({}, ReleaseStanding.ASSUMED),
+        ({"executable": "/opt/nowhere/vllm"}, ReleaseStanding.ASSUMED),
+        ({"engine_version": "0.33"}, ReleaseStanding.RECORDED),
+        ({"engine_version": "v0.32.1"}, ReleaseStanding.RECORDED),
+        ({"image": "vllm/vllm-openai:v0.33.0-cu129"}, ReleaseStanding.RECORDED),
+        ({"engine_version": "0.34.0"}, ReleaseStanding.NEWER),
+        ({"image": "vllm/vllm-openai:v0.40.1"}, ReleaseStanding.NEWER),
+        ({"engine_version": "0.3"}, ReleaseStanding.OTHER),
+        ({"engine_version": "0.31"}, ReleaseStanding.OTHER),
+        ({"engine_version": "nightly"}, ReleaseStanding.OTHER),
+        ({"image": "acme/fork:latest"}, ReleaseStanding.OTHER),
     ],
 )
-def test_a_release_is_recorded_newer_or_another(given: dict[str, Any], standing: Standing) -> None:
+def test_a_release_is_recorded_newer_or_another(
+    given: dict[str, Any], standing: ReleaseStanding
+) -> None:
     release = release_of("vllm", settings_of("vllm", **given))
     assert release is not None
     assert release.standing is standing

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.shared_memory import Segment, mapped, names, remove
+from orchestrator.node.shared_memory import SharedSegment, mapped, names, remove
 
 
 def test_only_segments_with_names_of_engines_are_seen(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_segments_that_a_process_has_mapped_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "psm_of_another").write_bytes(bytes(4096))
     with segment.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
         assert mapped([os.getpid()], folder=f"{tmp_path}/") == {
-            Segment(str(segment), segment.stat().st_ino)
+            SharedSegment(str(segment), segment.stat().st_ino)
         }
     assert mapped([os.getpid()], folder=f"{tmp_path}/") == set()
 
@@ -39,8 +39,8 @@ def test_a_file_of_the_same_name_with_another_inode_stays(tmp_path: Path) -> Non
     replaced.touch()
     remove(
         [
-            Segment(str(ours), ours.stat().st_ino),
-            Segment(str(replaced), replaced.stat().st_ino + 1),
+            SharedSegment(str(ours), ours.stat().st_ino),
+            SharedSegment(str(replaced), replaced.stat().st_ino + 1),
         ]
     )
     assert not ours.exists()
@@ -48,7 +48,7 @@ def test_a_file_of_the_same_name_with_another_inode_stays(tmp_path: Path) -> Non
 
 
 def test_removing_a_segment_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    remove([Segment(str(tmp_path / "psm_gone"), 1)])
+    remove([SharedSegment(str(tmp_path / "psm_gone"), 1)])
 
 
 def test_a_process_stuck_in_the_kernel_does_not_delay_the_answer(
@@ -61,6 +61,6 @@ def test_a_process_stuck_in_the_kernel_does_not_delay_the_answer(
         lambda path, errors: lines if path.parent.name == "1" else str(freed.wait()),
     )
     try:
-        assert mapped([1, 2, 1], limit_s=0.3) == {Segment("/dev/shm/vllm_queue", 99)}
+        assert mapped([1, 2, 1], limit_s=0.3) == {SharedSegment("/dev/shm/vllm_queue", 99)}
     finally:
         freed.set()

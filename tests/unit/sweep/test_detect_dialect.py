@@ -14,7 +14,7 @@ from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.sweep import detect_dialect as module
 from orchestrator.sweep.detect_dialect import (
-    Listing,
+    ModelListing,
     TrialFailed,
     detect_dialect,
     dialects,
@@ -48,15 +48,15 @@ def test_chat_takes_no_token_ids() -> None:
 
 
 def test_a_model_that_is_not_listed_is_noted() -> None:
-    listing = Listing({"a": "vllm", "b": "vllm"}, HttpResponse(200, b""))
+    listing = ModelListing({"a": "vllm", "b": "vllm"}, HttpResponse(200, b""))
     assert listing.note_on("a") is None
     assert listing.note_on("c") == "the endpoint lists a, b; it answers to 'c', too"
 
 
 def test_the_only_model_of_an_endpoint_needs_no_name() -> None:
-    assert only_model(TARGET, Listing({"a": "vllm"}, HttpResponse(200, b""))) == "a"
+    assert only_model(TARGET, ModelListing({"a": "vllm"}, HttpResponse(200, b""))) == "a"
     with pytest.raises(InputError, match="lists a, b: name one with --model"):
-        only_model(TARGET, Listing({"a": "x", "b": "x"}, HttpResponse(200, b"")))
+        only_model(TARGET, ModelListing({"a": "x", "b": "x"}, HttpResponse(200, b"")))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep import endpoint_trial
-from orchestrator.sweep.detect_dialect import EndpointDialect, Listing, TrialFailed
+from orchestrator.sweep.detect_dialect import EndpointDialect, ModelListing, TrialFailed
 from orchestrator.sweep.endpoint_trial import endpoint_findings, endpoint_target, usual_dialect
 
 ENDPOINT = """
@@ -25,7 +25,7 @@ deployments: {{engine: endpoint, url: "{url}"{more}}}
 workloads: [{{name: w, input_tokens: 4, output_tokens: 2}}]
 load: {{levels: {{concurrency: [8]}}, duration: 60s, warmup: 10s}}
 """
-LISTED = Listing({"some-org/some-model": "vllm"}, HttpResponse(200, b""))
+LISTED = ModelListing({"some-org/some-model": "vllm"}, HttpResponse(200, b""))
 
 
 def plan_of(url: str = "http://h:8000/v1", more: str = "") -> Plan:
@@ -103,7 +103,7 @@ def test_an_unset_variable_of_the_key_is_a_failure(
 
 
 def test_an_endpoint_that_is_down_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Listing:
+    def refuse(*_: object) -> ModelListing:
         raise InputError("no server answers at http://h:8000")
 
     monkeypatch.setattr(endpoint_trial, "list_models", refuse)
