@@ -33,7 +33,8 @@ class RetryPolicy:
         """The pauses, for tenacity: a part that is fixed and a part that is chance."""
         from tenacity import wait_exponential, wait_random_exponential
 
-        fixed, random = self.least_share, 1.0 - self.least_share
+        fixed = self.least_share
+        random = 1.0 - self.least_share
         return wait_exponential(
             self.first_pause_s * fixed, max=self.longest_pause_s * fixed
         ) + wait_random_exponential(self.first_pause_s * random, max=self.longest_pause_s * random)

@@ -288,7 +288,9 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
     given["api"] = _api_of(url, given["api"])
     options = LoadOptions(results=results, **given)
     planned = _planned(url, options)
-    plan, target, detected = planned.plan, planned.target, planned.detected
+    plan = planned.plan
+    target = planned.target
+    detected = planned.detected
     notes = [*detected.notes, *_notes_on(plan, target)]
     if options.find_capacity:
         from orchestrator.cli.find_capacity import show_capacity

@@ -844,7 +844,10 @@ def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, 
     headers = []
     for text in texts:
         name, colon, value = text.partition(":")
-        name, value = (name.strip(), value.strip()) if colon else ("", "")
+        if not colon:
+            name = ""  # all of it may be a secret
+        name = name.strip()
+        value = value.strip()
         missing = [variable for variable in _VARIABLE.findall(value) if variable not in os.environ]
         filled = _VARIABLE.sub(lambda match: os.environ.get(match[1], ""), value)
         problem = header_problem(name, filled)

@@ -165,11 +165,10 @@ def _already_measured(uri: str, plan: Plan) -> str:
     store = Store.open(uri, plan.name)
     commits = store.commits()
     spoilt = spoilt_of(store, commits, MOST_AGAIN)
-    planned = {
-        plan.measurement(point, repeat).measurement_id
-        for point in plan.points
-        for repeat in range(plan.repeats)
-    }
+    planned: set[str] = set()
+    for point in plan.points:
+        for repeat in range(plan.repeats):
+            planned.add(plan.measurement(point, repeat).measurement_id)
     ok = {commit.measurement_id for commit in commits if commit.status == "ok"}
     if any(load.searches for load in plan.loads):
         planned_ids = {deployment.id for deployment in plan.deployments}

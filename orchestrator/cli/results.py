@@ -128,7 +128,9 @@ def results(
         texts = _launches(stored_experiments, form)
     else:
         judged_experiments = list(with_limits(slo_text, stored_experiments))
-        slo_names = dict.fromkeys(slo.name for judged in judged_experiments for slo in judged.slos)
+        slo_names: dict[str, None] = {}
+        for judged in judged_experiments:
+            slo_names.update(dict.fromkeys(slo.name for slo in judged.slos))
         query = parse_query(where, sort, top, columns, slo_names)
         texts = _points(judged_experiments, superseded, form, query, profile, picture)
     for text in texts:

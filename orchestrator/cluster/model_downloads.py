@@ -4,7 +4,6 @@ import fnmatch
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -201,15 +200,16 @@ def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
     """
     if indexed and indexed <= set(files):
         return True
-    shards: Counter[tuple[str, ...]] = Counter()  # by name, number of shards and suffix
+    missing_shards: dict[tuple[str, ...], int] = {}  # by name, number of shards and suffix
     for name in files:
         if name in indexed:
             continue
         shard = SHARD.fullmatch(name)
         if shard is None:
             return True  # a single file
-        shards[shard.groups()] += 1
-    return any(count == int(needed) for (_, needed, _), count in shards.items())
+        _, number, _ = shard.groups()
+        missing_shards[shard.groups()] = missing_shards.get(shard.groups(), int(number)) - 1
+    return 0 in missing_shards.values()
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:

@@ -22,7 +22,8 @@ from orchestrator.base.http import ask
 
 LINK_LOCAL = "http://169.254.169.254"
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
-LOOK_S, ANSWER_LIMIT_S = 2.0, 1.0
+LOOK_S = 2.0  # between two looks
+ANSWER_LIMIT_S = 1.0
 PREEMPTED_S = 30.0  # Google's notice names no time; it gives 30 s
 MAINTENANCE_S = 60.0
 AZURE_ENDS = ("Preempt", "Terminate", "Redeploy")  # the types of Azure's events that end a machine

@@ -1,5 +1,6 @@
 """Why an engine cannot run a deployment's settings, judged by its record and its recorded flags."""
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 
@@ -93,7 +94,7 @@ def _container_problems(settings: EngineSettings, hardware: Hardware) -> Iterato
             yield f"container_args: {problem}"
     if hardware.is_cpu:
         return
-    all_words = [word for words in options for word in words]
+    all_words = list(itertools.chain.from_iterable(options))
     for name in sorted(DEVICE_VARIABLES):
         if any(re.search(rf"(^|\W|-e){name}\b", word) for word in all_words):
             yield f"container_args: {name} is set by this program: the cluster gives the devices"
@@ -283,5 +284,6 @@ def _draft_problems(engine: Engine, settings: EngineSettings) -> Iterator[str]:
     release = release_of(engine.name, settings)
     keys: Collection[str] = ()
     if release is not None and release.is_certain:
-        keys = {key for flag in release.command_line.flags.values() for key in flag.keys}
+        flags = release.command_line.flags.values()
+        keys = set(itertools.chain.from_iterable(flag.keys for flag in flags))
     yield from engine.drafts.problems(engine.title, settings.speculative, keys)

@@ -34,9 +34,9 @@ SLOTS = command.reading(
 # bytes of a Unix socket's path, to which each shard appends its rank
 LONGEST_SOCKET = 107 - len("-100")
 QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue
-# Tokens of a prefill on GPUs below 60 GiB, and on larger ones. TGI's own default depends on the GPU
-# as well (launcher/src/main.rs).
-SMALL_PREFILL, LARGE_PREFILL = 4096, 8192
+# Tokens of a prefill. TGI's own default depends on the GPU as well (launcher/src/main.rs).
+SMALL_PREFILL = 4096  # on GPUs below 60 GiB
+LARGE_PREFILL = 8192
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:

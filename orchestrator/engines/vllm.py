@@ -55,8 +55,9 @@ SWITCH_FIELDS = (
     *("enable_prefix_caching", "enforce_eager"),
 )
 JSON_FIELDS = ("hf_overrides", "kv_transfer_config")
-# tokens of a KV block; kv_cache_tokens are turned into blocks
-GPU_BLOCK, CPU_BLOCK = 16, 128
+# Tokens of a KV block; kv_cache_tokens are turned into blocks.
+GPU_BLOCK = 16
+CPU_BLOCK = 128
 
 
 def _batch(hardware: Hardware) -> dict[str, int]:

@@ -117,7 +117,8 @@ def ramp(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     Without a horizon the ramp takes as long as ``count`` arrivals do on average; arrivals after it
     come at rate ``to``.
     """
-    rate, end_rate = request.rate, request.arrivals.to
+    rate = request.rate
+    end_rate = request.arrivals.to
     assert end_rate is not None
     mean_rate = (rate + end_rate) / 2.0
     if request.horizon_s is None:
@@ -232,7 +233,8 @@ def _is_mooncake(path: str) -> bool:
         return False
     if not isinstance(row, dict) or "chat_id" in row or type(row.get("timestamp")) is not int:
         return False
-    tokens, blocks = row.get("input_length"), row.get("hash_ids")
+    tokens = row.get("input_length")
+    blocks = row.get("hash_ids")
     if type(tokens) is not int or not isinstance(blocks, list) or not blocks:
         return False
     return 512 in block_sizes(tokens, len(blocks))

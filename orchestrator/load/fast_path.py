@@ -207,7 +207,8 @@ def shape_of(event: bytes) -> EventShape | None:
     text = _TEXT.search(event)
     if text is None:
         return None
-    head, rest = event[: text.start(1)], event[text.end(1) :]
+    head = event[: text.start(1)]
+    rest = event[text.end(1) :]
     if b"\\" in head or b"\\" in rest:
         return None
     token_id = _TOKEN_ID.search(rest)

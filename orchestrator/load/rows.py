@@ -74,7 +74,8 @@ class RowCollector:
         """Adds a request that was sent (or could not be) and whose response was read. Raises
         ResultsError where its text must be kept on a full disk.
         """
-        record, gaps = request.record, request.gaps
+        record = request.record
+        gaps = request.gaps
         if record.error is not None:
             record.error = self._shown(record.error, request.target)
         if self._unreported is not None:

@@ -77,8 +77,10 @@ INVALID = (
         "in {0:.1%} of requests the engine's token count is not what it streamed",
     ),
 )
-# a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
-NOTED_SILENT_S, MOST_SILENT_S = 1.3, 2.0
+# A host that is there answers a probe within a second, whatever its programs do
+# (sockets.KEEPALIVE). A longer silence is noted, or makes a point network_bound.
+NOTED_SILENT_S = 1.3
+MOST_SILENT_S = 2.0
 SILENT = "nothing came from a server's host for {0:.1f} s"
 NETWORK_BOUND = (
     EvidenceLimit("network_silent_max_s", MOST_SILENT_S, f"{SILENT}, not even from its kernel"),

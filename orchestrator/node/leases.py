@@ -46,7 +46,8 @@ LOCK_LOOK_S = 0.01
 LARGEST_BYTES = 1 << 20
 LONGEST_TEXT = 256
 # Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
-FIRST_PORT, LAST_PORT = 21000, 31999
+FIRST_PORT = 21000
+LAST_PORT = 31999
 # other users' files may be links or pipes
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # in /tmp the kernel forbids O_CREAT on others' files (fs.protected_regular)
@@ -309,7 +310,9 @@ class Lease:
         there are too few.
         """
         with _exclusively(self._folder):
-            leased = {port for holding in _living(self._folder) for port in holding.ports}
+            leased: set[int] = set()
+            for holding in _living(self._folder):
+                leased.update(holding.ports)
             ports = free_ports(count, leased, rng)
             self._holding = replace(self._holding, ports=(*self._holding.ports, *ports))
             self._lease_file.write(self._holding)

@@ -26,7 +26,9 @@ GUARD = (
 # Without this variable, setproctitle overwrites the memory that /proc/<pid>/environ shows, and with
 # it the tags.
 KEEP = {"SPT_NOENV": "1"}
-KILL_ROUNDS, KILL_WAIT_S = 50, 0.2  # 10 s; only processes stuck in the kernel live that long
+# 10 s in all; only processes stuck in the kernel live that long
+KILL_ROUNDS = 50
+KILL_WAIT_S = 0.2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 

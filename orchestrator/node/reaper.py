@@ -143,9 +143,9 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
     """Our containers. Empty if the runtime is not installed."""
     if shutil.which(runtime) is None:
         return []
-    ours = f"label={LOCKS_LABEL}={folder}"
-    names = output_of(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
-    return [Leftover(launch_of(name), name, runtime=runtime) for name in names]
+    label = f"label={LOCKS_LABEL}={folder}"
+    names = output_of(runtime, "ps", "--all", "--filter", label, "--format", "{{.Names}}")
+    return [Leftover(launch_of(name), name, runtime=runtime) for name in names.split()]
 
 
 def output_of(*argv: str) -> str:

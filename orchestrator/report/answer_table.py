@@ -272,7 +272,8 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
     name = name_at_level(deployment)
     if mark:
         name += f" ({mark})"
-    value, interval = figure(throughput.estimate), interval_text(throughput)
+    value = figure(throughput.estimate)
+    interval = interval_text(throughput)
     if not unit:
         return f"{name}: {value} ({interval})"
     return f"{name}: {value} {unit} ({confidence_text(throughput)}: {interval})"

@@ -118,7 +118,8 @@ def point_json(document: PointDocument) -> JsonObject:
     than the nested field stands under that name too: ``deployment``, ``attainment``, ``per_user``.
     """
     point = document.point
-    head, deployment = point.head, point.deployment
+    head = point.head
+    deployment = point.deployment
     failed = document.failed
     described = deployment if deployment.engine else None  # its row was never stored
     throughput = point.output_token_throughput()
@@ -275,9 +276,12 @@ def capacity_json(document: CapacityDocument) -> JsonObject:
 
 def _bounds_json(unit: str, bounds: CapacityBounds | None) -> JsonObject:
     """Bounds per unit; all null without them. ``high`` is null if it is infinite."""
-    claim = low = high = None
+    claim = None
+    low = None
+    high = None
     if bounds is not None:
-        claim, low = bounds.claim, bounds.low
+        claim = bounds.claim
+        low = bounds.low
         high = bounds.high if math.isfinite(bounds.high) else None
     return {f"claim_per_{unit}": claim, f"low_per_{unit}": low, f"high_per_{unit}": high}
 
@@ -323,8 +327,10 @@ def _shortlisted_json(shortlisted: Shortlisted | None) -> JsonObject:
 
 def ranked_json(document: RankedDocument) -> JsonObject:
     ranked = document.deployment
-    point, deployment = ranked.point, ranked.point.deployment
-    rate, share = ranked.throughput, ranked.attainment
+    point = ranked.point
+    deployment = ranked.point.deployment
+    rate = ranked.throughput
+    share = ranked.attainment
     return {
         "deployment": deployment.label,
         **fields_of(point.head, "deployment_id", "point_id", "control", "level"),
@@ -364,7 +370,8 @@ def _excluded_json(document: ExcludedDocument) -> JsonObject:
 
 def launch_json(document: LaunchDocument) -> JsonObject:
     """One launch, without its command line (which may hold secrets)."""
-    row, deployment = document.row, document.deployment
+    row = document.row
+    deployment = document.deployment
     return {
         **fields_of(row, "experiment", "deployment_id"),
         "label": document.label,
@@ -379,7 +386,8 @@ def launch_json(document: LaunchDocument) -> JsonObject:
 
 def level_json(document: LevelDocument) -> JsonObject:
     """One load level of ``orchestrator load``, as its ``--format json`` shows it."""
-    source, all_requests = document.source, document.all_requests
+    source = document.source
+    all_requests = document.all_requests
     limits = {} if document.slo_result is None else {"slo": slo_json(document.slo_result)}
     return {
         **fields_of(document, "url", "model", "api", "path"),

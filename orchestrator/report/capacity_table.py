@@ -56,7 +56,8 @@ def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterat
 
 
 def _title(document: CapacityDocument) -> str:
-    probe, slo = document.probe, document.slo
+    probe = document.probe
+    slo = document.slo
     badge = badge_of(probe)
     limits = format_slo(slo)
     under = limits if slo.name == "slo" else slo.name
@@ -102,7 +103,8 @@ def _bounds_text(document: CapacityDocument) -> str:
 
     Beside an estimate, which has an upper end, it is ``5-?`` instead.
     """
-    low, high = document.claim.low, document.claim.high
+    low = document.claim.low
+    high = document.claim.high
     if math.isfinite(high):
         return f"{low:g}-{high:g}"
     if document.claim.estimate is not None:

@@ -155,7 +155,8 @@ _CAUSES: Mapping[DoubtKind, str] = {
 def _may_miss_target(doubt: Doubt) -> str:
     assert doubt.test is not None
     name = test_text(doubt.test).removeprefix("the ")
-    lower, target = doubt.test.share.lower, doubt.test.target
+    lower = doubt.test.share.lower
+    target = doubt.test.target
     return f"{name} may be {lower:.3f} < {target:g}"
 
 

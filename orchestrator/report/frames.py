@@ -140,11 +140,9 @@ def repeats(
 
     The arguments are those of ``points``.
     """
-    rows = [
-        RepeatRow(document, repeat)
-        for document in _documents(uri, slo, experiment, superseded)
-        for repeat in document.repeats
-    ]
+    rows: list[RepeatRow] = []
+    for document in _documents(uri, slo, experiment, superseded):
+        rows += [RepeatRow(document, repeat) for repeat in document.repeats]
     return as_frame(arrow_table(chosen_columns(repeat_columns(), columns), rows), library)
 
 

@@ -35,8 +35,8 @@ STYLES = {
 }
 BAR = 24  # width in characters of a phase's bar
 WIDEST_BAR = 60  # width in characters of the bar over all measurements
-# without a terminal: how often a phase that goes on is logged again, in a sweep and in ``load``
-STILL_S, LOAD_STILL_S = 60.0, 10.0
+STILL_S = 60.0  # without a terminal: how often a phase that goes on is logged again
+LOAD_STILL_S = 10.0  # the same in ``load``
 MOST_LINES = 4  # of a terminal, for one sentence
 MOST_STANDINGS = 4  # shown on a terminal
 MOST_DETAIL = 100  # characters of an engine's log line
@@ -308,7 +308,8 @@ def _share(shown: _Shown, now_s: float) -> float | None:
 
 def _progress(shown: _Shown, now_s: float) -> str:
     """The seconds and requests of a phase, and the engine's last log line."""
-    phase, requests = shown.phase, shown.phase.requests
+    phase = shown.phase
+    requests = shown.phase.requests
     elapsed = f"{shown.elapsed_s(now_s):.0f}"
     parts = [f"{elapsed}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed} s"]
     if requests is not None:

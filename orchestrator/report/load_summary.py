@@ -185,7 +185,9 @@ def _errors(document: LevelDocument, indent: str) -> Iterator[str]:
 
 def _ending(documents: Sequence[LevelDocument]) -> Iterator[str]:
     """Each note once; whether an emulator answered; how to send the same requests again."""
-    notes = dict.fromkeys(note for document in documents for note in document.source.notes)
+    notes: dict[str, None] = {}
+    for document in documents:
+        notes.update(dict.fromkeys(document.source.notes))
     for note in notes:
         yield styled(f"note: {plain(note)}", "yellow")
     source = documents[0].source

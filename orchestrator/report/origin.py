@@ -117,5 +117,6 @@ def _known_errors(points: Iterable[StoredPoint]) -> list[ErrorFactors]:
 
 def _range_text(factors: Sequence[float]) -> str:
     """``1.55-2.40x``."""
-    lowest, highest = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    lowest = f"{min(factors):.2f}"
+    highest = f"{max(factors):.2f}"
     return f"{lowest}x" if lowest == highest else f"{lowest}-{highest}x"

@@ -87,7 +87,9 @@ def _row(estimate: Estimate, deployment: Deployment) -> _PlannedRow:
 
 def memory_cells(memory: PredictedMemory) -> dict[str, str]:
     """The cells on predicted memory, by column; empty where unknown."""
-    weights, tokens, at_once = "", "", ""
+    weights = ""
+    tokens = ""
+    at_once = ""
     if memory.weight_bytes is not None:
         weights = memory_text(memory.weight_bytes)
     if memory.kv_cache_tokens is not None:

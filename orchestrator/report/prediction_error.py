@@ -30,7 +30,8 @@ class _WorseFigure:
     @property
     def text(self) -> str:
         """``TPOT is 3.10 times the predicted 12.0 at 4 req/s (9 in 10 within 1.25x)``."""
-        point, name = self.document.point, self.name
+        point = self.document.point
+        name = self.name
         times = self.prediction.worse[name]
         amount = f"{times:.2f} times"
         if name == "output_throughput":

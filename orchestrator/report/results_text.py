@@ -175,7 +175,8 @@ def result_rows(
 
 def point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[PointDocument]:
     """The points of an experiment, with the logs of engines that failed."""
-    points, slos = judged.points, judged.slos
+    points = judged.points
+    slos = judged.slos
     at_knees = judged.experiment.knees(points)
     older = points.superseded if with_superseded else ()
     failed: list[PointHead] = []

@@ -17,7 +17,8 @@ def run_text(document: RunDocument) -> str:
 
 
 def _lines(document: RunDocument) -> Iterator[str]:
-    record, state = document.record, document.state
+    record = document.record
+    state = document.state
     heard = "it ended" if state == "ended" else "its last heartbeat was"
     since = _clock("%Y-%m-%d %H:%M:%S", record.began_unix_ns)
     age = f"{heard} {hours(document.age_s)} ago"

@@ -23,7 +23,8 @@ _EARLY_ENDS = {"holds": "passed", "fails": "missed"}
 
 def search_text(document: SearchDocument) -> Iterator[str]:
     """A table of all probes; below it the claim, its bounds, and what would tell more."""
-    endpoint, status = document.endpoint, document.claim.status
+    endpoint = document.endpoint
+    status = document.claim.status
     limits = format_slo(document.slo)
     yield styled(f"{endpoint.model} at {endpoint.url}: capacity under {limits}", "bold")
     titles = ["requests", "window s", "attained", "ended early", "validity"]
@@ -45,7 +46,8 @@ def search_text(document: SearchDocument) -> Iterator[str]:
 
 
 def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]:
-    head, figures = probe_document.probe.point, probe_document.probe.figures
+    head = probe_document.probe.point
+    figures = probe_document.probe.figures
     shares = [f"{test.share:.3f}" for test in probe_document.tests if test.share is not None]
     level = load_text(document.control, head.level)
     ended_early = head.ended_early or ""
@@ -99,7 +101,8 @@ def _answer(document: SearchDocument) -> str:
     ``holds 13 req/s; estimate 16.2 req/s (15.1 to 17.0), safe so far 14.2; fails 19.3 req/s
     (budget)``.
     """
-    control, claim = document.control, document.claim
+    control = document.control
+    claim = document.claim
     parts: list[str] = []
     if claim.claim is not None:
         parts.append(f"holds {load_text(control, claim.claim)}")

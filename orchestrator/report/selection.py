@@ -117,8 +117,10 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
         slos = tuple(slo for slo in experiment.slos if slo.name == slo_option)
         with_slos.append(ExperimentLimits(experiment, slos))
     if not any(each.slos for each in with_slos):
-        names = sorted({slo.name for experiment in every for slo in experiment.slos})
-        problem = unknown_name("limit of the file", slo_option, names)
+        names: set[str] = set()
+        for experiment in every:
+            names.update(slo.name for slo in experiment.slos)
+        problem = unknown_name("limit of the file", slo_option, sorted(names))
         raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
     return with_slos
 
@@ -268,7 +270,8 @@ def with_limits(
     was deleted.
     """
     for with_slos in limits(slo_option, stored):
-        experiment, slos = with_slos.experiment, with_slos.slos
+        experiment = with_slos.experiment
+        slos = with_slos.slos
         unanswered: list[UnansweredSlo] = []
         try:
             points = experiment.points(*slos)
@@ -304,7 +307,9 @@ def check_prices(prices: Mapping[str, float], stored: Iterable[StoredExperiment]
     """Raises InputError for a price of hardware that no experiment uses."""
     if not prices:
         return
-    hardware = {name for experiment in stored for name in experiment.hardware}
+    hardware: set[str] = set()
+    for experiment in stored:
+        hardware.update(experiment.hardware)
     unknown = sorted(set(prices) - hardware)
     if unknown:
         raise InputError(f"--price: {unknown_name('hardware', unknown[0], hardware)}")

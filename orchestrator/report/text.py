@@ -286,7 +286,8 @@ def _measured(
     columns: Sequence[Column], rows: _Rows, gap: str, width: int, least_folded: int
 ) -> _Layout:
     """A layout with the width of each column. It may be wider than ``width``."""
-    natural_widths, least_widths = [], []
+    natural_widths = []
+    least_widths = []
     for cells in zip(*rows, strict=True):
         natural_widths.append(max(_width(cell) for cell in cells))
         words = " ".join(cell.text for cell in cells).split()

@@ -38,7 +38,9 @@ def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
     If the verdict of some probes is one that no load changes, these are returned. Otherwise all
     probes are returned if none tells anything of its level, and none if one does.
     """
-    repeats = [repeat for point in probes for repeat in point.repeats]
+    repeats: list[Repeat] = []
+    for point in probes:
+        repeats += point.repeats
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]
     if unchangeable:
         return unchangeable

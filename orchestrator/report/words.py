@@ -53,7 +53,8 @@ def level_text(level: Level) -> str:
 
 def ranked_load_text(deployment: RankedDeployment) -> str:
     """The load at which a deployment is ranked: ``8 req/s``; the estimated one without a claim."""
-    estimate, control = deployment.estimate, deployment.point.head.control
+    estimate = deployment.estimate
+    control = deployment.point.head.control
     if estimate is None:
         return level_text(deployment.level)
     return f"{rounded_text(estimate.level, control, estimate)} {UNITS[control]}"
@@ -351,9 +352,9 @@ def _run_again(doubt: Doubt) -> str:
 
 
 def _higher_levels(doubt: Doubt) -> str:
-    levels = dict.fromkeys(
-        level_text(level) for deployment in doubt.levels for level in deployment.levels
-    )
+    levels: dict[str, None] = {}
+    for deployment in doubt.levels:
+        levels.update(dict.fromkeys(level_text(level) for level in deployment.levels))
     return f"measure {listed(doubt.deployments)} at higher levels than {', '.join(levels)}"
 
 
@@ -504,7 +505,8 @@ def _no_level_holds(point: StoredPoint, shortfall: Shortfall) -> str:
 def _search_found_no_level(excluded: Excluded) -> str:
     claims = "; ".join(_searched_text(searched) for searched in excluded.claims)
     text = f"no load was shown to hold the limits: {claims}"
-    point, shortfall = excluded.evidence, excluded.shortfall
+    point = excluded.evidence
+    shortfall = excluded.shortfall
     if point is None or shortfall is None:
         return text
     return f"{text}; {_shortfall_at_level(point, shortfall)}"
@@ -542,7 +544,8 @@ def shortfall_text(point: StoredPoint, shortfall: Shortfall) -> str:
 
 def disagreement_text(disagreement: Disagreement) -> str:
     """How far a deployment's outputs agree with the reference's, and what is asked for."""
-    agreement, limit = disagreement.agreement, disagreement.limit
+    agreement = disagreement.agreement
+    limit = disagreement.limit
     if agreement.share is None:
         reason = agreement_note_text(agreement.note)
         return f"its agreement is not known, and at least {limit:g} is asked for: {reason}"
@@ -587,7 +590,8 @@ def _note_text(note: Note, point: StoredPoint) -> str:
             return "not monotonic: a lower level does not hold the limits"
         case NoteKind.MAY_MISS_TARGET:
             assert note.test is not None
-            share, target = note.test.share.estimate, note.test.target
+            share = note.test.share.estimate
+            target = note.test.target
             return f"{test_text(note.test)} {share:.3f} is not certain to be at least {target:g}"
         case NoteKind.FAILING:
             return f"{FAILING}: {_failed_requests_text(point)}"
@@ -624,7 +628,9 @@ def experiment_notes(
     ranked_apart: Sequence[RankedApart] = (),
 ) -> list[str]:
     """What a reader should know of an experiment. ``points``: all its points; None: not read."""
-    name, plan, store = experiment.name, experiment.plan, experiment.store
+    name = experiment.name
+    plan = experiment.plan
+    store = experiment.store
     notes = [f"{name}: no answer under {unanswered_text(slo)}" for slo in unanswered]
     notes += [_ranked_apart_text(apart) for apart in ranked_apart]
     is_imported = points is not None and any(point.source for point in points.current)

@@ -89,8 +89,9 @@ class ComputedRows:
             return
         with self._buffer_lock:
             self._buffer += rows
-            values = (getattr(row, name) for row in rows for name in self._schema.names)
-            self._buffer_bytes += sum(getattr(value, "nbytes", 0) for value in values)
+            for row in rows:
+                values = [getattr(row, name) for name in self._schema.names]
+                self._buffer_bytes += sum(getattr(value, "nbytes", 0) for value in values)
             waits = self._now_s() - self._stored_s < self._every_s
             if waits and self._buffer_bytes < GROUP_BYTES:
                 return

@@ -118,7 +118,9 @@ class LazyRows:
         columns = [self._read(group, [name])[name] for group in self._groups]
         if len(columns) == 1 and columns[0].num_chunks <= 1:  # the usual case
             return columns[0]
-        chunks = [chunk for column in columns for chunk in column.chunks]
+        chunks: list[pa.Array] = []
+        for column in columns:
+            chunks += column.chunks
         kind = chunks[0].type if chunks else self._schema.field(name).type
         return pa.chunked_array(chunks, kind).unify_dictionaries()
 

@@ -147,9 +147,8 @@ class Manifest(Committed):
         if self.kind not in FOLDERS or self.status not in ("ok", "failed"):
             raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
         numbers = [(name, getattr(self, name)) for name in _MOST]
-        numbers += [
-            (name, getattr(part, name)) for part in self.files for name in ("rows", "bytes")
-        ]
+        for part in self.files:
+            numbers += [("rows", part.rows), ("bytes", part.bytes)]
         for name, number in numbers:
             if type(number) is not int or not 0 <= number < _MOST.get(name, 2**63):
                 raise ValueError(f"{name} is {number!r}")

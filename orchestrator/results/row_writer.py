@@ -22,8 +22,8 @@ from orchestrator.results.temporary_files import (
     reopened,
 )
 
-# of an encoded file; its rows take about four times as many bytes in memory
-SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18
+SMALL_ROWS = 4_096
+SMALL_BYTES = 1 << 18  # of an encoded file; its rows take about four times as many in memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,8 @@ class Runs:
     """
 
     def __init__(self, uri: str, experiment: str) -> None:
-        self.uri, self.experiment = uri, experiment
+        self.uri = uri
+        self.experiment = experiment
         self._blobs = Blobs(parse_location(uri), Retry(RUN_RECORD))
 
     def file_ages_s(self) -> dict[str, float]:

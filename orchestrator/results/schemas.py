@@ -223,7 +223,9 @@ TABLES: dict[str, pa.Schema] = {
     )
     for table, record in RECORDS.items()
 }
-REQUESTS, TOKEN_EVENTS, EVENTS = TABLES["requests"], TABLES["token_events"], TABLES["events"]
+REQUESTS = TABLES["requests"]
+TOKEN_EVENTS = TABLES["token_events"]
+EVENTS = TABLES["events"]
 ENGINE_METRICS = TABLES["engine_metrics"]
 
 

@@ -427,12 +427,9 @@ class Store:
                 self.leave_out(manifest.ids, str(error))
                 return None
 
-        owned_parts = [
-            (manifest, part)
-            for manifest in manifests
-            for part in manifest.files
-            if part.table == table
-        ]
+        owned_parts: list[tuple[Manifest, FilePart]] = []
+        for manifest in manifests:
+            owned_parts += [(manifest, part) for part in manifest.files if part.table == table]
         tables = [rows for _, rows in self._map(read_part, owned_parts) if rows is not None]
         rows = unify(table, tables, needed)
         if table == "deployments":

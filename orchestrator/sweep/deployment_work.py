@@ -146,7 +146,9 @@ class DeploymentWork:
         # ids are hashes, and each is needed again and again
         self._measurement_at = cache(self._make_measurement)
         self._point_at = cache(self._make_point)
-        earlier = [attempt for search in self._searches for attempt in self._tell_all(search)]
+        earlier: list[Committed] = []
+        for search in self._searches:
+            earlier += self._tell_all(search)
         for ahead in self._ahead():
             attempt = committed.get(ahead.measurement.measurement_id)
             if attempt is not None:

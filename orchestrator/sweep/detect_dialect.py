@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 TRIAL_TOKENS = 2
 MOST_LISTED = 10  # models in a sentence: gateways list hundreds
-FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
+FORBIDDEN = 403
+NOT_FOUND = 404
+NOT_ALLOWED = 405
 KEY_REFUSED = (401, FORBIDDEN)
 KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 BUSY = (408, 429, 504)  # the next request may be answered

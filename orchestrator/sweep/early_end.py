@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, Protocol
 
 from orchestrator.analysis.slo import format_limits
@@ -96,7 +97,7 @@ class EarlyEnd:
         """The verdict on each SLO, None where it is open, after what the clients reported since
         the last look.
         """
-        ended_tables = [table for report in reports for table in report.ended]
+        ended_tables = list(chain.from_iterable(report.ended for report in reports))
         requests, token_events = tables(self._point, ended_tables)
         new = outcomes(reports, requests, token_events)
         self._probe.tell(new.due_s, new.done_s, new.met(self._slos))

@@ -32,7 +32,7 @@ from orchestrator.plan.model import Deployment, DeploymentGroup, Plan, PlannedLo
 from orchestrator.results.events import Event
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Per, Slo
+from orchestrator.spec.load import Level, Per, Slo
 from orchestrator.sweep.competition import entrants_of
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.words import standing_words
@@ -155,7 +155,8 @@ class FormingAnswer:
             parts.append(contest.slo)
         if len(self._groups) > 1:
             assert isinstance(contest.group, DeploymentGroup)
-            model, hardware = contest.group.model, contest.group.hardware
+            model = contest.group.model
+            hardware = contest.group.hardware
             parts.append(f"{model} on {hardware}" if hardware else model)
         return f"{', '.join(parts)}: " if parts else ""
 
@@ -267,13 +268,11 @@ class FormingAnswer:
     def _compares_rates(self, workload: str) -> bool:
         """Whether every level of a workload is a request rate, and finite."""
         if workload not in self._rates_only:
-            levels = [
-                level
-                for deployment_id, loads in self._loads.items()
-                for load in loads
-                if load.workload.name == workload
-                for level in self._plan.levels_of(load, deployment_id)
-            ]
+            levels: list[Level] = []
+            for deployment_id, loads in self._loads.items():
+                for load in loads:
+                    if load.workload.name == workload:
+                        levels += self._plan.levels_of(load, deployment_id)
             self._rates_only[workload] = all(
                 level.control == "request_rate" and math.isfinite(level.value) for level in levels
             )

@@ -345,7 +345,9 @@ class LaunchLifecycle:
     def _answer_rows(self, replies: Sequence[Reply], load: LoadPoint) -> list[AnswerRow]:
         """The rows of table ``answers`` for these replies to the fixed prompts."""
         row = self._engine_start.row
-        secrets = [secret for target in load.targets for secret in target.secrets]
+        secrets: list[str] = []
+        for target in load.targets:
+            secrets += target.secrets
         return [
             AnswerRow(
                 launch_id=row.launch_id,

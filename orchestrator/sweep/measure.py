@@ -43,7 +43,8 @@ SETTLE_S = 30.0  # seconds that clients get to report after an abort
 IDLE_LIMIT_S = 60.0  # seconds that an engine gets to drop aborted requests
 # An engine has stalled when no open request has got a byte for STALL_SHARE of request_timeout, but
 # at least for LEAST_STALL_S seconds.
-STALL_SHARE, LEAST_STALL_S = 0.5, 120.0
+STALL_SHARE = 0.5
+LEAST_STALL_S = 120.0
 DEATH_LOOKS = 6  # one per second; vLLM's watchdog takes 5 s to notice that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
 # how requests fail while an engine dies

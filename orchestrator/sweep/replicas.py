@@ -240,7 +240,10 @@ def _has_work(target: Target) -> bool:
 
 def agents_of(placements: Sequence[Placement]) -> list[Agent]:
     """The agents of all replicas, rank 0 of each first."""
-    return [agent for placement in placements for agent in placement.agents]
+    agents: list[Agent] = []
+    for placement in placements:
+        agents += placement.agents
+    return agents
 
 
 def tell_first_of_downloads(placement: Placement) -> None:

@@ -4,9 +4,10 @@ asked for.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.text import listed
@@ -101,6 +102,11 @@ class ResourceRequest:
         return sorted(range(len(self.replicas)), key=largest_first)
 
     @property
+    def _bundles(self) -> Iterator[Bundle]:
+        """The bundles of all replicas."""
+        return itertools.chain.from_iterable(self.replicas)
+
+    @property
     def gang(self) -> bool:
         """Whether some replica spans several nodes."""
         return any(len(bundles) > 1 for bundles in self.replicas)
@@ -108,12 +114,12 @@ class ResourceRequest:
     @property
     def gpus(self) -> int:
         """The most GPUs that a replica takes of one node."""
-        return max((bundle.gpus for bundles in self.replicas for bundle in bundles), default=0)
+        return max((bundle.gpus for bundle in self._bundles), default=0)
 
     @property
     def cpus(self) -> float:
         """The most CPU cores that a replica takes of one node."""
-        return max((bundle.cpus for bundles in self.replicas for bundle in bundles), default=0.0)
+        return max((bundle.cpus for bundle in self._bundles), default=0.0)
 
     def __str__(self) -> str:
         """The request in words; equal replicas are counted."""
@@ -148,7 +154,9 @@ class ResourceRequest:
 
         Labels that Ray itself gives nodes when they start are not listed in any type.
         """
-        bundles = [bundle for node in self.nodes_worth_adding(()) for bundle in node.bundles]
+        bundles: list[Bundle] = []
+        for footprint in self.nodes_worth_adding(()):
+            bundles += footprint.bundles
         if kind.gpus < max(bundle.gpus for bundle in bundles):
             return False
         if kind.cpus < max(bundle.cpus for bundle in bundles):

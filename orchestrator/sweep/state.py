@@ -372,7 +372,8 @@ def cost_of(deployment: Deployment, seconds: float) -> Spending:
     if deployment.hardware.is_cpu or deployment.settings.url:
         return Spending()
     gpu_s = seconds * deployment.devices
-    return Spending(gpu_s, gpu_s / 3600 * (deployment.hardware.usd_per_gpu_hour or 0.0))
+    usd_per_gpu_hour = deployment.hardware.usd_per_gpu_hour or 0.0
+    return Spending(gpu_s, gpu_s / 3600 * usd_per_gpu_hour)
 
 
 def used_up(budget: Budget, spent: Spending, wall_s: float) -> str | None:

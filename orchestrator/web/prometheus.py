@@ -79,9 +79,9 @@ def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
     for section in document.experiments:
         for validity, count in _by_validity(section.points).items():
             points.labels(section.name, validity).set(count)
-    measured = [
-        point for section in document.experiments for point in section.points if point.point.used
-    ]
+    measured: list[PointDocument] = []
+    for section in document.experiments:
+        measured += [point for point in section.points if point.point.used]
     _add_figures(registry, measured)
     attainment = Gauge(
         "orchestrator_point_attainment_ratio",

@@ -108,7 +108,8 @@ class WatchedResults:
         self._reading_cpu_s = 0.0
         before = self.now
         content = before.content
-        edition, serial = before.edition, before.serial
+        edition = before.edition
+        serial = before.serial
         if listing.commits != self._listing.commits:
             try:
                 content = self._read(results)

@@ -34,7 +34,8 @@ STOP_LIMIT_S = 120.0  # longer than other calls: an engine's grace, and the rele
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
 # A raylet waits this long for its head, too, but then needs two more minutes to end its workers.
 SILENT_LIMIT_S = 60.0
-LOOK_EVERY_S, LOOK_LIMIT_S = 10.0, 5.0
+LOOK_EVERY_S = 10.0
+LOOK_LIMIT_S = 5.0  # for the head's answer
 ORPHAN_S = 3.0  # how long Ray has to end a worker whose raylet died, before we end it
 
 
@@ -81,7 +82,8 @@ class RayEngineHost(EngineHost):
 
     def __init__(self, launch_id: str, gpus: int) -> None:
         lower_niceness(0)  # Ray starts workers at niceness 15, which its engine would inherit
-        node_id, address = _settle_in(), ray.util.get_node_ip_address()
+        node_id = _settle_in()
+        address = ray.util.get_node_ip_address()
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
 
     def describe(self) -> Allocation:

@@ -51,7 +51,8 @@ def count_tokens(
     ``running_source``: what a running count of this API is called. ``tokens_per_step``: the
     most tokens that the engine makes in one step. ``start_ns``: the instant that times count from.
     """
-    record, parsed = request.record, request.parsed
+    record = request.record
+    parsed = request.parsed
     events = _timed_events(request, running_source)
     content_ns = events.at_ns[events.has_content]
     content_events = len(content_ns)

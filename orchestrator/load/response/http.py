@@ -73,7 +73,8 @@ def _read_head(raw: bytes, size: int) -> Head:
         name, colon, value = line.partition(":")
         if not colon:
             raise BadHttp(f"not a header: {line[:ERROR_CHARACTERS]!r}")
-        name, value = name.strip().lower(), value.strip()
+        name = name.strip().lower()
+        value = value.strip()
         if name == "content-encoding" and name in headers:
             value = f"{headers[name]}, {value}"
         headers[name] = value
@@ -205,7 +206,9 @@ def since_event_chunk(reads: Sequence[bytes]) -> Sequence[bytes] | None:
 
 # -- server-sent events of a body, or of a part that ends with an event
 
-_FIRST, _BETWEEN, _LAST = b"data: ", b"\n\ndata: ", b"\n\ndata: [DONE]\n\n"
+_FIRST = b"data: "
+_BETWEEN = b"\n\ndata: "
+_LAST = b"\n\ndata: [DONE]\n\n"
 
 # an empty line after a line, with any of the three line ends; atomic, so that \r\n is never taken
 # for two of them

@@ -112,7 +112,8 @@ def level_document(
     measured: MeasuredLevel, source: LevelSource, slos: Sequence[Slo] = ()
 ) -> LevelDocument:
     """Makes the document of a level. ``slos``: the limits of ``--slo``: one SLO at most."""
-    point, verdict = measured.point, measured.verdict
+    point = measured.point
+    verdict = measured.verdict
     requests = measured.requests
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     observed = observe(requests, measured.token_events, window_ns)

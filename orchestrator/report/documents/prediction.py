@@ -130,7 +130,8 @@ def _interpolated(level: float, below: _PredictedPoint, above: _PredictedPoint) 
     log_levels = np.log([below.level, above.level])
     interpolated: dict[str, float | None] = {}
     for name in FIGURES:
-        low, high = below.values[name], above.values[name]
+        low = below.values[name]
+        high = above.values[name]
         interpolated[name] = None
         if low is not None and high is not None:
             interpolated[name] = float(np.interp(np.log(level), log_levels, [low, high]))

@@ -82,7 +82,8 @@ class SearchDocument:
 
         None: nothing is claimed, or no level was shown to fail.
         """
-        claim, high = self.claim.claim, self.claim.high
+        claim = self.claim.claim
+        high = self.claim.high
         if not claim or math.isinf(high):
             return None
         return high / claim - 1
@@ -101,7 +102,8 @@ def search_document(
     ``plan``: it has one load and one SLO. ``probes``: all that are stored, the oldest first.
     ``following``: the probe that would come next.
     """
-    (slo,), (load,) = plan.slos, plan.loads
+    (slo,) = plan.slos
+    (load,) = plan.loads
     ((target, *_),) = targets([slo])
     assert load.control is not None  # a search has one
     return SearchDocument(

@@ -130,12 +130,18 @@ def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
 
 
 def _hosts(launches: Iterable[LaunchDocument]) -> Iterable[Host]:
-    ranks = [rank for launch in launches for rank in _ranks(launch)]
+    ranks: list[_Rank] = []
+    for launch in launches:
+        ranks += _ranks(launch)
     for name, of_host in sorted(grouped((rank.hostname, rank) for rank in ranks).items()):
-        cores = {core for rank in of_host for core in rank.cores}
+        cores: set[int] = set()
+        gpus: set[str] = set()
+        for rank in of_host:
+            cores.update(rank.cores)
+            gpus.update(rank.gpus)
         yield Host(
             name=name,
-            gpus=_texts({gpu for rank in of_host for gpu in rank.gpus}),
+            gpus=_texts(gpus),
             cores=len(cores),
             launches=len({rank.launch_id for rank in of_host}),
         )

@@ -247,7 +247,9 @@ class RequestBins:
 
         ``after``: how many attempts at the beginning are left out.
         """
-        planes = [plane for name in LATENCIES for plane in self._planes[name][after:]]
+        planes: list[Bins] = []
+        for name in LATENCIES:
+            planes += self._planes[name][after:]
         return np.concatenate(planes).tobytes() if planes else b""
 
     def __len__(self) -> int:
@@ -314,15 +316,12 @@ def payload_of(
     added to a copy, unless a limit is not among its stops: then all attempts are binned anew.
     Raises InputError for more than MOST_REQUESTS.
     """
-    wanted = {name: _wanted_stops(name, experiments) for name in LATENCIES}
-    if earlier is not None and not _has_stops(earlier.stops, wanted):
+    needed_stops = {name: _needed_stops(name, experiments) for name in LATENCIES}
+    if earlier is not None and not _has_stops(earlier.stops, needed_stops):
         earlier = None
-    requests = sum(
-        repeat.requests.scheduled
-        for judged in experiments
-        for point in judged.points.current
-        for repeat in point.used
-    )
+    requests = 0
+    for judged in experiments:
+        requests += sum(repeat.requests.scheduled for repeat in _used_repeats(judged))
     if requests > MOST_REQUESTS:
         raise InputError(
             f"{requests:,} requests are too many for one page (at most {MOST_REQUESTS:,}):"
@@ -330,66 +329,79 @@ def payload_of(
         )
     latencies: dict[AttemptIds, LimitValues] = {}
     for judged in experiments:
-        used = [repeat.head.ids for point in judged.points.current for repeat in point.used]
-        unread = [ids for ids in used if earlier is None or ids not in earlier]
+        attempts = [repeat.head.ids for repeat in _used_repeats(judged)]
+        unread = [ids for ids in attempts if earlier is None or ids not in earlier]
         latencies |= stored_limit_values(judged.experiment.store, unread, LATENCIES)
     if earlier is not None:
         bins = earlier.copy()
     else:
-        bins = RequestBins(_stops(list(latencies.values()), wanted))
+        bins = RequestBins(_stops(list(latencies.values()), needed_stops))
     for ids, values in latencies.items():
         bins.add(ids, values)
-    groups = [group for judged in experiments for group in _groups(judged, comparisons, bins)]
+    groups: list[PageGroup] = []
+    missing: list[PageMissing] = []
+    for judged in experiments:
+        groups += _groups(judged, comparisons, bins)
+        missing += _missing(judged)
     most_batches = max((_most_batches(group) for group in groups), default=1)
     return Payload(
         groups=groups,
-        missing=[missing for judged in experiments for missing in _missing(judged)],
+        missing=missing,
         stops={name: values.tolist() for name, values in bins.stops.items()},
         student_t=[student_t(freedom) for freedom in range(most_batches + 1)],
         bins=bins,
     )
 
 
+def _used_repeats(judged: JudgedExperiment) -> list[Repeat]:
+    """The repeats of an experiment's points that count."""
+    repeats: list[Repeat] = []
+    for point in judged.points.current:
+        repeats += point.used
+    return repeats
+
+
 def _stops(
-    latencies: Sequence[LimitValues], wanted: Mapping[str, set[float]]
+    latencies: Sequence[LimitValues], needed: Mapping[str, set[float]]
 ) -> Mapping[str, Floats]:
+    """The stops of each latency, in seconds. ``needed``: those that must be among them."""
     stops = {}
     for name in LATENCIES:
         values = [each.seconds[name][each.ok] for each in latencies]
         all_values = np.concatenate(values) if values else np.zeros(0)
-        stops[name] = stops_for(all_values, wanted[name])
+        stops[name] = stops_for(all_values, needed[name])
     return stops
 
 
-def _has_stops(stops: Mapping[str, Floats], wanted: Mapping[str, set[float]]) -> bool:
-    return all(wanted[name] <= set(stops[name].tolist()) for name in LATENCIES)
+def _has_stops(stops: Mapping[str, Floats], needed: Mapping[str, set[float]]) -> bool:
+    return all(needed[name] <= set(stops[name].tolist()) for name in LATENCIES)
 
 
-def _wanted_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[float]:
+def _needed_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[float]:
     """The limits of the files on one latency, in seconds.
 
     For simulated points there are also the limits times and over the model's known error.
     """
-    wanted: set[float] = set()
+    stops_s: set[float] = set()
     for judged in experiments:
         limits_s = _limits_s(latency, judged.slos)
-        wanted.update(limits_s)
+        stops_s.update(limits_s)
         for error in {point.model_error for point in judged.points.current}:
             if error is not None:
                 factor = error.ttft if latency == "ttft" else error.tpot
-                wanted.update(limit_s / factor for limit_s in limits_s)
-                wanted.update(limit_s * factor for limit_s in limits_s)
-    return wanted
+                stops_s.update(limit_s / factor for limit_s in limits_s)
+                stops_s.update(limit_s * factor for limit_s in limits_s)
+    return stops_s
 
 
 def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
     """The limits of requests on one latency, in seconds."""
-    return [
-        limit.seconds
-        for slo in slos
-        for limit in slo.limits
-        if limit.of == latency and limit.share is None
-    ]
+    limits_s: list[float] = []
+    for slo in slos:
+        for limit in slo.limits:
+            if limit.of == latency and limit.share is None:
+                limits_s.append(limit.seconds)
+    return limits_s
 
 
 def _groups(
@@ -409,7 +421,8 @@ def _groups(
 
 def _missing(judged: JudgedExperiment) -> Iterator[PageMissing]:
     for missing in judged.experiment.missing(judged.points):
-        group, level = missing.group, missing.level
+        group = missing.group
+        level = missing.level
         yield PageMissing(
             experiment=group.experiment,
             workload=group.workload,
@@ -575,7 +588,8 @@ def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
 
 
 def _deployment(point: StoredPoint) -> PageDeployment:
-    deployment, error = point.deployment, point.model_error
+    deployment = point.deployment
+    error = point.model_error
     return PageDeployment(
         label=deployment.label,
         devices=deployment.devices,

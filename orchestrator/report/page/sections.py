@@ -115,7 +115,8 @@ class ExperimentSection:
 
 def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:
     """What the page shows of one experiment. ``answered``: the same experiment, ranked."""
-    experiment, current = judged.experiment, judged.points.current
+    experiment = judged.experiment
+    current = judged.points.current
     knees = experiment.knees(judged.points)
     points = [point_document(point, judged.slos, knees=knees) for point in current]
     predicted = [document for document in points if document.prediction is not None]

@@ -92,6 +92,8 @@ class Timelines:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
+    """A point that may have a time line, and where its requests are stored."""
+
     store: Store
     point: StoredPoint
 
@@ -178,7 +180,9 @@ def _timeline(
     parts = list(request_arrays(attempt.requests, attempt.token_events if with_gaps else None))
     end_ns = max(float(part.done_ns.max()) for part in parts) + 1  # the last token too
     edges = np.linspace(0.0, end_ns, STEPS + 1)
-    tokens = sum((output_tokens_by(part, edges.tolist()) for part in parts), np.zeros(edges.size))
+    tokens = np.zeros(edges.size)
+    for part in parts:
+        tokens += output_tokens_by(part, edges.tolist())
     sent = np.sort(np.concatenate([part.sent_ns[~np.isnan(part.sent_ns)] for part in parts]))
     done = np.sort(np.concatenate([part.done_ns[~np.isnan(part.sent_ns)] for part in parts]))
     middles = (edges[:-1] + edges[1:]) / 2

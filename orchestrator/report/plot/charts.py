@@ -19,6 +19,7 @@ from orchestrator.report.plot.points import (
     Frame,
     PlottedPoint,
     Series,
+    all_points,
     frontier_points,
     points_of,
     series_of,
@@ -156,14 +157,14 @@ def curve_handles(series: Sequence[Series]) -> list[Any]:
     """The entries of the legend of curves."""
     shown = series[:MOST_CURVES]
     handles = [look.handle(each.label, each.rank, with_marker=True) for each in shown]
-    if any(not point.is_valid for each in shown for point in each.points):
+    if any(not point.is_valid for point in all_points(shown)):
         handles.append(look.hollow_handle())
     return handles
 
 
 def _level_text(series: Sequence[Series]) -> str:
     """The name of the axis of levels. Raises InputError where levels have no common unit."""
-    controls = {point.control for each in series for point in each.points}
+    controls = {point.control for point in all_points(series)}
     if len(controls) > 1:
         raise InputError(
             f"levels of {listed(sorted(controls))} have no common axis: plot those of one control,"
@@ -204,10 +205,7 @@ def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
 def draw_frontier(axes: Axes, series: Sequence[Series]) -> None:
     """All points, their intervals, the line of the frontier, and the names of both axes."""
     look.name_axes(axes, look.axis_text(PER_USER), look.axis_text(PER_DEVICE))
-    every: list[PlottedPoint] = []
-    for each in series:
-        every += each.points
-    edge = frontier_points(every)
+    edge = frontier_points(list(all_points(series)))
     # steps: what one point gives a user, it also gives a user who asks for less
     axes.plot(
         _numbers(edge, PER_USER),
@@ -268,7 +266,7 @@ def _from_zero(axes: Axes) -> None:
 
 def _spread_loads(axes: Axes, series: Sequence[Series]) -> None:
     """Makes the axis of loads logarithmic if they span enough: each doubling is as wide."""
-    levels = [point.numbers["level"] for each in series for point in each.points]
+    levels = [point.numbers["level"] for point in all_points(series)]
     positive = [level for level in levels if 0 < level < math.inf]
     if positive and max(positive) >= LOGARITHMIC_FROM * min(positive):
         axes.set_xscale("log", base=2)
@@ -286,7 +284,7 @@ def frontier_handles(series: Sequence[Series]) -> list[Any]:
     if len(series) > MOST_CURVES:
         text = f"{len(series) - MOST_CURVES} other deployments"
         handles.append(Line2D([], [], color=look.GREY, marker=".", linestyle="none", label=text))
-    if any(not point.is_valid for each in series for point in each.points):
+    if any(not point.is_valid for point in all_points(series)):
         handles.append(look.hollow_handle())
     handles.append(Line2D([], [], color="black", linewidth=1.2, label="frontier"))
     return handles

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import InputError
 from orchestrator.report.columns import column_named
 from orchestrator.report.origin import badge_of
-from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint, Series
+from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint, Series, all_points
 from orchestrator.report.words import short_model
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def curves_note(series: Sequence[Series], beginning: str = "not drawn") -> str:
     at_once = at_once_text(series)
     if at_once:
         notes.append(f"{beginning}: {at_once}")
-    if any(point.simulated for each in series for point in each.points):
+    if any(point.simulated for point in all_points(series)):
         notes.append("bands of simulations: 9 in 10 measurements, by the model's error")
     return "; ".join(note for note in notes if note)
 

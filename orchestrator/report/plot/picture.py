@@ -19,7 +19,13 @@ from orchestrator.report.plot.charts import (
     frontier_handles,
     needed_columns,
 )
-from orchestrator.report.plot.points import MOST_CURVES, Series, points_of_documents, series_of
+from orchestrator.report.plot.points import (
+    MOST_CURVES,
+    Series,
+    all_points,
+    points_of_documents,
+    series_of,
+)
 from orchestrator.report.results_text import ShownResults
 
 if TYPE_CHECKING:
@@ -31,7 +37,8 @@ CURVES = ("output_token_throughput", "ttft_ms.p99", "tpot_ms.p99", "attainment")
 MOST_GROUPS = 6  # in one picture: more would not fit on a page
 PANEL_COLUMNS = 3
 LEGEND_COLUMNS = 3
-PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.4  # inches
+PANEL_WIDTH = 4.6  # inches
+PANEL_HEIGHT = 3.4  # inches
 PNG_DOTS = 120  # per inch
 
 
@@ -113,7 +120,7 @@ def write_picture(path: Path, shown: ShownResults) -> Picture:
         at_once = look.at_once_text(group.series)
         if at_once:
             left_out.append(f"over load {at_once}")
-    points = sum(len(each.points) for group in drawn for each in group.series)
+    points = sum(len(list(all_points(group.series))) for group in drawn)
     return Picture(points, len(drawn), tuple(left_out))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +99,12 @@ class Series:
         """The points whose levels are of this kind."""
         points = tuple(point for point in self.points if point.control == control)
         return replace(self, points=points)
+
+
+def all_points(series: Iterable[Series]) -> Iterator[PlottedPoint]:
+    """The points of several series, one series after the other."""
+    for each in series:
+        yield from each.points
 
 
 def points_of(source: Frame | str, more_columns: Iterable[str] = ()) -> list[PlottedPoint]:
