@@ -33,6 +33,7 @@ COMMANDS = {
     "export": "orchestrator.cli.export:export",
     "emulator": "orchestrator.cli.emulator:emulator",
     "predict": "orchestrator.cli.predict:predict",
+    "workload": "orchestrator.cli.workload:workload",
 }
 
 

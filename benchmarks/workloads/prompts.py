@@ -1,0 +1,63 @@
+"""How fast prompts of an exact length are made, on one core: 100,000 of token ids and of text.
+
+    python benchmarks/workloads/prompts.py --tokenizer FOLDER --prompts 100000 --tokens 512
+
+Prompts are made one by one and thrown away, as a client does that writes ahead; with ``--tokenizer``
+one text in 50 is encoded again to say how many have another length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+from orchestrator.spec.load import Lengths, Uniform
+from orchestrator.workloads.content import load_tokenizer, prompter
+from orchestrator.workloads.drawn import RandomWorkload
+
+CHECK_EVERY = 50
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=100_000)
+    parser.add_argument("--tokens", type=int, default=512, help="the mean of a uniform length")
+    parser.add_argument("--tokenizer", help="a folder with tokenizer.json, for text")
+    options = parser.parse_args()
+    measure(options, takes_ids=True)
+    measure(options, takes_ids=False)
+
+
+def measure(options: argparse.Namespace, takes_ids: bool) -> None:
+    """Prints how long it takes to make all prompts of ids, or of text."""
+    lengths = Uniform(min=options.tokens // 2, max=options.tokens * 3 // 2)
+    workload = RandomWorkload(
+        name="w", input_tokens=Lengths(uniform=lengths), output_tokens=Lengths(fixed=1)
+    )
+    makes = prompter(takes_ids=takes_ids, tokenizer=options.tokenizer, vocabulary=None)
+    tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer else None
+    kind = workload.requests(makes, seed=1)
+    texts: list[tuple[int, str]] = []
+    started = time.perf_counter()
+    for session in range(options.prompts):
+        flat = kind.prompt(session, 0, "measure", ()).flat()
+        if isinstance(flat, np.ndarray):
+            assert len(flat) == kind.input_tokens(session, 0)
+        elif session % CHECK_EVERY == 0:
+            texts.append((kind.input_tokens(session, 0), flat))
+    took_s = time.perf_counter() - started
+    name = "ids" if takes_ids else type(makes).__name__
+    line = f"{name}: {options.prompts:,} prompts of {options.tokens} tokens in {took_s:.1f} s"
+    if tokenizer is not None and texts:
+        off = sum(
+            len(tokenizer.encode(text, add_special_tokens=False).ids) != tokens
+            for tokens, text in texts
+        )
+        line += f"; of {len(texts):,} encoded again {off} have another length"
+    print(line)
+
+
+if __name__ == "__main__":
+    main()

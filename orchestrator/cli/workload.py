@@ -1,0 +1,213 @@
+"""``orchestrator workload``: shows what the workloads of an experiment hold, and writes them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from orchestrator.spec.experiment import Experiment
+    from orchestrator.spec.load import Workload
+    from orchestrator.workloads.facts import SampledRequest
+    from orchestrator.workloads.kind import Prompter
+
+
+@click.group()
+def workload() -> None:
+    """Look at what requests contain, before any engine starts."""
+
+
+@workload.command()
+@click.argument("place", metavar="FILE[:NAME]")
+@click.option(
+    "--requests",
+    type=click.IntRange(1, 5_000_000),
+    default=10_000,
+    show_default=True,
+    help="How many requests to look at, or to write.",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Show the beginning of so many requests.",
+)
+@click.option(
+    "--write",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the requests as lines of an OpenAI batch, which other tools can send.",
+)
+@click.option("--tokenizer", metavar="PATH", help="Count with it; default: that of the model.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of what is drawn. Default: 0.")
+@click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def show(
+    place: str,
+    requests: int,
+    sample: int,
+    write: Path | None,
+    tokenizer: str | None,
+    seed: int,
+    output: str,
+) -> int:
+    """Show lengths, turns, pauses and reuse of the workloads of an experiment file.
+
+    \b
+    Examples:
+      orchestrator workload show experiment.yaml
+      orchestrator workload show experiment.yaml:chat --sample 5
+      orchestrator workload show experiment.yaml:rag --requests 500 --write rag.jsonl
+    """
+    import orjson
+
+    from orchestrator.report.workload_text import sample_lines, workload_lines
+    from orchestrator.simulation.reuse import reuse_of
+    from orchestrator.workloads.facts import facts_of, sampled, sessions_within
+
+    experiment = _experiment(place)
+    workloads = _workloads(experiment, place)
+    if write is not None and len(workloads) > 1:
+        names = ", ".join(shown.name for shown in workloads)
+        raise click.UsageError(f"--write needs one workload: give FILE:NAME, one of {names}")
+    documents: list[dict[str, Any]] = []
+    for number, shown in enumerate(workloads):
+        prompter = _prompter(experiment, shown, tokenizer)
+        facts = facts_of(shown, prompter, seed, requests)
+        sessions = sessions_within(shown, shown.requests(prompter, seed), requests)
+        reuse = reuse_of(shown, seed, sessions)
+        examples = list(sampled(shown, prompter, seed, sample)) if sample else []
+        if output == "json":
+            documents.append(
+                {
+                    "name": shown.name,
+                    "kind": shown.kind,
+                    "api": shown.api,
+                    **asdict(facts),
+                    "cached_share": None if reuse is None else reuse.share,
+                    "sample": [_sampled_json(example) for example in examples],
+                }
+            )
+            continue
+        if number:
+            click.echo()
+        for line in workload_lines(shown, facts, None if reuse is None else reuse.share):
+            click.echo(line)
+        for line in sample_lines(examples):
+            click.echo(line)
+    if output == "json":
+        click.echo(orjson.dumps({"workloads": documents}, option=orjson.OPT_INDENT_2))
+    if write is not None:
+        [written] = workloads
+        prompter = _prompter(experiment, written, tokenizer)
+        count = _write(experiment, written, prompter, seed, requests, write)
+        click.echo(f"{count:,} requests: {write}", err=True)
+        if written.requests(prompter, seed).needs_reply:
+            text = "answers between turns are made up here; a run sends the engine's own"
+            click.echo(text, err=True)
+    return 0
+
+
+def _experiment(place: str) -> Experiment:
+    """The experiment file of ``FILE[:NAME]``, which may have workloads alone."""
+    from orchestrator.spec.document import parse_document
+    from orchestrator.spec.experiment import examined
+    from orchestrator.workloads.files import read_file
+
+    path = place if Path(place).is_file() else place.rpartition(":")[0] or place
+    text = read_file("experiment", path).decode(errors="replace")
+    experiment = examined(parse_document(text, path))
+    if "workloads" not in experiment.parts:
+        experiment.problems.raise_any()
+    return experiment
+
+
+def _workloads(experiment: Experiment, place: str) -> list[Workload]:
+    """The workload that ``place`` names, or all, with their files found."""
+    from orchestrator.base.errors import InputError
+    from orchestrator.base.registry import unknown_name
+    from orchestrator.plan.paths import Paths
+
+    if "workloads" not in experiment.parts:
+        raise InputError(f"{place!r} has no workloads")
+    workloads: list[Workload] = experiment.parts["workloads"]
+    if not Path(place).is_file():
+        name = place.rpartition(":")[2]
+        chosen = [candidate for candidate in workloads if candidate.name == name]
+        if not chosen:
+            names = [candidate.name for candidate in workloads]
+            raise InputError(unknown_name("workload", name, names))
+        workloads = chosen
+    paths = Paths(experiment.folder)
+    return [candidate.resolved(paths.path) for candidate in workloads]
+
+
+def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) -> Prompter:
+    """Makes prompts as clients would for the first deployment of the file."""
+    from orchestrator.workloads.content import local_tokenizer, prompter
+
+    for combination in experiment.combinations:
+        if tokenizer is None:
+            settings = combination.settings
+            tokenizer = local_tokenizer(settings.tokenizer or settings.model)
+    takes_ids = shown.api == "completions"
+    return prompter(takes_ids=takes_ids, tokenizer=tokenizer, vocabulary=None)
+
+
+def _sampled_json(example: SampledRequest) -> dict[str, Any]:
+    return {
+        "session": example.session,
+        "turn": example.turn,
+        "prompt_tokens": example.prompt_tokens,
+        "answer_tokens": example.answer_tokens,
+        "messages": [
+            {
+                "role": message.role,
+                "content": [
+                    part if isinstance(part, str) else part.tolist() for part in message.content
+                ],
+            }
+            for message in example.messages
+        ],
+    }
+
+
+def _write(
+    experiment: Experiment,
+    written: Workload,
+    prompter: Prompter,
+    seed: int,
+    requests: int,
+    path: Path,
+) -> int:
+    """Writes requests as an OpenAI batch. Returns how many."""
+    import orjson
+
+    from orchestrator.workloads.facts import sampled
+    from orchestrator.workloads.kind import Prompt
+
+    model = next((part.settings.model for part in experiment.combinations), "model")
+    is_chat = written.api == "chat"
+    count = 0
+    with path.open("wb") as file:
+        for request in sampled(written, prompter, seed, requests):
+            body: dict[str, Any] = {"model": model}
+            if is_chat:
+                body["messages"] = [
+                    {"role": message.role, "content": message.text} for message in request.messages
+                ]
+            else:
+                body["prompt"] = Prompt(request.messages, request.prompt_tokens).flat()
+            body["max_tokens"] = request.answer_tokens
+            line = {
+                "custom_id": f"{request.session}-{request.turn}",
+                "method": "POST",
+                "url": "/v1/chat/completions" if is_chat else "/v1/completions",
+                "body": body,
+            }
+            file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            count += 1
+    return count

@@ -1,0 +1,95 @@
+"""Says in words what a workload holds."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from orchestrator.spec.load import Workload, counted
+from orchestrator.workloads.facts import SampledRequest, Spread, WorkloadFacts
+
+WIDTH = 80
+_TITLES = ("mean", "p50", "p90", "p99", "max")
+
+
+def workload_lines(
+    workload: Workload, facts: WorkloadFacts, cached_share: float | None
+) -> Iterator[str]:
+    """A workload on a screen of 80 columns. ``cached_share``: of its prompts' tokens, what a prefix
+    cache without end would have; None: not known.
+    """
+    looked_at = counted(facts.requests, "request")
+    if facts.turns is not None:
+        looked_at += f" of {counted(facts.sessions, 'session')}"
+    in_all = ""
+    if facts.requests_in_all is not None and facts.requests_in_all > facts.requests:
+        in_all = f" (of {facts.requests_in_all:,})"
+    yield f"{workload.name}: {workload.kind}, api {workload.api}; {looked_at}{in_all}"
+    yield ""
+    yield f"{'':18}" + "".join(f"{title:>11}" for title in _TITLES)
+    if facts.prompt_tokens is not None:
+        yield _spread("prompt tokens", facts.prompt_tokens)
+    elif facts.prompt_characters is not None:
+        yield _spread("prompt characters", facts.prompt_characters)
+    if facts.answer_tokens is not None:
+        yield _spread("answer tokens", facts.answer_tokens)
+    if facts.turns is not None:
+        yield _spread("turns", facts.turns)
+    if facts.pauses_s is not None and facts.pauses_s.most > 0:
+        yield _spread("pauses, s", facts.pauses_s)
+    yield ""
+    if facts.recorded_rate is not None:
+        yield f"recorded: {facts.recorded_rate:.4g} requests/s on average"
+    if cached_share is not None:
+        yield f"reuse: a prefix cache without end would have {cached_share:.1%} of prompt tokens"
+    if facts.prompt_tokens is None:
+        yield from _folded("texts are not counted: give the model's --tokenizer")
+    for note in facts.notes:
+        yield from _folded(note)
+
+
+def _spread(title: str, spread: Spread) -> str:
+    values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.most)
+    return f"{title:18}" + "".join(f"{_figure(value):>11}" for value in values)
+
+
+def _figure(value: float) -> str:
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def sample_lines(requests: list[SampledRequest]) -> Iterator[str]:
+    """The first requests, one line each."""
+    if not requests:
+        return
+    yield ""
+    yield f"{'session':>7} {'turn':>4} {'in':>7} {'out':>7}  beginning"
+    for request in requests:
+        head = (
+            f"{request.session:>7} {request.turn:>4} {_or_dash(request.prompt_tokens):>7} "
+            f"{_or_dash(request.answer_tokens):>7}  "
+        )
+        yield head + _beginning(request, WIDTH - len(head))
+
+
+def _or_dash(tokens: int) -> str:
+    return str(tokens) if tokens else "-"
+
+
+def _beginning(request: SampledRequest, width: int) -> str:
+    """The beginning of the last message, cut to a width."""
+    part = request.messages[-1].content[0]
+    if isinstance(part, str):
+        text = " ".join(part[: 4 * width].split())
+    else:
+        text = " ".join(map(str, part[:width].tolist()))
+    printable = "".join(sign if sign.isprintable() else "?" for sign in text)
+    if len(printable) <= width:
+        return printable
+    whole_words = printable[: width - 1].rpartition(" ")[0]
+    return (whole_words or printable[: width - 1]) + "…"

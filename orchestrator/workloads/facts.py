@@ -1,0 +1,151 @@
+"""What a workload holds: how long its prompts and answers are, its sessions and pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count as counting
+
+import numpy as np
+
+from orchestrator.base.arrays import Floats
+from orchestrator.spec.load import Workload
+from orchestrator.workloads.kind import Message, Prompter, WorkloadKind
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The distribution of some numbers."""
+
+    count: int
+    mean: float
+    least: float
+    p50: float
+    p90: float
+    p99: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Floats) -> Spread | None:
+        """None where there are no values."""
+        if not len(values):
+            return None
+        array = np.asarray(values, np.float64)
+        p50, p90, p99 = np.percentile(array, [50, 90, 99]).tolist()
+        return cls(
+            count=len(array),
+            mean=float(array.mean()),
+            least=float(array.min()),
+            p50=p50,
+            p90=p90,
+            p99=p99,
+            most=float(array.max()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFacts:
+    """What the first sessions of a workload hold. ``prompt_tokens``: None where nobody counted
+    them; ``prompt_characters`` then has their texts. ``requests_in_all``: None where they never
+    come again.
+    """
+
+    sessions: int
+    requests: int
+    requests_in_all: int | None
+    prompt_tokens: Spread | None
+    prompt_characters: Spread | None
+    answer_tokens: Spread | None
+    turns: Spread | None
+    pauses_s: Spread | None
+    recorded_rate: float | None  # requests/s
+    left_out: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRequest:
+    """One request as it is sent. ``messages``: with answers that are made up between the turns."""
+
+    session: int
+    turn: int
+    prompt_tokens: int
+    answer_tokens: int
+    messages: tuple[Message, ...]
+
+
+def sessions_within(workload: Workload, kind: WorkloadKind, requests: int) -> list[int]:
+    """The first sessions, with at least so many requests where there are as many."""
+    most = workload.distinct_requests()
+    sessions: list[int] = []
+    total = 0
+    for session in counting():
+        if total >= requests or (most is not None and session >= most):
+            return sessions
+        sessions.append(session)
+        total += kind.turns(session)
+    raise AssertionError("counting does not end")
+
+
+def facts_of(workload: Workload, prompter: Prompter, seed: int, requests: int) -> WorkloadFacts:
+    """The facts of a workload, from its first ``requests`` requests."""
+    kind: WorkloadKind = workload.requests(prompter, seed)
+    sessions = sessions_within(workload, kind, requests)
+    prompts: list[int] = []
+    answers: list[int] = []
+    characters: list[int] = []
+    pauses_s: list[float] = []
+    for session in sessions:
+        turns = kind.turns(session)
+        for turn in range(turns):
+            tokens = kind.input_tokens(session, turn)
+            answers.append(kind.output_tokens(session, turn))
+            if tokens:
+                prompts.append(tokens)
+            else:
+                text = _text(kind, session, turn)
+                characters.append(len(text))
+                counted = prompter.count(text)
+                if counted is not None:
+                    prompts.append(counted)
+        pauses_s += [kind.pause_s(session, turn) for turn in range(turns - 1)]
+    return WorkloadFacts(
+        sessions=len(sessions),
+        requests=len(answers),
+        requests_in_all=workload.distinct_requests(),
+        prompt_tokens=Spread.of(prompts) if len(prompts) == len(answers) else None,
+        prompt_characters=Spread.of(characters),
+        answer_tokens=Spread.of([tokens for tokens in answers if tokens]),
+        turns=Spread.of([kind.turns(session) for session in sessions]) if kind.sessions else None,
+        pauses_s=Spread.of(pauses_s),
+        recorded_rate=workload.recorded_rate(),
+        left_out=workload.left_out(),
+        notes=tuple(workload.notes()),
+    )
+
+
+def _text(kind: WorkloadKind, session: int, turn: int) -> str:
+    messages = kind.prompt(session, turn, "measure", ()).messages
+    return "".join(message.text for message in messages)
+
+
+def sampled(
+    workload: Workload, prompter: Prompter, seed: int, requests: int
+) -> Iterator[SampledRequest]:
+    """The first requests of a workload, session after session."""
+    kind: WorkloadKind = workload.requests(prompter, seed)
+    written = 0
+    for session in sessions_within(workload, kind, requests):
+        earlier: list[Message] = []
+        for turn in range(kind.turns(session)):
+            if written == requests:
+                return
+            prompt = kind.prompt(session, turn, "measure", tuple(earlier))
+            answer_tokens = kind.output_tokens(session, turn)
+            yield SampledRequest(session, turn, prompt.tokens, answer_tokens, prompt.messages)
+            written += 1
+            if kind.needs_reply:
+                rng = np.random.default_rng([seed, session, turn])
+                made = prompter.make(rng, answer_tokens)
+                answer = Message("assistant", (made,), answer_tokens)
+                earlier += (prompt.messages[-1], answer)

@@ -1,0 +1,76 @@
+"""``orchestrator workload``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.workloads.entries import read_entry
+from tests.unit.cli.commands import invoke
+
+FILE = """
+workloads:
+  - {name: talk, kind: conversations, turns: 2, input_tokens: 20, output_tokens: 7, api: chat}
+  - {name: alone, input_tokens: 30, output_tokens: 9, shared_prefix_tokens: 10}
+  - {name: code, input_tokens: 30, output_tokens: 9, content: {text: corpus.txt}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "x.yaml").write_text(FILE)
+    (tmp_path / "corpus.txt").write_text("to be or not to be " * 10)
+    return str(tmp_path / "x.yaml")
+
+
+def test_all_workloads_are_shown(file: str) -> None:
+    done = invoke("workload", "show", file, "--requests", "100")
+    assert done.status == 0
+    assert [line for line in done.stdout.splitlines() if "api" in line] == [
+        "talk: conversations, api chat; 100 requests of 50 sessions",
+        "alone: random, api completions; 100 requests",
+        "code: random, api completions; 100 requests",
+    ]
+
+
+def test_one_workload_as_json_with_a_sample(file: str) -> None:
+    done = invoke("workload", "show", f"{file}:alone", "--format", "json", "--sample", "2")
+    [shown] = json.loads(done.stdout)["workloads"]
+    assert shown["prompt_tokens"]["mean"] == 40
+    assert shown["cached_share"] == pytest.approx(0.0, abs=0.01), "10 tokens are no block"
+    assert [len(request["messages"][1]["content"][0]) for request in shown["sample"]] == [30, 30]
+
+
+def test_written_requests_are_a_batch_whose_bodies_can_be_sent(file: str, tmp_path: Path) -> None:
+    target = tmp_path / "w.jsonl"
+    done = invoke("workload", "show", f"{file}:talk", "--requests", "6", "--write", str(target))
+    assert "answers between turns are made up here" in done.stderr
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [line["custom_id"] for line in lines] == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
+    assert {line["url"] for line in lines} == {"/v1/chat/completions"}
+    for line in lines:
+        entry = read_entry({k: v for k, v in line["body"].items() if k != "model"}, line)
+        assert entry is not None
+        assert entry.output_tokens == 7
+    assert len(lines[1]["body"]["messages"]) == 3
+
+
+def test_slices_of_a_text_are_shown(file: str) -> None:
+    done = invoke("workload", "show", f"{file}:code", "--sample", "1")
+    assert "to be or not to be" in done.stdout
+
+
+def test_what_cannot_be_shown_is_refused(file: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown workload 'tlk'.*did you mean 'talk'"):
+        invoke("workload", "show", f"{file}:tlk")
+    with pytest.raises(click.UsageError, match="--write needs one workload"):
+        invoke("workload", "show", file, "--write", str(tmp_path / "w"))
+    with pytest.raises(ProblemsError, match="cannot be read"):
+        invoke("workload", "show", str(tmp_path / "none.yaml"))
+    (tmp_path / "bad.yaml").write_text("workloads: [{name: w, input_tokens: 3}]\n")
+    with pytest.raises(ProblemsError, match="'output_tokens' is missing"):
+        invoke("workload", "show", str(tmp_path / "bad.yaml"))

@@ -1,0 +1,63 @@
+"""Reuse of prompts: what an endless prefix cache would have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.simulation.reuse import Reuse, reuse_of
+from orchestrator.spec.load import Workload
+
+
+def reuse(sessions: int, **keys: Any) -> Reuse:
+    workload = Workload.model_validate({"name": "w", "output_tokens": 16, **keys})
+    found = reuse_of(workload, 0, range(sessions))
+    assert found is not None
+    return found
+
+
+def test_requests_that_share_nothing_have_none() -> None:
+    assert reuse(50, input_tokens=64) == Reuse(50 * 64, 0)
+
+
+def test_all_but_the_first_have_a_shared_prefix() -> None:
+    assert reuse(50, input_tokens=64, shared_prefix_tokens=160) == Reuse(50 * 224, 49 * 160)
+
+
+def test_a_turn_has_everything_before_it() -> None:
+    talk = {"kind": "conversations", "turns": 3, "input_tokens": 32}
+    # prompts of 32, 80 and 128 tokens; of the second 48 are known, of the third 96
+    assert reuse(10, **talk) == Reuse(10 * 240, 10 * 144)
+
+
+def test_blocks_of_a_trace_are_found_again(tmp_path: Path) -> None:
+    lines = [
+        {"timestamp": 0, "input_length": 1024, "output_length": 16, "hash_ids": [1, 2]},
+        {"timestamp": 9, "input_length": 1536, "output_length": 16, "hash_ids": [1, 2, 3]},
+        {"timestamp": 10, "input_length": 512, "output_length": 16, "hash_ids": [2]},
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    workload = Workload.model_validate({"name": "w", "kind": "trace", "trace": str(path)})
+    assert reuse_of(workload, 0, range(3)) == Reuse(1024 + 1536 + 512, 1024)
+
+
+def test_texts_that_nobody_counted_have_no_reuse(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\n")
+    keys = {"name": "w", "kind": "file", "prompts": str(tmp_path / "p.txt"), "output_tokens": 3}
+    assert reuse_of(Workload.model_validate(keys), 0, range(1)) is None
+
+
+def test_popular_documents_are_found_again() -> None:
+    documents = {
+        "count": 2,
+        "tokens": {"uniform": {"min": 100, "max": 100}},
+        "pool": 1000,
+    }
+    alike = reuse(300, input_tokens=16, documents=documents)
+    popular = reuse(300, input_tokens=16, documents={**documents, "popularity": {"zipf": 1.5}})
+    assert popular.share > 0.3 > alike.share
+    assert Reuse(0, 0).share == pytest.approx(0)

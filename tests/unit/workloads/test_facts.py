@@ -1,0 +1,85 @@
+"""What a workload holds, in numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.spec.load import Workload
+from orchestrator.workloads.content import RandomIds, Words
+from orchestrator.workloads.facts import Spread, facts_of, sampled, sessions_within
+from tests.unit.workloads import traces
+from tests.unit.workloads.traces import trace
+
+IDS = RandomIds((1000, 2000))
+TALK = {
+    "name": "w",
+    "kind": "conversations",
+    "turns": 3,
+    "think_time": 2.0,
+    "input_tokens": 10,
+    "output_tokens": 5,
+}
+
+
+class CountedWords(Words):
+    """A tokenizer that counts words."""
+
+    def count(self, text: str) -> int | None:
+        return len(text.split())
+
+
+def test_a_spread_has_percentiles_and_none_of_nothing() -> None:
+    spread = Spread.of(list(range(101)))
+    assert spread == Spread(101, 50.0, 0.0, 50.0, 90.0, 99.0, 100.0)
+    assert Spread.of([]) is None
+
+
+def test_conversations_have_turns_and_pauses() -> None:
+    facts = facts_of(Workload.model_validate(TALK), IDS, seed=0, requests=10)
+    assert (facts.sessions, facts.requests, facts.requests_in_all) == (4, 12, None)
+    assert facts.turns is not None and facts.turns.mean == 3
+    assert facts.pauses_s is not None
+    assert (facts.pauses_s.count, facts.pauses_s.most) == (8, 2.0)
+    assert facts.prompt_tokens is not None
+    assert facts.prompt_tokens.mean == pytest.approx((10 + 25 + 40) / 3)
+
+
+def test_texts_are_counted_only_with_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one two\nthree\n")
+    texts = Workload.model_validate(
+        {"name": "w", "kind": "file", "prompts": str(tmp_path / "p.txt"), "output_tokens": 7}
+    )
+    facts = facts_of(texts, Words(), seed=0, requests=100)
+    assert (facts.requests, facts.requests_in_all) == (2, 2)
+    assert facts.prompt_tokens is None
+    assert facts.prompt_characters is not None and facts.prompt_characters.mean == 6
+    counted = facts_of(texts, CountedWords(), seed=0, requests=100)
+    assert counted.prompt_tokens is not None and counted.prompt_tokens.mean == 1.5
+
+
+def test_a_trace_has_its_rate_and_what_it_leaves_out(tmp_path: Path) -> None:
+    facts = facts_of(trace(tmp_path / "t.csv", traces.BURSTGPT_1), IDS, seed=0, requests=3)
+    assert facts.recorded_rate == pytest.approx(2 / 113)
+    assert facts.left_out == 1
+    assert facts.notes
+
+
+def test_sampled_turns_contain_made_answers() -> None:
+    requests = list(sampled(Workload.model_validate(TALK), IDS, seed=0, requests=4))
+    assert [(request.session, request.turn) for request in requests] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+    ]
+    third = requests[2].messages
+    assert [message.role for message in third] == ["user", "assistant"] * 2 + ["user"]
+    assert [len(np.asarray(message.content[0])) for message in third] == [10, 5, 10, 5, 10]
+
+
+def test_sessions_end_with_the_file_or_with_the_requests(tmp_path: Path) -> None:
+    talk = Workload.model_validate(TALK)
+    assert sessions_within(talk, talk.requests(IDS, 0), 7) == [0, 1, 2]
