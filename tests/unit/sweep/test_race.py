@@ -219,7 +219,7 @@ def showing(work: DeploymentWork, *levels: LevelEvidence) -> None:
     """As if these had been probed."""
     search = work._searches[0]
     strategy = cast("Capacity", search.strategy)
-    search.told.add((Level(control="request_rate", value=levels[0].level), 0))
+    search.told_repeats.add((Level(control="request_rate", value=levels[0].level), 0))
     strategy._tiers[0]._claim, strategy._wanted = claim_of(levels, 0.8), None
     strategy._tiers[0]._is_over = None
     work._go_on()
@@ -353,7 +353,7 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
     work = DeploymentWork(plan, first, {}, race=race)
     search = work._searches[0]
     strategy = cast("Capacity", search.strategy)
-    search.told.add((Level(control="request_rate", value=8.98), 0))
+    search.told_repeats.add((Level(control="request_rate", value=8.98), 0))
     fails = level_of(10.99, "fails", 0.6)
     for tier, levels in zip(
         strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True
