@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from orchestrator.cluster.base import Allocation, DeadLog, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.cluster.model_downloads import downloaded_bytes
 from orchestrator.engines.command import Node
-from orchestrator.engines.container import is_docker
+from orchestrator.engines.container import image_query, is_docker
 from orchestrator.engines.networks import NOT_SAID, of_kv_caches
 from orchestrator.engines.registry import program_of
 from orchestrator.load.point import HostLoad
@@ -33,11 +34,12 @@ from orchestrator.node.failures import EnginePhase, LastWords, classify
 from orchestrator.node.leases import Holding, Lease, Wish, living
 from orchestrator.node.process import LOG_NAME, EngineProcess
 from orchestrator.node.readiness import LOG_LINES, Expected, Ready, wait_ready
-from orchestrator.node.reaper import dead_work, processes_of, reap
-from orchestrator.spec.settings import Hardware
+from orchestrator.node.reaper import dead_work, output_of, processes_of, reap
+from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.amd import amd_group
 from orchestrator.telemetry.engine_metrics import INTERVAL_S, READ_LIMIT_S, Sample, read
+from orchestrator.telemetry.environment import host_environment
 from orchestrator.telemetry.gpu_sample import GpuGroup
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
@@ -342,6 +344,15 @@ class EngineHost:
         # the reading under way, and the last one
         return sampler.stop(limit_s=3 * READ_LIMIT_S) if sampler else []
 
+    def environment(self) -> dict[str, Any]:
+        """What this host is, as found: kernel, CPU, driver, its GPUs of this launch, and ``image``,
+        the digest of the engine's image.
+        """
+        facts = host_environment([gpu.uuid for gpu in self._devices])
+        if self._server is not None and self._server.settings.image is not None:
+            facts["image"] = image_digest(self._server.settings)
+        return facts
+
     def wall_ns(self) -> int:
         """This host's wall clock, in Unix nanoseconds."""
         return time.time_ns()
@@ -437,6 +448,15 @@ class EngineHost:
                 dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices})
         self._lease.release()  # only now: the next launch on these GPUs needs their memory
         return Stopped(left_over, log, tuple(dirty))
+
+
+def image_digest(settings: EngineSettings) -> str | None:
+    """The digest of the settings' image; None if its runtime does not say."""
+    for command in image_query(settings):
+        digest = output_of(*command).strip()
+        if digest:
+            return digest
+    return None
 
 
 def stored_log(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:

@@ -91,6 +91,20 @@ def is_docker(settings: EngineSettings) -> bool:
     return settings.image is not None and settings.container_runtime in (None, "docker")
 
 
+def image_query(settings: EngineSettings) -> list[tuple[str, ...]]:
+    """Commands that print which content the image has, in this order: its digest in the registry,
+    or the id of one that was built here. Empty without an image, and for apptainer, whose images
+    are files.
+    """
+    if settings.image is None or settings.container_runtime == "apptainer":
+        return []
+    inspect = (settings.container_runtime or "docker", "image", "inspect", "--format")
+    return [
+        (*inspect, "{{index .RepoDigests 0}}", settings.image),
+        (*inspect, "{{.Id}}", settings.image),
+    ]
+
+
 def local_paths(settings: EngineSettings, node: Node) -> list[str]:
     """Absolute paths in the settings, which must exist in the container too."""
     places = [node.model_path, settings.tokenizer]

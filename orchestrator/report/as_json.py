@@ -381,6 +381,7 @@ def launch_json(document: LaunchDocument) -> JsonObject:
         **fields_of(row, *_LAUNCH_FIELDS),
         "figures": document.figures,
         "reported": document.reported,
+        "environment": document.environment,
     }
 
 

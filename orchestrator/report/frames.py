@@ -38,7 +38,7 @@ from orchestrator.report.ranked_columns import RankedRow, ranked_columns
 from orchestrator.report.repeat_columns import RepeatRow, repeat_columns
 from orchestrator.report.results_text import point_rows
 from orchestrator.report.selection import answers, experiments, limits, with_limits
-from orchestrator.report.series import series_table
+from orchestrator.report.series import ReadingsTable, series_table
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Per
 
@@ -179,16 +179,24 @@ def launches(
     return as_frame(arrow_table(chosen_columns(launch_columns(), columns), rows), library)
 
 
-def series(results: str | Store, point: str, *, library: Library = "pandas") -> Frame:
-    """One row per reading of the engines' own metrics while a point ran.
+def series(
+    results: str | Store,
+    point: str,
+    *,
+    table: ReadingsTable = "engine_metrics",
+    library: Library = "pandas",
+) -> Frame:
+    """One row per reading while a point ran: of the engines' own metrics, or of the ``table``
+    ``telemetry`` (GPUs) or ``hosts``.
 
-    There are readings of each repeat and replica; the frame is empty where the engine reported
-    nothing. ``results``: a URI, or a ``Store``. ``point``: its ``point_id``. ``seconds`` count from
-    the beginning of the steady window (below 0: warm-up) by the clock of the replica's node.
-    Columns whose names end in ``_total``, ``_sum`` and ``_count`` are counters that only grow.
-    Raises InputError for a point that is not stored.
+    There are readings of each repeat; the frame is empty where nothing was reported. ``results``:
+    a URI, or a ``Store``. ``point``: its ``point_id``. ``seconds`` count from the beginning of the
+    steady window (below 0: warm-up) by the driver's clock, so readings of several hosts and of all
+    three tables lie on one axis; ``clock_error_ns`` bounds how far they are off. Columns whose
+    names end in ``_total``, ``_sum`` and ``_count`` are counters that only grow. Raises InputError
+    for a point that is not stored.
     """
-    return as_frame(series_table(results, point), library)
+    return as_frame(series_table(results, point, table), library)
 
 
 def requests(

@@ -51,6 +51,7 @@ from orchestrator.sweep.replicas import (
     Replicas,
     agent_lost,
     agents_of,
+    host_names,
     of_role,
     tell_first_of_downloads,
 )
@@ -139,6 +140,7 @@ class EngineStart:
         self._placements: list[Placement] = []
         self._argv: list[tuple[str, ...]] = []
         self._allocations: list[dict[str, Any]] = []
+        self._environment: dict[str, dict[str, Any]] = {}  # of each host, by its name
         self.answers: Sequence[AnswerRow] = ()
         self._committed = False
 
@@ -457,10 +459,22 @@ class EngineStart:
         # told before the wait begins, because weights that are there already are no progress
         tell_first_of_downloads(placement)
         first.begin_ready(settings.startup_timeout_s)
+        self._note_environment(placement)
         # a router serves its replicas' model name
         served = self._replicas[0].settings if replica.is_router else settings
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
+
+    def _note_environment(self, placement: Placement) -> None:
+        """Note what the hosts of a replica are, as they are found. GPUs are those of its agents."""
+        names = host_names(agents_of(self._placements))
+        for agent in placement.agents:
+            with suppress(HostLost):  # noticed where its agent is polled
+                facts = agent.environment()
+                host = self._environment.setdefault(names[agent.allocation.address], facts)
+                if host is not facts and "gpus" in facts:
+                    host["gpus"] = [*host.get("gpus", ()), *facts["gpus"]]
+        self._note(environment_json=json.dumps(self._environment))
 
     def _is_the_only_host(self, address: str) -> bool:
         """Whether the cluster has no other host, and will get none."""

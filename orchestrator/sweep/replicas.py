@@ -199,14 +199,11 @@ NO_HOST = Host("")
 
 def host_names(agents: Sequence[Agent]) -> dict[str, str]:
     """Address -> name of these agents' hosts. Hosts of one name have their address in it."""
-    allocations = [agent.allocation for agent in agents]
-    counts = Counter(allocation.hostname for allocation in allocations)
+    hostnames = {agent.allocation.address: agent.allocation.hostname for agent in agents}
+    counts = Counter(hostnames.values())
     names: dict[str, str] = {}
-    for allocation in allocations:
-        name = allocation.hostname
-        if counts[name] > 1:
-            name = f"{name} ({allocation.address})"
-        names[allocation.address] = name
+    for address, hostname in hostnames.items():
+        names[address] = hostname if counts[hostname] == 1 else f"{hostname} ({address})"
     return names
 
 

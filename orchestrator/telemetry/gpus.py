@@ -124,6 +124,7 @@ def _health(nvml: Any, index: int) -> dict[str, Any]:
     if handle is None:
         return {"index": index, "lost": True}
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    power_limit_mw = _ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     slowed = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
     # uncorrected ones since the driver was loaded
@@ -131,7 +132,9 @@ def _health(nvml: Any, index: int) -> dict[str, Any]:
     processes = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return {
         "index": index,
+        "uuid": _ask(nvml, "nvmlDeviceGetUUID", handle),
         "name": _ask(nvml, "nvmlDeviceGetName", handle),
+        "power_limit_w": power_limit_mw and power_limit_mw / 1e3,
         "memory_bytes": memory and memory.total,
         "used_bytes": memory and memory.used,
         "pids": [process.pid for process in processes],

@@ -268,6 +268,9 @@ class RayAgent:
     def end_host(self, ours: Collection[int]) -> HostLoad:
         return self._call(RayEngineHost.end_host, ours)
 
+    def environment(self) -> dict[str, Any]:
+        return self._call(RayEngineHost.environment)
+
     def wall_ns(self) -> int:
         return self._call(RayEngineHost.wall_ns)
 

@@ -1,7 +1,9 @@
 """One start of an engine: the record that ``results --launches`` shows."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.launches import PredictedFigure, StoredLaunch
@@ -14,7 +16,8 @@ class LaunchDocument:
 
     ``deployment``: None: its row was not stored. ``figures``: predicted beside reported, by the
     names of ``analysis.launches.FIGURES``. ``reported``: all that the engine reported, as stored,
-    since each engine has names of its own.
+    since each engine has names of its own. ``environment``: host -> what it was found to be; empty
+    for launches of earlier versions and of endpoints.
 
     The other fields are taken from ``reported``; None: not reported. ``checkpoint_bytes``: how much
     all ranks together read. ``network``: over what ranks on several nodes speak. ``kv_transport``:
@@ -27,6 +30,7 @@ class LaunchDocument:
     label: str
     figures: Mapping[str, PredictedFigure]
     reported: Mapping[str, object]
+    environment: Mapping[str, Mapping[str, Any]]
     checkpoint_bytes: float | None
     quantization_kernel: str | None
     network: str | None
@@ -55,6 +59,7 @@ def _launch_document(launch: StoredLaunch) -> LaunchDocument:
         label=launch.label,
         figures=launch.figures,
         reported=reported,
+        environment=json.loads(launch.row.environment_json or "{}"),
         checkpoint_bytes=_number(reported, "checkpoint_bytes"),
         quantization_kernel=_text(reported, "quantization_kernel"),
         network=_text(reported, "network"),

@@ -9,6 +9,15 @@ from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument
 
+# What is shown of a host, and its title.
+FACTS = {
+    "cpu": "CPU",
+    "kernel": "kernel",
+    "system": "system",
+    "driver": "GPU driver",
+    "cuda": "CUDA",
+    "image": "image",
+}
 MOST_VERSIONS_READ = 50  # launches for which a stored row is read to find the version
 
 
@@ -36,13 +45,24 @@ class HardwareClass:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFact:
+    """Something about a host, and what it was at its launches."""
+
+    title: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
-    """A host on which ranks of engines ran. ``gpus``: names and UUIDs, as they were found."""
+    """A host on which ranks of engines ran, as it was found. ``gpus``: names and UUIDs. ``facts``:
+    its kernel, CPU, drivers and images, by what they are; several where they changed meanwhile.
+    """
 
     name: str
     gpus: tuple[str, ...]
     cores: int
     launches: int
+    facts: tuple[HostFact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +149,7 @@ def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
     return classes
 
 
-def _hosts(launches: Iterable[LaunchDocument]) -> Iterable[Host]:
+def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[Host]:
     ranks: list[_Rank] = []
     for launch in launches:
         ranks += _ranks(launch)
@@ -144,7 +164,23 @@ def _hosts(launches: Iterable[LaunchDocument]) -> Iterable[Host]:
             gpus=_texts(gpus),
             cores=len(cores),
             launches=len({rank.launch_id for rank in of_host}),
+            facts=tuple(_facts(launches, name)),
         )
+
+
+def _facts(launches: Sequence[LaunchDocument], host: str) -> Iterable[HostFact]:
+    environments = [launch.environment[host] for launch in launches if host in launch.environment]
+    for name, title in FACTS.items():
+        values = {str(facts[name]) for facts in environments if facts.get(name) is not None}
+        if values:
+            yield HostFact(title, _texts(values))
+    limits_w: set[str] = set()
+    for facts in environments:
+        for gpu in facts.get("gpus", ()):
+            if gpu.get("power_limit_w") is not None:
+                limits_w.add(f"{gpu['power_limit_w']:g} W")
+    if limits_w:
+        yield HostFact("power limit", _texts(limits_w))
 
 
 def _ranks(launch: LaunchDocument) -> Iterable[_Rank]:

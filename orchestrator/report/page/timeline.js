@@ -2,7 +2,7 @@
 /* What one point did while it ran: throughput above, requests and KV cache below. The lines lie in
    the page packed, apart from what is judged, and are unpacked when the first of them is drawn. */
 const timelines = (() => {
-  const COLOURS = { tokens: "#0072b2", flight: "#8c6bb1", running: "#009e73", waiting: "#d55e00", kv: "#e69f00" };
+  const COLOURS = { tokens: "#0072b2", flight: "#8c6bb1", running: "#009e73", waiting: "#d55e00", kv: "#e69f00", power: "#cc79a7", heat: "#a65628" };
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   let byPoint = null;
   let drawAgain = null;  // of a chart that was asked for before the lines were read
@@ -71,6 +71,13 @@ const timelines = (() => {
       if (readings.waiting.length) series.push(marks("waiting", COLOURS.waiting, atReadings(readings.waiting), "diamond"));
       if (readings.kv_usage.length) series.push({ ...marks("KV cache in use", COLOURS.kv, atReadings(readings.kv_usage), "triangle"), yAxisIndex: 2 });
     }
+    const gpus = line.gpus;
+    const hasPower = gpus !== null && gpus.power_w.length > 0;
+    if (gpus !== null) {
+      const atGpus = (values) => values.map((value, index) => [gpus.seconds[index], value]);
+      if (hasPower) series.push({ ...curve("GPU power, W", COLOURS.power, atGpus(gpus.power_w), 0), yAxisIndex: 3 });
+      if (gpus.temperature_c.length) series.push({ ...curve("hottest GPU, °C", COLOURS.heat, atGpus(gpus.temperature_c), 0), yAxisIndex: 4 });
+    }
     for (const each of [series[0], series[1]]) {
       each.markArea = { silent: true, itemStyle: { color: css("--line"), opacity: 0.35 }, data: [[{ xAxis: line.window_s[0] }, { xAxis: Math.min(line.window_s[1], end) }]] };
     }
@@ -85,6 +92,8 @@ const timelines = (() => {
         axis("tokens/s", 0, { nameGap: 46, splitNumber: 3 }), axis("requests", 1, { nameGap: 46, splitNumber: 3, minInterval: 1 }),
         axis("KV cache", 1, { nameGap: 38, max: 1, splitNumber: 2, position: "right", splitLine: { show: false }, show: readings !== null && readings.kv_usage.length > 0,
           axisLabel: { color: css("--soft"), formatter: (share) => `${Math.round(share * 100)} %` } }),
+        axis("GPU power, W", 0, { nameGap: 46, splitNumber: 3, position: "right", splitLine: { show: false }, show: hasPower }),
+        axis("", 0, { max: 110, position: "right", show: false }),  // degrees: the legend names them
       ],
       tooltip: {
         trigger: "axis", renderMode: "richText", confine: true, backgroundColor: css("--panel"), textStyle: { color: css("--ink") },

@@ -5,7 +5,7 @@ come first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -14,10 +14,11 @@ import orjson
 import pyarrow as pa
 
 from orchestrator.analysis.attempt_summary import CommittedAttempt, attempt_of_rows
+from orchestrator.analysis.driver_clock import driver_unix_ns
 from orchestrator.analysis.points import Repeat, StoredPoint
 from orchestrator.analysis.requests import request_arrays
 from orchestrator.analysis.throughput import basis, output_tokens_by
-from orchestrator.base.arrays import Floats
+from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison, group_of
@@ -35,14 +36,26 @@ SHOWN_DEPLOYMENTS = 8  # of each ranking; as many as have curves in the page
 class Readings:
     """What the engines reported of themselves, summed over replicas.
 
-    ``seconds``: since the point's start, by the clock of the engine's host. ``kv_usage``: that of
-    the fullest replica. A list is empty where a value is missing.
+    ``seconds``: since the point's start, by the driver's clock. ``kv_usage``: that of the fullest
+    replica. A list is empty where a value is missing.
     """
 
     seconds: list[float]
     running: list[float]
     waiting: list[float]
     kv_usage: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReadings:
+    """What the GPUs of all replicas reported. ``seconds``: since the point's start, by the driver's
+    clock. ``power_w``: of all together. ``temperature_c``: of the hottest. A list is empty where a
+    value is missing.
+    """
+
+    seconds: list[float]
+    power_w: list[float]
+    temperature_c: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,7 @@ class Timeline:
     in_flight: list[float]
     is_interpolated: bool
     readings: Readings | None
+    gpus: GpuReadings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +136,10 @@ def timelines_of(
         is_cheap = gaps <= gaps_left
         if is_cheap:
             gaps_left -= gaps
-        timelines.append(_timeline(attempt, source.point, repeat, with_gaps=is_cheap))
+        timeline = _timeline(attempt, source.point, repeat, with_gaps=is_cheap)
+        telemetry = source.store.read_manifests("telemetry", [attempt.manifest], leave_out=True)
+        gpus = gpu_readings_of(telemetry, repeat.head.started_unix_ns)
+        timelines.append(replace(timeline, gpus=gpus))
     return Timelines(timelines, max(len(sources) - MOST_TIMELINES, 0))
 
 
@@ -200,6 +217,7 @@ def _timeline(
         in_flight=_short(in_flight.astype(np.float64)),
         is_interpolated=any("interpolated" in basis(part) for part in parts),
         readings=readings_of(attempt.engine_metrics, repeat.head.started_unix_ns),
+        gpus=None,
     )
 
 
@@ -211,31 +229,59 @@ def readings_of(samples: pa.Table, started_unix_ns: int) -> Readings | None:
     """
     if not samples.num_rows:
         return None
-    unix_ns = samples["unix_ns"].to_numpy()
-    replica_of_row = samples["replica"].to_numpy()
-    rows_of_replicas = [
-        np.flatnonzero(replica_of_row == replica) for replica in np.unique(replica_of_row)
+    latest = _latest_readings(samples, samples["replica"].to_numpy())
+    return Readings(
+        seconds=_short((latest.unix_ns - started_unix_ns) / 1e9, digits=4),
+        running=_known(latest.values("running").sum(axis=0)),
+        waiting=_known(latest.values("waiting").sum(axis=0)),
+        kv_usage=_known(latest.values("kv_usage").max(axis=0)),
+    )
+
+
+def gpu_readings_of(samples: pa.Table, started_unix_ns: int) -> GpuReadings | None:
+    """The readings of all GPUs, as ``readings_of`` takes those of replicas; None without any."""
+    if not samples.num_rows:
+        return None
+    gpus = samples["gpu_uuid"].combine_chunks().dictionary_encode().indices.to_numpy()
+    latest = _latest_readings(samples, gpus)
+    return GpuReadings(
+        seconds=_short((latest.unix_ns - started_unix_ns) / 1e9, digits=4),
+        power_w=_known(latest.values("power_w").sum(axis=0)),
+        temperature_c=_known(latest.values("temperature_c").max(axis=0)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LatestReadings:
+    """At each instant the latest reading of each source. ``rows``: of ``samples``, one list for each
+    source and one entry for each instant.
+    """
+
+    samples: pa.Table
+    unix_ns: Ints
+    rows: list[Ints]
+
+    def values(self, name: str) -> Floats:
+        """The values of a column, one row for each source."""
+        values = np.asarray(self.samples[name].to_numpy(), np.float64)
+        return np.array([values[rows] for rows in self.rows])
+
+
+def _latest_readings(samples: pa.Table, source_of_row: Ints) -> _LatestReadings:
+    """At the instants when some source was read, at most STEPS of them, once all have been read."""
+    unix_ns = driver_unix_ns(samples)
+    rows_of_sources = [
+        np.flatnonzero(source_of_row == source) for source in np.unique(source_of_row)
     ]
-    rows_of_replicas = [rows[np.argsort(unix_ns[rows])] for rows in rows_of_replicas]
-    begin = max(unix_ns[rows[0]] for rows in rows_of_replicas)
-    instants = np.unique(unix_ns[unix_ns >= begin])
+    rows_of_sources = [rows[np.argsort(unix_ns[rows])] for rows in rows_of_sources]
+    begin_ns = max(unix_ns[rows[0]] for rows in rows_of_sources)
+    instants = np.unique(unix_ns[unix_ns >= begin_ns])
     if instants.size > STEPS:
         instants = instants[np.linspace(0, instants.size - 1, STEPS).astype(int)]
     latest = [
-        rows[np.searchsorted(unix_ns[rows], instants, "right") - 1] for rows in rows_of_replicas
+        rows[np.searchsorted(unix_ns[rows], instants, "right") - 1] for rows in rows_of_sources
     ]
-
-    def gauge(name: str) -> Floats:
-        """One row for each replica."""
-        values = np.asarray(samples[name].to_numpy(), np.float64)
-        return np.array([values[rows] for rows in latest])
-
-    return Readings(
-        seconds=_short((instants - started_unix_ns) / 1e9, digits=4),
-        running=_known(gauge("running").sum(axis=0)),
-        waiting=_known(gauge("waiting").sum(axis=0)),
-        kv_usage=_known(gauge("kv_usage").max(axis=0)),
-    )
+    return _LatestReadings(samples, instants, latest)
 
 
 def _known(values: Floats) -> list[float]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.base.folders import node_path
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.container import container_name, in_container, launch_of
+from orchestrator.engines.container import container_name, image_query, in_container, launch_of
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.container_options import option_problem
@@ -314,3 +314,15 @@ def test_words_for_a_container_need_an_image() -> None:
     assert "container_args: these are for an image" in "\n".join(
         problems_of(ENGINES["vllm"], settings, H100)
     )
+
+
+def test_an_image_is_asked_for_its_digest_and_then_for_its_id() -> None:
+    settings = EngineSettings(engine="vllm", model="some/model", image="vllm/vllm-openai:v0.33")
+    digest, image_id = image_query(settings)
+    assert digest[:3] == ("docker", "image", "inspect")
+    assert digest[-2:] == ("{{index .RepoDigests 0}}", "vllm/vllm-openai:v0.33")
+    assert image_id[-2:] == ("{{.Id}}", "vllm/vllm-openai:v0.33")
+    podman = settings.model_copy(update={"container_runtime": "podman"})
+    assert image_query(podman)[0][0] == "podman"
+    apptainer = settings.model_copy(update={"container_runtime": "apptainer"})
+    assert image_query(apptainer) == []

@@ -359,6 +359,10 @@ class FakeAgent:
         disturbed = "disturbed" in self.world.fails
         return HostLoad(self.node, 50.0 if disturbed else 0.1, 0.6 if disturbed else 0.01, 0)
 
+    def environment(self) -> dict[str, Any]:
+        self._reach()
+        return {"kernel": "6.8", "gpus": [{"uuid": "GPU-a"}]}
+
     def wall_ns(self) -> int:
         return self.world.clock.unix_ns()
 

@@ -156,7 +156,10 @@ def test_a_lost_host_has_no_telemetry_and_the_others_have() -> None:
 def test_hosts_of_one_name_are_told_apart_by_their_address() -> None:
     agents = [
         SimpleNamespace(allocation=SimpleNamespace(hostname=name, address=address))
-        for name, address in (("n", "10.0.0.1"), ("n", "10.0.0.2"), ("m", "10.0.0.3"))
+        for name, address in (
+            *(("n", "10.0.0.1"), ("n", "10.0.0.2")),
+            *(("m", "10.0.0.3"), ("m", "10.0.0.3")),
+        )
     ]
     assert host_names(agents) == {
         "10.0.0.1": "n (10.0.0.1)",

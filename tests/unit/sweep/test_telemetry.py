@@ -35,3 +35,12 @@ def test_a_lost_gpu_is_an_event_and_its_point_is_disturbed(tmp_path: Path) -> No
     (point,) = store.read("points", include_failed=True).to_pylist()
     assert point["validity"] == "disturbed"
     assert point["validity_reasons"][0] == "GPUs that stopped to answer while the point ran: 1"
+
+
+def test_what_hosts_are_is_stored_with_the_launch(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    sweep(world_of([node("a")]), plan_of(), store)
+    (launch,) = store.read("launches").to_pylist()
+    assert json.loads(launch["environment_json"]) == {
+        "a": {"kernel": "6.8", "gpus": [{"uuid": "GPU-a"}]}
+    }

@@ -108,6 +108,8 @@ def test_gpus_of_others_are_not_waited_for() -> None:
 
 HEALTHY: dict[str, Any] = {
     "index": 0,
+    "uuid": "GPU-0",
+    "power_limit_w": 700.0,
     "name": "NVIDIA H100 80GB HBM3",
     "memory_bytes": 80 * GIB,
     "used_bytes": 0,
@@ -146,6 +148,12 @@ class HealthyNvml(SimpleNamespace):
         if index in self.lost:
             raise self.NVMLError("GPU is lost")
         return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
+        return 700_000
 
     def nvmlDeviceGetName(self, handle: int) -> str:
         return HEALTHY["name"]

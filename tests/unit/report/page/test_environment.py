@@ -4,7 +4,7 @@ from dataclasses import replace
 from orchestrator.analysis.launches import load_launches
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
-from orchestrator.report.page.environment import EngineVersions, Host, measured_with
+from orchestrator.report.page.environment import EngineVersions, Host, HostFact, measured_with
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.stores import commit_answers
@@ -47,3 +47,22 @@ def test_without_a_plan_and_launches_little_is_known(tmp_path):
     environment = measured_with(StoredExperiment(store), [], [])
     assert environment.planned_by is None
     assert (environment.measured_by, environment.engines, environment.hosts) == ((), (), ())
+
+
+def test_what_a_host_was_found_to_be_is_shown_with_all_that_changed(tmp_path):
+    store = Store.open(str(tmp_path), "exp")
+    run(store, planned())
+    commit_answers(store, (1,), (1,))
+    first, second = launches_of(store)
+    found = {"cpu": "EPYC", "driver": "570", "gpus": [{"uuid": "GPU-a", "power_limit_w": 700.0}]}
+    launches = [
+        replace(first, environment={"node-1": found}),
+        replace(second, environment={"node-1": {**found, "driver": "580", "system": None}}),
+    ]
+    hosts = measured_with(StoredExperiment(store), [], launches).hosts
+    assert hosts[0].facts == (
+        HostFact("CPU", ("EPYC",)),
+        HostFact("GPU driver", ("570", "580")),
+        HostFact("power limit", ("700 W",)),
+    )
+    assert hosts[1].facts == (), "of an earlier version"

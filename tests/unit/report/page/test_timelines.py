@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.page import timelines as module
-from orchestrator.report.page.timelines import STEPS, readings_of, timelines_of
+from orchestrator.report.page.timelines import STEPS, gpu_readings_of, readings_of, timelines_of
 from orchestrator.report.selection import with_limits
-from orchestrator.results.records import EngineMetricsRow
+from orchestrator.results.records import EngineMetricsRow, TelemetryRow
 from orchestrator.results.schemas import arrow_schema
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
@@ -66,6 +66,46 @@ def test_many_readings_are_thinned():
 
 def test_without_readings_there_are_none():
     assert readings_of(samples(), BEGAN_NS) is None
+
+
+def gpu_samples(*rows: dict[str, object]) -> pa.Table:
+    keys = {"measurement_id": "m0", "attempt_id": "a0", "host": "h"}
+    return pa.Table.from_pylist([keys | row for row in rows], schema=arrow_schema(TelemetryRow))
+
+
+def gpu(second: float, uuid: str, power_w: float | None, **more: float) -> dict[str, object]:
+    unix_ns = BEGAN_NS + round(second * 1e9)
+    return {"gpu_uuid": uuid, "unix_ns": unix_ns, "power_w": power_w, **more}
+
+
+def test_power_is_of_all_gpus_and_the_temperature_of_the_hottest():
+    table = gpu_samples(
+        gpu(0, "GPU-a", 100.0, temperature_c=40),
+        gpu(0.1, "GPU-b", 200.0, temperature_c=60),
+        gpu(0.5, "GPU-a", 300.0, temperature_c=70),
+    )
+    readings = gpu_readings_of(table, BEGAN_NS)
+    assert readings is not None
+    assert readings.seconds == [0.1, 0.5]
+    assert readings.power_w == [300, 500]
+    assert readings.temperature_c == [60, 70]
+
+
+def test_gpus_without_a_figure_have_no_line_of_it():
+    table = gpu_samples(gpu(0, "GPU-a", 100.0, temperature_c=40), gpu(0, "GPU-b", None))
+    readings = gpu_readings_of(table, BEGAN_NS)
+    assert readings is not None
+    assert (readings.power_w, readings.temperature_c) == ([], [])
+    assert gpu_readings_of(gpu_samples(), BEGAN_NS) is None
+
+
+def test_gpus_of_two_hosts_are_laid_over_each_other_by_the_drivers_clock():
+    table = gpu_samples(
+        gpu(1, "GPU-a", 100.0), gpu(8, "GPU-b", 200.0, clock_offset_ns=7_000_000_000)
+    )
+    readings = gpu_readings_of(table, BEGAN_NS)
+    assert readings is not None
+    assert (readings.seconds, readings.power_w) == ([1], [300])
 
 
 @pytest.fixture

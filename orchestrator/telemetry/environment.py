@@ -1,0 +1,52 @@
+"""What a host is, as it is found when an engine starts on it: hardware, kernel and drivers."""
+
+import os
+import platform
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from orchestrator.telemetry.gpus import health
+
+
+def host_environment(
+    gpu_uuids: Collection[str],
+    root: Path = Path("/"),
+    read_gpus: Callable[[], dict[str, Any]] = health,
+) -> dict[str, Any]:
+    """``kernel``, ``system``, ``cpu``, ``cores``, ``memory_bytes`` and, where the host has GPUs of
+    NVIDIA, ``driver``, ``cuda`` and ``gpus``, those with these UUIDs. None: unknown.
+    """
+    facts: dict[str, Any] = {
+        "kernel": platform.release(),
+        "system": _value_of(root / "etc/os-release", "PRETTY_NAME", "=").strip('"') or None,
+        "cpu": _value_of(root / "proc/cpuinfo", "model name", ":") or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+    gpu_facts = read_gpus()
+    if gpu_facts:
+        facts["driver"] = gpu_facts["driver"]
+        facts["cuda"] = gpu_facts["cuda"]
+        names = ("uuid", "name", "memory_bytes", "power_limit_w", "mig")
+        facts["gpus"] = [
+            {name: gpu[name] for name in names}
+            for gpu in gpu_facts["gpus"]
+            if gpu.get("uuid") in gpu_uuids
+        ]
+    return facts
+
+
+def _value_of(path: Path, name: str, separator: str) -> str:
+    """The value of the first line ``name<separator>value``; empty if there is none."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(separator)
+        if key.strip() == name:
+            return value.strip()
+    return ""
