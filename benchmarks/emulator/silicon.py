@@ -31,8 +31,9 @@ from typing import Any
 import numpy as np
 
 from orchestrator.catalog.accelerators import Accelerator, find
+from orchestrator.catalog.arithmetic import no_term
 from orchestrator.catalog.models import ModelFacts, facts_from_config
-from orchestrator.emulator.model import Replica, StepTimes, no_term, replica
+from orchestrator.emulator.model import Replica, StepTimes, replica
 from orchestrator.emulator.profile import Constants
 from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings

@@ -316,6 +316,80 @@ def _kv_elements(shape: Shape, settings: EngineSettings) -> int:
     return 2 * heads * shape.head_dim
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertRouting:
+    """How the tokens of a step choose among the routed experts of each layer.
+
+    ``sharers``: data-parallel ranks whose tokens choose among the same experts. All shares are 0 for
+    a model without experts.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    sharers: int = 1
+
+    @property
+    def least_share(self) -> float:
+        """The share of the experts that is read if all tokens of a step choose the same ones."""
+        return self.experts_per_token / self.num_experts if self.num_experts else 0.0
+
+    def expected_share(self, tokens: float) -> float:
+        """The expected share of the experts that ``tokens`` tokens of a rank read, with uniform
+        routing: ``1 - (1 - experts_per_token / num_experts) ** tokens``.
+        """
+        if not self.num_experts:
+            return 0.0
+        not_read_by_token = 1 - self.experts_per_token / self.num_experts
+        return float(1 - not_read_by_token ** (tokens * self.sharers))
+
+    def most_share(self, tokens: float) -> float:
+        """The share that is read if no two tokens choose the same expert, as far as there are
+        enough experts. vLLM's ``estimated_read_bytes_per_gpu_total`` counts this one.
+        """
+        return min(1.0, self.least_share * max(1.0, tokens * self.sharers))
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """Bytes that one tensor-parallel rank reads from memory in one step, in all pipeline stages
+    together: a token passes all of them, so it makes every weight be read once.
+
+    ``weights``: all weights but the routed experts, and without the input embedding, of which only
+    single rows are read. ``experts``: all routed experts. ``context_token``: the KV cache of one
+    token of context, in layers with full attention. ``window_token``: the same in layers with a
+    sliding window, for a token within the window.
+    """
+
+    weights: float
+    experts: float
+    context_token: float
+    window_token: float
+    routing: ExpertRouting
+
+
+def step_bytes(facts: ModelFacts, settings: EngineSettings) -> StepBytes:
+    """What a step reads. KV heads are replicated where there are fewer than tensor-parallel ranks,
+    and every rank has norms, routers and the latents of MLA.
+    """
+    shape = facts.shape
+    tensor = settings.tensor_parallel_size
+    parts = weights(facts, settings.dtype, settings.quantization)
+    read_bytes = (parts.layers + parts.lm_head) / tensor + parts.replicated
+    read_bytes += parts.kv_projection / min(tensor, shape.num_key_value_heads)
+    full_bytes = kv_bytes_per_token(facts, settings, stages=1, sliding=False)
+    return StepBytes(
+        weights=read_bytes,
+        experts=parts.experts / expert_ranks(settings),
+        context_token=full_bytes,
+        window_token=kv_bytes_per_token(facts, settings, stages=1) - full_bytes,
+        routing=ExpertRouting(
+            num_experts=shape.num_experts,
+            experts_per_token=shape.num_experts_per_tok,
+            sharers=settings.data_parallel_size if settings.enable_expert_parallel else 1,
+        ),
+    )
+
+
 def kv_bytes_per_sequence(
     facts: ModelFacts,
     settings: EngineSettings,

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
+from orchestrator.catalog.arithmetic import attention_pair_flops
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.emulator.profile import Constants, resolved
 from orchestrator.spec.settings import EngineSettings
@@ -84,20 +85,9 @@ class Costs:
     # in a prefill: one token attending to one token of its context, in layers with full attention
     attend_s: float
     attend_window_s: float  # the same in sliding-window layers
-    num_experts: int
-    experts_per_token: int
-    expert_sharers: int  # data-parallel ranks that share the experts of this rank
+    routing: memory.ExpertRouting
     stages: int
     window: int
-
-    def experts_read(self, tokens: float) -> float:
-        """Expected share of the experts that a step of ``tokens`` tokens reads, with uniform routing:
-        ``1 - (1 - experts_per_token / num_experts) ** tokens``.
-        """
-        if not self.num_experts:
-            return 0.0
-        not_read_by_token = 1 - self.experts_per_token / self.num_experts
-        return float(1 - not_read_by_token ** (tokens * self.expert_sharers))
 
     def in_flight(self, sequences: int) -> int:
         """Micro-batches that share the work of a step."""
@@ -108,8 +98,8 @@ class Costs:
         m = self.in_flight(sequences)
         arithmetic_s = (tokens * self.token_s + sequences * self.sample_s) / m
         dense_s = math.hypot(self.weights_s, arithmetic_s)
-        if self.num_experts:
-            expert_reads_s = self.experts_s * self.experts_read(tokens / m)
+        if self.routing.num_experts:
+            expert_reads_s = self.experts_s * self.routing.expected_share(tokens / m)
             dense_s += math.hypot(expert_reads_s, tokens * self.expert_token_s / m)
         return self.step_s + self.sequence_s * sequences + dense_s + tokens * self.traffic_s / m
 
@@ -194,30 +184,12 @@ def replica(
     )
 
 
-def no_term(facts: ModelFacts) -> str | None:
-    """The part of a model for which the formulas have no term; None if they cover all of it. Models
-    that they do not cover (GLM-5, Qwen3.5) took up to three times the predicted time.
-    """
-    if facts.shape.index_n_heads:
-        return "sparse attention"
-    if "global" in facts.shape.mixers:
-        return "layers with heads of their own"
-    if "both" in facts.shape.mixers:
-        return "Mamba beside attention"
-    if facts.shape.num_attention_layers < facts.shape.num_hidden_layers:
-        return "layers without attention"
-    return None
-
-
 def _costs(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
 ) -> Costs:
     shape = facts.shape
     tensor = settings.tensor_parallel_size
-    parts = memory.weights(facts, settings.dtype, settings.quantization)
-    read_bytes = (parts.layers + parts.lm_head) / tensor + parts.replicated
-    read_bytes += parts.kv_projection / min(tensor, shape.num_key_value_heads)
-    expert_bytes = parts.experts / memory.expert_ranks(settings)
+    step = memory.step_bytes(facts, settings)
     bandwidth = device.bandwidth_bytes_s
     compute_type = memory.compute_type(facts, settings)
     peak = tensor * device.flops_for(compute_type)
@@ -235,24 +207,22 @@ def _costs(
     activations_s = _activation_bytes(settings, facts) / traffic_bandwidth
     layers_s = shape.num_hidden_layers * _layer_s(settings, facts, constants)
     routing_s = shape.num_moe_layers * constants.expert_layer_overhead_s
-    attention = _attention(settings, facts, device, constants)
+    attention = _attention(step, settings, facts, device, constants)
     return Costs(
         step_s=constants.step_overhead_s + layers_s + routing_s + communication.step_s,
         prefill_s=shape.num_hidden_layers * constants.prefill_layer_overhead_s,
         sequence_s=constants.sequence_overhead_s,
-        weights_s=read_bytes / (bandwidth * constants.bandwidth_efficiency),
+        weights_s=step.weights / (bandwidth * constants.bandwidth_efficiency),
         token_s=2 * dense_parameters / (peak * efficiency),
         sample_s=2 * head_parameters / (peak_16_bit * constants.compute_efficiency),
-        experts_s=expert_bytes / (bandwidth * constants.expert_bandwidth_efficiency),
+        experts_s=step.experts / (bandwidth * constants.expert_bandwidth_efficiency),
         expert_token_s=2 * expert_parameters / (peak * constants.expert_compute_efficiency),
         traffic_s=activations_s + communication.token_s,
         context_s=attention.context_s,
         window_s=attention.window_s,
         attend_s=attention.attend_s,
         attend_window_s=attention.attend_window_s,
-        num_experts=shape.num_experts,
-        experts_per_token=shape.num_experts_per_tok,
-        expert_sharers=settings.data_parallel_size if settings.enable_expert_parallel else 1,
+        routing=step.routing,
         stages=settings.pipeline_parallel_size,
         window=facts.sliding_window or 0,
     )
@@ -294,7 +264,11 @@ class _AttentionCosts:
 
 
 def _attention(
-    settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
+    step: memory.StepBytes,
+    settings: EngineSettings,
+    facts: ModelFacts,
+    device: Accelerator,
+    constants: Constants,
 ) -> _AttentionCosts:
     """The costs of layers with full attention and with a sliding window. For each token of context, a
     decode takes the time of reading it or of computing on it, whichever is longer; a prefill takes
@@ -302,25 +276,17 @@ def _attention(
     widened for it). MLA decodes in its latent space (absorbed) and prefills in its heads.
     """
     shape = facts.shape
-    full_bytes = memory.kv_bytes_per_token(facts, settings, stages=1, sliding=False)
-    sliding_bytes = memory.kv_bytes_per_token(facts, settings, stages=1) - full_bytes
-    # FLOPs of one head of one layer: a product with the key, and one with the value
-    pair = 4.0 * shape.head_dim
-    decode_pair = pair
-    prefill_pair = pair
-    if shape.mla:
-        decode_pair = 2.0 * (2 * shape.kv_lora_rank + shape.qk_rope_head_dim)
-        prefill_pair = 2.0 * (shape.qk_nope_head_dim + shape.qk_rope_head_dim + shape.v_head_dim)
+    pair_flops = attention_pair_flops(shape)
     peak = settings.tensor_parallel_size * device.flops_for("bfloat16")
     flops = peak * constants.attention_efficiency / shape.num_attention_heads
     bandwidth = device.bandwidth_bytes_s * constants.kv_efficiency
     sliding_layers = facts.num_sliding_layers
     full_layers = shape.num_attention_layers - sliding_layers
     return _AttentionCosts(
-        context_s=max(full_bytes / bandwidth, full_layers * decode_pair / flops),
-        window_s=max(sliding_bytes / bandwidth, sliding_layers * decode_pair / flops),
-        attend_s=full_layers * prefill_pair / flops,
-        attend_window_s=sliding_layers * prefill_pair / flops,
+        context_s=max(step.context_token / bandwidth, full_layers * pair_flops.decode / flops),
+        window_s=max(step.window_token / bandwidth, sliding_layers * pair_flops.decode / flops),
+        attend_s=full_layers * pair_flops.prefill / flops,
+        attend_window_s=sliding_layers * pair_flops.prefill / flops,
     )
 
 

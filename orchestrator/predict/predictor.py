@@ -16,9 +16,10 @@ import numpy as np
 
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
+from orchestrator.catalog.arithmetic import no_term
 from orchestrator.catalog.memory import MemoryEstimate
 from orchestrator.catalog.models import ModelFacts, model_facts
-from orchestrator.emulator.model import Replica, no_term, replica
+from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import (
     Constants,
     Profile,

@@ -95,7 +95,7 @@ def test_experts_that_data_parallel_ranks_share_are_read_for_all_their_tokens() 
     config = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     alone = a_replica(config=config, data_parallel_size=4).costs
     shared = a_replica(config=config, data_parallel_size=4, enable_expert_parallel=True).costs
-    assert shared.experts_read(1) == alone.experts_read(4)
+    assert shared.routing.expected_share(1) == alone.routing.expected_share(4)
     assert shared.traffic_s > alone.traffic_s  # their way there and back
 
 
@@ -152,9 +152,9 @@ def test_a_step_reads_the_expected_number_of_distinct_experts() -> None:
     costs = a_replica(
         config={"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     ).costs
-    assert costs.experts_read(1) == pytest.approx(2 / 8)
-    assert costs.experts_read(4) == pytest.approx(1 - 0.75**4)
-    assert costs.experts_read(1000) == pytest.approx(1)
+    assert costs.routing.expected_share(1) == pytest.approx(2 / 8)
+    assert costs.routing.expected_share(4) == pytest.approx(1 - 0.75**4)
+    assert costs.routing.expected_share(1000) == pytest.approx(1)
 
 
 def test_sliding_layers_read_at_most_a_window() -> None:
