@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.analysis.deployment_work import work_of_row
+from orchestrator.catalog.work import MissingWork, StepWork
 from orchestrator.results.ids import model_key
 from orchestrator.results.records import DeploymentRow
 
@@ -72,7 +74,9 @@ class StoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StoredDeployment:
-    """One engine configuration. ``settings``: empty where its row was never stored."""
+    """One engine configuration. ``settings``: empty where its row was never stored. ``work``: what
+    its tokens need, or why that is not known.
+    """
 
     deployment_id: str
     label: str
@@ -87,6 +91,7 @@ class StoredDeployment:
     usd_per_hour: float | None
     settings: Mapping[str, object]
     prediction: StoredPrediction
+    work: StepWork | MissingWork = MissingWork.MODEL
 
     @property
     def launched(self) -> bool:
@@ -137,6 +142,7 @@ def stored_deployment(row: DeploymentRow) -> StoredDeployment:
         usd_per_hour=row.usd_per_hour,
         settings=json.loads(row.settings_json),
         prediction=prediction_of(json.loads(row.predicted_json or "{}")),
+        work=work_of_row(row.work_json, row.settings_json, row.hardware, row.accelerator),
     )
 
 

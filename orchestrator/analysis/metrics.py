@@ -50,6 +50,27 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedContext:
+    """The context of decoded tokens: all output tokens of a request but the first.
+
+    ``tokens``: decoded tokens. ``context``: the sum of their contexts in tokens; NaN where a prompt
+    was not counted.
+    """
+
+    tokens: float
+    context: float
+
+    def __add__(self, other: "DecodedContext") -> "DecodedContext":
+        return DecodedContext(self.tokens + other.tokens, self.context + other.context)
+
+    @property
+    def mean(self) -> float | None:
+        if not self.tokens or math.isnan(self.context):
+            return None
+        return self.context / self.tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What the metrics of one attempt, or of several pooled, are computed from.
 
@@ -62,6 +83,7 @@ class Observed:
     ok: int
     errors: Counter[str]
     samples: tuple[Mapping[str, NumberColumn], ...]
+    decoded: DecodedContext
     gaps: GapCounts
     delivered: Delivered
     token_batches: tuple[throughput.Batches, ...]
@@ -134,6 +156,7 @@ def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
         ok=int(chosen.sum()),
         errors=_errors(columns.rows, due & ~columns.ok),
         samples=(samples,),
+        decoded=_decoded(columns, chosen),
         gaps=gaps,
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
@@ -164,6 +187,7 @@ def merge(parts: Iterable[Observed]) -> Observed:
         ok=sum(attempt.ok for attempt in attempts),
         errors=sum((attempt.errors for attempt in attempts), Counter()),
         samples=tuple(chain.from_iterable(attempt.samples for attempt in attempts)),
+        decoded=sum((attempt.decoded for attempt in attempts), DecodedContext(0.0, 0.0)),
         gaps=merge_gaps(attempt.gaps for attempt in attempts),
         delivered=Delivered(
             requests=sum(attempt.delivered.requests for attempt in attempts),
@@ -202,6 +226,7 @@ def figures(observed: Observed) -> Figures:
         **_distributions(observed),
         itl_ms=_gap_distribution(observed.gaps),
         itl_kind=_only_or_mixed(observed.itl_kind),
+        decode_context=observed.decoded.mean,
     )
 
 
@@ -301,6 +326,17 @@ def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Float
     yield "decode_throughput", intervals / positive(between(first_ns, last_ns)) * 1e9
     yield "input_tokens", columns.input_tokens[chosen]
     yield "output_tokens", columns.output_tokens[chosen]
+
+
+def _decoded(columns: RequestArrays, chosen: Bools) -> DecodedContext:
+    """The context of the decoded tokens of the chosen requests: with p prompt and n output tokens,
+    token i + 1 is decoded in a context of p + i tokens, so n - 1 tokens have p + n / 2 on average.
+    """
+    prompt_tokens = columns.input_tokens[chosen]
+    output_tokens = columns.output_tokens[chosen]
+    decoded = np.maximum(output_tokens - 1, 0)
+    contexts = decoded * (prompt_tokens + output_tokens / 2)
+    return DecodedContext(float(decoded.sum()), float(contexts.sum()))
 
 
 def _delivered(

@@ -23,6 +23,7 @@ from orchestrator.analysis.deployments import (
     stored_deployment,
     unknown_deployment,
 )
+from orchestrator.analysis.efficiency import EfficiencyResult, MissingFigures, efficiency_of
 from orchestrator.analysis.intervals import (
     Interval,
     interval_of_model,
@@ -325,6 +326,14 @@ class StoredPoint:
         Where all repeats failed, the figures of all of them: these have counts but no latencies.
         """
         return self._figures.read()
+
+    @cached_property
+    def efficiency(self) -> EfficiencyResult:
+        """How much of its devices' peaks it used, or why that is not known."""
+        if not self.used:
+            return MissingFigures.NOTHING_SERVED
+        engine_sides = [repeat.engine_side for repeat in self.used]
+        return efficiency_of(self.deployment.work, self.figures, engine_sides)
 
     @cached_property
     def attained_by_slo(self) -> tuple[tuple[Attained, ...], ...]:

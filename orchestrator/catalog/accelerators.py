@@ -34,6 +34,7 @@ class Accelerator:
     usd_per_hour: float | None  # overridden by the experiment file
     source: str  # of these figures: its maker's data sheet, or a measurement
     aliases: tuple[str, ...] = field(default=())
+    as_of: str | None = None  # when the source was read, ISO 8601; None: not known
 
     def flops_for(self, compute: str) -> float:
         """Peak for a compute type; if the device lacks it, for the next wider one (fp8 for fp4 on
@@ -73,7 +74,7 @@ def _key(name: str) -> str:
     return "".join(filter(str.isalnum, maker_left_out))
 
 
-def _read(row: dict[str, Any]) -> Accelerator:
+def _read(row: dict[str, Any], as_of: str) -> Accelerator:
     flops = {kind: value * 1e12 for kind, value in row["tflops"].items()}
     capability = None
     if row["capability"] is not None:
@@ -94,6 +95,7 @@ def _read(row: dict[str, Any]) -> Accelerator:
         usd_per_hour=row["usd_per_hour"],
         source=row["source"],
         aliases=tuple(row["aliases"]),
+        as_of=as_of,
     )
 
 
@@ -102,7 +104,8 @@ def _all() -> tuple[Accelerator, ...]:
     """accelerators.json: published figures on its date, with the lowest list price of one large
     provider as an order of magnitude for users who give none.
     """
-    return tuple(map(_read, data_beside(__file__, "accelerators.json")["accelerators"]))
+    document = data_beside(__file__, "accelerators.json")
+    return tuple(_read(row, document["as_of"]) for row in document["accelerators"])
 
 
 @cache

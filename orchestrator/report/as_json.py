@@ -28,6 +28,7 @@ from orchestrator.report.documents.point import (
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
 from orchestrator.report.documents.run import ExperimentRuns, RunDocument
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
+from orchestrator.report.efficiency_columns import efficiency_fields, efficiency_names
 from orchestrator.report.formats import JsonObject, fields_of, metrics
 from orchestrator.report.words import first_change_text
 from orchestrator.results.records import Figures
@@ -103,6 +104,7 @@ def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator
             continue
         yield shared
         of_repeat = {**shared, "row": "repeat", "merged": {}, **dict.fromkeys(_NOT_OF_A_REPEAT)}
+        of_repeat |= {"peak": {}, **dict.fromkeys(efficiency_names())}
         for repeat in repeats:
             yield {**of_repeat, **repeat}
 
@@ -151,6 +153,7 @@ def point_json(document: PointDocument) -> JsonObject:
         "per_device": of_device.estimate if of_device else None,
         **_ends("per_device", of_device),
         "per_user": _per_user(point.figures),
+        **efficiency_fields(document),
         **agreement_fields(point),
         **_prediction_fields(document.prediction),
         **_slo_fields(document.slo_results),

@@ -28,6 +28,7 @@ from orchestrator.report.column import (
 )
 from orchestrator.report.documents.point import PointDocument, SloResult, per_device
 from orchestrator.report.documents.prediction import FIGURES
+from orchestrator.report.efficiency_columns import efficiency_columns
 from orchestrator.report.shared_columns import (
     deployment_columns,
     figure_columns,
@@ -65,6 +66,7 @@ def point_columns() -> dict[str, PointColumn]:
         *_verdict(),
         *_with_intervals(figure_columns(_figures)),
         *limit_columns(_first_result),
+        *efficiency_columns(),
         *_comparisons(),
         *setting_columns(_deployment),
     ]

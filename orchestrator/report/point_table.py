@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.analysis.cost import usd_per_million
 from orchestrator.analysis.deployments import compared_model
+from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.points import StoredPoint
@@ -51,9 +53,12 @@ from orchestrator.spec.load import UNITS, counted, load_text
 
 # Columns that are left out where the width is too small, the first one first. Others always stay.
 _DROPPED_FIRST = (
+    "usd_per_m_output",
+    "mfu",
     "e2e_ms.p50",
     "tpot_ms.p50",
     "measured_over_predicted.tpot_ms",
+    "decode_mbu",
     "ttft_ms.p50",
     "ttft_from_sent_ms.p50",
     "repeats",
@@ -308,6 +313,7 @@ def _usual_columns(
     for title, latency in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
         yield from _latency_columns(points, title, latency)
     yield from _limit_columns(documents)
+    yield from _efficiency_columns(points)
     agreement = agreement_column(points)
     if agreement is not None:
         yield agreement
@@ -386,6 +392,21 @@ def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]
         yield FilledColumn(Column(interval_title, name="attainment.lower"), intervals)
         title = name if len(names) > 1 else "SLO"
         yield FilledColumn(Column(title, is_left=True), [met_cell(result) for result in results])
+
+
+def _efficiency_columns(points: Sequence[StoredPoint]) -> Iterator[FilledColumn]:
+    """MBU and MFU, and what output tokens cost; none where they are known of no point."""
+    results = [point.efficiency for point in points]
+    known = [result if isinstance(result, Efficiency) else None for result in results]
+    if any(known):
+        mbu = [f"{result.mbu.estimate:.2f}" if result else "-" for result in known]
+        yield FilledColumn(Column("decode\nMBU", name="decode_mbu"), mbu)
+        mfu = [f"{result.mfu:.3f}" if result else "-" for result in known]
+        yield FilledColumn(Column("MFU", name="mfu"), mfu)
+    usd = [usd_per_million(point).output for point in points]
+    if any(price is not None for price in usd):
+        texts = [figure(price) for price in usd]
+        yield FilledColumn(Column("USD/M\noutput", name="usd_per_m_output"), texts)
 
 
 def _result_under(document: PointDocument, slo_name: str) -> SloResult | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.analysis.cost import allocated_usd
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.launches import launches_of
 from orchestrator.analysis.points import StoredPoint
@@ -138,7 +139,10 @@ def _sections(judged: JudgedExperiment) -> list[PointSection]:
 
 def _documents(judged: JudgedExperiment, points: Sequence[StoredPoint]) -> list[PointDocument]:
     at_knees = knees(points)
-    return [point_document(point, judged.slos, knees=at_knees) for point in points]
+    allocated = allocated_usd(points)
+    return [
+        point_document(point, judged.slos, knees=at_knees, allocated=allocated) for point in points
+    ]
 
 
 def results_text(shown: ShownResults, form: Form, view: PointView) -> Iterator[str]:
@@ -183,8 +187,11 @@ def point_rows(judged: JudgedExperiment, with_superseded: bool) -> Iterator[Poin
     for point in (*points.current, *older):
         failed += [repeat.head for repeat in point.repeats if not repeat.ok]
     launches = launches_of(judged.experiment.store, failed)
+    allocated = allocated_usd(points.current)
     for point in points.current:
-        yield point_document(point, slos, launches, is_current=True, knees=at_knees)
+        yield point_document(
+            point, slos, launches, is_current=True, knees=at_knees, allocated=allocated
+        )
     for point in older:
         yield point_document(point, slos, launches, is_current=False, knees=at_knees)
 

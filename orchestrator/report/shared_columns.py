@@ -141,6 +141,8 @@ def figure_columns(figures_of: Callable[[RowT], Figures]) -> Iterator[ReportColu
         yield from _distribution(name, unit, description, of(name))
     description = "whether gaps are those of tokens or of chunks"
     yield ReportColumn("itl_kind", "", description, of("itl_kind"), str)
+    description = "context of a token that is decoded, the mean"
+    yield ReportColumn("decode_context", "tokens", description, of("decode_context"))
 
 
 def _distribution(

@@ -231,6 +231,10 @@ class DeploymentRow:
     usd_per_hour: A[float | None, "all replicas together"] = None
     settings_json: A[str, "the whole resolved configuration, without secrets"]
     predicted_json: A[str | None, "weights, KV tokens and concurrency predicted by plan"] = None
+    work_json: A[
+        str | None,
+        "bytes and FLOPs of its tokens and the peaks of its devices, or why they are not known",
+    ] = None
 
     @property
     def launched(self) -> bool:
@@ -488,6 +492,7 @@ class Figures:
     output_tokens: Distribution | None
     itl_ms: Distribution | None
     itl_kind: str | None  # token | chunk | mixed
+    decode_context: float | None  # mean tokens of context of a token that is decoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from orchestrator import __version__
 from orchestrator.analysis.attempt_summary import attempt_of_rows, store_computed
+from orchestrator.analysis.deployment_work import work_json
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.errors import Failure, ResultsError
 from orchestrator.engines.registry import ENGINES
@@ -167,6 +168,7 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
         usd_per_hour=price * devices if price is not None else None,
         settings_json=json.dumps(settings.without_defaults(), sort_keys=True),
         predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
+        work_json=work_json(settings, hardware),
     )
 
 

@@ -60,7 +60,7 @@ def test_every_python_recipe_runs_and_agrees_with_results(
         one["ttft_ms"]["p99"] for one in shown if one["level"] == 4
     ]
     assert len(names["pareto"]) == 4  # all alike: none beats another
-    assert names["cost"].isna().all()  # nobody named a price
+    assert names["costs"]["usd_per_m_output"].isna().all()  # nobody named a price
     assert set(names["capacity"]["level"]) == {4}
     assert names["kv_cache"].empty  # these engines reported nothing
     assert names["polars_points"]["ttft_ms.p99"].to_list() == points["ttft_ms.p99"].tolist()

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.analysis.cost import AllocatedUsd
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import Attained, Repeat, StoredPoint, attained_by
 from orchestrator.analysis.slo import JOINT, Verdicts, shares
@@ -63,7 +64,8 @@ class PointDocument:
 
     ``is_current``: the plan still asks for it. ``is_knee``: its curve bends there. ``failed``: its
     repeats that failed. ``launch``: the engine start on which the first of these failed; None: none
-    failed, or the launch was not given.
+    failed, or the launch was not given. ``allocated``: prices of its deployment's tokens; None: there
+    are none, or they were not given.
     """
 
     point: StoredPoint
@@ -73,6 +75,7 @@ class PointDocument:
     failed: tuple[PointHead, ...]
     launch: LaunchRow | None
     prediction: PredictionComparison | None
+    allocated: AllocatedUsd | None = None
 
     @property
     def repeats(self) -> list[RepeatDocument]:
@@ -93,11 +96,13 @@ def point_document(
     launches: Mapping[str, LaunchRow] | None = None,
     is_current: bool = True,
     knees: Collection[str] = (),
+    allocated: Mapping[str, AllocatedUsd] | None = None,
 ) -> PointDocument:
     """Makes the document of a point.
 
     ``slos``: the SLOs by which the point was judged. ``launches``: by id, the launches on which
     something failed, for the engine's log. ``knees``: ids of the points where a curve bends.
+    ``allocated``: by deployment, from ``allocated_usd``.
     """
     failed = tuple(repeat.head for repeat in point.repeats if not repeat.ok)
     launch = None
@@ -111,6 +116,7 @@ def point_document(
         failed=failed,
         launch=launch,
         prediction=compare_with_prediction(point),
+        allocated=(allocated or {}).get(point.head.deployment_id),
     )
 
 

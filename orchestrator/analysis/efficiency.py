@@ -1,0 +1,214 @@
+"""How much of its devices' peaks a point used: MBU and MFU, with numerators and denominators.
+
+docs/metrics.md has the definitions. Sources: model bandwidth utilization is Databricks' "LLM
+Inference Performance Engineering" (2023), model FLOPs utilization PaLM's (arXiv 2204.02311,
+appendix B). Added here: pipeline stages, latents of MLA, replicated KV heads, the experts that a
+step reads, prefix hits and speculation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.catalog.work import MissingWork, Peaks, StepWork
+from orchestrator.results.records import EngineSide, Figures
+
+
+class MissingFigures(StrEnum):
+    """Why a point has no MBU and MFU although the work of its deployment is known."""
+
+    NOTHING_SERVED = "nothing_served"
+    PROMPTS = "prompts"  # prompt tokens were not counted
+    TIMES = "times"  # the times between tokens are not known
+    ACCEPTANCE = "acceptance"  # the engine does not say how many drafts it accepted
+
+
+class EfficiencyNote(StrEnum):
+    """What a reader of MBU and MFU must know."""
+
+    ABOVE_PEAK = "above_peak"  # more than the device can do: a formula or a peak is wrong
+    OVERRIDDEN_PEAK = "overridden_peak"  # the bandwidth is the experiment file's
+    HITS_UNKNOWN = "hits_unknown"  # the engine does not report prefix hits: taken as none
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A figure, and the least and the most that it can be.
+
+    They differ where a model has routed experts: how many of them a step reads is not known.
+    ``lower``: all tokens of a step choose the same experts. ``estimate``: they choose uniformly.
+    ``upper``: no two choose the same, as far as there are enough experts.
+    """
+
+    lower: float
+    estimate: float
+    upper: float
+
+    def scaled(self, factor: float) -> "Bounds":
+        return Bounds(self.lower * factor, self.estimate * factor, self.upper * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a deployment served in a steady window, all its devices together.
+
+    ``output_tokens_s``, ``input_tokens_s``: tokens per second; of prompts also those that were found
+    in the prefix cache, whose share is ``hit_share``. ``token_s``: seconds between two tokens of a
+    request, the mean over tokens. ``context``: mean tokens of context of a decoded token.
+    ``prompt_context``: mean tokens of context of a prompt token if nothing is found in the prefix
+    cache: half the prompt, where all are of one length. ``accepted_share``: of the drafts.
+    """
+
+    output_tokens_s: float
+    input_tokens_s: float
+    token_s: float
+    context: float
+    prompt_context: float
+    hit_share: float = 0.0
+    accepted_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """How much of its devices' peaks a point used.
+
+    ``running``: requests that decode at a time on one data-parallel rank, by Little's law.
+    ``step_s``: seconds of a step. ``tokens_per_step``: of one request. ``bytes_s`` and ``flops_s``:
+    of one device, what the tokens needed per second; ``mbu`` and ``mfu``: divided by its peaks.
+    """
+
+    running: float
+    step_s: float
+    tokens_per_step: float
+    bytes_s: Bounds
+    flops_s: float
+    mbu: Bounds
+    mfu: float
+    peaks: Peaks
+    notes: tuple[EfficiencyNote, ...] = ()
+
+    @property
+    def flops_per_byte(self) -> float:
+        """The arithmetic intensity: where the point stands on a roofline."""
+        return self.flops_s / self.bytes_s.estimate
+
+
+EfficiencyResult = Efficiency | MissingWork | MissingFigures
+
+
+def efficiency_of(
+    work: StepWork | MissingWork, figures: Figures, engine_sides: Sequence[EngineSide | None]
+) -> EfficiencyResult:
+    """MBU and MFU of a point, or why they are not known. ``engine_sides``: of its repeats."""
+    if isinstance(work, MissingWork):
+        return work
+    if not figures.output_token_throughput:
+        return MissingFigures.NOTHING_SERVED
+    prompts = figures.input_tokens
+    if figures.decode_context is None or not figures.input_token_throughput or not prompts:
+        return MissingFigures.PROMPTS
+    token_ms = figures.itl_ms or figures.tpot_ms
+    if token_ms is None or not token_ms.mean:
+        return MissingFigures.TIMES
+    hit_share = _mean([side.prefix_hit_share for side in engine_sides if side])
+    accepted_share = _mean([side.spec_accepted_share for side in engine_sides if side])
+    if work.draft_tokens and accepted_share is None:
+        return MissingFigures.ACCEPTANCE
+    mean_square = prompts.mean**2 + prompts.std**2
+    served = Served(
+        output_tokens_s=figures.output_token_throughput,
+        input_tokens_s=figures.input_token_throughput,
+        token_s=token_ms.mean / 1e3,
+        context=figures.decode_context,
+        prompt_context=mean_square / prompts.mean / 2,
+        hit_share=hit_share or 0.0,
+        accepted_share=accepted_share or 0.0,
+    )
+    return efficiency(work, served, hits_known=hit_share is not None)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where any value is unknown, or there are none."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return sum(known) / len(known)
+
+
+def efficiency(work: StepWork, served: Served, hits_known: bool = True) -> Efficiency:
+    """MBU and MFU of a window in which a deployment served so much."""
+    tokens_per_step = 1 + work.draft_tokens * served.accepted_share
+    step_s = served.token_s * tokens_per_step
+    running = served.output_tokens_s / work.data_ranks * served.token_s
+    bytes_s = _bytes_per_device(work, served, running, tokens_per_step)
+    flops_s = _flops_per_device(work, served)
+    peaks = work.peaks
+    mbu = bytes_s.scaled(1 / peaks.bandwidth_bytes_s)
+    mfu = flops_s / peaks.flops_s
+    notes: list[EfficiencyNote] = []
+    if mbu.lower > 1 or mfu > 1:
+        notes.append(EfficiencyNote.ABOVE_PEAK)
+    if peaks.is_overridden:
+        notes.append(EfficiencyNote.OVERRIDDEN_PEAK)
+    if not hits_known:
+        notes.append(EfficiencyNote.HITS_UNKNOWN)
+    return Efficiency(
+        running=running,
+        step_s=step_s,
+        tokens_per_step=tokens_per_step,
+        bytes_s=bytes_s,
+        flops_s=flops_s,
+        mbu=mbu,
+        mfu=mfu,
+        peaks=peaks,
+        notes=tuple(notes),
+    )
+
+
+def _bytes_per_device(
+    work: StepWork, served: Served, running: float, tokens_per_step: float
+) -> Bounds:
+    """Bytes per second that the tokens make one device read and write.
+
+    With pipeline stages up to ``stages`` micro-batches are in flight, and each of them makes every
+    weight be read. Fewer than one running request means that the devices idle in between.
+    """
+    step, routing = work.step, work.step.routing
+    output_s = served.output_tokens_s / work.data_ranks
+    computed_s = served.input_tokens_s * (1 - served.hit_share) / work.data_ranks
+    passes_s = min(work.stages, running) / (served.token_s * tokens_per_step)
+    in_flight = max(1.0, min(work.stages, running))
+    decoded = max(1.0, running) * (1 + work.draft_tokens) / in_flight
+    with_prompts = decoded + computed_s / passes_s
+    windowed = min(served.context, work.window)
+    context_bytes = served.context * step.context_token + windowed * step.window_token
+    read_s = output_s / tokens_per_step * context_bytes
+    written_s = (computed_s + output_s) * (step.context_token + step.window_token)
+
+    def bytes_s(expert_share: float) -> float:
+        weights_s = passes_s * (step.weights + step.experts * expert_share)
+        return (weights_s + read_s + written_s) / work.stages
+
+    return Bounds(
+        lower=bytes_s(routing.least_share),
+        estimate=bytes_s(routing.expected_share(decoded)),
+        upper=bytes_s(routing.most_share(with_prompts)),
+    )
+
+
+def _flops_per_device(work: StepWork, served: Served) -> float:
+    """FLOPs per second that the tokens need of one device. Drafts that are not accepted need none,
+    and neither do prompt tokens that were found in the prefix cache.
+    """
+    flops = work.flops
+    output_s = served.output_tokens_s / work.data_ranks
+    computed_s = served.input_tokens_s * (1 - served.hit_share) / work.data_ranks
+    # computed tokens stand at the end of a prompt: their context is longer by the hits before them
+    prompt_context = served.prompt_context * (1 + served.hit_share)
+    decode_pairs = served.context * flops.decode_pair
+    decode_pairs += min(served.context, work.window) * flops.decode_window_pair
+    prefill_pairs = prompt_context * flops.prefill_pair
+    prefill_pairs += min(prompt_context, work.window) * flops.prefill_window_pair
+    rank_flops_s = (computed_s + output_s) * flops.token + output_s * flops.sample
+    rank_flops_s += output_s * decode_pairs + computed_s * prefill_pairs
+    return rank_flops_s / (work.tensor_ranks * work.stages)

@@ -1,0 +1,83 @@
+"""The work of a deployment is stored with it, and computed for rows of older versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.analysis.deployment_work import work_json, work_of, work_of_row
+from orchestrator.catalog.work import MissingWork, StepWork
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+H100 = Hardware(name="gpus", accelerator="H100")
+CPU = Hardware(name="cpu")
+
+
+def settings(**changes: object) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": "vllm", "model": MODEL, **changes})
+
+
+def known(work: StepWork | MissingWork) -> StepWork:
+    assert isinstance(work, StepWork)
+    return work
+
+
+def test_a_bandwidth_of_the_file_replaces_the_published_one_and_is_marked() -> None:
+    own = Hardware(name="gpus", accelerator="H100", memory_bandwidth_gb_s=3000)
+    peaks = known(work_of(settings(), own)).peaks
+    assert (peaks.bandwidth_bytes_s, peaks.is_overridden) == (3e12, True)
+    assert not known(work_of(settings(), H100)).peaks.is_overridden
+
+
+@pytest.mark.parametrize(
+    ("changes", "hardware", "reason"),
+    [
+        ({}, CPU, MissingWork.CPU),
+        ({}, Hardware(name="x", accelerator="Abacus 3000"), MissingWork.DEVICE),
+        ({"model": "nobody/nothing"}, H100, MissingWork.MODEL),
+        ({"engine": "endpoint", "url": "http://127.0.0.1:1"}, H100, MissingWork.ENDPOINT),
+        (
+            {"roles": {"prefill": {"engine": "vllm", "model": MODEL},
+                       "decode": {"engine": "vllm", "model": MODEL}}},
+            H100,
+            MissingWork.ROLES,
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_has_its_reason(
+    changes: dict[str, object], hardware: Hardware, reason: MissingWork
+) -> None:
+    assert work_of(settings(**changes), hardware) is reason
+    stored = work_json(settings(**changes), hardware)
+    assert work_of_row(stored, "{}", "", "") is reason
+
+
+def test_an_emulator_has_the_work_of_what_it_imitates() -> None:
+    emulated = settings(engine="emulator", profile="H200/meta-llama/Llama-3.3-70B-Instruct")
+    work = known(work_of(emulated, CPU))
+    assert work.peaks.device == "H200-141GB"
+    assert work.step.weights > 100e9  # of 70 B parameters, whatever the deployment's model is
+
+
+def test_an_emulator_whose_profile_is_gone_has_none(tmp_path: Path) -> None:
+    emulated = settings(engine="emulator", profile=str(tmp_path / "gone.yaml"))
+    assert work_of(emulated, CPU) is MissingWork.MODEL
+
+
+def test_what_is_stored_counts_even_where_the_model_is_not_at_hand() -> None:
+    stored = work_json(settings(), H100)
+    elsewhere = json.dumps({"engine": "vllm", "model": "/not/here"})
+    assert work_of_row(stored, elsewhere, "gpus", "H100") == work_of(settings(), H100)
+
+
+@pytest.mark.parametrize("stored", [None, '{"step": {}}', '{"missing": "a newer reason"}'])
+def test_rows_of_other_versions_are_computed_from_their_settings(stored: str | None) -> None:
+    described = json.dumps({"engine": "vllm", "model": MODEL})
+    assert work_of_row(stored, described, "gpus", "H100") == work_of(settings(), H100)
+
+
+def test_settings_that_cannot_be_read_have_no_work() -> None:
+    assert work_of_row(None, '{"engine": 1}', "gpus", "H100") is MissingWork.MODEL
