@@ -14,6 +14,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.analysis.counters import Window
+from orchestrator.analysis.energy import device_side
 from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import Observed, figures, merge, observe, observe_arrays
 from orchestrator.analysis.requests import RequestArrays, request_arrays
@@ -28,6 +30,7 @@ from orchestrator.results.records import (
     AttemptData,
     Committed,
     DeploymentRow,
+    DeviceSide,
     Figures,
     ImportedRow,
     PointHead,
@@ -39,6 +42,7 @@ from orchestrator.spec.load import counted
 
 WORKERS = 4  # threads: most of the time goes into reading
 AT_ONCE = 64  # rows that are computed before they are written together
+CPU = "cpu"  # the accelerator whose devices are cores
 AttemptIds = tuple[str, str]  # measurement and attempt
 Source = TypeVar("Source")
 Record = TypeVar("Record", AttemptData, PooledFigures)
@@ -54,7 +58,15 @@ class CommittedAttempt:
     requests: Rows
     token_events: Rows | None  # None: not stored, or not for the whole attempt
     engine_metrics: pa.Table
+    telemetry: pa.Table
     imported: ImportedRow | None = None  # what another tool's file says of it
+
+    @property
+    def window(self) -> Window:
+        """The steady window by the driver's clock."""
+        start_ns, end_ns = self.point.window_ns
+        began_ns = self.point.started_unix_ns
+        return Window((began_ns + start_ns) / 1e9, (began_ns + end_ns) / 1e9)
 
     def observed(self) -> Observed:
         """Returns what the figures of the attempt are computed from.
@@ -91,7 +103,8 @@ class CommittedAttempt:
             point=self.point,
             deployment=self.deployment,
             figures=self.imported.figures if self.imported is not None else figures(observed),
-            engine_side=engine_side(self.engine_metrics),
+            engine_side=engine_side(self.engine_metrics, self.window),
+            device_side=self._device_side(),
             batch_tokens=batches.amounts,
             batch_s=batches.sizes,
             request_ok=limits.ok,
@@ -101,6 +114,12 @@ class CommittedAttempt:
             request_normalized_ttft_s=limits.seconds["normalized_ttft"],
             request_itl_p99_s=limits.seconds.get("itl_p99"),
         )
+
+    def _device_side(self) -> DeviceSide | None:
+        devices = 0
+        if self.deployment is not None and self.deployment.accelerator != CPU:
+            devices = self.deployment.devices
+        return device_side(self.telemetry, self.window, devices)
 
 
 def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
@@ -163,6 +182,7 @@ def attempt_of_rows(
         requests=requests,
         token_events=token_events if has_all else None,
         engine_metrics=engine_metrics,
+        telemetry=store.read_manifests("telemetry", [manifest]),
     )
 
 

@@ -6,12 +6,16 @@ appendix B). Added here: pipeline stages, latents of MLA, replicated KV heads, t
 step reads, prefix hits and speculation.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from orchestrator.catalog.work import MissingWork, Peaks, StepWork
 from orchestrator.results.records import EngineSide, Figures
+
+# between these figures and an engine's own, as a share: their formulas differ in small terms
+MOST_DIFFERENCE = 0.2
+COUNTER_ERROR = 0.05  # of a GPU's own shares, which are means between its readings
 
 
 class MissingFigures(StrEnum):
@@ -29,6 +33,12 @@ class EfficiencyNote(StrEnum):
     ABOVE_PEAK = "above_peak"  # more than the device can do: a formula or a peak is wrong
     OVERRIDDEN_PEAK = "overridden_peak"  # the bandwidth is the experiment file's
     HITS_UNKNOWN = "hits_unknown"  # the engine does not report prefix hits: taken as none
+    # the engine's own estimate of FLOPs, or of bytes, is another one
+    ENGINE_FLOPS_DIFFER = "engine_flops_differ"
+    ENGINE_BYTES_DIFFER = "engine_bytes_differ"
+    # the GPU did less than the tokens needed, by its own counters: a formula or a peak is wrong
+    ABOVE_DRAM_SHARE = "above_dram_share"
+    ABOVE_TENSOR_SHARE = "above_tensor_share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,7 @@ class Efficiency:
     ``running``: requests that decode at a time on one data-parallel rank, by Little's law.
     ``step_s``: seconds of a step. ``tokens_per_step``: of one request. ``bytes_s`` and ``flops_s``:
     of one device, what the tokens needed per second; ``mbu`` and ``mfu``: divided by its peaks.
+    ``engine_flops_s`` and ``engine_bytes_s``: what the engine estimates; None: it does not.
     """
 
     running: float
@@ -85,6 +96,8 @@ class Efficiency:
     mbu: Bounds
     mfu: float
     peaks: Peaks
+    engine_flops_s: float | None = None
+    engine_bytes_s: float | None = None
     notes: tuple[EfficiencyNote, ...] = ()
 
     @property
@@ -93,11 +106,25 @@ class Efficiency:
         return self.flops_s / self.bytes_s.estimate
 
 
+@dataclass(frozen=True, slots=True)
+class CountedShares:
+    """What a GPU did by its own counters; None: it has none. ``dram``: the share of its bandwidth that
+    it used. ``tensor``: the share of the time in which its tensor cores ran.
+    """
+
+    dram: float | None = None
+    tensor: float | None = None
+
+
+NO_SHARES = CountedShares()
 EfficiencyResult = Efficiency | MissingWork | MissingFigures
 
 
 def efficiency_of(
-    work: StepWork | MissingWork, figures: Figures, engine_sides: Sequence[EngineSide | None]
+    work: StepWork | MissingWork,
+    figures: Figures,
+    engine_sides: Sequence[EngineSide | None],
+    counted: CountedShares = NO_SHARES,
 ) -> EfficiencyResult:
     """MBU and MFU of a point, or why they are not known. ``engine_sides``: of its repeats."""
     if isinstance(work, MissingWork):
@@ -124,7 +151,34 @@ def efficiency_of(
         hit_share=hit_share or 0.0,
         accepted_share=accepted_share or 0.0,
     )
-    return efficiency(work, served, hits_known=hit_share is not None)
+    result = efficiency(work, served)
+    result = replace(
+        result,
+        engine_flops_s=_mean([side.estimated_flops_s for side in engine_sides if side]),
+        engine_bytes_s=_mean([side.estimated_bytes_s for side in engine_sides if side]),
+    )
+    notes = [*result.notes, *_checks(result, counted)]
+    if hit_share is None:
+        notes.append(EfficiencyNote.HITS_UNKNOWN)
+    return replace(result, notes=tuple(notes))
+
+
+def _checks(result: Efficiency, counted: CountedShares) -> Iterator[EfficiencyNote]:
+    """Where the counters of the engine or of the GPU say something else."""
+    flops_s, bytes_s = result.engine_flops_s, result.engine_bytes_s
+    if flops_s is not None and not _near(flops_s, result.flops_s, result.flops_s):
+        yield EfficiencyNote.ENGINE_FLOPS_DIFFER
+    if bytes_s is not None and not _near(bytes_s, result.bytes_s.lower, result.bytes_s.upper):
+        yield EfficiencyNote.ENGINE_BYTES_DIFFER
+    if counted.dram is not None and result.mbu.lower > counted.dram * (1 + COUNTER_ERROR):
+        yield EfficiencyNote.ABOVE_DRAM_SHARE
+    if counted.tensor is not None and result.mfu > counted.tensor * (1 + COUNTER_ERROR):
+        yield EfficiencyNote.ABOVE_TENSOR_SHARE
+
+
+def _near(value: float, lower: float, upper: float) -> bool:
+    """Whether a value lies within bounds, or outside by no more than a share of them."""
+    return lower * (1 - MOST_DIFFERENCE) <= value <= upper * (1 + MOST_DIFFERENCE)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -135,7 +189,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known)
 
 
-def efficiency(work: StepWork, served: Served, hits_known: bool = True) -> Efficiency:
+def efficiency(work: StepWork, served: Served) -> Efficiency:
     """MBU and MFU of a window in which a deployment served so much."""
     tokens_per_step = 1 + work.draft_tokens * served.accepted_share
     step_s = served.token_s * tokens_per_step
@@ -150,8 +204,6 @@ def efficiency(work: StepWork, served: Served, hits_known: bool = True) -> Effic
         notes.append(EfficiencyNote.ABOVE_PEAK)
     if peaks.is_overridden:
         notes.append(EfficiencyNote.OVERRIDDEN_PEAK)
-    if not hits_known:
-        notes.append(EfficiencyNote.HITS_UNKNOWN)
     return Efficiency(
         running=running,
         step_s=step_s,

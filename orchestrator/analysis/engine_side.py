@@ -7,45 +7,51 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from orchestrator.analysis.counters import CounterFell, Window, readings
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.results.records import EngineSide
 
 
-def engine_side(samples: pa.Table) -> EngineSide | None:
+def engine_side(samples: pa.Table, window: Window | None = None) -> EngineSide | None:
     """Figures of one attempt's ``engine_metrics``; None without samples.
 
-    They are taken over all replicas, warm-up included. A gauge gives its highest reading, a counter
-    its growth from the first reading to the last. A figure is None where a replica does not report
-    the metric (a part of the sum would be taken for the whole) or a counter fell (the engine was
+    They are taken over all replicas, warm-up included; only the estimates of work per second are
+    those of ``window``, and None without one. A gauge gives its highest reading, a counter its
+    growth from the first reading to the last. A figure is None where a replica does not report the
+    metric (a part of the sum would be taken for the whole) or a counter fell (the engine was
     restarted). Where replicas have roles, a request passes through two of them: prompts and
     prefixes are counted at prefill, output and TTFT at decode. TTFT at decode begins when the
     router passes the request on.
     """
     if not samples.num_rows:
         return None
-    readings = _Readings(samples, _replicas(samples))
+    reported = _Readings(samples, _replicas(samples))
     return EngineSide(
-        running_max=readings.highest("running"),
-        waiting_max=readings.highest("waiting"),
-        kv_usage_max=readings.highest("kv_usage"),
-        preemptions=readings.growth("preemptions_total"),
-        prompt_tokens=readings.growth("prompt_tokens_total", without_role="decode"),
-        generation_tokens=readings.growth("generation_tokens_total", without_role="prefill"),
+        running_max=reported.highest("running"),
+        waiting_max=reported.highest("waiting"),
+        kv_usage_max=reported.highest("kv_usage"),
+        preemptions=reported.growth("preemptions_total"),
+        prompt_tokens=reported.growth("prompt_tokens_total", without_role="decode"),
+        generation_tokens=reported.growth("generation_tokens_total", without_role="prefill"),
         queue_time_mean_ms=_ratio(
-            readings.growth("queue_time_s_sum"), readings.growth("queue_time_count"), 1e3
+            reported.growth("queue_time_s_sum"), reported.growth("queue_time_count"), 1e3
         ),
         ttft_mean_ms=_ratio(
-            readings.growth("ttft_s_sum", without_role="prefill"),
-            readings.growth("ttft_count", without_role="prefill"),
+            reported.growth("ttft_s_sum", without_role="prefill"),
+            reported.growth("ttft_count", without_role="prefill"),
             1e3,
         ),
         prefix_hit_share=_ratio(
-            readings.growth("prefix_hit_tokens_total", without_role="decode"),
-            readings.growth("prefix_query_tokens_total", without_role="decode"),
+            reported.growth("prefix_hit_tokens_total", without_role="decode"),
+            reported.growth("prefix_query_tokens_total", without_role="decode"),
         ),
         spec_accepted_share=_ratio(
-            readings.growth("spec_accepted_tokens_total"),
-            readings.growth("spec_draft_tokens_total"),
+            reported.growth("spec_accepted_tokens_total"),
+            reported.growth("spec_draft_tokens_total"),
+        ),
+        estimated_flops_s=reported.rate(window, "estimated_flops_per_gpu_total"),
+        estimated_bytes_s=reported.rate(
+            window, "estimated_read_bytes_per_gpu_total", "estimated_write_bytes_per_gpu_total"
         ),
     )
 
@@ -89,6 +95,29 @@ class _Readings:
                 return None
             total += values[-1] - values[0]
         return _finite(total)
+
+    def rate(self, window: Window | None, *metrics: str) -> float | None:
+        """The growth per second of the sum of counters in a window, the mean over replicas."""
+        if window is None:
+            return None
+        rates = []
+        for replica in self.replicas:
+            total = np.zeros(replica.rows.size)
+            for metric in metrics:
+                column = np.asarray(self.samples[metric].to_numpy(), dtype=np.float64)
+                total += column[replica.rows]
+            try:
+                rates.append(readings(self._at_s(replica), total).rate(window))
+            except CounterFell:
+                return None
+        return _finite(float(np.mean(rates)))
+
+    def _at_s(self, replica: _Replica) -> Floats:
+        """When a replica was read, in seconds of the driver's clock."""
+        unix_ns = np.asarray(self.samples["unix_ns"].to_numpy(), dtype=np.float64)
+        offset_ns = np.asarray(self.samples["clock_offset_ns"].to_numpy(), dtype=np.float64)
+        at_s: Floats = (unix_ns - np.nan_to_num(offset_ns))[replica.rows] / 1e9
+        return at_s
 
     def _of_each_replica(self, metric: str, without_role: str = "") -> list[Floats]:
         """The known readings of each replica without this role, oldest first."""

@@ -23,7 +23,14 @@ from orchestrator.analysis.deployments import (
     stored_deployment,
     unknown_deployment,
 )
-from orchestrator.analysis.efficiency import EfficiencyResult, MissingFigures, efficiency_of
+from orchestrator.analysis.efficiency import (
+    NO_SHARES,
+    CountedShares,
+    EfficiencyResult,
+    MissingFigures,
+    efficiency_of,
+)
+from orchestrator.analysis.energy import PointEnergy, RepeatEnergy, point_energy
 from orchestrator.analysis.intervals import (
     Interval,
     interval_of_model,
@@ -41,6 +48,7 @@ from orchestrator.results.records import (
     AttemptData,
     Committed,
     DeploymentRow,
+    DeviceSide,
     EngineSide,
     Figures,
     PointHead,
@@ -56,6 +64,8 @@ RecordT = TypeVar("RecordT")
 ReadT = TypeVar("ReadT", covariant=True)
 # a figure in a reason; the number behind "replica" is a name, not a figure
 _FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
+# columns of AttemptData that stay in Arrow until they are needed
+_LAZY = ["figures", "engine_side", "device_side"]
 # failures that say nothing about the engine
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
@@ -120,6 +130,7 @@ class Repeat:
     _figures: _Readable[Figures]
     _engine_side: _Readable[EngineSide | None]
     bounds: VerdictBounds | None = None
+    _device_side: _Readable[DeviceSide | None] | None = None
 
     @property
     def figures(self) -> Figures:
@@ -129,6 +140,11 @@ class Repeat:
     def engine_side(self) -> EngineSide | None:
         """What the engines' own metrics say; None where the engines gave none."""
         return self._engine_side.read()
+
+    @property
+    def device_side(self) -> DeviceSide | None:
+        """What its GPUs did; None where they were not read."""
+        return None if self._device_side is None else self._device_side.read()
 
     @property
     def ok(self) -> bool:
@@ -333,7 +349,21 @@ class StoredPoint:
         if not self.used:
             return MissingFigures.NOTHING_SERVED
         engine_sides = [repeat.engine_side for repeat in self.used]
-        return efficiency_of(self.deployment.work, self.figures, engine_sides)
+        energy = self.energy
+        counted = NO_SHARES
+        if energy is not None:
+            counted = CountedShares(energy.dram_share, energy.tensor_share)
+        return efficiency_of(self.deployment.work, self.figures, engine_sides, counted)
+
+    @cached_property
+    def energy(self) -> PointEnergy | None:
+        """The energy of its tokens; None where the GPUs of a repeat were not read."""
+        energies = []
+        for repeat in self.used:
+            if repeat.device_side is None:
+                return None
+            energies.append(RepeatEnergy(repeat.device_side, repeat.figures))
+        return point_energy(energies)
 
     @cached_property
     def attained_by_slo(self) -> tuple[tuple[Attained, ...], ...]:
@@ -392,6 +422,7 @@ def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
         requests=attempt.figures.requests,
         _figures=_RecordAtHand(attempt.figures),
         _engine_side=_RecordAtHand(attempt.engine_side),
+        _device_side=_RecordAtHand(attempt.device_side),
     )
 
 
@@ -522,7 +553,7 @@ class _AttemptColumns:
         self._slos = slos
         self._latencies = list(dict.fromkeys(limit.of for slo in slos for limit in slo.limits))
         of_commit = arrow_schema(Committed).names
-        of_attempt = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s"]
+        of_attempt = ["point", "deployment", *_LAZY, "batch_tokens", "batch_s"]
         of_limits = [f"request_{name}_s" for name in self._latencies]
         if slos:
             of_limits.insert(0, "request_ok")
@@ -531,7 +562,7 @@ class _AttemptColumns:
         # by deployment: creation time of the attempt that its row came with
         self._described_unix_ns: dict[str, int] = {}
         self._attempts: list[_CountingAttempt] = []
-        self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
+        self._figures = [arrow_schema(AttemptData).empty_table().select(_LAZY)]
 
     def add(self, rows: pa.Table) -> None:
         """Adds attempts. ``rows``: must have the columns of ``self.columns``."""
@@ -541,7 +572,7 @@ class _AttemptColumns:
         self._add_deployments(rows, points)
         verdicts, bounds = self._verdicts(rows), self._bounds(rows, points)
         self._attempts += map(_CountingAttempt, points, batches, verdicts, bounds)
-        self._figures.append(rows.select(["figures", "engine_side"]))
+        self._figures.append(rows.select(_LAZY))
 
     def _add_deployments(self, rows: pa.Table, points: Sequence[PointHead]) -> None:
         """Keeps the oldest row of each deployment, since prices and labels may change."""
@@ -583,6 +614,7 @@ class _AttemptColumns:
         pa.default_memory_pool().release_unused()
         figures = LazyRecords[Figures](columns["figures"], Figures)
         engine_sides = LazyRecords[EngineSide | None](columns["engine_side"], EngineSide)
+        device_sides = LazyRecords[DeviceSide | None](columns["device_side"], DeviceSide)
         totals = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
         repeats = []
         for place, row in enumerate(rows_in_order):
@@ -596,6 +628,7 @@ class _AttemptColumns:
                     requests=totals[place],
                     _figures=_StoredRecord(figures, place),
                     _engine_side=_StoredRecord(engine_sides, place),
+                    _device_side=_StoredRecord(device_sides, place),
                     bounds=attempt.bounds,
                 )
             )

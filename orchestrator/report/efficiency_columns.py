@@ -4,20 +4,26 @@ tokens cost. docs/metrics.md defines the figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from orchestrator.analysis.cost import AllocatedUsd, MillionTokens, usd_per_million
 from orchestrator.analysis.efficiency import Efficiency
+from orchestrator.analysis.energy import PointEnergy
 from orchestrator.catalog.work import Peaks
 from orchestrator.report.column import ReportColumn, field_of
 from orchestrator.report.documents.point import PointDocument
-from orchestrator.report.efficiency_words import efficiency_note_text
+from orchestrator.report.efficiency_words import efficiency_note_text, energy_note_text
 from orchestrator.report.formats import JsonObject
 
 PointColumn = ReportColumn[PointDocument]
 _USD = "USD per million"
+_ENERGY_PER = {
+    "output_token": "output token",
+    "token": "token of prompts and answers",
+    "request": "request",
+}
 _PEAK = "peak."  # before the name of a column about peaks; an object in JSON
 _USD_CONVENTIONS = {
     "output": "output tokens, which carry the whole hour",
@@ -50,6 +56,7 @@ def _efficiency_columns() -> Iterator[PointColumn]:
     tokens_per_step = field_of(_efficiency, "tokens_per_step")
     yield ReportColumn("tokens_per_step", "tokens", description, tokens_per_step)
     yield from _peak_columns()
+    yield from _checking_columns()
     description = "what to know of efficiency, or why it is not known"
     yield ReportColumn("efficiency_note", "", description, efficiency_note, str)
     for name, description in _USD_CONVENTIONS.items():
@@ -59,6 +66,46 @@ def _efficiency_columns() -> Iterator[PointColumn]:
         description = f"{name} tokens, if prices of input and output together pay for all workloads"
         price = field_of(_allocated, name)
         yield ReportColumn(f"usd_allocated_{name}", _USD, description, price)
+    yield from _energy_columns()
+
+
+def _checking_columns() -> Iterator[PointColumn]:
+    description = "device_flops_s as the engine estimates it"
+    yield ReportColumn(
+        "engine_flops_s", "FLOP/s", description, field_of(_efficiency, "engine_flops_s")
+    )
+    description = "device_bytes_s as the engine estimates it"
+    yield ReportColumn(
+        "engine_bytes_s", "B/s", description, field_of(_efficiency, "engine_bytes_s")
+    )
+    description = "share of its bandwidth that a GPU used, by its own counters"
+    yield ReportColumn("dram_share", "", description, field_of(_energy, "dram_share"))
+    description = "share of the time in which tensor cores ran, by the GPU's own counters"
+    yield ReportColumn("tensor_share", "", description, field_of(_energy, "tensor_share"))
+
+
+def _energy_columns() -> Iterator[PointColumn]:
+    def of(name: str) -> Callable[[PointDocument], Any]:
+        return field_of(_energy, name)
+
+    yield ReportColumn("energy_j", "J", "energy of all GPUs in the window", of("energy_j"))
+    description = "the same, by the integral of the power that was read"
+    yield ReportColumn("energy_integral_j", "J", description, of("integral_j"))
+    yield ReportColumn("power_mean_w", "W", "mean power of all GPUs together", of("power_w"))
+    for name, what in _ENERGY_PER.items():
+        yield ReportColumn(f"j_per_{name}", "J", f"energy per {what}", of(f"j_per_{name}"))
+    description = "output tokens for a joule"
+    yield ReportColumn("output_tokens_per_j", "tokens/J", description, of("output_tokens_per_j"))
+    description = "what to know of the energy, or why it is not known"
+    yield ReportColumn("energy_note", "", description, _energy_note, str)
+
+
+def _energy(document: PointDocument) -> PointEnergy | None:
+    return document.point.energy
+
+
+def _energy_note(document: PointDocument) -> str | None:
+    return energy_note_text(document.point)
 
 
 def _peak_columns() -> Iterator[PointColumn]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.analysis.efficiency import Efficiency, EfficiencyNote, MissingFigures
+from orchestrator.analysis.energy import LEAST_WINDOW_S, MOST_DIFFERENCE, EnergyNote
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.catalog.work import MissingWork
 
@@ -25,6 +26,25 @@ _NOTES = {
     EfficiencyNote.ABOVE_PEAK: "above the peak: a formula or the peak is wrong",
     EfficiencyNote.OVERRIDDEN_PEAK: "the bandwidth is the experiment file's",
     EfficiencyNote.HITS_UNKNOWN: "prefix hits are not reported: taken as none",
+    EfficiencyNote.ENGINE_FLOPS_DIFFER: "the engine estimates other FLOPs (engine_flops_s)",
+    EfficiencyNote.ENGINE_BYTES_DIFFER: "the engine estimates other bytes (engine_bytes_s)",
+    EfficiencyNote.ABOVE_DRAM_SHARE: (
+        "more than the memory moved (dram_share): a formula or the peak is wrong"
+    ),
+    EfficiencyNote.ABOVE_TENSOR_SHARE: (
+        "more than tensor cores ran (tensor_share): a formula or the peak is wrong"
+    ),
+}
+_ENERGY_NOTES = {
+    EnergyNote.NO_COUNTER: "a GPU has no counter of its energy",
+    EnergyNote.SHORT_WINDOW: f"the window is shorter than {LEAST_WINDOW_S:g} s",
+    EnergyNote.RESET: "a counter fell: its driver was loaded again",
+    EnergyNote.STANDS_STILL: "a counter stood still although its GPU drew power",
+    EnergyNote.GPU_LOST: "a GPU was not read for a part of the window",
+    EnergyNote.DISAGREES: (
+        f"counters and power differ by more than {MOST_DIFFERENCE:.0%} (energy_integral_j)"
+    ),
+    EnergyNote.FOREIGN: "other programs used a GPU",
 }
 OF_IMITATED = "of the accelerator that the emulator imitates"
 OF_MODEL = "simulated: what the model assumes, not what a device did"
@@ -43,6 +63,14 @@ def efficiency_note_text(point: StoredPoint) -> str | None:
     elif point.emulated:
         texts.append(OF_IMITATED)
     return "; ".join(texts) or None
+
+
+def energy_note_text(point: StoredPoint) -> str | None:
+    """What to know of the energy of a point, or why it is not known; None: nothing."""
+    energy = point.energy
+    if energy is None:
+        return None
+    return "; ".join(_ENERGY_NOTES[note] for note in energy.notes) or None
 
 
 def range_text(efficiency: Efficiency) -> str:

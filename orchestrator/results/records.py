@@ -524,6 +524,24 @@ class EngineSide:
     ttft_mean_ms: float | None
     prefix_hit_share: float | None
     spec_accepted_share: float | None
+    # of one GPU in the steady window, per second, as the engines estimate them
+    estimated_flops_s: float | None
+    estimated_bytes_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSide:
+    """What the GPUs of an attempt did in its steady window, all together (docs/metrics.md). None: not
+    known.
+    """
+
+    gpus: int
+    window_s: float
+    energy_j: float | None  # by their counters
+    integral_j: float | None  # by the integral of the power that was read
+    dram_share: float | None  # mean of the shares of bandwidth in use
+    tensor_share: float | None  # mean of the shares of time in which tensor cores ran
+    energy_notes: tuple[str, ...]  # of analysis/energy.py: EnergyNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,6 +583,7 @@ class AttemptData(Committed):
     ] = None
     figures: A[Figures, "its metrics"]
     engine_side: A[EngineSide | None, "what the engines reported about themselves"] = None
+    device_side: A[DeviceSide | None, "what the GPUs did in the steady window"] = None
     batch_tokens: A[Doubles, "output tokens of each tenth of the steady window"]
     batch_s: A[Doubles, "length of each"]
     request_ok: A[BoolList, "whether it was answered"]

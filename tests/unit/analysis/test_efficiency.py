@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.efficiency import (
+    CountedShares,
+    Efficiency,
     EfficiencyNote,
+    MissingFigures,
     Served,
     efficiency,
     efficiency_of,
@@ -17,6 +22,7 @@ from orchestrator.analysis.efficiency import (
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
 from orchestrator.catalog.work import MissingWork, StepWork, step_work
+from orchestrator.results.records import Distribution, EngineSide, Figures
 from orchestrator.spec.settings import EngineSettings
 
 PERCENT = 0.01
@@ -209,3 +215,127 @@ def test_the_estimate_lies_within_its_bounds_and_hits_never_add(
     hits = efficiency(on_h100, replace(served, prompt_context=context / 2, hit_share=hit_share))
     assert hits.mfu <= result.mfu * (1 + 1e-9)
     assert hits.mbu.estimate <= result.mbu.estimate * (1 + 1e-9)
+
+
+def served_figures(**changes: object) -> Figures:
+    """What a point of 32 requests at 8 ms a token shows; a prompt and an answer have 500 and 1,000
+    tokens.
+    """
+    shape = {"min": 0.0, "max": 0.0, "p50": 0.0, "p90": 0.0, "p95": 0.0, "p99": 0.0}
+    given = {
+        "output_token_throughput": 4000.0,
+        "input_token_throughput": 2000.0,
+        "itl_ms": Distribution(mean=8.0, std=0.0, **shape),
+        "tpot_ms": None,
+        "input_tokens": Distribution(mean=500.0, std=0.0, **shape),
+        "decode_context": 1000.0,
+    }
+    return cast(Figures, SimpleNamespace(**(given | changes)))
+
+
+def reported(**changes: float | None) -> EngineSide:
+    names = [field.name for field in fields(EngineSide)]
+    return EngineSide(**(dict.fromkeys(names) | {"prefix_hit_share": 0.0} | changes))
+
+
+def known(result: object) -> Efficiency:
+    assert isinstance(result, Efficiency)
+    return result
+
+
+def test_figures_of_a_point_give_what_was_served() -> None:
+    on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
+    result = known(efficiency_of(on_h100, served_figures(), [reported()]))
+    by_hand = Served(
+        output_tokens_s=4000,
+        input_tokens_s=2000,
+        token_s=0.008,
+        context=1000,
+        prompt_context=250,
+    )
+    assert result == efficiency(on_h100, by_hand)
+    assert result.notes == ()
+
+
+def test_prompts_of_several_lengths_attend_to_more_than_half_of_their_mean() -> None:
+    # of 200 and 800 tokens: 200 x 100 + 800 x 400 pairs for 1,000 tokens: 340 on average, not 250
+    on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
+    equal = served_figures().input_tokens
+    assert equal is not None
+    mixed = replace(equal, std=300.0)
+    result = known(efficiency_of(on_h100, served_figures(input_tokens=mixed), [reported()]))
+    alike = known(efficiency_of(on_h100, served_figures(), [reported()]))
+    more_pairs = 2000 * (340 - 250) * on_h100.flops.prefill_pair
+    assert result.flops_s - alike.flops_s == pytest.approx(more_pairs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"output_token_throughput": None}, MissingFigures.NOTHING_SERVED),
+        ({"input_token_throughput": None}, MissingFigures.PROMPTS),
+        ({"decode_context": None}, MissingFigures.PROMPTS),
+        ({"itl_ms": None}, MissingFigures.TIMES),
+    ],
+)
+def test_a_figure_that_is_missing_is_named(
+    changes: dict[str, object], missing: MissingFigures
+) -> None:
+    on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
+    assert efficiency_of(on_h100, served_figures(**changes), [reported()]) is missing
+
+
+def test_speculation_without_accepted_tokens_has_no_steps() -> None:
+    speculative = {"method": "ngram", "num_speculative_tokens": 3}
+    drafting = work("meta-llama/Llama-3.1-8B-Instruct", "H100", speculative=speculative)
+    assert efficiency_of(drafting, served_figures(), [reported()]) is MissingFigures.ACCEPTANCE
+    told = [reported(spec_accepted_share=0.6)]
+    assert known(efficiency_of(drafting, served_figures(), told)).tokens_per_step == 2.8
+
+
+def test_an_engine_that_does_not_report_hits_is_noted() -> None:
+    on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
+    for sides in ([], [None], [reported(prefix_hit_share=None)]):
+        notes = known(efficiency_of(on_h100, served_figures(), sides)).notes
+        assert notes == (EfficiencyNote.HITS_UNKNOWN,)
+
+
+@pytest.mark.parametrize(
+    ("reports", "counted", "notes"),
+    [
+        ({"estimated_flops_s": 1.1, "estimated_bytes_s": 0.9}, (1.3, 1.3), []),
+        ({"estimated_flops_s": 1.3}, (None, None), [EfficiencyNote.ENGINE_FLOPS_DIFFER]),
+        ({"estimated_bytes_s": 0.7}, (None, None), [EfficiencyNote.ENGINE_BYTES_DIFFER]),
+        ({}, (0.9, None), [EfficiencyNote.ABOVE_DRAM_SHARE]),
+        ({}, (0.97, 0.97), []),
+        ({}, (None, 0.9), [EfficiencyNote.ABOVE_TENSOR_SHARE]),
+    ],
+)
+def test_counters_that_say_something_else_are_noted(
+    reports: dict[str, float],
+    counted: tuple[float | None, float | None],
+    notes: list[EfficiencyNote],
+) -> None:
+    # every number is a multiple of what the formulas say
+    on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
+    plain = known(efficiency_of(on_h100, served_figures(), [reported()]))
+    of_formula = {
+        "estimated_flops_s": plain.flops_s,
+        "estimated_bytes_s": plain.bytes_s.estimate,
+    }
+    values = {name: factor * of_formula[name] for name, factor in reports.items()}
+    dram, tensor = counted
+    shares = CountedShares(
+        dram=None if dram is None else dram * plain.mbu.estimate,
+        tensor=None if tensor is None else tensor * plain.mfu,
+    )
+    result = known(efficiency_of(on_h100, served_figures(), [reported(**values)], shares))
+    assert list(result.notes) == notes
+
+
+def test_an_estimate_of_all_experts_is_no_disagreement() -> None:
+    # vLLM counts experts as if no two tokens chose the same
+    moe = work("openai/gpt-oss-120b", "H100", tensor_parallel_size=2)
+    plain = known(efficiency_of(moe, served_figures(), [reported()]))
+    told = [reported(estimated_bytes_s=plain.bytes_s.upper)]
+    assert known(efficiency_of(moe, served_figures(), told)).notes == ()

@@ -1,9 +1,11 @@
 """What engines said of themselves becomes a few figures; what they did not say stays null."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.analysis.counters import Window
 from orchestrator.analysis.engine_side import engine_side
 from orchestrator.results.schemas import ENGINE_METRICS
 
@@ -74,3 +76,30 @@ def test_growth_is_the_sum_of_the_steps_wherever_the_counter_began(steps, began)
         total += step
         rows.append({"unix_ns": at, "prompt_tokens_total": total})
     assert engine_side(table(*rows)).prompt_tokens == sum(steps[1:])
+
+
+def test_estimates_of_work_are_those_of_the_window_on_the_clock_of_the_driver():
+    # the host's clock is 5 s ahead; the counter grows by 3e12 a second, twice as fast after 10 s
+    rows = [
+        {
+            "unix_ns": (at_s + 5) * 1_000_000_000,
+            "clock_offset_ns": 5_000_000_000,
+            "estimated_flops_per_gpu_total": 3e12 * (at_s + max(at_s - 10, 0)),
+            "estimated_read_bytes_per_gpu_total": 2e12 * at_s,
+            "estimated_write_bytes_per_gpu_total": 1e9 * at_s,
+        }
+        for at_s in (0, 5, 10, 15)
+    ]
+    side = engine_side(table(*rows), Window(2.0, 10.0))
+    assert side.estimated_flops_s == pytest.approx(3e12)
+    assert side.estimated_bytes_s == pytest.approx(2.001e12)
+    later = engine_side(table(*rows), Window(10.0, 14.0))
+    assert later.estimated_flops_s == pytest.approx(6e12)
+
+
+def test_estimates_that_do_not_cover_the_window_are_null():
+    rows = [
+        {"unix_ns": at_s * 1_000_000_000, "estimated_flops_per_gpu_total": 1.0} for at_s in (0, 5)
+    ]
+    assert engine_side(table(*rows), Window(2.0, 10.0)).estimated_flops_s is None
+    assert engine_side(table(*rows)).estimated_flops_s is None
