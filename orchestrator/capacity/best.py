@@ -153,8 +153,9 @@ def best(
 ) -> list[Comparison]:
     """One comparison per experiment, workload, model and hardware.
 
-    Per dollar, all hardware is compared. Emulated points are compared among themselves, and so are
-    simulated ones and those of each other tool. ``points``: from ``load_points`` with the same ``slo``; workloads of one name
+    Per dollar and per joule, all hardware is compared. Emulated points are compared among
+    themselves, and so are simulated ones and those of each other tool. ``points``: from
+    ``load_points`` with the same ``slo``; workloads of one name
     must have the same content.
     """
     rules = rules or ComparisonRules()
@@ -188,7 +189,7 @@ def ranked_in(point: StoredPoint, per: Per | None) -> Group:
 
 
 def _ranked_group(group: Group, per: Per | None) -> Group:
-    return replace(group, hardware="") if per == "usd" else group
+    return replace(group, hardware="") if per in ("usd", "joule") else group
 
 
 def _comparison(

@@ -96,6 +96,7 @@ class Exclusion(Enum):
     SEARCH_FOUND_NO_LEVEL = auto()
     GPUS_UNKNOWN = auto()
     PRICE_UNKNOWN = auto()
+    ENERGY_UNKNOWN = auto()
     DISAGREES = auto()  # its answers differ from the reference's, or were not compared
 
 
@@ -300,18 +301,18 @@ def deployment_answer(
         control: _levels_above(control, points, missing, best_points.get(control))
         for control in sorted(controls)
     }
-    divisor = divisor_of(points[0].deployment, per) if points else None
+    divisors = {control: divisor_of_point(point, per) for control, point in best_points.items()}
     incomparable = None
-    if best_points and divisor is None:
-        incomparable = _reason_without_divisor(points[0].deployment)
+    if best_points and not any(divisors.values()):
+        incomparable = _reason_without_divisor(points[0].deployment, per)
         excluded.append(Excluded(points[0].deployment, incomparable))
     elif usable and not best_points:
         excluded.append(_no_level_holds(usable, slo))
-    ranked = [
-        _ranked(point, usable, divisor, above[control].none_fails)
-        for control, point in best_points.items()
-        if divisor
-    ]
+    ranked: list[RankedDeployment] = []
+    for control, point in best_points.items():
+        divisor = divisors[control]
+        if divisor:
+            ranked.append(_ranked(point, usable, divisor, above[control].none_fails))
     return DeploymentAnswer(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
@@ -389,19 +390,24 @@ def searched_answer(
     deployment = points[0].deployment
     searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
     claimed = [search for search in searched if search.claim.claim is not None]
-    divisor = divisor_of(deployment, per)
     estimated = [] if claimed else _estimated(points, searched)
+    ranked: list[RankedDeployment] = []
+    for search in claimed:
+        point = _point_of_claim(points, search)
+        divisor = divisor_of_point(point, per)
+        if divisor:
+            ranked.append(_ranked_by_claim(point, search, divisor, slo))
+    for each in estimated:
+        divisor = divisor_of_point(each.point, per)
+        if divisor:
+            ranked.append(_ranked_by_estimate(each, divisor))
     excluded: list[Excluded] = []
     incomparable = None
     if not (claimed or estimated):
         excluded.append(_search_found_no_level(points, searched, slo))
-    elif divisor is None:
-        incomparable = _reason_without_divisor(deployment)
+    elif not ranked:
+        incomparable = _reason_without_divisor(deployment, per)
         excluded.append(Excluded(deployment, incomparable))
-    ranked: list[RankedDeployment] = []
-    if divisor:
-        ranked += [_ranked_by_claim(points, search, divisor, slo) for search in claimed]
-        ranked += [_ranked_by_estimate(each, divisor) for each in estimated]
     return DeploymentAnswer(
         label=deployment.label,
         measured=True,
@@ -442,15 +448,19 @@ def _search_found_no_level(
     return replace(excluded, evidence=lowest, shortfall=shortfall_of(lowest, slo))
 
 
-def _ranked_by_claim(
-    points: Sequence[StoredPoint], searched: SearchedClaim, divisor: float, slo: Slo
-) -> RankedDeployment:
-    claim = searched.claim
-    point = next(
+def _point_of_claim(points: Sequence[StoredPoint], searched: SearchedClaim) -> StoredPoint:
+    """The point whose probes show what is claimed."""
+    return next(
         point
         for point in points
-        if point.head.control == searched.control and point.head.level == claim.claim
+        if point.head.control == searched.control and point.head.level == searched.claim.claim
     )
+
+
+def _ranked_by_claim(
+    point: StoredPoint, searched: SearchedClaim, divisor: float, slo: Slo
+) -> RankedDeployment:
+    claim = searched.claim
     ((target, *_),) = targets([slo])
     return _ranked(point, (), divisor, math.isinf(claim.high), claim, worth(claim, target))
 
@@ -702,15 +712,31 @@ def per_or_default(per: Per | None, deployments: Sequence[StoredDeployment]) -> 
 
 
 def divisor_of(deployment: StoredDeployment, per: Per) -> float | None:
-    """What tokens/s are divided by: GPUs, USD per second, or 1; None: unknown."""
+    """What tokens/s are divided by: GPUs, USD per second, or 1; None: unknown.
+
+    Joules per second are not of a deployment but of a point: ``divisor_of_point``.
+    """
     if per == "deployment":
         return 1.0
+    if per == "joule":
+        return None
     if per == "usd":
         return deployment.usd_per_hour / 3600 if deployment.usd_per_hour else None
     return float(deployment.devices) or None
 
 
-def _reason_without_divisor(deployment: StoredDeployment) -> Exclusion:
+def divisor_of_point(point: StoredPoint, per: Per) -> float | None:
+    """What the tokens/s of a point are divided by: what its deployment has, or the joules per second
+    that its GPUs used together; None: unknown.
+    """
+    if per != "joule":
+        return divisor_of(point.deployment, per)
+    return point.energy.power_w if point.energy is not None else None
+
+
+def _reason_without_divisor(deployment: StoredDeployment, per: Per) -> Exclusion:
+    if per == "joule":
+        return Exclusion.ENERGY_UNKNOWN
     return Exclusion.PRICE_UNKNOWN if deployment.devices else Exclusion.GPUS_UNKNOWN
 
 

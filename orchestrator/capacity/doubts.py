@@ -17,7 +17,7 @@ from orchestrator.capacity.capacities import (
     DeploymentAnswer,
     RankedDeployment,
     SearchedClaim,
-    divisor_of,
+    divisor_of_point,
     holds,
     level_of,
     reason_to_exclude,
@@ -329,7 +329,7 @@ def _most_by_model(
             factor = math.nan if error is None else error.tpot
             most[deployment.label] = deployment.throughput.estimate * factor
     for point in points:
-        rate, divisor = point.output_token_throughput(), divisor_of(point.deployment, per)
+        rate, divisor = point.output_token_throughput(), divisor_of_point(point, per)
         if rate is None or divisor is None or reason_to_exclude(point) is not None:
             continue
         if all(not test.share.upper < test.target for test in point.tests):

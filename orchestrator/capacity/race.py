@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.dominance import leading_level
-from orchestrator.spec.load import Per
+from orchestrator.spec.load import Objective
 
 # Deployments are first probed at this share of the level that a rival could hold. With 1, races of
 # 24 took 30.2 engine starts instead of 27.7, for the same load (benchmarks/search/RESULTS.md).
@@ -42,7 +42,7 @@ class Entrant:
     group: Hashable
     divisor: float
     settings: Mapping[str, Any] = field(default_factory=dict)
-    per: Per = "gpu"
+    per: Objective = "gpu"
 
 
 @dataclass(frozen=True, slots=True)

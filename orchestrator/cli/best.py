@@ -46,7 +46,7 @@ Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--per",
-    type=click.Choice(["gpu", "usd", "deployment"]),
+    type=click.Choice(["gpu", "usd", "joule", "deployment"]),
     help=(
         "What to rank by. Default: the file's objective, else gpu (deployment if one has no GPUs)."
     ),

@@ -26,7 +26,7 @@ from orchestrator.results.ids import model_key
 from orchestrator.results.records import PointHead
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.spec.load import Level, Per, Slo
+from orchestrator.spec.load import Level, Objective, Per, Slo
 from orchestrator.spec.uploads import shown_path
 
 # names that `orchestrator load` gave before its plans said that it made them
@@ -233,7 +233,7 @@ class StoredExperiment:
         }
 
     @property
-    def objective(self) -> Per | None:
+    def objective(self) -> Objective | None:
         """What the file's ``objective`` divides throughput by; None if the file has none."""
         if self.plan is None or not self.plan.loads:
             return None

@@ -25,7 +25,7 @@ from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, model_key
 from orchestrator.spec.experiment import SweepRules
-from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload, counted
+from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Objective, Slo, Workload, counted
 from orchestrator.spec.settings import Hardware, Strict
 from orchestrator.spec.stages import PlannedSettings
 
@@ -95,7 +95,7 @@ class PredictedShortlist(Strict):
     candidates: int
     unpredicted: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
-    per: Per = "gpu"
+    per: Objective = "gpu"
 
 
 class Deployment(Strict):
@@ -139,13 +139,13 @@ class Deployment(Strict):
         capacity = (self.predicted or {}).get("capacity", {}).get(slo, {}).get(workload)
         return capacity["level"] if capacity else None
 
-    def divisor(self, per: Per) -> float | None:
+    def divisor(self, per: Objective) -> float | None:
         """The number that throughput and capacity are divided by; None if it is 0 or not known."""
         if per == "usd":
             return (self.hardware.usd_per_gpu_hour or 0.0) * self.devices or None
         return 1.0 if per == "deployment" else float(self.devices) or None
 
-    def group(self, per: Per) -> DeploymentGroup:
+    def group(self, per: Objective) -> DeploymentGroup:
         """The deployments that it is compared with: those of one model, whatever its checkpoint, on
         one class of hardware, or on any if dollars make them comparable. Emulators are never
         compared with real engines.
@@ -435,7 +435,7 @@ class Plan(SweepRules):
             known += [KnownLevel(load, level, repeats) for level, repeats in levels.items()]
         return known
 
-    def groups(self, per: Per) -> dict[DeploymentGroup, list[Deployment]]:
+    def groups(self, per: Objective) -> dict[DeploymentGroup, list[Deployment]]:
         """The deployments to run, in groups whose deployments are compared with each other."""
         groups: dict[DeploymentGroup, list[Deployment]] = {}
         for deployment in self.runnable():
@@ -447,7 +447,7 @@ class Plan(SweepRules):
         """Ids of the deployments that are taken to follow another one in a race: all but the first
         of each group. Which one of a group will lead is not known beforehand.
         """
-        per: Per = next((load.objective for load in self.loads if load.objective), "gpu")
+        per: Objective = next((load.objective for load in self.loads if load.objective), "gpu")
         following: set[str] = set()
         for deployments in self.groups(per).values():
             following.update(deployment.id for deployment in deployments[1:])

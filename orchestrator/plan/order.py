@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from orchestrator.plan.model import Deployment, DeploymentGroup, Plan
-from orchestrator.spec.load import Per
+from orchestrator.spec.load import Objective
 
 # Deployments predicted to reach this share of the best prediction count as equally good, because
 # predictions are not more precise than that.
@@ -114,12 +114,12 @@ class Standing(NamedTuple):
     upper: float
 
 
-def objective_of(plan: Plan) -> Per:
+def objective_of(plan: Plan) -> Objective:
     """What throughput is divided by where deployments are compared by their predictions."""
     return next((load.objective for load in plan.loads if load.objective), "gpu")
 
 
-def standings(deployment: Deployment, per: Per) -> list[Standing]:
+def standings(deployment: Deployment, per: Objective) -> list[Standing]:
     """Where a deployment stands in every contest that a prediction is known for."""
     by_slo: dict[str, dict[str, Any]] = (deployment.predicted or {}).get("capacity", {})
     # predictions are stored per GPU

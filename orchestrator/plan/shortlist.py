@@ -26,7 +26,7 @@ from orchestrator.base.text import grouped, listed
 from orchestrator.plan.model import Deployment, DeploymentGroup, LeftOut, Plan, PredictedShortlist
 from orchestrator.plan.order import Contest, Standing, objective_of, share_of_best, standings
 from orchestrator.results.ids import digest
-from orchestrator.spec.load import Per
+from orchestrator.spec.load import Objective
 
 PREDICTIONS = "plan --predict"  # the source of a shortlist, where no simulation is named
 _ROUNDING = 1 + 1e-9
@@ -218,7 +218,7 @@ def _commonest_reason(deployments: Sequence[Deployment]) -> str:
     return f"{reason}: {listed(labels, most=3)}"
 
 
-def _judged_by_limits(deployments: Sequence[Deployment], per: Per) -> dict[str, _Judged]:
+def _judged_by_limits(deployments: Sequence[Deployment], per: Objective) -> dict[str, _Judged]:
     """By id, the deployments with a prediction. Candidates are those that may lead a contest."""
     labels = {deployment.id: deployment.label for deployment in deployments}
     by_id = {deployment.id: standings(deployment, per) for deployment in deployments}
@@ -262,7 +262,7 @@ def _may_lead(standing: Standing, leader: Standing) -> bool:
 # The frontier
 
 
-def _judged_by_frontier(deployments: Sequence[Deployment], per: Per) -> dict[str, _Judged]:
+def _judged_by_frontier(deployments: Sequence[Deployment], per: Objective) -> dict[str, _Judged]:
     """By id, the deployments with a prediction. Candidates are those that may be on a frontier."""
     places = _frontier_places(deployments, per)
     return {
@@ -277,7 +277,7 @@ def _judged_by_frontier(deployments: Sequence[Deployment], per: Per) -> dict[str
     }
 
 
-def _frontier_places(deployments: Sequence[Deployment], per: Per) -> dict[str, FrontierPlace]:
+def _frontier_places(deployments: Sequence[Deployment], per: Objective) -> dict[str, FrontierPlace]:
     """Deployment id -> how near it comes to a frontier; with several workloads, the nearest."""
     curves: dict[FrontierKey, list[Curve]] = {}
     for deployment in deployments:
@@ -295,7 +295,7 @@ def _frontier_places(deployments: Sequence[Deployment], per: Per) -> dict[str, F
     return places
 
 
-def _curves(deployment: Deployment, per: Per) -> list[tuple[FrontierKey, Curve]]:
+def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, Curve]]:
     predicted = deployment.predicted or {}
     levels: dict[str, list[Mapping[str, Any]]] = grouped(
         (level["workload"], level)

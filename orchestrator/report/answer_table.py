@@ -62,6 +62,7 @@ SHORT_UNITS: dict[Per, str] = {
     "gpu": "tokens/s",
     "deployment": "tokens/s",
     "usd": "tokens/USD",
+    "joule": "tokens/J",
 }
 
 

@@ -24,6 +24,7 @@ _REASONS: Mapping[Exclusion, str] = {
     Exclusion.ONLY_FIGURES: " without requests in the imported file",
     Exclusion.GPUS_UNKNOWN: " with an unknown number of GPUs (--per deployment)",
     Exclusion.PRICE_UNKNOWN: " of unknown price (--price HARDWARE=USD)",
+    Exclusion.ENERGY_UNKNOWN: " of unknown energy",
     Exclusion.DISAGREES: " with other answers than the reference",
     Exclusion.NO_LEVEL_HOLDS: ", no level holds",
     Exclusion.SEARCH_FOUND_NO_LEVEL: ", no load was shown to hold",

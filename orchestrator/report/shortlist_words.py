@@ -8,9 +8,9 @@ from orchestrator.plan.model import LeftOut, Plan, PredictedShortlist
 from orchestrator.plan.shortlist import PREDICTIONS, size_for_all_candidates
 from orchestrator.report.text import figure
 from orchestrator.results.events import Event
-from orchestrator.spec.load import Per, counted
+from orchestrator.spec.load import Objective, counted
 
-_UNITS: dict[Per, str] = {
+_UNITS: dict[Objective, str] = {
     "gpu": "output tokens/s per GPU",
     "deployment": "output tokens/s",
     "usd": "output tokens per USD",

@@ -102,6 +102,8 @@ def unit_text(comparison: Comparison) -> str:
     """The unit of the throughputs that are compared."""
     if comparison.per == "usd":
         return "output tokens/USD"
+    if comparison.per == "joule":
+        return "output tokens/J"
     if comparison.per == "deployment":
         return "output tokens/s"
     return f"output tokens/s per {'core' if comparison.devices_are_cores else 'GPU'}"
@@ -459,6 +461,10 @@ _WITHOUT_DIVISOR = {
         "its price is not known, or 0: give --price HARDWARE=USD, or usd_per_gpu_hour of its"
         " hardware"
     ),
+    Exclusion.ENERGY_UNKNOWN: (
+        "the energy of its tokens is not known: `results --columns deployment,level,energy_note`"
+        " says why"
+    ),
 }
 
 
@@ -466,7 +472,7 @@ def exclusion_text(excluded: Excluded) -> str:
     """Why a level or a deployment is not in the ranking."""
     point = excluded.evidence
     match excluded.reason:
-        case Exclusion.GPUS_UNKNOWN | Exclusion.PRICE_UNKNOWN:
+        case Exclusion.GPUS_UNKNOWN | Exclusion.PRICE_UNKNOWN | Exclusion.ENERGY_UNKNOWN:
             return _WITHOUT_DIVISOR[excluded.reason]
         case Exclusion.DISAGREES:
             assert excluded.disagreement is not None

@@ -57,7 +57,9 @@ _SECONDS = {
 }
 Control = Literal["request_rate", "concurrency"]
 UNITS = {"request_rate": "req/s", "concurrency": "in flight"}  # of levels, by control
-Per = Literal["gpu", "usd", "deployment"]  # what throughput and capacities are divided by
+# what throughput and capacities are divided by; what is planned has no joules
+Objective = Literal["gpu", "usd", "deployment"]
+Per = Literal["gpu", "usd", "deployment", "joule"]
 
 
 def parse_duration(text: object) -> float:
@@ -543,7 +545,7 @@ class LoadRules(Strict):
     # says which is started next; None: those predicted best, then in order
     proposer: Literal["optuna"] | None = None
     # what capacity is divided by to find the best; None: the default of ``best``
-    objective: Per | None = None
+    objective: Objective | None = None
     control: Control | None = None
     arrivals: Arrivals = Arrivals()
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")

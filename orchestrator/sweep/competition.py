@@ -8,7 +8,7 @@ from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.proposing import Shortlist
 from orchestrator.capacity.race import Entrant, Race
 from orchestrator.plan.model import Plan
-from orchestrator.spec.load import Per
+from orchestrator.spec.load import Objective
 
 
 def race_of(plan: Plan) -> Race | None:
@@ -27,14 +27,14 @@ def race_of(plan: Plan) -> Race | None:
     return Race(entrants, full_grid=not searching_load.races)
 
 
-def entrants_of(plan: Plan, objective: Per | None) -> dict[str, Entrant]:
+def entrants_of(plan: Plan, objective: Objective | None) -> dict[str, Entrant]:
     """The deployments that ``best`` would compare, by id. Those without a divisor are missing, for
     example those whose price is not known.
     """
     entrants: dict[str, Entrant] = {}
     for group, deployments in plan.groups(objective or "gpu").items():
         have_devices = all(deployment.devices for deployment in deployments)
-        per: Per = objective or ("gpu" if have_devices else "deployment")
+        per: Objective = objective or ("gpu" if have_devices else "deployment")
         for deployment in deployments:
             divisor = deployment.divisor(per)
             if divisor:

@@ -32,7 +32,7 @@ from orchestrator.plan.model import Deployment, DeploymentGroup, Plan, PlannedLo
 from orchestrator.results.events import Event
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Level, Per, Slo
+from orchestrator.spec.load import Level, Objective, Slo
 from orchestrator.sweep.competition import entrants_of
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.words import standing_words
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 RepeatsOfPoints = dict[str, dict[str, Repeat]]  # by point id, then by measurement id
 
 
-def _document(lead: Lead, leader: Deployment | None, per: Per) -> dict[str, object]:
+def _document(lead: Lead, leader: Deployment | None, per: Objective) -> dict[str, object]:
     """How a contest stands, in JSON values."""
     standing = lead.standing
     group = lead.contest.group
@@ -135,7 +135,7 @@ class FormingAnswer:
     def event(self, lead: Lead) -> Event:
         """The event that says how a contest stands."""
         leader: Deployment | None = None
-        per: Per = "deployment"
+        per: Objective = "deployment"
         if lead.leader is not None:
             leader = self._plan.deployment(lead.leader)
             per = self._entrants[lead.leader].per

@@ -14,7 +14,7 @@ from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity_words import remedy_text
-from orchestrator.spec.load import Level, Per, Slo, Workload, counted, load_text
+from orchestrator.spec.load import Level, Objective, Slo, Workload, counted, load_text
 
 if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
@@ -100,7 +100,7 @@ def _probed_words(control: str, claim: Claim) -> Iterator[str]:
         yield "none fails yet"
 
 
-def standing_words(lead: Lead, leader: Deployment | None, per: Per) -> str:
+def standing_words(lead: Lead, leader: Deployment | None, per: Objective) -> str:
     """How a contest stands: ``tp=2 leads: 402 tok/s per GPU (391 to 410) at 8 req/s; 3 of 24 can
     still beat it``. ``per``: what throughput is divided by.
     """
@@ -140,7 +140,7 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-_UNITS: dict[Per, str] = {"gpu": "tok/s per GPU", "usd": "tokens/USD", "deployment": "tok/s"}
+_UNITS: dict[Objective, str] = {"gpu": "tok/s per GPU", "usd": "tokens/USD", "deployment": "tok/s"}
 
 
 def decided_words(early: DecidedEarly, within: float) -> str:

@@ -35,6 +35,7 @@ _DEPLOYMENTS_LEFT_OUT = {
     Exclusion.SEARCH_FOUND_NO_LEVEL: "its search showed no load to hold the limits",
     Exclusion.GPUS_UNKNOWN: "it is not known how many GPUs it has",
     Exclusion.PRICE_UNKNOWN: "its price is not known",
+    Exclusion.ENERGY_UNKNOWN: "the energy of its tokens is not known",
     Exclusion.DISAGREES: "its answers differ from the reference's",
 }
 
