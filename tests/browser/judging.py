@@ -18,7 +18,7 @@ from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.page.payload import LATENCIES
 from orchestrator.report.words import level_text, ranked_mark
-from orchestrator.spec.load import Per, Slo
+from orchestrator.spec.load import Objective, Slo
 
 TRIPLES = 500
 JUDGED = """
@@ -48,7 +48,7 @@ class Choices:
 
     stops: list[int]
     attainment: float
-    per: Per
+    per: Objective
     prices: Mapping[str, float]
 
 
@@ -56,7 +56,7 @@ class Choices:
 class Compared:
     """How often there was something to compare."""
 
-    ranked: Counter[Per] = field(default_factory=Counter)
+    ranked: Counter[Objective] = field(default_factory=Counter)
     open_levels: int = 0
     near_levels: int = 0
 
@@ -79,7 +79,7 @@ def random_choices(
         yield Choices(
             stops=stops,
             attainment=chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]),
-            per=chance.choice(get_args(Per)),
+            per=chance.choice(get_args(Objective)),
             prices={name: price for name, price in prices.items() if price is not None},
         )
 

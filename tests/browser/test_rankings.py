@@ -13,7 +13,7 @@ from orchestrator.report.selection import answers, experiments, limits
 from orchestrator.report.words import ranked_load_text, ranked_mark
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Per
+from orchestrator.spec.load import Objective
 from tests.browser.judging import TRIPLES, assert_judged_alike, bounds, comparison_of
 from tests.browser.stores import commit_varied, varied_plan
 from tests.unit.plan.test_current import planned, run
@@ -29,7 +29,7 @@ def stored(store: Store) -> StoredExperiment:
 def test_levels_of_one_start(opened, levels):
     compared = assert_judged_alike(opened, levels)
     # not all out of reach
-    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Per))
+    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Objective))
 
 
 @pytest.mark.timeout(300)
@@ -42,7 +42,7 @@ def test_several_starts_failed_requests_and_missing_levels_on_two_hardwares(tmp_
         "h100",
     ]
     compared = assert_judged_alike(page, stored(store))
-    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Per))
+    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Objective))
     assert compared.open_levels > TRIPLES / 10
     assert compared.near_levels > TRIPLES / 10
 
@@ -51,7 +51,7 @@ def test_simulated_points_whose_model_has_no_known_error(tmp_path, opened_store)
     store = Store.open(str(tmp_path / "results"), "varied")
     commit_varied(store, varied_plan(), simulated=True, emulated=False)
     compared = assert_judged_alike(opened_store(store.uri), stored(store), triples=100)
-    assert all(compared.ranked[per] > 3 for per in get_args(Per)), compared
+    assert all(compared.ranked[per] > 3 for per in get_args(Objective)), compared
 
 
 def test_points_without_a_plan_are_ranked_with_those_that_were_asked_the_same(

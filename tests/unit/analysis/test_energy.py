@@ -21,6 +21,7 @@ from orchestrator.analysis.energy import (
 )
 from orchestrator.results.records import DeviceSide, Figures
 from orchestrator.results.schemas import TABLES
+from tests.unit.results.builders import gpu_readings
 
 BEGAN_S = 1_700_000_000
 WINDOW = Window(BEGAN_S + 2.0, BEGAN_S + 12.0)  # 10 s
@@ -35,22 +36,10 @@ def of_gpu(
     **columns: Any,
 ) -> list[dict[str, Any]]:
     """Readings of one GPU twice a second. ``energy_mj``: of the second; None: its power's."""
-    rows = []
-    for step in range(int(2 * seconds) + 1):
-        at_s = step / 2
-        counted = 7_000_000 + round(power_w * at_s * 1e3)
-        rows.append(
-            {
-                "measurement_id": "m",
-                "attempt_id": "a",
-                "host": "h",
-                "gpu_uuid": uuid,
-                "unix_ns": round((BEGAN_S + at_s) * 1e9),
-                "power_w": power_w,
-                "energy_mj": counted if energy_mj is None else energy_mj(at_s),
-                **columns,
-            }
-        )
+    rows = gpu_readings(power_w, seconds, uuid, began_ns=BEGAN_S * 10**9, **columns)
+    if energy_mj is not None:
+        for step, row in enumerate(rows):
+            row["energy_mj"] = energy_mj(step / 2)
     return rows
 
 

@@ -24,9 +24,15 @@ from orchestrator.report.form import TextForm
 from orchestrator.report.formats import json_text
 from orchestrator.report.point_table import PointSection, PointView, points_text
 from orchestrator.report.words import exclusion_text, note_texts
-from orchestrator.spec.load import Level, Per
+from orchestrator.spec.load import Level, Objective, Per
 from tests.unit.capacity.stored_levels import SLO, StoredLevels
-from tests.unit.results.builders import commit_measurement, events, failed_request, request
+from tests.unit.results.builders import (
+    commit_measurement,
+    events,
+    failed_request,
+    gpu_readings,
+    request,
+)
 
 NOISE = {"validity": "broken_output", "validity_reasons": ["all answers are empty"]}
 UNJUDGED: list[dict[str, Any]] = [
@@ -50,6 +56,9 @@ class Sweep(StoredLevels):
     ) -> dict[str, Any]:
         (comparison,) = self.comparisons(per, slo, missing)
         return comparison | {"winner": (comparison["ranking"] or [None])[0]}
+
+    def points(self) -> list[StoredPoint]:
+        return load_points(self.store, SLO)
 
 
 def lines_of(documents: list[PointDocument], profile: bool = False) -> list[str]:
@@ -102,7 +111,7 @@ def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
     sweep.deployment("small", devices=1, usd_per_hour=7.2)
     sweep.level("big", 20)
     sweep.level("small", 10)
-    found = {per: sweep.best(per) for per in get_args(Per)}
+    found = {per: sweep.best(per) for per in get_args(Objective)}
     assert {per: answer["winner"]["deployment"] for per, answer in found.items()} == {
         "gpu": "label-small",
         "usd": "label-big",
@@ -111,6 +120,36 @@ def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
     assert [one["value"] for one in found["gpu"]["ranking"]] == pytest.approx([100, 50], rel=0.02)
     assert found["usd"]["winner"]["value"] == pytest.approx(200 * 3600 / 3.6, rel=0.02)
     assert found["usd"]["unit"] == "output tokens/USD"
+
+
+def test_per_joule_the_energy_of_each_point_decides_on_whatever_hardware(sweep: Sweep) -> None:
+    # 200 tokens/s with 800 W, 100 tokens/s with 200 W: 0.25 and 0.5 tokens/J
+    sweep.deployment("fast")
+    sweep.deployment("frugal", hardware="l4", accelerator="L4")
+    sweep.level("fast", 20, telemetry=gpu_readings(800, 21))
+    sweep.level("frugal", 10, telemetry=gpu_readings(200, 21))
+    answer = sweep.best("joule")
+    assert [one["deployment"] for one in answer["ranking"]] == ["label-frugal", "label-fast"]
+    values = [one["value"] for one in answer["ranking"]]
+    assert values == pytest.approx([0.5, 0.25], rel=0.02)
+    assert answer["unit"] == "output tokens/J"
+    assert answer["hardware"] == "h100, l4"
+    (point,) = [each for each in sweep.points() if each.deployment.label == "label-frugal"]
+    assert point.energy is not None
+    assert point.energy.j_per_output_token == pytest.approx(2, rel=0.02)
+
+
+def test_per_joule_a_deployment_of_unknown_energy_is_not_ranked(sweep: Sweep) -> None:
+    sweep.deployment("read")
+    sweep.deployment("unread")
+    sweep.level("read", 10, telemetry=gpu_readings(200, 21))
+    sweep.level("unread", 20)
+    answer = sweep.best("joule")
+    assert [one["deployment"] for one in answer["ranking"]] == ["label-read"]
+    (left_out,) = answer["left_out"]
+    assert left_out["deployment"] == "label-unread"
+    assert left_out["reason"].startswith("the energy of its tokens is not known")
+    assert not answer["certain"]
 
 
 def test_a_winner_ahead_by_more_than_starts_differ_is_certain(sweep: Sweep) -> None:

@@ -114,9 +114,12 @@ def commit_measurement(
     created_unix_ns: int = 1,
     token_events: pa.Table | None = None,
     deployment: Mapping[str, Any] | None = None,
+    telemetry: Sequence[Mapping[str, Any]] = (),
     **point: Any,
 ) -> Manifest:
-    """One attempt with its parts and its manifest; ``point``: fields of the points row that differ."""
+    """One attempt with its parts and its manifest; ``point``: fields of the points row that differ.
+    ``telemetry``: readings of GPUs.
+    """
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
     row = point_row(measurement_id, attempt_id, requests_scheduled=len(rows), **point)
     tables = {
@@ -125,6 +128,8 @@ def commit_measurement(
     }
     if deployment is not None:
         tables["deployments"] = table("deployments", [deployment])
+    if telemetry:
+        tables["telemetry"] = table("telemetry", [{**one, **keys} for one in telemetry])
     if token_events is not None:
         named = [{**one, **keys} for one in token_events.to_pylist()]
         tables["token_events"] = table("token_events", named)
@@ -145,6 +150,27 @@ def commit_measurement(
         **keys,
     )
     return store.commit(manifest)
+
+
+def gpu_readings(
+    power_w: float, seconds: float, uuid: str = "GPU-0", began_ns: int = 10**18, **columns: Any
+) -> list[dict[str, Any]]:
+    """Readings of one GPU twice a second, whose counter agrees with its power."""
+    rows = []
+    for step in range(int(2 * seconds) + 1):
+        at_s = step / 2
+        rows.append(
+            {
+                **KEYS,
+                "host": "h",
+                "gpu_uuid": uuid,
+                "unix_ns": began_ns + round(at_s * 1e9),
+                "power_w": power_w,
+                "energy_mj": 7_000_000 + round(power_w * at_s * 1e3),
+            }
+            | columns
+        )
+    return rows
 
 
 def commit_launch(
