@@ -86,6 +86,8 @@ def work_of_row(
 
 @lru_cache(maxsize=4096)  # every point of a deployment brings its row
 def _computed_work(settings_json: str, hardware: str, accelerator: str) -> StepWork | MissingWork:
+    if hardware == NO_HARDWARE:
+        return MissingWork.ENDPOINT
     try:
         settings = EngineSettings.model_validate(json.loads(settings_json))
         named = Hardware(name=hardware, accelerator=accelerator)

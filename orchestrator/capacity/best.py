@@ -155,8 +155,7 @@ def best(
 
     Per dollar and per joule, all hardware is compared. Emulated points are compared among
     themselves, and so are simulated ones and those of each other tool. ``points``: from
-    ``load_points`` with the same ``slo``; workloads of one name
-    must have the same content.
+    ``load_points`` with the same ``slo``; workloads of one name must have the same content.
     """
     rules = rules or ComparisonRules()
     groups: dict[Group, _StoredAndMissing] = {}

@@ -84,4 +84,5 @@ def imported_figures(
         output_tokens=distributions.get("output_tokens"),
         itl_ms=distributions.get("itl_ms"),
         itl_kind="chunk" if distributions.get("itl_ms") is not None else None,
+        decode_context=None,
     )

@@ -79,5 +79,9 @@ def test_rows_of_other_versions_are_computed_from_their_settings(stored: str | N
     assert work_of_row(stored, described, "gpus", "H100") == work_of(settings(), H100)
 
 
+def test_a_row_without_hardware_is_that_of_a_server_that_others_started() -> None:
+    assert work_of_row(None, "{}", "none", "none") is MissingWork.ENDPOINT
+
+
 def test_settings_that_cannot_be_read_have_no_work() -> None:
     assert work_of_row(None, '{"engine": 1}', "gpus", "H100") is MissingWork.MODEL
