@@ -88,8 +88,8 @@ class CommittedAttempt:
         observed = observe_arrays(parts(), self.point.window_ns)
         limits = limit_columns.values()
         (batches,) = observed.token_batches
-        if self.imported is not None and not self.requests.num_rows:
-            batches = _whole(self.imported.figures)
+        if self.imported is not None:
+            batches = _as_stated(batches, self.imported.figures)
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
             attempt_id=self.manifest.attempt_id,
@@ -150,10 +150,20 @@ def _imported(store: Store, manifest: Manifest) -> ImportedRow | None:
     return rows[0] if rows else None
 
 
-def _whole(imported: Figures) -> Batches:
-    """The output tokens of a whole run in one batch, where no times of requests are known."""
-    tokens = (imported.output_token_throughput or 0.0) * imported.window_s
-    return Batches(np.array([tokens]), np.array([imported.window_s]))
+def _as_stated(batches: Batches, stated: Figures) -> Batches:
+    """The batches of an imported attempt, so that they add up to the throughput that its file states.
+
+    A tool may take another part of the run for its throughput than the one that its requests show.
+    Where no times of tokens are known, the whole is one batch.
+    """
+    if stated.output_token_throughput is None:
+        return batches
+    counted = batches.amounts.sum()
+    if counted <= 0:
+        tokens = stated.output_token_throughput * stated.window_s
+        return Batches(np.array([tokens]), np.array([stated.window_s]))
+    tokens = stated.output_token_throughput * batches.sizes.sum()
+    return Batches(batches.amounts * (tokens / counted), batches.sizes)
 
 
 def attempt_of_rows(

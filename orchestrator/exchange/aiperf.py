@@ -298,6 +298,8 @@ def _point(summary: _Summary, records: Sequence[_Record]) -> ImportedPoint:
     duration_s = _duration_s(summary)
     metrics = _metrics(summary)
     distributions = {figure: _distribution(metrics, name) for figure, name in _FIGURES.items()}
+    if distributions["ttfo_ms"] == distributions["ttft_ms"]:
+        distributions["ttfo_ms"] = None  # no reasoning: ours is empty there, too
     rates: dict[str, float | None] = {name: _average(metrics, name) for name in _RATES}
     prompts = _average(metrics, "total_isl")
     rates["input_token_throughput"] = None if prompts is None else prompts / duration_s
