@@ -223,35 +223,46 @@ def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
         np.concatenate([repeat.sizes for repeat in measured]),
     )
     ratio = float(batches.amounts.sum() / batches.sizes.sum())
-    totals = Batches(
-        np.array([repeat.amounts.sum() for repeat in measured]),
-        np.array([repeat.sizes.sum() for repeat in measured]),
-    )
-    within_start = max(_variance(batches, ratio), _variance(totals, ratio))
-    spreads = [_Spread(within_start, student_t(batches.amounts.size - 1))]
-    groups = sorted(set(start_of_measured))
-    if len(groups) > 1:
-        of_starts = _totals_of_starts(totals, np.array(start_of_measured), groups)
-        spreads.append(_Spread(_variance(of_starts, ratio), student_t(len(groups) - 1)))
+    spreads = _spreads(ratio, batches, measured, start_of_measured)
     variance = max(spread.variance for spread in spreads)
+    t = spreads[0].t
     if variance > 0:
         t = max(spread.t * np.sqrt(spread.variance / variance) for spread in spreads)
-    else:
-        t = spreads[0].t
     return _Ratio(
         estimate=ratio,
         size=float(batches.sizes.sum()),
         variance=variance,
         t=float(t),
         batches=batches.amounts.size,
-        starts=len(groups),
+        starts=len(set(start_of_measured)),
     )
 
 
-def _totals_of_starts(totals: Batches, start_of_repeat: Ints, groups: Sequence[int]) -> Batches:
+def _spreads(
+    ratio: float, batches: Batches, repeats: Sequence[Batches], start_of_repeat: Sequence[int]
+) -> list[_Spread]:
+    """The spread of a ratio within starts and, if there are several, the one between them.
+
+    ``batches``: those of all repeats. Within starts, batches or whole repeats count, whichever
+    differ more.
+    """
+    totals = Batches(
+        np.array([repeat.amounts.sum() for repeat in repeats]),
+        np.array([repeat.sizes.sum() for repeat in repeats]),
+    )
+    within_starts = max(_variance(batches, ratio), _variance(totals, ratio))
+    spreads = [_Spread(within_starts, student_t(batches.amounts.size - 1))]
+    starts = sorted(set(start_of_repeat))
+    if len(starts) > 1:
+        of_starts = _totals_of_starts(totals, np.array(start_of_repeat), starts)
+        spreads.append(_Spread(_variance(of_starts, ratio), student_t(len(starts) - 1)))
+    return spreads
+
+
+def _totals_of_starts(totals: Batches, start_of_repeat: Ints, starts: Sequence[int]) -> Batches:
     """The amount and the size of all repeats of each start."""
     rows = np.column_stack([totals.amounts, totals.sizes])
-    sums = np.array([rows[start_of_repeat == start].sum(axis=0) for start in groups])
+    sums = np.array([rows[start_of_repeat == start].sum(axis=0) for start in starts])
     return Batches(sums[:, 0], sums[:, 1])
 
 

@@ -241,11 +241,8 @@ def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
     return FAILING if measured == "valid" and is_failing else measured
 
 
-def few(count: int, quantile: float) -> bool:
-    """Whether ``count`` values are too few for this percentile.
-
-    They are where less than one of them is expected to lie above it.
-    """
+def are_too_few(count: int, quantile: float) -> bool:
+    """Whether ``count`` values are too few for a percentile: less than one should lie above it."""
     return count * (1 - quantile) < 1 - 1e-9
 
 

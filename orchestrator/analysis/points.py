@@ -643,15 +643,17 @@ class _AttemptColumns:
         if not any(factors):
             return [None] * len(points)
         exact = ErrorFactors(1.0, 1.0)
-        longer = [each or exact for each in factors]
-        shorter = [ErrorFactors(1 / each.ttft, 1 / each.tpot) for each in longer]
-        verdicts_by_attempt = zip(
-            factors, self._verdicts(rows, longer), self._verdicts(rows, shorter), strict=True
-        )
-        return [
-            VerdictBounds(if_slower, if_faster) if known else None
-            for known, if_slower, if_faster in verdicts_by_attempt
-        ]
+        longer = [of_attempt or exact for of_attempt in factors]
+        shorter = [ErrorFactors(1 / of_attempt.ttft, 1 / of_attempt.tpot) for of_attempt in longer]
+        verdicts_if_slower = self._verdicts(rows, longer)
+        verdicts_if_faster = self._verdicts(rows, shorter)
+        bounds: list[VerdictBounds | None] = []
+        for place, of_attempt in enumerate(factors):
+            if of_attempt is None:
+                bounds.append(None)
+            else:
+                bounds.append(VerdictBounds(verdicts_if_slower[place], verdicts_if_faster[place]))
+        return bounds
 
     def _verdicts(
         self, rows: pa.Table, factors: Sequence[ErrorFactors] = ()
@@ -665,23 +667,42 @@ class _AttemptColumns:
             return [()] * rows.num_rows
         is_ok = [status == "ok" for status in rows["status"].to_pylist()]
         judged = rows.filter(pa.array(is_ok, pa.bool_()))
-        seconds = {}
-        for name in self._latencies:
-            column = judged[f"request_{name}_s"]
-            if not column.null_count:
-                seconds[name] = _flat(column)
+        seconds = self._latencies_in_seconds(judged)
         requests = _lengths(judged["request_ok"])
         if factors:
-            judged_factors = [each for each, ok in zip(factors, is_ok, strict=True) if ok]
-            ttft = np.repeat([each.ttft for each in judged_factors], requests)
-            others = np.repeat([each.tpot for each in judged_factors], requests)
-            for name, latencies in seconds.items():
-                seconds[name] = latencies * (ttft if "ttft" in name else others)
+            factors_of_judged = [
+                of_attempt for of_attempt, ok in zip(factors, is_ok, strict=True) if ok
+            ]
+            seconds = _scaled_latencies(seconds, factors_of_judged, requests)
         values = LimitValues(_flat(judged["request_ok"]), seconds)
         ends = np.cumsum(requests).tolist()
         verdicts_by_slo = [judge_each(values, slo, ends) for slo in self._slos]
         verdicts_of_ok = zip(*verdicts_by_slo, strict=True)
         return [next(verdicts_of_ok) if ok else () for ok in is_ok]
+
+    def _latencies_in_seconds(self, rows: pa.Table) -> dict[str, Floats]:
+        """By name, the latencies of the requests of all attempts, one attempt after the other.
+
+        Latencies that some attempt does not have are left out.
+        """
+        seconds: dict[str, Floats] = {}
+        for name in self._latencies:
+            column = rows[f"request_{name}_s"]
+            if not column.null_count:
+                seconds[name] = _flat(column)
+        return seconds
+
+
+def _scaled_latencies(
+    seconds: Mapping[str, Floats], factors: Sequence[ErrorFactors], requests: Ints
+) -> dict[str, Floats]:
+    """Latencies times the factors of their attempts. ``requests``: how many each attempt has."""
+    ttft = np.repeat([of_attempt.ttft for of_attempt in factors], requests)
+    others = np.repeat([of_attempt.tpot for of_attempt in factors], requests)
+    return {
+        name: latencies * (ttft if "ttft" in name else others)
+        for name, latencies in seconds.items()
+    }
 
 
 def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_Readable[Figures]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -94,27 +93,48 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
     where rows of several attempts are mixed: a request_index occurs twice, or token_events have one
     that requests do not have.
     """
-    index = _index(requests)
-    if (np.diff(np.sort(index)) == 0).any():
-        raise ValueError("requests of more than one attempt: the same request_index occurs twice")
     is_buffered = _is_buffered(requests)
-    step = AT_ONCE
-    ends = [0]
-    if token_events is not None:
-        ends = _ends(index, _index(token_events))
-        if len(ends) == 1:
-            step = max(index.size, 1)
-    del index
-    begin = 0
-    starts = range(0, max(requests.num_rows, 1), step)
-    for start, end in zip_longest(starts, ends, fillvalue=0):
-        events = None if token_events is None else token_events.slice(begin, end - begin)
-        yield _arrays(requests.slice(start, step), events, is_buffered)
-        begin = end
+    for block in _blocks_of_requests(requests, token_events):
+        events = None
+        if token_events is not None:
+            events = token_events.slice(block.first_event, block.events)
+        yield _arrays(requests.slice(block.first_request, block.requests), events, is_buffered)
         # Arrow keeps the memory that decoding took, and numpy cannot use it. Giving it back walks
         # the whole heap, which is not worth it for few rows.
         if requests.num_rows > AT_ONCE:
             pa.default_memory_pool().release_unused()
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestBlock:
+    """Requests that are decoded together, and their rows in token_events.
+
+    ``requests``, ``events``: how many rows; fewer where the table ends before.
+    """
+
+    first_request: int
+    requests: int
+    first_event: int = 0
+    events: int = 0
+
+
+def _blocks_of_requests(requests: Rows, token_events: Rows | None) -> list[_RequestBlock]:
+    """The blocks in which requests are decoded. Raises ValueError as ``request_arrays`` does."""
+    index = _index(requests)
+    if (np.diff(np.sort(index)) == 0).any():
+        raise ValueError("requests of more than one attempt: the same request_index occurs twice")
+    starts = range(0, max(index.size, 1), AT_ONCE)
+    if token_events is None:
+        return [_RequestBlock(start, AT_ONCE) for start in starts]
+    ends = _ends(index, _index(token_events))
+    if len(ends) == 1:
+        return [_RequestBlock(0, max(index.size, 1), 0, ends[0])]
+    blocks: list[_RequestBlock] = []
+    first_event = 0
+    for start, end in zip(starts, ends, strict=True):
+        blocks.append(_RequestBlock(start, AT_ONCE, first_event, end - first_event))
+        first_event = end
+    return blocks
 
 
 def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> RequestArrays:

@@ -71,13 +71,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimates what a plan takes. ``known``: start times in seconds, by id, of deployments that
-    ran before.
+    """Estimates what a plan takes. ``known_start_s``: how many seconds deployments that ran before
+    took to start, by id.
     """
 
     plan: Plan
     nodes: int | None = None  # how many the cluster has; None: not known
-    known: Mapping[str, float] = field(default_factory=dict)
+    known_start_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def started(self) -> list[Deployment]:
@@ -85,12 +85,15 @@ class Estimate:
         which ones; as many deployments, spread evenly over the plan, stand for them.
         """
         runnable = self.plan.runnable()
-        most = self.plan.most_started
-        return [runnable[place * len(runnable) // most] for place in range(most)]
+        number = self.plan.most_started
+        started: list[Deployment] = []
+        for index in range(number):
+            started.append(runnable[index * len(runnable) // number])
+        return started
 
     def cost(self, deployment: Deployment) -> Cost:
         """The cost of a deployment that is run."""
-        one_start_s = self.known.get(deployment.id, estimated_start_s(deployment))
+        one_start_s = self.known_start_s.get(deployment.id, estimated_start_s(deployment))
         start_s = self.plan.starts * one_start_s
         load_s = self.plan.load_s(deployment.id)
         gpu_hours = 0.0
@@ -231,7 +234,7 @@ class Estimate:
         estimates = {
             estimated_start_s(deployment)
             for deployment in self.plan.runnable()
-            if deployment.id not in self.known
+            if deployment.id not in self.known_start_s
         }
         estimates.discard(0.0)
         if not estimates:

@@ -195,19 +195,19 @@ class StoredExperiment:
         """
         if self.plan is None or self.plan.shortlist is None:
             return comparison
-        groups = {(group.model, group.hardware) for group in comparison.groups}
-        listed, of = 0, 0
-        for deployment in self.plan.deployments:
-            model = model_key(shown_path(deployment.settings.model), deployment.predicted)
-            if not deployment.can_run or (model, deployment.hardware.name) not in groups:
-                continue
-            if comparison.workload in deployment.unserved:
-                continue
-            of += 1
-            listed += deployment.left_out is None or deployment.id in measured
-        if listed == of:
+        compared = [
+            deployment
+            for deployment in self.plan.deployments
+            if deployment.can_run and _is_compared_in(comparison, deployment)
+        ]
+        listed = [
+            deployment
+            for deployment in compared
+            if deployment.left_out is None or deployment.id in measured
+        ]
+        if len(listed) == len(compared):
             return comparison
-        return replace(comparison, shortlisted=Shortlisted(listed, of))
+        return replace(comparison, shortlisted=Shortlisted(len(listed), len(compared)))
 
     def run_command(self, again: int, simulated: bool = False) -> str:
         """The command that goes on with the stored plan. ``again``: the value of ``--again``, which
@@ -397,6 +397,14 @@ class StoredExperiment:
         if self.plan is None:
             return {}
         return {deployment.id: deployment for deployment in self.plan.deployments}
+
+
+def _is_compared_in(comparison: Comparison, deployment: Deployment) -> bool:
+    """Whether a deployment of the plan belongs to a comparison."""
+    model = model_key(shown_path(deployment.settings.model), deployment.predicted)
+    groups = {(group.model, group.hardware) for group in comparison.groups}
+    is_served = comparison.workload not in deployment.unserved
+    return is_served and (model, deployment.hardware.name) in groups
 
 
 def _without_predicted_levels(deployment: StoredDeployment) -> StoredDeployment:

@@ -141,7 +141,7 @@ def feasibility_case(
     if copies > 1:
         settings = settings.model_copy(update={"data_parallel_size": 1})
     fraction = fraction_of(settings, facts, hardware, rules, role)
-    facts = _with_positions_known(settings, facts, rules)
+    facts = _without_changed_positions(settings, facts, rules)
     in_effect = settings.model_copy(
         update={"gpu_memory_utilization": fraction, **_length_in_effect(settings, facts, rules)}
     )
@@ -171,7 +171,7 @@ def feasibility_case(
     )
 
 
-def _with_positions_known(
+def _without_changed_positions(
     settings: EngineSettings, facts: ModelFacts, rules: ModelRules
 ) -> ModelFacts:
     """The facts; without the model's positions if ``extra_args`` change these."""

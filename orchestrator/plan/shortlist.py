@@ -14,7 +14,7 @@ candidate: it holds at least what the leader holds, so at least the leader's low
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,34 +92,51 @@ def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
     if not judged:
         raise InputError(f"no shortlist: nothing is predicted ({_commonest_reason(runnable)})")
     unpredicted = [deployment for deployment in runnable if deployment.id not in judged]
-    candidates = sorted(
-        (each for each in judged.values() if each.is_candidate),
-        key=lambda each: (*each.precedence, each.deployment.status == "planned"),
-        reverse=True,
-    )
-    by_precedence = [each.deployment for each in candidates] + unpredicted
+    candidates = _by_precedence(judged.values())
     references = _references(plan)
-    in_order = {deployment.id: deployment for deployment in [*references, *by_precedence]}
-    on_list = [*in_order.values()][:size]
-    ids_on_list = {deployment.id for deployment in on_list}
-    reasons = {name: each.left_out() for name, each in judged.items()}
-    for deployment in unpredicted:
-        reasons[deployment.id] = LeftOut(
-            why="not_predicted", reason=reason_not_predicted(deployment)
-        )
-    left_out = {name: reason for name, reason in reasons.items() if name not in ids_on_list}
+    in_order = {
+        deployment.id: deployment for deployment in [*references, *candidates, *unpredicted]
+    }
+    ids_on_list = set(list(in_order)[:size])
+    left_out: dict[str, LeftOut] = {}
+    for deployment in runnable:
+        if deployment.id not in ids_on_list:
+            left_out[deployment.id] = _reason_to_leave_out(deployment, judged)
     record = PredictedShortlist(
         size=size,
         source=source,
         considered=_digest_of(runnable),
         of=len(runnable),
-        listed=len(on_list),
+        listed=len(ids_on_list),
         candidates=len(candidates),
-        unpredicted=tuple(each.label for each in unpredicted if each.id in ids_on_list),
-        references=tuple(each.label for each in references if each.id in ids_on_list),
+        unpredicted=_labels_of_listed(unpredicted, ids_on_list),
+        references=_labels_of_listed(references, ids_on_list),
         per=per,
     )
     return _with_shortlist(plan, record, left_out)
+
+
+def _by_precedence(judged: Iterable[_Judged]) -> list[Deployment]:
+    """The candidates, those predicted best first; of equals, those that are sure to fit."""
+    candidates = [judgement for judgement in judged if judgement.is_candidate]
+    candidates.sort(
+        key=lambda judgement: (*judgement.precedence, judgement.deployment.status == "planned"),
+        reverse=True,
+    )
+    return [candidate.deployment for candidate in candidates]
+
+
+def _reason_to_leave_out(deployment: Deployment, judged: Mapping[str, _Judged]) -> LeftOut:
+    """Why a deployment is not on the list. ``judged``: by id, those with a prediction."""
+    if deployment.id in judged:
+        return judged[deployment.id].left_out()
+    return LeftOut(why="not_predicted", reason=reason_not_predicted(deployment))
+
+
+def _labels_of_listed(
+    deployments: Iterable[Deployment], ids_on_list: Collection[str]
+) -> tuple[str, ...]:
+    return tuple(deployment.label for deployment in deployments if deployment.id in ids_on_list)
 
 
 def continued(plan: Plan, earlier: Plan, size: int, source: str) -> Plan | None:

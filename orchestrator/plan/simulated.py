@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.metrics import BACKLOG
@@ -25,8 +25,9 @@ from orchestrator.capacity.capacities import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
+from orchestrator.predict.capacity import PredictedCapacity, usd_per_million_tokens
 from orchestrator.results.root import open_results
-from orchestrator.spec.load import Slo
+from orchestrator.spec.load import Control, Slo
 
 # the keys that plan/predictions.py adds to the predictions of memory
 _PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED)
@@ -42,7 +43,7 @@ class _Served(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _SimulatedCapacity:
     """The highest load that holds limits in the simulation, and its output tokens/s; both are 0
     where the simulation shows that none holds.
     """
@@ -125,7 +126,7 @@ class _Simulation:
             for point in points
             if not point.used
         }
-        self._held: dict[tuple[str, float, float], dict[_Served, _Held]] = {}
+        self._capacities: dict[tuple[str, float, float], dict[_Served, _SimulatedCapacity]] = {}
 
     def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
         """What the plan says of a deployment: memory as before, all else from the simulation."""
@@ -183,7 +184,7 @@ class _Simulation:
     ) -> dict[str, Any]:
         """The capacity under one SLO, in the form that predict/predictor.py gives it in a plan."""
         served = _Served(deployment.id, workload)
-        exact = self._held_under(slo, 1.0, 1.0).get(served)
+        exact = self._capacities_under(slo, 1.0, 1.0).get(served)
         closed_form = _closed_form(deployment, workload, slo)
         is_searched = self._searches[workload]
         if is_searched and exact is None and closed_form is not None:
@@ -195,26 +196,24 @@ class _Simulation:
         if is_searched and closed_form is not None:
             interval = _interval_like(closed_form, per_gpu)
         if interval is None:
-            slow = self._held_under(slo, factors.ttft, factors.tpot).get(served)
-            fast = self._held_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
+            slow = self._capacities_under(slo, factors.ttft, factors.tpot).get(served)
+            fast = self._capacities_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
             lowest = 0.0 if slow is None else slow.throughput
             highest = max(throughput, self._at_most(served, fast))
             interval = [lowest / factors.tpot / devices, highest * factors.tpot / devices]
-        usd_per_million_tokens = None
         price = deployment.hardware.usd_per_gpu_hour
-        if price is not None and throughput:
-            usd_per_million_tokens = price * devices / throughput / 3600 * 1e6
+        usd_per_hour = None if price is None else price * devices
         control = exact.control if exact else self._points[served][0].head.control
-        return {
-            "control": control,
-            "level": 0.0 if exact is None else exact.level,
-            "output_throughput": throughput,
-            "output_throughput_per_gpu": per_gpu,
-            "interval_per_gpu": interval,
-            "usd_per_million_tokens": usd_per_million_tokens,
-        }
+        return PredictedCapacity(
+            control=cast("Control", control),
+            level=0.0 if exact is None else exact.level,
+            output_throughput=throughput,
+            output_throughput_per_gpu=per_gpu,
+            interval_per_gpu=interval,
+            usd_per_million_tokens=usd_per_million_tokens(usd_per_hour, throughput),
+        ).document()
 
-    def _at_most(self, served: _Served, fast: _Held | None) -> float:
+    def _at_most(self, served: _Served, fast: _SimulatedCapacity | None) -> float:
         """The most output tokens/s that a deployment may hold. A search does not probe all loads
         between the highest that holds and the next one that it probed, so the throughput at the
         next one counts.
@@ -228,30 +227,33 @@ class _Simulation:
             return throughput
         return max(throughput, _throughput(min(above, key=lambda point: point.head.level)))
 
-    def _held_under(
+    def _capacities_under(
         self, slo: Slo, ttft_factor: float, other_factor: float
-    ) -> Mapping[_Served, _Held]:
+    ) -> Mapping[_Served, _SimulatedCapacity]:
         """The loads that hold if TTFT is longer by ``ttft_factor`` and every other latency by
         ``other_factor``.
         """
         key = (slo.name, ttft_factor, other_factor)
-        if key not in self._held:
+        if key not in self._capacities:
             limits = _scaled(slo, 1 / ttft_factor, 1 / other_factor)
-            self._held[key] = dict(self._holding(limits))
-        return self._held[key]
+            self._capacities[key] = dict(self._find_capacities(limits))
+        return self._capacities[key]
 
-    def _holding(self, slo: Slo) -> Iterator[tuple[_Served, _Held]]:
+    def _find_capacities(self, slo: Slo) -> Iterator[tuple[_Served, _SimulatedCapacity]]:
         points = self._experiment.points(slo)
         for comparison in self._experiment.comparisons(points, slo, "deployment"):
             for excluded in comparison.excluded:
                 served = self._shown_to_hold_nothing(excluded, comparison.workload)
                 if served is not None:
-                    yield served, _Held(excluded.claims[0].control, 0.0, 0.0)
+                    yield served, _SimulatedCapacity(excluded.claims[0].control, 0.0, 0.0)
             for ranked in comparison.ranking:
                 served = self._served(ranked.point)
                 if served is not None and not ranked.is_estimate:
                     level = ranked.level
-                    yield served, _Held(level.control, level.value, _throughput(ranked.point))
+                    yield (
+                        served,
+                        _SimulatedCapacity(level.control, level.value, _throughput(ranked.point)),
+                    )
 
     def _shown_to_hold_nothing(self, excluded: Excluded, workload: str) -> _Served | None:
         """The deployment and workload, if a search has shown that no load holds; None otherwise."""

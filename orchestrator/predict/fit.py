@@ -360,8 +360,8 @@ def _model(sample: FitSample, constants: Constants) -> Replica:
 def _tail_error(sample: FitSample, constants: Constants) -> float:
     """|log| of simulated over measured p90 of TTFT."""
     p90 = FIGURES.index("ttft_p90")
-    simulated = figures(*_simulated(sample, constants), sample.measure)[p90]
-    measured = figures(sample.schedule, sample.times, sample.measure)[p90]
+    simulated = _simulated_figures(sample, constants)[p90]
+    measured = _measured_figures(sample)[p90]
     return float(abs(np.log(simulated / measured)))
 
 
@@ -372,7 +372,8 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
     little. Groups are formed because short and long prompts together tell overheads from work.
     """
     measured = _latencies(sample.schedule, sample.times)[:, sample.measure]
-    simulated = _latencies(*_simulated(sample, constants))[:, sample.measure]
+    schedule, times = _simulated(sample, constants)
+    simulated = _latencies(schedule, times)[:, sample.measure]
     ratios = np.log(np.maximum(simulated, _LEAST) / np.maximum(measured, _LEAST))
     order = np.argsort(sample.schedule.prompt_tokens[sample.measure], kind="stable")
     groups = [ratios[:, group] for group in np.array_split(order, min(_GROUPS, len(order)))]
@@ -406,10 +407,20 @@ def _summary(errors: Errors) -> dict[str, float]:
 
 
 def _errors(sample: FitSample, constants: Constants) -> dict[str, float]:
-    simulated = figures(*_simulated(sample, constants), sample.measure)
-    measured = figures(sample.schedule, sample.times, sample.measure)
-    errors = np.abs(simulated / measured - 1)
+    simulated = _simulated_figures(sample, constants)
+    errors = np.abs(simulated / _measured_figures(sample) - 1)
     return {name: round(float(error), 4) for name, error in zip(FIGURES, errors, strict=True)}
+
+
+def _simulated_figures(sample: FitSample, constants: Constants) -> Floats:
+    """FIGURES of a sample's requests as the model would serve them."""
+    schedule, times = _simulated(sample, constants)
+    return figures(schedule, times, sample.measure)
+
+
+def _measured_figures(sample: FitSample) -> Floats:
+    """FIGURES of a sample's requests as they were measured."""
+    return figures(sample.schedule, sample.times, sample.measure)
 
 
 def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestTimes]:

@@ -30,6 +30,7 @@ from orchestrator.emulator.profile import (
 )
 from orchestrator.emulator.tables import NoRow
 from orchestrator.engines.registry import ENGINES
+from orchestrator.predict.capacity import PredictedCapacity, usd_per_million_tokens
 from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
 from orchestrator.spec.experiment import Predictions
 from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
@@ -188,19 +189,27 @@ class Predictor:
 
         ``levels``: the file's levels by name of the workload, for all workloads that are served.
         """
-        engine = ENGINES[configuration.settings.engine]
         try:
-            if not self._wants_tables or engine.emulated:
-                return self._predict(configuration, levels, tables=False)
-            try:
-                return self._predict(configuration, levels, tables=True)
-            except NoRow as reason:
-                by_formula = self._predict(configuration, levels, tables=False)
-                return by_formula | {"no_row": str(reason)}
+            return self._predict_by_tables_or_formula(configuration, levels)
         except (NotPredictable, NoRow) as reason:
-            return {"not_predicted": str(reason), **self._known_error(configuration)}
+            return {"not_predicted": str(reason), **self._error_of_model(configuration)}
 
-    def _known_error(self, configuration: Configuration) -> dict[str, Any]:
+    def _predict_by_tables_or_formula(
+        self, configuration: Configuration, levels: Mapping[str, tuple[Level, ...]]
+    ) -> dict[str, Any]:
+        """What is predicted: by tables, if they were asked for and have the deployment, else by the
+        formula. Raises NotPredictable, or NoRow if neither covers it.
+        """
+        is_emulated = ENGINES[configuration.settings.engine].emulated
+        if not self._wants_tables or is_emulated:
+            return self._predict(configuration, levels, tables=False)
+        try:
+            return self._predict(configuration, levels, tables=True)
+        except NoRow as reason:
+            by_formula = self._predict(configuration, levels, tables=False)
+            return by_formula | {"no_row": str(reason)}
+
+    def _error_of_model(self, configuration: Configuration) -> dict[str, Any]:
         """``error`` of the step model, if there is one: a load without a steady state can still be
         simulated.
         """
@@ -405,7 +414,7 @@ class Predictor:
             _figures(model, ranks[level.control], demand, level)
             for level in dict.fromkeys(finite_levels)
         ]
-        capacities = [_capacity(model, rank, demand, control, slo) for slo in self._slos]
+        capacities = [_capacity(model, rank, demand, control, slo).document() for slo in self._slos]
         return _LoadPrediction(figures, capacities)
 
 
@@ -471,7 +480,7 @@ def _figures(model: _Model, rank: Rank, demand: Demand, level: _FiniteLevel) -> 
 
 def _capacity(
     model: _Model, rank: Rank, demand: Demand, control: Control, slo: Slo
-) -> dict[str, Any]:
+) -> PredictedCapacity:
     """The highest load that holds, its output tokens/s, and the interval of these per GPU. The
     interval reaches from what holds if latencies are longer to what holds if they are shorter, by
     the factors within which nine in ten predictions lie.
@@ -487,17 +496,14 @@ def _capacity(
     )
     level = 0.0 if best is None else rank.level(best) * model.ranks
     throughput = 0.0 if best is None else best.rate * tokens
-    usd_per_million_tokens = None
-    if model.usd_per_hour is not None and throughput:
-        usd_per_million_tokens = model.usd_per_hour / throughput / 3600 * 1e6
-    return {
-        "control": control,
-        "level": math.floor(level) if control == "concurrency" else level,
-        "output_throughput": throughput,
-        "output_throughput_per_gpu": per_gpu,
-        "interval_per_gpu": [slow_per_gpu / other_factor, fast_per_gpu * other_factor],
-        "usd_per_million_tokens": usd_per_million_tokens,
-    }
+    return PredictedCapacity(
+        control=control,
+        level=math.floor(level) if control == "concurrency" else level,
+        output_throughput=throughput,
+        output_throughput_per_gpu=per_gpu,
+        interval_per_gpu=[slow_per_gpu / other_factor, fast_per_gpu * other_factor],
+        usd_per_million_tokens=usd_per_million_tokens(model.usd_per_hour, throughput),
+    )
 
 
 def _busiest_that_holds(

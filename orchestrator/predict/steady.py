@@ -8,6 +8,8 @@ prefills is M/G/1 (Pollaczek and Khinchine); waiting for a free slot in open loo
 Whitt (Operations Research 29(3), 1981). Preemptions are left out.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -73,6 +75,42 @@ class _PromptLoad:
     step_share: float  # share of steps that hold prompts
 
 
+@dataclass(frozen=True, slots=True)
+class _MeanRequest:
+    """What an average request of a demand asks of a rank, in tokens and steps.
+
+    ``steps``: those of its decode, after the prefill. ``context``: the tokens that a sequence
+    attends to, on average over all steps; ``windowed``: the same with an attention window.
+    ``prompt``: tokens to prefill. ``cached``: tokens of its prompt that are cached.
+    ``unevenness``: mean square of the prompts over the square of their mean; 1 if all prompts have
+    the same length.
+    """
+
+    steps: float
+    context: float
+    windowed: float
+    prompt: float
+    cached: float
+    unevenness: float
+
+    @classmethod
+    def of(cls, demand: Demand, window: float) -> _MeanRequest:
+        output = demand.output
+        # a request counts as often as it has output tokens, each time with its prompt and half of
+        # its output
+        share = output / output.sum()
+        half_way = demand.prompt + demand.cached + output / 2
+        prompt = float(demand.prompt.mean())
+        return cls(
+            steps=max(0.5, float(output.mean()) - 1),
+            context=float((share * half_way).sum()),
+            windowed=float((share * np.minimum(half_way, window)).sum()),
+            prompt=prompt,
+            cached=float(demand.cached.mean()),
+            unevenness=float((demand.prompt**2).mean()) / prompt**2,
+        )
+
+
 class Rank:
     """One data-parallel rank of a replica under a demand. ``most``: how many sequences can run at
     once.
@@ -84,29 +122,20 @@ class Rank:
         self._costs = model.costs
         self._overhead_s = model.request_overhead_s
 
-        output = demand.output
-        length = demand.prompt + demand.cached
-        mean_output = float(output.mean())
-        self._steps = max(0.5, mean_output - 1)  # steps of a request after its prefill
-        # The tokens that a sequence attends to, on average over all steps. A request counts as
-        # often as it has output tokens, each time with its prompt and half of its output.
-        share = output / output.sum()
-        half_way = length + output / 2
-        self._context = float((share * half_way).sum())
-        self._windowed = float((share * np.minimum(half_way, model.costs.window)).sum())
-        self._prompt = float(demand.prompt.mean())
-        self._cached = float(demand.cached.mean())
-        # mean square divided by square of the mean: 1 if all prompts have the same length
-        self._uneven = float((demand.prompt**2).mean()) / self._prompt**2
-        has_like_outputs = float(output.std()) < _ALIKE * mean_output
+        self._mean = _MeanRequest.of(demand, model.costs.window)
+        has_like_outputs = float(demand.output.std()) < _ALIKE * float(demand.output.mean())
         self._is_lockstep = not self._is_open and has_like_outputs
 
         limits = model.limits
         self._prefill_first = limits.prefill_first
         self._recv_interval = limits.recv_interval
         self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else _NO_LIMIT
-        by_prefill = _FULL * limits.max_num_batched_tokens / (1 + self._prompt / self._steps)
-        self.most = min(limits.max_num_seqs, limits.kv_tokens / self._context, max(1.0, by_prefill))
+        by_prefill = (
+            _FULL * limits.max_num_batched_tokens / (1 + self._mean.prompt / self._mean.steps)
+        )
+        self.most = min(
+            limits.max_num_seqs, limits.kv_tokens / self._mean.context, max(1.0, by_prefill)
+        )
         self.at = lru_cache(maxsize=256)(self._at)
 
     @cached_property
@@ -116,8 +145,8 @@ class Rank:
 
     def _at(self, running: float) -> State:
         decodes = max(1, round(running))
-        context = round(decodes * self._context)
-        windowed = decodes * self._windowed
+        context = round(decodes * self._mean.context)
+        windowed = decodes * self._mean.windowed
         decode_s = self._costs.mixed(decodes, context, windowed, [])
         budget = self._budget if self._prefill_first else max(1, self._budget - decodes)
         prompts = self._prompts_of_a_step(running, budget)
@@ -126,9 +155,9 @@ class Rank:
         else:
             mixed_s = self._costs.mixed(decodes, context, windowed, prompts.chunks)
         step_s = (1 - prompts.step_share) * decode_s + prompts.step_share * mixed_s
-        rate = running / (self._steps * step_s)
+        rate = running / (self._mean.steps * step_s)
         token_s = (mixed_s - decode_s) / prompts.tokens
-        prefilling = min(_FULL, rate * self._prompt * (token_s + decode_s / budget))
+        prefilling = min(_FULL, rate * self._mean.prompt * (token_s + decode_s / budget))
         return State(
             running, rate, step_s, decode_s, mixed_s, prompts.step_share, token_s, prefilling
         )
@@ -138,13 +167,13 @@ class Rank:
 
         ``budget``: the tokens of prompts that a step has room for.
         """
-        parts = max(1, math.ceil(self._prompt / budget))
-        chunk = self._prompt / parts
-        due = parts * running / self._steps  # chunks that come in a step, on average
+        parts = max(1, math.ceil(self._mean.prompt / budget))
+        chunk = self._mean.prompt / parts
+        due = parts * running / self._mean.steps  # chunks that come in a step, on average
         together = self._chunks_together(running, due, budget / chunk)
         if parts > 1:
             together = 1.0
-        start = round(self._cached + (self._prompt - chunk) / 2)
+        start = round(self._mean.cached + (self._mean.prompt - chunk) / 2)
         chunks = [Chunk(start, round(chunk))] * int(together)
         last = round(together % 1 * chunk)
         if last:
@@ -212,9 +241,9 @@ class Rank:
         with how many sequences run beside it.
         """
         tokens = np.maximum(1, self._demand.output)
-        prompt_s = self._prompt * state.prompt_token_s
+        prompt_s = self._mean.prompt * state.prompt_token_s
         share = state.mixed_share
-        variance = share * (1 - share) * self._uneven * prompt_s**2 / tokens
+        variance = share * (1 - share) * self._mean.unevenness * prompt_s**2 / tokens
         if self._is_open:
             # The number of running sequences is Poisson distributed. The variance of its mean over
             # a request's life is 2/3 of that.
@@ -255,7 +284,7 @@ class Rank:
         if load <= _RARE:
             return 0.0
         token_s = state.prompt_token_s + state.decode_s / self._budget
-        service_s = self._prompt * token_s * self._uneven
+        service_s = self._mean.prompt * token_s * self._mean.unevenness
         idle = 1 - load
         if not self._is_open:  # only as many requests can queue as run
             idle = idle + 1 / math.sqrt(max(1.0, state.running))
@@ -274,6 +303,6 @@ class Rank:
             return np.zeros(SAMPLES)
         density = math.exp(-beta * beta / 2) / math.sqrt(2 * math.pi)
         waiting_share = 1 / (1 + beta * float(ndtr(beta)) / density)
-        steps = np.maximum(0.0, np.log(waiting_share / _SLOT_WAIT)) * self._steps
+        steps = np.maximum(0.0, np.log(waiting_share / _SLOT_WAIT)) * self._mean.steps
         wait_s: Floats = steps * state.step_s / free
         return wait_s

@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
-from orchestrator.analysis.metrics import few
+from orchestrator.analysis.metrics import are_too_few
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import SloResult
@@ -139,7 +139,7 @@ def _latency_cells(latencies: Distribution | None, count: int) -> list[str]:
     cells = [_number(latencies.mean)]
     for name, quantile in QUANTILES.items():
         number = _number(getattr(latencies, name))
-        cells.append(f"{number} (n={count})" if few(count, quantile) else number)
+        cells.append(f"{number} (n={count})" if are_too_few(count, quantile) else number)
     return cells
 
 
@@ -264,7 +264,7 @@ def _limit_columns(documents: Sequence[LevelDocument]) -> Iterator[FilledColumn]
 
 def _has_few(document: LevelDocument) -> bool:
     """Whether there are too few answers for a 99th percentile."""
-    return few(document.figures.requests.ok, QUANTILES["p99"])
+    return are_too_few(document.figures.requests.ok, QUANTILES["p99"])
 
 
 def _limits(result: SloResult) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TextIO
 import click
 
 from orchestrator.analysis.intervals import CONFIDENCE_OF_MODEL, Interval
-from orchestrator.analysis.metrics import few
+from orchestrator.analysis.metrics import are_too_few
 from orchestrator.results.records import Distribution
 
 WIDTH = 120  # where there is no terminal, and COLUMNS is not set
@@ -445,7 +445,7 @@ def figure(value: float | None) -> str:
 def marked_percentile(values: Distribution | None, quantile: float, count: int) -> str:
     """One percentile of ``count`` values, with FEW_MARK where they are too few for it."""
     text = _percentile(values, quantile)
-    return f"{text}{FEW_MARK}" if values is not None and few(count, quantile) else text
+    return f"{text}{FEW_MARK}" if values is not None and are_too_few(count, quantile) else text
 
 
 def _percentile(values: Distribution | None, quantile: float) -> str:

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.capacity.sequential_test import LOOK_S, next_look_s
 from orchestrator.load.point import LoadPoint, Progress, SoFar
@@ -38,6 +39,16 @@ class Load:
     schedule: Schedule
 
 
+class _End(NamedTuple):
+    """When a request ends. ``number``: a running number, so that of ends at one instant the first
+    that was noted comes first.
+    """
+
+    at_s: float
+    number: int
+    request: VirtualRequest
+
+
 class VirtualClient:
     """Loads a fleet once. ``early_end``: what may end a probe; None if the point is not a probe."""
 
@@ -55,8 +66,7 @@ class VirtualClient:
         self._abort_s = math.inf  # when a probe aborts what is open
         self._open: dict[VirtualRequest, None] = {}  # in the order they were sent
         self._waiting: deque[PlannedRequest] = deque()  # due, while max_in_flight are in flight
-        # requests that ended on the fleet: when, a running number, the request
-        self._ended: list[tuple[float, int, VirtualRequest]] = []
+        self._ends: list[_End] = []  # a heap of the ends to come, as far as the fleet knows them
         self._numbers = itertools.count()
         self._unreported: list[VirtualRequest] = []
         self._sent = 0
@@ -89,8 +99,8 @@ class VirtualClient:
         """When anything but the engines' steps happens next, in seconds since the start."""
         due_ns = self._queue.next_due_ns
         next_s = math.inf if due_ns is None else due_ns / 1e9
-        if self._ended:
-            next_s = min(next_s, self._ended[0][0])
+        if self._ends:
+            next_s = min(next_s, self._ends[0].at_s)
         if self._open:
             first = next(iter(self._open))
             next_s = min(next_s, first.sent_s + self._point.request_timeout_s)
@@ -112,14 +122,13 @@ class VirtualClient:
     def _has_drained(self, now_s: float) -> bool:
         if self._queue.next_due_ns is not None or not (self._open or self._waiting):
             return False
-        is_over = bool(self._ended) and self._ended[0][0] <= now_s
+        is_over = bool(self._ends) and self._ends[0].at_s <= now_s
         return not is_over and now_s >= self._drained_s()
 
     def _act(self, now_s: float) -> None:
         """Do what is due at this instant: the ends of requests first, to make room."""
-        while self._ended and self._ended[0][0] <= now_s:
-            _, _, request = heapq.heappop(self._ended)
-            self._over(request)
+        while self._ends and self._ends[0].at_s <= now_s:
+            self._over(heapq.heappop(self._ends).request)
         while self._open:
             first = next(iter(self._open))
             if first.sent_s + self._point.request_timeout_s > now_s:
@@ -170,7 +179,7 @@ class VirtualClient:
 
     def _add_ended(self, request: VirtualRequest) -> None:
         """Note that a request ends at ``done_s``."""
-        heapq.heappush(self._ended, (request.done_s, next(self._numbers), request))
+        heapq.heappush(self._ends, _End(request.done_s, next(self._numbers), request))
 
     def _over(self, request: VirtualRequest) -> None:
         """Note that a request has ended, and send or plan what may follow it."""
@@ -196,8 +205,8 @@ class VirtualClient:
             assert request.rank is not None
             request.rank.cancel(request)
         else:
-            self._ended = [entry for entry in self._ended if entry[2] is not request]
-            heapq.heapify(self._ended)
+            self._ends = [ending for ending in self._ends if ending.request is not request]
+            heapq.heapify(self._ends)
             if request.rank is not None:
                 request.rank.over(request, None)
         request.finish(end, now_s)

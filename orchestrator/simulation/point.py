@@ -177,6 +177,20 @@ class PointSimulator:
         gaps.sort(key=lambda of_request: of_request.request_index)
         return _Result(outcomes, client.in_flight_max, client.over_s, gaps)
 
+    def _fast_result(
+        self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
+    ) -> _Result | None:
+        """The result of a point with single requests that share no tokens, without a client that
+        looks at each request; None if only such a client can simulate the point.
+        """
+        if engines.ranks_per_replica > 1 or engines.rank.limits.max_requests is not None:
+            return None
+        if point.level.control == "request_rate":
+            return self._all_at_once(engines, point, kind)
+        if engines.replicas == 1 and is_covered(engines.rank):
+            return self._closed_loop(engines, point, kind)
+        return None
+
     def _all_at_once(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
     ) -> _Result | None:
@@ -200,53 +214,34 @@ class PointSimulator:
         if schedule.cap is not None and schedule.cap < schedule.slots:
             return None
         lengths = self._lengths(point.workload, point.seed)
-        end_s = math.inf if schedule.end_ns is None else schedule.end_ns / 1e9
-        most = math.inf if schedule.sessions is None else schedule.sessions
-        limits = engines.rank.limits
-        last_start_s = schedule.slot_starts[-1] / 1e9
-        sessions = 0
-        gives_up = False
-
-        def next_session(due_s: float) -> Arrival | None:
-            nonlocal sessions, gives_up
-            if sessions >= most or due_s >= end_s:
-                return None
-            prompt, output = lengths.of(sessions)
-            sessions += 1
-            if refusal(limits, prompt, output) is not None:
-                gives_up = True
-                return None
-            return Arrival(round(due_s * 1e9) / 1e9, prompt, output)
-
-        def follow(ended_s: float) -> Arrival | None:
-            nonlocal gives_up
-            gives_up = gives_up or ended_s < last_start_s
-            return None if gives_up else next_session(ended_s)
-
-        starts = [next_session(start_ns / 1e9) for start_ns in schedule.slot_starts]
-        first = [arrival for arrival in starts if arrival is not None]
+        sessions = _ClosedLoopSessions(schedule, lengths, engines.rank)
+        first: list[Arrival] = []
+        for start_ns in schedule.slot_starts:
+            arrival = sessions.following(start_ns / 1e9)
+            if arrival is not None:
+                first.append(arrival)
         times = serve(
             engines.rank,
             f"{point.seed} 0",
             [arrival.arrival_s for arrival in first],
             [arrival.prompt for arrival in first],
             [arrival.output for arrival in first],
-            follow,
+            sessions.after_end,
         )
-        if times is None or gives_up:
+        if times is None or sessions.is_given_up:
             return None
         due_s = np.array(times.arrival_s)
         load = _KnownLoad(
             np.round(due_s * 1e9).astype(np.int64),
             due_s,
-            np.array(lengths.prompts[:sessions], np.int64),
-            np.array(lengths.outputs[:sessions], np.int64),
+            np.array(lengths.prompts[: sessions.begun], np.int64),
+            np.array(lengths.outputs[: sessions.begun], np.int64),
         )
         of_requests = RequestTimes(
             np.array(times.scheduled_s),
             np.array(times.first_token_s),
             np.array(times.last_token_s),
-            np.zeros(sessions, np.int64),
+            np.zeros(sessions.begun, np.int64),
         )
         return _whole_result(engines, point, load, of_requests)
 
@@ -257,6 +252,40 @@ class PointSimulator:
                 del self._open_loops[next(iter(self._open_loops))]
             self._open_loops[key] = _drawn(point, kind)
         return self._open_loops[key]
+
+
+class _ClosedLoopSessions:
+    """Begins the sessions of a closed loop, one in each slot, and the next one after each end.
+
+    ``begun``: how many sessions have begun. ``is_given_up``: the fast loop cannot simulate this
+    point: a request is refused, or one ended before all slots had started.
+    """
+
+    def __init__(self, schedule: Schedule, lengths: _Lengths, rank: Replica) -> None:
+        self._lengths = lengths
+        self._limits = rank.limits
+        self._end_s = math.inf if schedule.end_ns is None else schedule.end_ns / 1e9
+        self._most = math.inf if schedule.sessions is None else schedule.sessions
+        self._last_start_s = schedule.slot_starts[-1] / 1e9
+        self.begun = 0
+        self.is_given_up = False
+
+    def following(self, due_s: float) -> Arrival | None:
+        """The next session, which is due at this time; None if the loop ends before."""
+        if self.begun >= self._most or due_s >= self._end_s:
+            return None
+        prompt, output = self._lengths.of(self.begun)
+        self.begun += 1
+        if refusal(self._limits, prompt, output) is not None:
+            self.is_given_up = True
+            return None
+        return Arrival(round(due_s * 1e9) / 1e9, prompt, output)
+
+    def after_end(self, ended_s: float) -> Arrival | None:
+        """The session that follows in the slot of a request that ended."""
+        if ended_s < self._last_start_s:
+            self.is_given_up = True
+        return None if self.is_given_up else self.following(ended_s)
 
 
 def _whole_result(

@@ -69,7 +69,7 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
 
 def test_starts_cost_gpu_hours_and_known_start_times_count() -> None:
     plan = sized([2])
-    sums = Estimate(plan, known={plan.deployments[0].id: 240.0}).totals()
+    sums = Estimate(plan, known_start_s={plan.deployments[0].id: 240.0}).totals()
     assert (sums.start_s, sums.load_s) == (240.0, 60.0)
     assert sums.gpu_hours == pytest.approx(2 * 300 / 3600)
     assert sums.usd == pytest.approx(2 * sums.gpu_hours)
@@ -88,7 +88,7 @@ def test_equal_start_times_are_noted_once(judged: Callable[..., None]) -> None:
 
 def test_every_start_of_a_deployment_is_counted() -> None:
     plan = planned(load=MINUTE, repeats=4, starts=2)
-    sums = Estimate(plan, known={plan.deployments[0].id: 30.0}).totals()
+    sums = Estimate(plan, known_start_s={plan.deployments[0].id: 30.0}).totals()
     assert (sums.start_s, sums.load_s) == (60.0, 240.0)
 
 

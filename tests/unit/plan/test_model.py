@@ -196,7 +196,7 @@ def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
 def test_totals_add_up_the_load() -> None:
     plan = planned(**RICH)
     sums = Estimate(
-        plan, known=dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
+        plan, known_start_s=dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
     ).totals()
     assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)
     each_s = 2 * 2 * 90.0  # repeats, levels and duration
@@ -209,7 +209,7 @@ def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
     tight = {**RICH, "budget": {"gpu_hours": 0.5, "usd": 1, "wall": "100s"}}
     plan = planned(**tight)
     estimate = Estimate(
-        plan, known=dict.fromkeys((deployment.id for deployment in plan.deployments), 80.0)
+        plan, known_start_s=dict.fromkeys((deployment.id for deployment in plan.deployments), 80.0)
     )
     assert estimate.over_budget() == [
         "it takes 0.73 GPU hours; the budget is 0.5",

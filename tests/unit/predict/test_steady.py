@@ -109,7 +109,7 @@ def test_overload_has_no_steady_state_in_open_loop_and_waits_in_closed() -> None
     assert full == closed.full
     waited = closed.latencies(full, 100.0)["ttft"].mean()
     # Little's law
-    assert full.rate * (waited + closed._steps * full.step_s) == pytest.approx(100, rel=0.02)
+    assert full.rate * (waited + closed._mean.steps * full.step_s) == pytest.approx(100, rel=0.02)
 
 
 @given(
