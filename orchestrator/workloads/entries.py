@@ -106,9 +106,7 @@ REFUSED = {
 _AS_ALWAYS: tuple[tuple[str, object], ...] = (("n", 1), ("best_of", 1), ("stream", True))
 # Keys of other programs' files, and what to do with an entry that has none of our keys.
 _OTHER_FILES = {
-    "body": 'it is a line of an OpenAI batch: write its "body" as the line, without "model"',
     "requests": "it is a session of an agent's trace, which is not read",
-    "turns": 'write its turns as "messages"',
     "prompt_0": 'write its turns as "messages"',
     "text": 'name its "text" "prompt"',
     "question": 'name its "question" "prompt"',
@@ -120,8 +118,16 @@ _OTHER_FILES = {
 
 
 @dataclass(frozen=True, slots=True)
+class LaterTurn:
+    """What the user says after an answer, and the recorded answer to it; None: there is none."""
+
+    text: str
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PromptEntry:
-    """One request of the file. ``output_tokens``: None where the entry gives no length; the length
+    """One request of the file, or a session. ``output_tokens``: None where the entry gives no length; the length
     that the workload gives applies then.
 
     ``messages`` is empty for an entry of a trace: ``input_tokens`` tokens are made for it. Each of
@@ -135,17 +141,20 @@ class PromptEntry:
     block_tokens: int = max(BLOCK_TOKENS)
     answer: str | None = field(default=None, compare=False)  # None: no answer was recorded
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the request's body
-    later_turns: bool = field(default=False, compare=False)  # the user says more, which is not sent
+    later_turns: bool = field(default=False, compare=False)  # the user says more
+    # what the user says more, where it is sent
+    later: tuple[LaterTurn, ...] = field(default=(), compare=False)
+    url: str | None = field(default=None, compare=False)  # of a line of an OpenAI batch
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
 
 
-def read_entry(entry: Any, shown: object) -> PromptEntry | None:
+def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry | None:
     """The request of one entry; None where its user says nothing. ``shown``: the entry as the file
-    has it.
+    has it. ``sessions``: all that the user says is sent, turn by turn.
 
     Raises EntryError with everything that is wrong with the entry.
     """
-    keys = entry if isinstance(entry, dict) else {}
+    keys, url = _unframed(entry)
     contents = [name for name in _CONTENTS if keys.get(name) is not None]
     if not contents:
         contents = [name for name in _CONTENTS if name in keys]
@@ -158,7 +167,8 @@ def read_entry(entry: Any, shown: object) -> PromptEntry | None:
     unused = _unused_keys(keys, problems)
     output_tokens = _answer_length(keys, problems)
     try:
-        content = _CONTENTS[contents[0]](keys)
+        readers = _SESSIONS if sessions else _CONTENTS
+        content = readers[contents[0]](keys)
         if content is None and "timestamp" in keys:
             raise ValueError(
                 "its user says nothing: without it, all prompts below it would be sent at the "
@@ -178,9 +188,24 @@ def read_entry(entry: Any, shown: object) -> PromptEntry | None:
         blocks=content.blocks,
         answer=content.answer,
         fields=fields,
-        later_turns=content.later_turns,
+        later_turns=bool(content.later),
+        later=content.later if sessions else (),
         unused=unused,
+        url=url,
     )
+
+
+def _unframed(entry: Any) -> tuple[Mapping[str, Any], str | None]:
+    """The keys of an entry, and the URL of a line of an OpenAI batch: its body is the entry, and
+    its model is replaced by the measured one.
+    """
+    if not isinstance(entry, dict):
+        return {}, None
+    body, url = entry.get("body"), entry.get("url")
+    if not isinstance(body, dict) or not isinstance(url, str):
+        return entry, None
+    keys = {name: value for name, value in body.items() if name != "model"}
+    return {**keys, "custom_id": entry.get("custom_id")}, url
 
 
 def _no_content(keys: Mapping[str, Any], shown: object) -> str:
@@ -258,7 +283,7 @@ class _Content:
 
     messages: tuple[Message, ...]
     answer: str | None = None
-    later_turns: bool = False
+    later: tuple[LaterTurn, ...] = ()
     input_tokens: int = 0
     blocks: tuple[int, ...] = ()
 
@@ -289,7 +314,16 @@ def _chat(keys: Mapping[str, Any]) -> _Content | None:
 
 def _share_gpt(keys: Mapping[str, Any]) -> _Content | None:
     """The user's first message, with the system's before it, and the recorded answer to it."""
-    messages = list(_messages(keys, "conversations", _SHAREGPT_NAMES))
+    return _turn_by_turn(list(_messages(keys, "conversations", _SHAREGPT_NAMES)))
+
+
+def _chat_session(keys: Mapping[str, Any]) -> _Content | None:
+    """As ``_share_gpt``, of OpenAI's messages."""
+    return _turn_by_turn(list(_messages(keys, "messages", _OPENAI_NAMES)))
+
+
+def _turn_by_turn(messages: list[Message]) -> _Content | None:
+    """The user's first message, with the system's before it, and what the user says later."""
     of_user = [index for index, message in enumerate(messages) if _is_users(message)]
     if not of_user:
         return None
@@ -297,9 +331,20 @@ def _share_gpt(keys: Mapping[str, Any]) -> _Content | None:
     sent = [
         message for message in messages[: first + 1] if message.role != "assistant" and message.text
     ]
-    return _Content(
-        tuple(sent), answer=_answer_after(messages, first), later_turns=len(of_user) > 1
-    )
+    later = [
+        LaterTurn(messages[index].text, _answer_after(messages, index)) for index in of_user[1:]
+    ]
+    return _Content(tuple(sent), answer=_answer_after(messages, first), later=tuple(later))
+
+
+def _turns(keys: Mapping[str, Any]) -> _Content:
+    """What a user says, text after text, as MT-Bench has it."""
+    texts = keys["turns"]
+    is_list = isinstance(texts, list) and bool(texts)
+    if not is_list or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f'"turns" are {str(texts)[:60]!r}; give a list of texts')
+    later = tuple(LaterTurn(text, None) for text in texts[1:])
+    return _Content(user_says(texts[0]), later=later)
 
 
 def _is_users(message: Message) -> bool:
@@ -347,8 +392,11 @@ _CONTENTS: dict[str, Callable[[Mapping[str, Any]], _Content | None]] = {
     "prompt": _prompt,
     "messages": _chat,
     "conversations": _share_gpt,
+    "turns": _turns,
     "input_length": _sizes,
 }
+# The same where all that a user says is sent.
+_SESSIONS = {**_CONTENTS, "messages": _chat_session}
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def sessions_within(workload: Workload, kind: WorkloadKind, requests: int) -> li
     sessions: list[int] = []
     total = 0
     for session in counting():
-        if total >= requests or (most is not None and session >= most):
+        if total >= requests or (most is not None and total >= most):
             return sessions
         sessions.append(session)
         total += kind.turns(session)

@@ -1,6 +1,8 @@
 """Requests from a file: text with one prompt per line, or JSON with one object per line or all in
 one array.
 
+Tables (CSV, Parquet) have a row per request, and any file may be a gzip file (tables.py).
+
 An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
 one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
 (of a trace, perhaps with ``hash_ids``: a prompt of this many tokens is made). It may also give the
@@ -17,6 +19,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import orjson
@@ -25,6 +28,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import Lengths, Workload, counted
+from orchestrator.spec.settings import OneLine, Strict
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
     PromptEntry,
@@ -37,6 +41,7 @@ from orchestrator.workloads.files import (
     read_each,
     read_file,
     refuse_other_formats,
+    refuse_traces,
     status_of,
 )
 from orchestrator.workloads.kind import (
@@ -49,6 +54,7 @@ from orchestrator.workloads.kind import (
     stream,
 )
 from orchestrator.workloads.lengths import SessionLengths, SessionShape
+from orchestrator.workloads.tables import Entry, rows_of_table, unpacked, with_columns, with_values
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 RECORDED = "file"  # as output_tokens: the length of the answer that the file has
@@ -57,6 +63,40 @@ SAMPLED_APIS = ("completions", "chat")
 NO_TOKENIZER = (
     "the recorded answers of the prompts are counted with the model's tokenizer, and none is given"
 )
+
+
+class PromptColumns(Strict):
+    """The names that a file has for what is sent; its other columns are not sent."""
+
+    prompt: OneLine | None = None
+    system: OneLine | None = None
+    messages: OneLine | None = None
+    conversations: OneLine | None = None
+    turns: OneLine | None = None
+    output_tokens: OneLine | None = None
+    answer: OneLine | None = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Role -> column, of those that are given."""
+        return self.model_dump(exclude_none=True)
+
+    @model_validator(mode="after")
+    def _one_content(self) -> Self:
+        contents = [self.prompt, self.messages, self.conversations, self.turns]
+        if sum(content is not None for content in contents) != 1:
+            raise ValueError("give one of: prompt, messages, conversations, turns")
+        if self.system is not None and self.prompt is None:
+            raise ValueError("'system' goes with 'prompt'")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class FileRules:
+    """How entries are read. ``sessions``: all that users say is sent, turn by turn."""
+
+    columns: PromptColumns | None = None
+    sessions: bool = False
 
 
 class EntryLengths(NamedTuple):
@@ -83,6 +123,8 @@ class Summary:
     unused: frozenset[str] = frozenset()  # keys that change no request
     fields: frozenset[str] = frozenset()  # sampling fields that some entries give
     block_tokens: int | None = None  # of hash_ids; None: no entry has any
+    requests: int = 0  # with all turns that are sent
+    urls: frozenset[str] = frozenset()  # of an OpenAI batch
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
@@ -100,7 +142,14 @@ class Summary:
             unused=frozenset().union(*(entry.unused for entry in requests)),
             fields=frozenset().union(*(entry.fields for entry in requests)),
             block_tokens=next((entry.block_tokens for entry in requests if entry.blocks), None),
+            requests=sum(1 + len(entry.later) for entry in requests),
+            urls=frozenset(entry.url for entry in requests if entry.url is not None),
         )
+
+
+READ_AS_IS = FileRules()
+# The path that an API's requests have in an OpenAI batch; others have none.
+_PATHS = {"chat": "/chat/completions", "completions": "/v1/completions"}
 
 
 def has_length(entry: PromptEntry) -> bool:
@@ -137,8 +186,12 @@ class FileWorkload(Workload):
     again.
     """
 
+    LATER_KEYS = frozenset({"columns", "use"})
+
     kind: Literal["file"]
     prompts: str
+    columns: PromptColumns | None = None
+    use: Literal["first", "sessions"] = "first"  # of what a user says in a conversation
     output_tokens: AnswerLengths | None = None  # for lines that give no length
     # of the file's bytes
     prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
@@ -149,12 +202,20 @@ class FileWorkload(Workload):
         """Whether recorded answers say how long answers are to be."""
         return self.output_tokens is not None and self.output_tokens.recorded
 
+    @property
+    def rules(self) -> FileRules:
+        return FileRules(self.columns, self.use == "sessions")
+
+    def summary(self) -> Summary:
+        """What is in the file. Raises ProblemsError as ``parse_prompts`` does."""
+        return summary(self.prompts, self.rules)
+
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Fixes the file's content, so that clients send what was planned or nothing. Raises
         ProblemsError.
         """
         file = path(self.prompts)
-        file_summary = summary(file)
+        file_summary = summary(file, self.rules)
         self.check(file_summary)
         return self.model_copy(update={"prompts": file, "prompts_digest": file_summary.digest})
 
@@ -163,18 +224,22 @@ class FileWorkload(Workload):
         not counted.
         """
         least_own, most_own = self.output_tokens.bounds if self.output_tokens else (1, 1)
-        lengths = summary(self.prompts).lengths
+        lengths = self.summary().lengths
         least = min(max(entry.prompt, 1) + (entry.answer or least_own) for entry in lengths)
         if most_own is None or any(entry.prompt == 0 for entry in lengths):
             return least, None
         return least, max(entry.prompt + (entry.answer or most_own) for entry in lengths)
 
+    def mean_turns(self) -> float:
+        file_summary = self.summary()
+        return file_summary.requests / file_summary.prompts
+
     def distinct_requests(self) -> int:
-        file_summary = summary(self.prompts)
-        return file_summary.prompts - self._skipped_answers(file_summary)
+        file_summary = self.summary()
+        return file_summary.requests - self._skipped_answers(file_summary)
 
     def drawn(self) -> bool:
-        has_texts = any(entry.prompt == 0 for entry in summary(self.prompts).lengths)
+        has_texts = any(entry.prompt == 0 for entry in self.summary().lengths)
         return not has_texts
 
     def others(self, requests: int) -> Self:
@@ -183,7 +248,7 @@ class FileWorkload(Workload):
         return copy
 
     def left_out(self) -> int:
-        file_summary = summary(self.prompts)
+        file_summary = self.summary()
         return file_summary.left_out + self._skipped_answers(file_summary)
 
     def _skipped_answers(self, file_summary: Summary) -> int:
@@ -191,9 +256,9 @@ class FileWorkload(Workload):
         return file_summary.unanswered if self.counts_answers else 0
 
     def notes(self, timed: bool = False) -> list[str]:
-        file_summary = summary(self.prompts)
+        file_summary = self.summary()
         notes = []
-        if file_summary.later_turns:
+        if file_summary.later_turns and not self.rules.sessions:
             conversations = counted(file_summary.later_turns, "conversation")
             notes.append(
                 f"of {conversations} with more turns only the user's first message is sent"
@@ -206,12 +271,13 @@ class FileWorkload(Workload):
             notes.append(f"{_entries(unanswered)} skipped: no answer was recorded")
         unused = file_summary.unused - {"timestamp"} if timed else file_summary.unused
         if unused:
-            notes.append(f"keys of the prompts that change no request: {_listed(unused)}")
+            what = "change no request" if self.columns is None else "are not sent"
+            notes.append(f"keys of the prompts that {what}: {_listed(unused)}")
         return notes
 
     def identity(self) -> dict[str, Any]:
         """Has the digest of the file's content in place of its path."""
-        content = self.prompts_digest or summary(self.prompts).digest
+        content = self.prompts_digest or self.summary().digest
         return super().identity() | {"prompts": content, "prompts_digest": None}
 
     def requests(self, prompter: Prompter, seed: int) -> FileRequests:
@@ -244,6 +310,14 @@ class FileWorkload(Workload):
                 f"has {_listed(file_summary.fields)}, which the API {self.api!r} is not sent: use "
                 f"{' or '.join(SAMPLED_APIS)}"
             )
+        wrong_urls = [
+            url for url in sorted(file_summary.urls) if not url.endswith(_PATHS.get(self.api, "?"))
+        ]
+        if wrong_urls:
+            reasons.append(
+                f"has requests of {_listed(frozenset(wrong_urls))}, and the API is {self.api!r}: "
+                "use chat for /v1/chat/completions, completions for /v1/completions"
+            )
         if reasons:
             raise ProblemsError(
                 [Problem(f"prompts {self.prompts!r} {reason}") for reason in reasons]
@@ -271,15 +345,18 @@ class FileRequests(WorkloadKind):
         planned.
         """
         data = read_file("prompts", workload.prompts)
-        entries = parse_prompts(data, workload.prompts)
+        entries = parse_prompts(data, workload.prompts, workload.rules)
         workload.check(Summary.of(data, entries))
         self._counts_answers = workload.counts_answers
         self._entries = [entry for entry in entries if entry]
         if self._counts_answers:
-            self._entries = [entry for entry in self._entries if has_length(entry)]
+            self._entries = [_with_answers(entry) for entry in self._entries if has_length(entry)]
         self._first = first
+        self.sessions = self.needs_reply = workload.rules.sessions
+        turns = [1 + len(entry.later) for entry in self._entries]
+        self.mean_turns = sum(turns) / len(turns)
         drawn = None if self._counts_answers else workload.output_tokens
-        shape = SessionShape.of(Lengths(fixed=1), drawn or Lengths(fixed=1))
+        shape = SessionShape.of(Lengths(fixed=1), drawn or Lengths(fixed=1), max(turns))
         self._lengths = SessionLengths(shape, seed)
         self._prompter = prompter
         self._seed = seed
@@ -292,6 +369,9 @@ class FileRequests(WorkloadKind):
         if self._counts_answers and not self._can_count:
             raise InputError(NO_TOKENIZER)
         messages = entry.messages
+        if turn:
+            user = Message("user", (entry.later[turn - 1].text,), 0)
+            messages = (*entry.messages[:-1], *earlier, user)
         if not messages:
             content = self._content_of_length(index, entry)
             messages = (Message("user", content, entry.input_tokens),)
@@ -326,6 +406,9 @@ class FileRequests(WorkloadKind):
             tokens_left -= size
         return parts
 
+    def turns(self, session: int) -> int:
+        return 1 + len(self._entries[self._index(session)].later)
+
     def input_tokens(self, session: int, turn: int) -> int:
         return self._entries[self._index(session)].input_tokens
 
@@ -336,32 +419,44 @@ class FileRequests(WorkloadKind):
         if length is not None:
             return length
         if self._counts_answers:
-            return self._answer_tokens(index)
-        return self._lengths.output_tokens(session, 0)
+            return self._answer_tokens(index, turn)
+        return self._lengths.output_tokens(session, turn)
 
-    def _count_answer(self, index: int) -> int:
-        tokens = self._prompter.count(self._entries[index].answer or "")
+    def _count_answer(self, index: int, turn: int) -> int:
+        entry = self._entries[index]
+        answer = entry.later[turn - 1].answer if turn else entry.answer
+        tokens = self._prompter.count(answer or "")
         return 0 if tokens is None else max(tokens, 1)
 
     def _index(self, session: int) -> int:
         return (self._first + session) % len(self._entries)
 
 
-def summary(path: str) -> Summary:
+def _with_answers(entry: PromptEntry) -> PromptEntry:
+    """A session up to its last turn whose answer was recorded, in a row."""
+    if entry.output_tokens is not None:
+        return entry
+    answered = list(takewhile(lambda turn: turn.answer is not None, entry.later))
+    return replace(entry, later=tuple(answered))
+
+
+def summary(path: str, rules: FileRules = READ_AS_IS) -> Summary:
     """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts``
     does.
     """
     status = status_of("prompts", path)
-    return _summary(path, status.st_mtime_ns, status.st_size)
+    return _summary(path, rules, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)
-def _summary(path: str, mtime_ns: int, size: int) -> Summary:
+def _summary(path: str, rules: FileRules, mtime_ns: int, size: int) -> Summary:
     data = read_file("prompts", path)
-    return Summary.of(data, parse_prompts(data, path))
+    return Summary.of(data, parse_prompts(data, path, rules))
 
 
-def parse_prompts(data: bytes, path: str) -> list[PromptEntry | None]:
+def parse_prompts(
+    data: bytes, path: str, rules: FileRules = READ_AS_IS
+) -> list[PromptEntry | None]:
     """The requests of all lines that are not blank, or of all entries of an array; None for
     conversations in which the user says nothing.
 
@@ -369,21 +464,68 @@ def parse_prompts(data: bytes, path: str) -> list[PromptEntry | None]:
     by its name, if its first line is an object, or if all of it is an array of objects. Lines end
     with LF or CR LF; a byte order mark is ignored.
     """
+    data = unpacked(path, data)
+    refuse_traces("prompts", path, data)
+    rows = rows_of_table(path, data)
+    if rows is not None:
+        return _entries_of_rows(rows, path, rules)
     refuse_other_formats("prompts", path, data)
     lines = lines_of(data, "prompts", path)
-    has_json_name = path.lower().endswith(JSON_LINES)
+    has_json_name = path.lower().removesuffix(".gz").endswith(JSON_LINES)
     first = lines[0][1].lstrip()
     array = _array(data, path, has_json_name) if first.startswith(b"[") else None
     if array is not None:
         places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
-        entries = read_each("prompts", path, places, lambda entry: read_entry(entry, entry))
+        entries = read_each("prompts", path, places, lambda entry: _read(entry, entry, rules))
     else:
         first_is_object = isinstance(_json(first), dict)
         if has_json_name and first.startswith(b"{") and not first_is_object:
             _refuse_one_object(data, path)
         numbered = ((f"line {number}", line) for number, line in lines)
-        read = _json_line if has_json_name or first_is_object else _text_line
+        is_json = has_json_name or first_is_object
+        if not is_json and rules.columns is not None:
+            text = "is text without columns: leave 'columns' out"
+            raise ProblemsError([Problem(f"prompts {path!r} {text}")])
+
+        def read(line: bytes) -> PromptEntry | None:
+            if not is_json:
+                return PromptEntry(user_says(line.decode()))
+            text = line.decode()
+            return _read(_json(text), text, rules)
+
         entries = read_each("prompts", path, numbered, read)
+    return _checked(entries, path)
+
+
+def _entries_of_rows(rows: list[Entry], path: str, rules: FileRules) -> list[PromptEntry | None]:
+    """The requests of all rows of a table."""
+    if not rows:
+        raise ProblemsError([Problem(f"prompts {path!r} is empty")])
+
+    def read(row: Entry) -> PromptEntry | None:
+        return _read(row.keys, row.keys, rules, is_table=True)
+
+    places = ((row.place, row) for row in rows)
+    return _checked(read_each("prompts", path, places, read), path)
+
+
+def _read(keys: Any, shown: object, rules: FileRules, is_table: bool = False) -> PromptEntry | None:
+    """The request of one entry, whose keys may have other names. Raises ValueError.
+    ``is_table``: numbers may be written as text.
+    """
+    entry = Entry("", keys)
+    if rules.columns is not None:
+        entry = with_columns(entry, rules.columns.named)
+    if is_table:
+        entry = with_values(entry)
+    request = read_entry(entry.keys, shown, rules.sessions)
+    if request is None or not entry.unsent:
+        return request
+    return replace(request, unused=request.unused | entry.unsent)
+
+
+def _checked(entries: list[PromptEntry | None], path: str) -> list[PromptEntry | None]:
+    """The entries, if there is something to send."""
     if not any(entries):
         raise ProblemsError([Problem(f"prompts {path!r}: the user says nothing in any of them")])
     return _with_block_size(entries, path)
@@ -413,15 +555,6 @@ def _refuse_one_object(data: bytes, path: str) -> None:
     if lists:
         text += f"; {lists[0]!r} in it may be that array"
     raise ProblemsError([Problem(text)])
-
-
-def _text_line(line: bytes) -> PromptEntry:
-    return PromptEntry(user_says(line.decode()))
-
-
-def _json_line(line: bytes) -> PromptEntry | None:
-    text = line.decode()
-    return read_entry(_json(text), text)
 
 
 def _with_block_size(entries: list[PromptEntry | None], path: str) -> list[PromptEntry | None]:

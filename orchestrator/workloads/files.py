@@ -21,7 +21,7 @@ from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 
 MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
-DOCUMENTATION = "docs/experiment-file.md, 'Tables and archives', shows how"
+DOCUMENTATION = "docs/experiment-file.md, 'Prompts from a file', shows how"
 _T = TypeVar("_T")
 
 # How files begin that are neither text nor JSON, and what to do with them.
@@ -37,6 +37,7 @@ _SIGNATURES = {
     codecs.BOM_UTF16_LE: ("UTF-16", "save it as UTF-8"),
     codecs.BOM_UTF16_BE: ("UTF-16", "save it as UTF-8"),
 }
+_AS_TRACE = "send it as a workload of 'kind: trace'; docs/experiment-file.md, 'Recorded traces'"
 _BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
 # The columns by which a published trace is recognised, in lower case.
 _TRACES = {
@@ -68,22 +69,27 @@ def refuse_other_formats(what: str, path: str, data: bytes) -> None:
     by its name or by the names of its columns.
     """
     refuse_binary(what, path, data)
+    refuse_traces(what, path, data)
     columns = _columns(data)
     lowered = {column.lower() for column in columns}
-    for trace, names in _TRACES.items():
-        if names <= lowered:
-            remedy = (
-                "send it as a workload of 'kind: trace'; docs/experiment-file.md, 'Recorded traces'"
-            )
-            raise _refused(what, path, f"{trace} as a table", remedy)
     has_tables_name = path.lower().endswith((".csv", ".tsv"))
     if what == "trace" and _is_number(_first_line_of(data)):
         has_tables_name = False  # times alone, which any name may have
     has_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
     if has_tables_name or (has_columns and lowered & _COLUMNS):
         shown = f" with the columns {', '.join(columns)[:80]}" if has_columns else ""
-        remedy = f"write its rows as JSON lines; {DOCUMENTATION}"
+        remedy = f"name it .csv; {DOCUMENTATION}"
+        if what == "trace":
+            remedy = _AS_TRACE
         raise _refused(what, path, f"a table (CSV){shown}", remedy)
+
+
+def refuse_traces(what: str, path: str, data: bytes) -> None:
+    """Raises ProblemsError for a published trace of lengths, by the names of its columns."""
+    names = {column.lower() for column in _columns(data)}
+    for trace, columns in _TRACES.items():
+        if columns <= names:
+            raise _refused(what, path, f"{trace} as a table", _AS_TRACE)
 
 
 def _refused(what: str, path: str, kind: str, remedy: str) -> ProblemsError:

@@ -38,7 +38,9 @@ from orchestrator.workloads.trace_formats import (
     problem,
 )
 
-BATCH_BYTES = 16 << 20  # of a CSV file
+BATCH_BYTES = (
+    1 << 20
+)  # of a CSV file: Arrow reads several ahead, and a peak of 200 MiB becomes 800 with 16 MiB
 BATCH_ROWS = 1 << 17  # of other files
 MOST_NS = 9e18  # of a time; more would not fit into int64
 

@@ -504,7 +504,12 @@ def test_a_file_is_read_again_only_when_it_changed(
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
     assert first == Summary(
-        first.digest, 2, 0, frozenset([EntryLengths(0, 4), EntryLengths(0, None)]), unanswered=1
+        first.digest,
+        2,
+        0,
+        frozenset([EntryLengths(0, 4), EntryLengths(0, None)]),
+        unanswered=1,
+        requests=2,
     )
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))

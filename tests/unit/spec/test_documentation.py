@@ -30,6 +30,7 @@ from orchestrator.spec.load import (
 from orchestrator.spec.sessions import Documents, LengthPair, Popularity
 from orchestrator.spec.settings import Environment, Hardware, Speculative
 from orchestrator.spec.traces import Keep, TraceColumns
+from orchestrator.workloads.file import PromptColumns
 from tests.unit.spec.files import parsed
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +50,7 @@ MODELS = [
     Slo,
     *(LogNormal, Normal, Uniform, Bin),
     *(Documents, LengthPair, Popularity),
-    *(Keep, TraceColumns),
+    *(Keep, TraceColumns, PromptColumns),
     Hardware,
     Speculative,
 ]

@@ -16,6 +16,7 @@ from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.file import AnswerLengths, FileWorkload
+from orchestrator.workloads.kind import Message
 
 IDS = RandomIds((1000, 2000))
 
@@ -140,3 +141,112 @@ def test_blocks_of_a_trace_have_the_size_that_fits_all_lines(tmp_path: Path) -> 
     mixed = [*rows, {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}]
     with pytest.raises(ProblemsError, match="of some lines stand for blocks of 512 and of others"):
         workload(tmp_path / "mixed.jsonl", mixed).resolved(str)
+
+
+# -- sessions
+
+TALKS = [
+    {
+        "id": "a",
+        "conversations": [
+            {"from": "system", "value": "Be kind"},
+            {"from": "human", "value": "Hi"},
+            {"from": "gpt", "value": "one two three"},
+            {"from": "human", "value": "And?"},
+            {"from": "gpt", "value": "four five"},
+            {"from": "human", "value": "Bye"},
+        ],
+    },
+    {"id": "b", "conversations": [{"from": "human", "value": "Yo"}]},
+]
+
+
+class CountedWords(Words):
+    """A tokenizer that counts words."""
+
+    def count(self, text: str) -> int | None:
+        return len(text.split())
+
+
+def test_sessions_send_turn_by_turn_with_the_answers_of_the_engine(tmp_path: Path) -> None:
+    talk = workload(tmp_path / "s.jsonl", TALKS, use="sessions", output_tokens=9, api="chat")
+    requests = talk.requests(Words(), 0)
+    assert (talk.mean_turns(), requests.mean_turns, talk.distinct_requests()) == (2.0, 2.0, 4)
+    assert [requests.turns(session) for session in range(3)] == [3, 1, 3]
+    assert requests.sessions and requests.needs_reply
+    first = requests.prompt(0, 0, "measure", ())
+    assert [message.text for message in first.messages] == ["Be kind", "Hi"]
+    earlier = (first.messages[-1], Message("assistant", ("live",), 1))
+    second = requests.prompt(0, 1, "measure", earlier)
+    assert [message.text for message in second.messages] == ["Be kind", "Hi", "live", "And?"]
+    assert talk.notes() == ["keys of the prompts that change no request: id"]
+
+
+def test_recorded_answers_have_their_lengths_turn_by_turn(tmp_path: Path) -> None:
+    talk = workload(
+        tmp_path / "s.jsonl",
+        TALKS,
+        use="sessions",
+        output_tokens=AnswerLengths(recorded=True),
+        api="chat",
+    )
+    requests = talk.requests(CountedWords(), 0)
+    assert [requests.turns(session) for session in range(2)] == [2, 2], "turns without one end it"
+    assert [requests.output_tokens(0, turn) for turn in range(2)] == [3, 2]
+    assert talk.notes()[0] == "1 entry of the prompts is skipped: no answer was recorded"
+
+
+def test_messages_and_turns_are_sessions_too_where_these_are_asked_for(tmp_path: Path) -> None:
+    entries: list[dict[str, Any]] = [
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "b"},
+                {"role": "user", "content": "c"},
+            ]
+        },
+        {"question_id": 81, "category": "writing", "turns": ["d", "e", "f"]},
+    ]
+    talk = workload(tmp_path / "s.jsonl", entries, use="sessions", output_tokens=9)
+    requests = talk.requests(Words(), 0)
+    assert [requests.turns(session) for session in range(2)] == [2, 3]
+    flat = workload(tmp_path / "s.jsonl", entries, output_tokens=9)
+    alone = flat.requests(Words(), 0)
+    assert [alone.turns(session) for session in range(2)] == [1, 1]
+    assert len(alone.prompt(0, 0, "measure", ()).messages) == 3, "as it is written"
+    assert "of 1 conversation with more turns only the user's first message is sent" in flat.notes()
+
+
+def test_a_workload_without_the_new_keys_is_stored_as_before(tmp_path: Path) -> None:
+    plain = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=9)
+    assert not {"use", "columns"} & plain.identity().keys()
+    talk = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=9, use="sessions")
+    assert talk.identity()["use"] == "sessions"
+
+
+# -- OpenAI batches
+
+
+def batch(url: str = "/v1/chat/completions") -> list[dict[str, Any]]:
+    body = {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 8,
+        "temperature": 0.3,
+    }
+    return [{"custom_id": "r-1", "method": "POST", "url": url, "body": body}]
+
+
+def test_a_batch_is_sent_to_the_measured_model(tmp_path: Path) -> None:
+    chat = workload(tmp_path / "b.jsonl", batch(), api="chat").resolved(str)
+    requests = chat.requests(Words(), 0)
+    prompt = requests.prompt(0, 0, "measure", ())
+    assert (prompt.messages[0].text, requests.output_tokens(0, 0)) == ("Hi", 8)
+    assert prompt.fields == {"temperature": 0.3}
+
+
+def test_a_batch_of_another_api_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="has requests of /v1/chat/completions, and the API is"):
+        workload(tmp_path / "b.jsonl", batch()).resolved(str)
+    with pytest.raises(ProblemsError, match="has requests of /v1/embeddings"):
+        workload(tmp_path / "b.jsonl", batch("/v1/embeddings"), api="chat").resolved(str)

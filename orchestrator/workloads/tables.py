@@ -1,0 +1,150 @@
+"""The rows of a table of prompts (CSV, TSV, Parquet) as entries, and entries whose keys have other
+names.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.base.errors import Problem, ProblemsError
+from orchestrator.spec.document import MOST_FILE_BYTES
+from orchestrator.workloads.entries import ANSWER_LENGTHS, ANSWERS, SAMPLING
+
+PARQUET = b"PAR1"
+GZIP = b"\x1f\x8b"
+CSV_NAMES = (".csv", ".tsv")
+# What a column can be, and the key that entries have for it.
+ROLES = {
+    "prompt": "prompt",
+    "system": "system",
+    "messages": "messages",
+    "conversations": "conversations",
+    "turns": "turns",
+    "output_tokens": "output_tokens",
+    "answer": ANSWERS[0],
+}
+# Keys whose cells in a CSV file are JSON.
+_STRUCTURED = ("messages", "conversations", "turns", "hash_ids", "stop", "logit_bias")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a file. ``unsent``: names of columns that nobody asked for."""
+
+    place: str
+    keys: Any
+    unsent: frozenset[str] = frozenset()
+
+
+def unpacked(path: str, data: bytes) -> bytes:
+    """The content of a gzip file; other content as it is. Raises ProblemsError where it is broken
+    or becomes too large.
+    """
+    if not data.startswith(GZIP):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(MOST_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _problem(path, f"is a broken gzip file: {error}") from None
+    if len(content) > MOST_FILE_BYTES:
+        raise _problem(path, f"is larger than {MOST_FILE_BYTES >> 30} GiB when it is unpacked")
+    return content
+
+
+def rows_of_table(path: str, data: bytes) -> list[Entry] | None:
+    """The rows of a Parquet file, or of a CSV file by its name; None for other files. Raises
+    ProblemsError.
+    """
+    if data.startswith(PARQUET):
+        return _parquet_rows(path, data)
+    name = path.lower().removesuffix(".gz")
+    if name.endswith(CSV_NAMES):
+        return list(_csv_rows(path, data, "\t" if name.endswith(".tsv") else None))
+    return None
+
+
+def _parquet_rows(path: str, data: bytes) -> list[Entry]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _problem(path, f"is a broken Parquet file: {error}") from None
+    return [Entry(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _csv_rows(path: str, data: bytes, delimiter: str | None) -> Iterator[Entry]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _problem(path, f"is not UTF-8 at byte {error.start:,}") from None
+    header = text.partition("\n")[0]
+    if delimiter is None:
+        delimiter = next((sign for sign in "\t;" if sign in header), ",")
+    csv.field_size_limit(MOST_FILE_BYTES)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for number, row in enumerate(reader, start=1):
+            if None in row or None in row.values():
+                columns = len(reader.fieldnames or ())
+                raise _problem(path, f"row {number}: has not {columns} cells, as the header has")
+            yield Entry(f"row {number}", row)
+    except csv.Error as error:
+        raise _problem(path, f"after line {reader.line_num}: {error}") from None
+
+
+def with_columns(entry: Entry, columns: Mapping[str, str]) -> Entry:
+    """An entry whose columns have the names of the keys that stand for their roles; all others are
+    left out. ``columns``: role -> column. Raises ValueError for a column that is not there.
+    """
+    if not isinstance(entry.keys, dict):
+        return entry
+    keys: dict[str, Any] = {}
+    for role, column in columns.items():
+        if column not in entry.keys:
+            names = ", ".join(map(str, entry.keys))[:120]
+            raise ValueError(f"there is no column {column!r}; there are {names}")
+        keys[ROLES[role]] = entry.keys[column]
+    if "system" in keys:
+        system, prompt = keys.pop("system"), keys.pop("prompt")
+        said = [{"role": "user", "content": prompt}]
+        if system:
+            said.insert(0, {"role": "system", "content": system})
+        keys["messages"] = said
+    unsent = frozenset(map(str, entry.keys)) - {*columns.values()}
+    return Entry(entry.place, keys, unsent)
+
+
+def with_values(entry: Entry) -> Entry:
+    """An entry whose cells of a CSV file are what they stand for: numbers, JSON, nothing. Raises
+    ValueError for a cell that is not.
+    """
+    keys: dict[str, Any] = {}
+    for name, cell in entry.keys.items():
+        if not isinstance(cell, str) or name not in (*ANSWER_LENGTHS, *SAMPLING, *_STRUCTURED):
+            keys[name] = cell
+            continue
+        if not cell.strip():
+            continue
+        try:
+            keys[name] = orjson.loads(cell)
+        except orjson.JSONDecodeError:
+            if name != "stop":
+                kind = "JSON" if name in _STRUCTURED else "a number"
+                raise ValueError(f"{name} is {cell[:60]!r}; give {kind}") from None
+            keys[name] = cell
+    return Entry(entry.place, keys, entry.unsent)
+
+
+def _problem(path: str, reason: str) -> ProblemsError:
+    return ProblemsError([Problem(f"prompts {path!r} {reason}")])

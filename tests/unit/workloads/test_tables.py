@@ -1,0 +1,141 @@
+"""Tables of prompts: CSV, TSV and Parquet, gzipped or not, with columns of any name."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.workloads.entries import PromptEntry
+from orchestrator.workloads.file import FileRules, PromptColumns, parse_prompts
+from orchestrator.workloads.kind import Message
+
+TABLE = {
+    "question": ["Why?", 'He said "no", twice.\nThen left.'],
+    "limit": [5, 9],
+    "reply": ["Because.", None],
+    "difficulty": [1, 2],
+}
+
+
+def rules(**columns: str) -> FileRules:
+    return FileRules(PromptColumns.model_validate(columns))
+
+
+def csv_of(table: dict[str, list[Any]], delimiter: str = ",") -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=delimiter)  # ends lines with CR LF
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def parquet_of(table: dict[str, list[Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(table), sink)
+    return sink.getvalue()
+
+
+def read(data: bytes, name: str, file_rules: FileRules) -> list[PromptEntry]:
+    entries = parse_prompts(data, name, file_rules)
+    return [entry for entry in entries if entry]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.csv", csv_of(TABLE)),
+        ("a.csv", b"\xef\xbb\xbf" + csv_of(TABLE, ";")),
+        ("a.TSV", csv_of(TABLE, "\t")),
+        ("a.csv.gz", gzip.compress(csv_of(TABLE))),
+        ("any name", parquet_of(TABLE)),
+        ("a.parquet.gz", gzip.compress(parquet_of(TABLE))),
+        (
+            "a.jsonl.gz",
+            gzip.compress(
+                "\n".join(
+                    json.dumps(dict(zip(TABLE, row, strict=True)))
+                    for row in zip(*TABLE.values(), strict=True)
+                ).encode()
+            ),
+        ),
+    ],
+)
+def test_a_table_is_read_by_the_names_of_its_columns(name: str, data: bytes) -> None:
+    entries = read(data, name, rules(prompt="question", output_tokens="limit", answer="reply"))
+    texts = [entry.messages[0].text for entry in entries]
+    assert texts == TABLE["question"]
+    assert [entry.output_tokens for entry in entries] == [5, 9]
+    assert [entry.answer for entry in entries] == ["Because.", None]
+    assert entries[0].unused == {"completion", "difficulty"}
+
+
+def test_columns_with_our_names_need_no_mapping_and_unknown_ones_are_refused() -> None:
+    data = csv_of({"prompt": ["x"], "max_tokens": ["7"], "temperature": ["0.5"], "id": [3]})
+    [entry] = read(data, "a.csv", FileRules())
+    assert (entry.output_tokens, entry.fields) == (7, {"temperature": 0.5})
+    with pytest.raises(ProblemsError, match="row 1: 'model' is not sent"):
+        read(csv_of({"prompt": ["x"], "model": ["m"]}), "a.csv", FileRules())
+
+
+def test_a_system_text_goes_before_its_prompt() -> None:
+    data = csv_of({"q": ["x", "y"], "s": ["Be kind", ""]})
+    first, second = read(data, "a.csv", rules(prompt="q", system="s"))
+    assert first.messages == (Message("system", ("Be kind",), 0), Message("user", ("x",), 0))
+    assert second.messages == (Message("user", ("y",), 0),)
+
+
+def test_conversations_of_a_parquet_file_are_lists() -> None:
+    talk = [[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]]
+    [entry] = read(parquet_of({"chat": talk}), "a.parquet", rules(conversations="chat"))
+    assert (entry.messages[0].text, entry.answer) == ("Hi", "Ho")
+    [entry] = read(csv_of({"chat": [json.dumps(talk[0])]}), "a.csv", rules(conversations="chat"))
+    assert entry.answer == "Ho"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "columns", "reason"),
+    [
+        ("a.csv", b"q,n\nx,5\ny\n", {"prompt": "q"}, "row 2: has not 2 cells"),
+        ("a.csv", b"q,n\nx,5,6\n", {"prompt": "q"}, "row 1: has not 2 cells"),
+        ("a.csv", b"q,n\nx,5\n", {"prompt": "p"}, "row 1: there is no column 'p'; there are q, n"),
+        ("a.csv", b"q,n\nx,five\n", {"prompt": "q", "output_tokens": "n"}, "row 1: output_tokens"),
+        ("a.csv", b"q,n\n,5\n", {"prompt": "q"}, 'row 1: "prompt" is'),
+        ("a.csv", b"q,n\n\xff,5\n", {"prompt": "q"}, "is not UTF-8 at byte 4"),
+        ("a.csv", b'q,n\n"x,5\n', {"prompt": "q"}, "after line 1: unexpected end"),
+        ("a.csv.gz", gzip.compress(b"q\nx\n")[:-4], {"prompt": "q"}, "is a broken gzip file"),
+        ("a.txt", b"only text\n", {"prompt": "q"}, "is text without columns"),
+        ("a.csv", b"q,n\n", {"prompt": "q"}, "is empty"),
+    ],
+)
+def test_a_bad_table_is_refused_with_file_and_row(
+    name: str, data: bytes, columns: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ProblemsError, match=f"prompts '{name}'.*{reason}"):
+        read(data, name, rules(**columns))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
+            st.integers(1, 10**6),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([",", ";", "\t"]),
+)
+def test_any_texts_in_a_csv_file_come_back(rows: list[tuple[str, int]], delimiter: str) -> None:
+    data = csv_of({"q": [text for text, _ in rows], "n": [n for _, n in rows]}, delimiter)
+    entries = read(data, "a.csv", rules(prompt="q", output_tokens="n"))
+    assert [(entry.messages[0].text, entry.output_tokens) for entry in entries] == rows
