@@ -7,7 +7,7 @@ key is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,6 +193,11 @@ def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry
         unused=unused,
         url=url,
     )
+
+
+def has_content(names: Iterable[str]) -> bool:
+    """Whether one of these keys says what is sent."""
+    return not {*names}.isdisjoint({*_CONTENTS, "body"})
 
 
 def _unframed(entry: Any) -> tuple[Mapping[str, Any], str | None]:

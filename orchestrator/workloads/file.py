@@ -33,11 +33,13 @@ from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
     PromptEntry,
     block_sizes,
+    has_content,
     read_entry,
     user_says,
 )
 from orchestrator.workloads.files import (
     lines_of,
+    other_table,
     read_each,
     read_file,
     refuse_other_formats,
@@ -501,6 +503,9 @@ def _entries_of_rows(rows: list[Entry], path: str, rules: FileRules) -> list[Pro
     """The requests of all rows of a table."""
     if not rows:
         raise ProblemsError([Problem(f"prompts {path!r} is empty")])
+    names = [str(name) for name in rows[0].keys]
+    if rules.columns is None and not has_content(names):
+        raise other_table("prompts", path, names if len(names) > 1 else [])
 
     def read(row: Entry) -> PromptEntry | None:
         return _read(row.keys, row.keys, rules, is_table=True)

@@ -21,7 +21,7 @@ from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 
 MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
-DOCUMENTATION = "docs/experiment-file.md, 'Prompts from a file', shows how"
+DOCUMENTATION = "docs/experiment-file.md, 'Prompts from a file' and 'Recorded traces', shows how"
 _T = TypeVar("_T")
 
 # How files begin that are neither text nor JSON, and what to do with them.
@@ -77,11 +77,15 @@ def refuse_other_formats(what: str, path: str, data: bytes) -> None:
         has_tables_name = False  # times alone, which any name may have
     has_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
     if has_tables_name or (has_columns and lowered & _COLUMNS):
-        shown = f" with the columns {', '.join(columns)[:80]}" if has_columns else ""
-        remedy = f"name it .csv; {DOCUMENTATION}"
-        if what == "trace":
-            remedy = _AS_TRACE
-        raise _refused(what, path, f"a table (CSV){shown}", remedy)
+        raise other_table(what, path, columns if has_columns else [])
+
+
+def other_table(what: str, path: str, columns: Sequence[str]) -> ProblemsError:
+    """The problem of a table that has none of the columns that are known."""
+    shown = f" with the columns {', '.join(columns)[:80]}" if columns else ""
+    return _refused(
+        what, path, f"a table (CSV){shown}", f"say what its columns are; {DOCUMENTATION}"
+    )
 
 
 def refuse_traces(what: str, path: str, data: bytes) -> None:

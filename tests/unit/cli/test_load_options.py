@@ -568,7 +568,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
         ("a.csv", AZURE, "is Azure's trace of LLM requests as a table, which is not read"),
         ("a.csv", "name;weight\nx;1\n", "is a table (CSV) with the columns name, weight"),
         ("a.csv", "timestamp\n1\n2\n", "is a table (CSV), which is not read"),
-        ("a.jsonl.gz", "\x1f\x8b", "is compressed (gzip), which is not read"),
+        ("a.zip", "PK\x03\x04", "is a zip archive, which is not read"),
         ("a.jsonl", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "line 1: input_l"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_file_that_is_no_text_is_refused_with_what_it_is(
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
-        ("a.csv", b"at,tokens\n1,2\n", "send it as a workload of 'kind: trace'"),
+        ("a.csv", b"at,tokens\n1,2\n", "is a table (CSV) with the columns at, tokens"),
         ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}'), "is compressed (gzip)"),
         ("a.parquet", b"PAR1\x15", "is a Parquet file"),
     ],
@@ -80,7 +80,7 @@ def test_a_table_of_times_is_a_trace(name: str, data: bytes, problem: str, tmp_p
 
 def test_a_table_without_known_columns_is_refused_by_its_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("one,two\nx,y\n")
-    assert "row 1: \"{'one': 'x', 'two': 'y'}\" is not an object" in refusal(tmp_path / "a.csv")
+    assert "is a table (CSV) with the columns one, two" in refusal(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("one,two\n")
     assert "is empty" in refusal(tmp_path / "a.csv")
     assert parse_prompts(b"one, two\nHello, world; prompt\n", "a.txt")
