@@ -1,5 +1,5 @@
-"""The network between an engine's nodes, and the one between prefill and decode replicas: how engines are
-set to use it, and what their logs say about it.
+"""The network between an engine's nodes, and the one between prefill and decode replicas: how
+engines are set to use it, and what their logs say about it.
 """
 
 import ipaddress
@@ -12,9 +12,9 @@ NOT_SAID = "not said"
 GLOO = "GLOO_SOCKET_IFNAME"
 # init.cc of NCCL and RCCL, under NCCL_DEBUG=INFO
 NCCL = re.compile(r"NCCL INFO (?:Using network|Assigned NET plugin) (\w+)")
-# Before the first transfer of NIXL, UCX prints a table of the ways that it chose. The last row is for
-# long transfers ("| 8K..inf | zero-copy | rc_mlx5/mlx5_0:1 |"). Only tables of transfers say "multi";
-# UCX prints others for notifications and for tests of itself.
+# Before the first transfer of NIXL, UCX prints a table of the ways that it chose. The last row is
+# for long transfers ("| 8K..inf | zero-copy | rc_mlx5/mlx5_0:1 |"). Only tables of transfers say
+# "multi"; UCX prints others for notifications and for tests of itself.
 UCX = {"UCX_PROTO_INFO": "*remote memory*(multi)*"}
 CHOSEN = re.compile(r"remote memory [^|\n]*\(multi\)(?:.*\n)+?.*\.\.inf *\|[^|\n]*\|([^|\n]*)\|")
 DEVICE = re.compile(r"\w+/[\w.:-]+")
@@ -27,8 +27,8 @@ MOONCAKE = re.compile(
 
 
 def for_gloo(address: str) -> dict[str, str]:
-    """The environment variable that tells Gloo the interface of this node's ``address``; empty where
-    Gloo finds it by itself.
+    """The environment variable that tells Gloo the interface of this node's ``address``; empty
+    where Gloo finds it by itself.
 
     Gloo listens at the address of the host's name. Where that is loopback, as Debian's /etc/hosts
     has it, ranks on other hosts cannot connect.

@@ -76,7 +76,7 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
     files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # JSON is YAML
-    notes = _unknown_keys(settings, recorded=False)
+    notes = _unknown_keys(settings, of_recorded_release=False)
     spec = settings.speculative
     if spec is not None and spec.method == "draft_model" and not _release(settings):
         notes.append(command.for_granted("one before 1.3"))
@@ -136,7 +136,7 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     keys = [key for key in settings.extra_args if not key.startswith("-")]
-    yield from _unknown_keys(settings, recorded=True)
+    yield from _unknown_keys(settings, of_recorded_release=True)
     if settings.extra_args.get("orchestrator_type") == "ray":
         yield (
             "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits "
@@ -150,11 +150,12 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             yield f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them"
 
 
-def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
+def _unknown_keys(settings: EngineSettings, of_recorded_release: bool) -> list[str]:
     """Sentences about the keys of ``extra_args`` that no recorded release has.
 
-    With ``recorded`` they are of deployments whose release has recorded keys, else of those whose
-    release has none; [] for all others. A release that is not known counts as recorded.
+    ``of_recorded_release``: wanted for a deployment whose release has recorded keys, or for one
+    whose release has none; empty for the other kind. A release that is not known counts as
+    recorded.
     """
     sentences = []
     for key in settings.extra_args:
@@ -165,7 +166,7 @@ def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
         return []
     oldest, first_after = RECORDED
     is_recorded = oldest <= (_release(settings) or oldest) < first_after
-    return sentences if is_recorded is recorded else []
+    return sentences if is_recorded is of_recorded_release else []
 
 
 def unknown(path: str) -> str | None:

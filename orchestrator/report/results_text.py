@@ -108,24 +108,28 @@ def shown_results(judged: Iterable[JudgedExperiment], with_superseded: bool) -> 
     """
     sections: list[PointSection] = []
     load_runs: list[JudgedExperiment] = []
-    for each in judged:
-        if each.experiment.is_load_run:
-            load_runs.append(each)
+    for judged_experiment in judged:
+        if judged_experiment.experiment.is_load_run:
+            load_runs.append(judged_experiment)
         else:
-            sections += _sections(each)
+            sections += _sections(judged_experiment)
         if with_superseded:
-            groups = each.experiment.by_content(each.points.superseded)
-            for content, points in groups.items():
-                heading = f", superseded: {content}"
-                sections.append(PointSection(_documents(each, points), heading))
+            sections += _superseded_sections(judged_experiment)
     capacities: list[CapacityDocument] = []
-    for each in load_runs:
-        capacities += _capacities(each)
+    for load_run in load_runs:
+        capacities += _capacities(load_run)
     runs = load_run_documents(load_runs)
     documents: list[PointDocument] = []
     for run in runs:
         documents += run.points
     return ShownResults(sections, runs, documents, capacities)
+
+
+def _superseded_sections(judged: JudgedExperiment) -> Iterator[PointSection]:
+    """The points of earlier versions of a file, by what they asked for."""
+    groups = judged.experiment.by_content(judged.points.superseded)
+    for content, points in groups.items():
+        yield PointSection(_documents(judged, points), f", superseded: {content}")
 
 
 def _sections(judged: JudgedExperiment) -> list[PointSection]:

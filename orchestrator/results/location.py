@@ -167,8 +167,8 @@ def _object_store(uri: str, scheme: str) -> Location:
 
 
 def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, str]) -> list[str]:
-    options_known = _OPTIONS[scheme]
-    unknown = sorted(set(options) - options_known)
+    valid_options = _OPTIONS[scheme]
+    unknown = sorted(set(options) - valid_options)
     secret = [name for name in unknown if any(word in name.lower() for word in _SECRET_WORDS)]
     problems = []
     if has_user or secret:
@@ -182,7 +182,7 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
     if misspelt:
         problems.append(
             f"unknown option of the results URI: {', '.join(misspelt)}; known: "
-            f"{', '.join(sorted(options_known))}"
+            f"{', '.join(sorted(valid_options))}"
         )
     return problems
 
@@ -191,11 +191,9 @@ def _endpoint(options: dict[str, str]) -> dict[str, str]:
     """Adds the endpoint of an S3 that is not AWS: from the URI, or from AWS_ENDPOINT_URL, which
     pyarrow does not read.
     """
-    named = (
-        options.get("endpoint_override"),
-        *(os.environ.get(name) for name in _ENDPOINT_VARIABLES),
-    )
-    endpoint = next((value for value in named if value), None)
+    endpoint = options.get("endpoint_override")
+    for variable in _ENDPOINT_VARIABLES:
+        endpoint = endpoint or os.environ.get(variable)
     if not endpoint:
         return options
     scheme, separator, host = endpoint.rpartition("://")

@@ -4,8 +4,8 @@ tables and Parquet.
 
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import (
     Annotated,
@@ -164,29 +164,37 @@ def _field(name: str, hint: Any) -> pa.Field:
     annotations = getattr(hint, "__metadata__", ())
     description = next((item for item in annotations if isinstance(item, str)), None)
     metadata = {"description": description} if description else None
-    kind, nullable = _arrow(hint)
-    return pa.field(name, kind, nullable=nullable, metadata=metadata)
+    column_type = _column_type(hint)
+    return pa.field(name, column_type.kind, nullable=column_type.is_nullable, metadata=metadata)
 
 
-def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
-    """Type of the column for a field's type, and whether it may be null."""
+@dataclass(frozen=True, slots=True)
+class _ColumnType:
+    """Arrow's type of a column, and whether its values may be null."""
+
+    kind: pa.DataType
+    is_nullable: bool = False
+
+
+def _column_type(hint: Any) -> _ColumnType:
+    """The column for a field of this Python type."""
     origin = get_origin(hint)
     if origin is Annotated:
         for item in hint.__metadata__:
             if isinstance(item, pa.DataType):
-                return item, False
-        return _arrow(hint.__origin__)
+                return _ColumnType(item)
+        return _column_type(hint.__origin__)
     if origin in (Union, types.UnionType):
         (inner,) = [part for part in get_args(hint) if part is not type(None)]
-        return _arrow(inner)[0], True
+        return _ColumnType(_column_type(inner).kind, is_nullable=True)
     if origin is tuple:
-        return pa.list_(_arrow(get_args(hint)[0])[0]), False
+        return _ColumnType(pa.list_(_column_type(get_args(hint)[0]).kind))
     if origin is Mapping:
         key, value = get_args(hint)
-        return pa.map_(_arrow(key)[0], _arrow(value)[0]), False
+        return _ColumnType(pa.map_(_column_type(key).kind, _column_type(value).kind))
     if is_dataclass(hint):
-        return pa.struct(_fields(cast(type, hint))), False
-    return _PLAIN[hint], False
+        return _ColumnType(pa.struct(_fields(cast(type, hint))))
+    return _ColumnType(_PLAIN[hint])
 
 
 def _plain(value: Any) -> Any:
@@ -275,15 +283,15 @@ def parquet_writer(
     and delta encoding need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and
     get a dictionary; for a million doubles one would take 200 bytes per value while it is built.
     """
-    dictionary, split = ([], []) if small else _columns_by_encoding(schema)
+    encodings = _Encodings() if small else _encodings(schema)
     return pq.ParquetWriter(
         sink,
         schema,
         compression="none" if small else "zstd",
         compression_level=None if small else ZSTD_LEVEL,
-        use_dictionary=dictionary,
+        use_dictionary=list(encodings.dictionary),
         write_statistics=not small,
-        column_encoding=None if small else dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
+        column_encoding=None if small else dict.fromkeys(encodings.split, "BYTE_STREAM_SPLIT"),
         write_page_checksum=checksums,
     )
 
@@ -304,9 +312,16 @@ def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-@cache
-def _columns_by_encoding(schema: pa.Schema) -> tuple[list[str], list[str]]:
+@dataclass(frozen=True, slots=True)
+class _Encodings:
     """Paths of the columns that get a dictionary, and of those that are BYTE_STREAM_SPLIT."""
+
+    dictionary: Sequence[str] = ()
+    split: Sequence[str] = ()
+
+
+@cache
+def _encodings(schema: pa.Schema) -> _Encodings:
     dictionary: list[str] = []
     split: list[str] = []
     for path, kind in _leaves(schema):
@@ -314,7 +329,7 @@ def _columns_by_encoding(schema: pa.Schema) -> tuple[list[str], list[str]]:
             dictionary.append(path)
         elif path.removesuffix(".list.element").endswith(("_ns", "_us")):
             split.append(path)
-    return dictionary, split
+    return _Encodings(dictionary, split)
 
 
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:

@@ -244,9 +244,10 @@ class LaunchLifecycle:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             self._advance(LaunchEvent.LOAD_BEGAN)
+            failure = self._try_api(measurer, following)
+            if failure is not None:
+                return LaunchEnd(EndReason.FAILED, failure)
             attempt = self._measure_next(measurer, following)
-            if isinstance(attempt, Failure):
-                return LaunchEnd(EndReason.FAILED, attempt)
             if attempt.interrupted:
                 return LaunchEnd(EndReason.STOPPED)
             if attempt.launch_over:
@@ -280,22 +281,24 @@ class LaunchLifecycle:
         )
         return EndReason.GIVES_WAY
 
-    def _measure_next(self, measurer: Measurer, following: NextMeasurement) -> Attempt | Failure:
-        """Make one attempt and commit it. Returns why the launch is over instead, if its engines
-        answer nothing before the point.
+    def _try_api(self, measurer: Measurer, following: NextMeasurement) -> Failure | None:
+        """Before the first point of an API: find out how it is asked, and ask the fixed prompts.
+
+        Returns why the launch is over, if its engines answer nothing.
         """
-        point = following.point
-        timeout_s = min(point.load.request_timeout_s, TRIAL_LIMIT_S)
-        failure = self._engine_start.try_endpoint(measurer.replicas, point.workload.api, timeout_s)
+        api = following.point.workload.api
+        timeout_s = min(following.point.load.request_timeout_s, TRIAL_LIMIT_S)
+        failure = self._engine_start.try_endpoint(measurer.replicas, api, timeout_s)
         if failure is not None:
             return failure
+        if self._engine_start.dialect(api).path in self._count_text:
+            return None
+        return self._ask_fixed_prompts(measurer, self._load_point(measurer, following))
+
+    def _measure_next(self, measurer: Measurer, following: NextMeasurement) -> Attempt:
+        """Make one attempt and commit it."""
+        point = following.point
         load = self._load_point(measurer, following)
-        if load.dialect.path not in self._count_text:
-            failure = self._ask_fixed_prompts(measurer, load)
-            if failure is not None:
-                return failure
-            # the answers say whether tokens must be counted
-            load = self._load_point(measurer, following)
         began_s = self._context.clock.now_s()
         attempt = measurer.measure(load, self._can_double(measurer, point), self._work.watch)
         if attempt.interrupted:
