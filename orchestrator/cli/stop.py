@@ -48,7 +48,7 @@ def stop(uri: str, experiment: str | None, timeout: str) -> int:
         raise click.BadParameter(str(error), param_hint="--timeout") from error
     stopping: list[_StoppingRun] = []
     for runs in runs_at(uri, experiment):
-        for record, _ in runs.all():
+        for record in runs.records():
             if record.lives() is not False:
                 runs.ask_to_stop(record.run_id)
                 click.echo(f"{runs.experiment}: asked {record.name} to stop")
@@ -82,8 +82,8 @@ def _wait(run: _StoppingRun, end_s: float) -> str:
         if stored is None:  # a run that never began removes its record
             record = None
             break
-        record, text = stored
-        problem = _problem(record, watch.silent_s(record, text), end_s)
+        record = stored.record
+        problem = _problem(record, watch.silent_s(record, stored.text), end_s)
         if problem or record.state == "ended":
             break
         time.sleep(LOOK_S)

@@ -108,8 +108,8 @@ def read(raw: str) -> LogLine:
             return LogLine(raw, _named(field["name"]), "", text)
     header = _header(line[:_HEADER_CHARACTERS])
     if not header.end:
-        text, origin = _without(line, _NOT_TEXT)
-        return LogLine(raw, header.level, origin, text)
+        stripped = _without(line, _NOT_TEXT)
+        return LogLine(raw, header.level, stripped.origin, stripped.text)
     origins = [match[0] for match in re.finditer(_ORIGIN, line[: header.end])]
     return LogLine(raw, header.level, " ".join(origins), _text_after_level(line[header.end :]))
 
@@ -187,15 +187,23 @@ def _text_after_level(rest: str) -> str:
     before = None
     while before != rest:
         before = rest
-        rest, _ = _without(rest, _NOT_TEXT)
+        rest = _without(rest, _NOT_TEXT).text
         behind = _AFTER_LEVEL.match(rest)
         if behind:
             rest = rest[behind.end() :].lstrip()
     return rest
 
 
-def _without(rest: str, parts: re.Pattern[str]) -> tuple[str, str]:
-    """``rest`` without the parts at its beginning that match, and the origins among these parts."""
+@dataclass(frozen=True, slots=True)
+class _Stripped:
+    """The text of a line without the parts before it, and the origins among these parts."""
+
+    text: str
+    origin: str
+
+
+def _without(rest: str, parts: re.Pattern[str]) -> _Stripped:
+    """``rest`` without the parts at its beginning that match."""
     origins = []
     rest = rest.lstrip()
     part = parts.match(rest)
@@ -204,4 +212,4 @@ def _without(rest: str, parts: re.Pattern[str]) -> tuple[str, str]:
             origins.append(part["origin"])
         rest = rest[part.end() :].lstrip()
         part = parts.match(rest)
-    return rest, " ".join(origins)
+    return _Stripped(rest, " ".join(origins))

@@ -621,7 +621,7 @@ def _note_text(note: Note, point: StoredPoint) -> str:
 
 def decided_notes(experiment: StoredExperiment) -> list[str]:
     """A note if an experiment's last run ended because the ranking was decided."""
-    records = [record for record, _ in Runs(experiment.store.uri, experiment.name).all()]
+    records = Runs(experiment.store.uri, experiment.name).records()
     if not records or not records[-1].decided:
         return []
     return [f"{experiment.name}: {records[-1].decided}; run it without --until to measure all"]

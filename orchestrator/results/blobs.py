@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
@@ -29,6 +30,14 @@ UNFINISHED_KEPT_S = 86_400.0
 # words of answers by which a storage refuses because it is too busy
 _REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")
 COPIED_BYTES = 16 << 20  # of a file at a time
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFile:
+    """A file to read, and the SHA-256 of its content."""
+
+    source: pa.NativeFile
+    sha256: str
 
 
 class Blobs:
@@ -81,14 +90,14 @@ class Blobs:
             raise FileNotFoundError(key)
         return pa.BufferReader(data)
 
-    def hashed(self, key: str) -> tuple[pa.NativeFile, str]:
-        """A file to read from its start, as of ``open``, and the SHA-256 of its content."""
+    def hashed(self, key: str) -> HashedFile:
+        """A file to read from its start, as of ``open``."""
 
-        def read() -> tuple[pa.NativeFile, str]:
+        def read() -> HashedFile:
             source = self.open(key)
             digest = _digest(source)
             source.seek(0)
-            return source, digest
+            return HashedFile(source, digest)
 
         return self._run(f"reading {self.path(key)}", read)
 

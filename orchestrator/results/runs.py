@@ -207,6 +207,14 @@ class RunRecord:
 RECORD = TypeAdapter(RunRecord)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run's record, and the text of its file, which changes with each heartbeat."""
+
+    record: RunRecord
+    text: bytes
+
+
 class Runs:
     """The records of one experiment's runs in ``<root>/<experiment>/runs/``, and requests to stop
     beside them.
@@ -228,17 +236,21 @@ class Runs:
                 ages_s[info.base_name] = max(0.0, age_ns / 1e9)
         return ages_s
 
-    def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
-        """A run's record and its text; None if there is none."""
+    def read(self, run_id: str) -> StoredRun | None:
+        """What is stored of a run; None if there is nothing."""
         text = self._blobs.get(self._key(f"{run_id}.json"))
         if text is None:
             return None
-        return RunRecord.from_json(run_id, text), text
+        return StoredRun(RunRecord.from_json(run_id, text), text)
 
-    def all(self) -> list[tuple[RunRecord, bytes]]:
-        """Every run's record and text, oldest first."""
-        records = [self.read(run_id) for run_id in sorted(_run_ids(self.file_ages_s()))]
-        return [record for record in records if record is not None]
+    def all(self) -> list[StoredRun]:
+        """What is stored of every run, oldest first."""
+        runs = [self.read(run_id) for run_id in sorted(_run_ids(self.file_ages_s()))]
+        return [run for run in runs if run is not None]
+
+    def records(self) -> list[RunRecord]:
+        """Every run's record, oldest first."""
+        return [run.record for run in self.all()]
 
     def put(self, run_id: str, text: bytes) -> None:
         self._blobs.put(self._key(f"{run_id}.json"), text)
@@ -289,10 +301,11 @@ class Runs:
         Raises InputError when another run is active, or claims the place with a smaller id.
         """
         has_rival = False
-        for other, text in self.all():
+        for run in self.all():
+            other = run.record
             if other.run_id == record.run_id:
                 continue
-            lives = watch.lives(other, text)
+            lives = watch.lives(other, run.text)
             if lives is False:
                 dead.add(other.run_id)
             if other.run_id in dead:
@@ -460,11 +473,8 @@ class ActiveRun:
         """The one of these runs that is running, in this run's place; None where there is none."""
         for run_id in run_ids:
             stored = self._runs.read(run_id)
-            if stored is None:
-                continue
-            record, _ = stored
-            if record.state == "running":
-                return record
+            if stored is not None and stored.record.state == "running":
+                return stored.record
         return None
 
 

@@ -568,19 +568,19 @@ class Store:
 
     def _opened(self, part: FilePart) -> _OpenedPart:
         try:
-            source, digest = self._blobs.hashed(self._key(part.path))
+            file = self._blobs.hashed(self._key(part.path))
         except FileNotFoundError:
             return _OpenedPart(None, None if part.table in DROPPABLE else "gone")
         except ResultsError as error:
             if not self.is_local:  # the storage does not answer, which says nothing about the file
                 raise
             return _OpenedPart(None, str(error))
-        size = source.size()
+        size = file.source.size()
         if size != part.bytes:
-            return _OpenedPart(source, f"{size} bytes; its manifest says {part.bytes}")
-        if digest != part.sha256:
-            return _OpenedPart(source, "its content has changed (SHA-256)")
-        return _OpenedPart(source)
+            return _OpenedPart(file.source, f"{size} bytes; its manifest says {part.bytes}")
+        if file.sha256 != part.sha256:
+            return _OpenedPart(file.source, "its content has changed (SHA-256)")
+        return _OpenedPart(file.source)
 
     def _sound(self, part: FilePart) -> pa.NativeFile | None:
         """A part to read from; None where it was deleted to save space. Raises DamagedError."""

@@ -40,7 +40,7 @@ def test_a_second_run_is_refused_a_killed_one_replaced_a_stopped_one_ended(
 
     def state() -> list[str]:
         (runs,) = runs_at(str(results))
-        return [RunDocument("one", record, 0.0).state for record, _ in runs.all()]
+        return [RunDocument("one", record, 0.0).state for record in runs.records()]
 
     driver = start(*argv, log=log)
     try:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Event
 from urllib.parse import urlsplit
 
@@ -19,8 +20,16 @@ COMMIT_S = 5.0  # how long launches then have to commit their rows
 AGAIN = "What was measured is kept: once a cluster runs again, the same command continues"
 
 
-def live_address(address: str | None) -> tuple[str | None, str | None]:
-    """The address for ``ray.init``, and a note for the user or None.
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """The address for ``ray.init``, and a note for the user, if there is something to know."""
+
+    address: str | None
+    note: str | None = None
+
+
+def live_address(address: str | None) -> ClusterAddress:
+    """The address of the cluster to join.
 
     ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
     the file that the last ``ray start`` left on this machine. Raises InputError for a named cluster
@@ -36,20 +45,20 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     if address is not None and "://" in address and not address.startswith("ray://"):
         raise InputError(f"--address {address}: give HOST:PORT, auto or local")
     if address is not None and "://" in address:
-        return address, None  # Ray Client has its own time limit
+        return ClusterAddress(address)  # Ray Client has its own time limit
     try:
         cluster = bootstrap_address(address)
     except (ConnectionError, ValueError) as error:
         raise InputError(f"no Ray cluster at {address}: {error}") from error
     if cluster is None:
-        return "local", None
+        return ClusterAddress("local")
     if head_answers(cluster, ANSWER_LIMIT_S):
         # Ray sends the token it keeps for this user only to a cluster that it found by itself
-        return "auto" if address is None else address, None
+        return ClusterAddress("auto" if address is None else address)
     variable = os.environ.get("RAY_ADDRESS")
     if address is None and not variable:
         gone = f"the Ray cluster last started here ({cluster}) is gone"
-        return "local", f"{gone}: this sweep starts one on this machine"
+        return ClusterAddress("local", f"{gone}: this sweep starts one on this machine")
     named_by = f"RAY_ADDRESS={variable}" if variable and not address else address
     raise InputError(
         f"no Ray cluster answers at {cluster} ({named_by}) within {ANSWER_LIMIT_S:g} s: is it up, "

@@ -69,7 +69,9 @@ class RayCluster:
         self.note: str | None = None
         if not ray.is_initialized():
             try:
-                address, self.note = live_address(address)
+                live = live_address(address)
+                address = live.address
+                self.note = live.note
                 # at Ray's own niceness, 15, workers would wait for whatever else runs here
                 if address == "local":
                     os.environ.setdefault("RAY_worker_niceness", "0")

@@ -47,7 +47,7 @@ def experiment_runs(runs: Runs, simulated: bool = False) -> ExperimentRuns:
     """
     ages_s = runs.file_ages_s()
     documents = []
-    for record, _ in runs.all():
+    for record in runs.records():
         age_s = ages_s.get(f"{record.run_id}.json", 0.0)
         documents.append(RunDocument(runs.experiment, record, age_s))
     return ExperimentRuns(runs.experiment, tuple(documents), simulated)

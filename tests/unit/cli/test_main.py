@@ -57,11 +57,12 @@ def test_a_command_in_a_folder_that_was_removed_ends_with_a_sentence(tmp_path: P
 JOINS = """
 import signal, sys, time, ray
 from orchestrator.cluster.ray import cluster as ray_cluster
+from orchestrator.cluster.ray.address import ClusterAddress
 def init(**given):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
     print("joins", flush=True)
     time.sleep(60)
-ray.init, ray_cluster.live_address = init, lambda address: ("local", None)
+ray.init, ray_cluster.live_address = init, lambda address: ClusterAddress("local")
 from orchestrator.cli.main import main
 main()
 """

@@ -28,6 +28,7 @@ from orchestrator.results.runs import (
     Liveness,
     RunRecord,
     Runs,
+    StoredRun,
 )
 
 
@@ -64,7 +65,7 @@ def take(runs: Runs, time: Time | None = None) -> RunRecord:
 
 
 def ids(runs: Runs) -> list[str]:
-    return [record.run_id for record, _ in runs.all()]
+    return [record.run_id for record in runs.records()]
 
 
 def test_a_second_run_is_refused_with_the_name_of_the_first(runs: Runs) -> None:
@@ -90,8 +91,8 @@ def test_the_place_of_a_run_killed_here_is_taken_at_once(runs: Runs) -> None:
     time = Time()
     assert ids(runs) != [take(runs, time).run_id]
     assert time.now_s == 0.0
-    (left,) = runs.all()
-    assert left[0].state == "running"
+    (left,) = runs.records()
+    assert left.state == "running"
 
 
 def test_a_process_that_ended_and_was_not_waited_for_is_dead(runs: Runs) -> None:
@@ -157,7 +158,7 @@ def test_a_run_elsewhere_is_dead_after_a_minute_without_change(runs: Runs, damag
 )
 def test_a_damaged_record_is_that_of_an_unknown_run(runs: Runs, damaged: Any) -> None:
     runs.put("01X", json.dumps(damaged).encode())
-    ((record, _),) = runs.all()
+    (record,) = runs.records()
     assert record == RunRecord(run_id="01X")
 
 
@@ -180,7 +181,7 @@ class Interleaved(Runs):
         self.turn()
         super().put(run_id, text)
 
-    def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
+    def read(self, run_id: str) -> StoredRun | None:
         self.turn()
         return super().read(run_id)
 
@@ -237,8 +238,9 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
         active(Event("measured", "measured chat 4 req/s", "tp=2", data={"left": 1, "left_s": 60}))
         active(Event("failed", "no kernel", "tp=2", data={"left": 0, "left_s": 0}))
         active.beat()
-        ((record, text),) = runs.all()
-        assert text != before[1]
+        (after,) = runs.all()
+        record = after.record
+        assert after.text != before.text
         assert (record.state, record.total, record.skipped, record.measured, record.failed) == (
             "running",
             2,
@@ -253,7 +255,7 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
             "no kernel",
         )
     assert len(events) == 4
-    ((ended, _),) = runs.all()
+    (ended,) = runs.records()
     assert (ended.state, ended.says) == ("ended", "")
 
 
@@ -282,22 +284,22 @@ def test_a_run_that_is_asked_to_stop_stops_in_order(runs: Runs) -> None:
     stop = threading.Event()
     active, events = entered(runs, stop)
     with active:
-        ((record, _),) = runs.all()
+        (record,) = runs.records()
         runs.ask_to_stop(record.run_id)
         active.beat()
         active.beat()
         assert stop.is_set()
         assert [event.kind for event in events] == ["stop_asked"]
         assert "asks this run to stop" in events[0].text
-        assert runs.all()[0][0].state == "stopping"
-    assert [(record.state, record.says) for record, _ in runs.all()] == [("ended", "stopped")]
+        assert runs.records()[0].state == "stopping"
+    assert [(record.state, record.says) for record in runs.records()] == [("ended", "stopped")]
 
 
 def test_a_run_whose_place_was_taken_stops_without_touching_the_other(runs: Runs) -> None:
     stop = threading.Event()
     active, events = entered(runs, stop)
     with active:
-        ((ours, _),) = runs.all()
+        (ours,) = runs.records()
         runs.remove(ours.run_id)
         other = written(runs, place="elsewhere")
         active.beat()
@@ -324,7 +326,7 @@ def test_storage_that_does_not_answer_ends_no_run(
         patch.setattr(Runs, "file_ages_s", fails)
         assert through.wait(10)
     assert not stop.is_set()
-    assert [record.state for record, _ in runs.all()] == ["ended"]
+    assert [record.state for record in runs.records()] == ["ended"]
 
 
 def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(
@@ -335,6 +337,6 @@ def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(
     assert ids(runs) == []
     with pytest.raises(ZeroDivisionError), entered(runs)[0]:
         raise ZeroDivisionError("by zero")
-    assert [(record.state, record.says) for record, _ in runs.all()] == [
+    assert [(record.state, record.says) for record in runs.records()] == [
         ("ended", "ZeroDivisionError: by zero")
     ]

@@ -13,7 +13,7 @@ from ray.exceptions import AuthenticationError
 from orchestrator.base.errors import InputError
 from orchestrator.cluster.ray import address as ray_address
 from orchestrator.cluster.ray import cluster as ray_cluster
-from orchestrator.cluster.ray.address import live_address, watch_head
+from orchestrator.cluster.ray.address import ClusterAddress, live_address, watch_head
 from orchestrator.cluster.ray.cluster import RayCluster
 
 
@@ -37,15 +37,15 @@ def dead() -> str:
 
 
 def test_without_any_cluster_one_is_started_here() -> None:
-    assert live_address(None) == ("local", None)
+    assert live_address(None) == ClusterAddress("local")
 
 
 def test_a_stale_file_is_passed_over_with_a_sentence(clean: Path, dead: str) -> None:
     clean.write_text(dead)
-    address, note = live_address(None)
-    assert address == "local"
-    assert note is not None
-    assert "is gone" in note
+    live = live_address(None)
+    assert live.address == "local"
+    assert live.note is not None
+    assert "is gone" in live.note
 
 
 def test_a_named_cluster_that_does_not_answer_is_refused(
