@@ -22,6 +22,7 @@ from orchestrator.base.folders import node_folder
 from orchestrator.base.http import HttpResponse, ask
 from orchestrator.base.redaction import redact, secrets_of
 from orchestrator.base.retry import RetryPolicy, retried
+from orchestrator.cluster import machine_facts
 from orchestrator.cluster.base import Allocation, DeadLog, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.cluster.model_downloads import downloaded_bytes
@@ -348,10 +349,14 @@ class EngineHost:
         """What this host is, as found: kernel, CPU, driver, its GPUs of this launch, and ``image``,
         the digest of the engine's image.
         """
-        facts = host_environment([gpu.uuid for gpu in self._devices])
+        environment = host_environment([gpu.uuid for gpu in self._devices])
         if self._server is not None and self._server.settings.image is not None:
-            facts["image"] = image_digest(self._server.settings)
-        return facts
+            environment["image"] = image_digest(self._server.settings)
+        return environment
+
+    def host_facts(self) -> dict[str, Any]:
+        """The facts of this host that ``doctor`` judges, without those of engines and models."""
+        return machine_facts.facts(())
 
     def wall_ns(self) -> int:
         """This host's wall clock, in Unix nanoseconds."""

@@ -19,7 +19,7 @@ from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
 # kinds of events that a phase shows already, or that are printed before the sweep begins
-QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting", "shortlist"})
+QUIET_KINDS = frozenset({"host_facts", "launch", "nodes_wanted", "waiting", "shortlist"})
 # phases that are logged as they begin; others are logged only once they take long
 LOGGED_PHASES = frozenset({PhaseName.WAIT_FOR_NODES, PhaseName.START})
 # While all launches are in one of these states, nothing is measured, so the time left stands still.

@@ -74,6 +74,7 @@ class SweepContext:
         self._unwritten: list[Event] = []
         self._announced_waits: set[str] = set()  # labels of deployments that wait for nodes
         self._shown: set[str] = set()  # labels under which something is shown
+        self._described_hosts: set[str] = set()  # whose facts were told
         self.node_events = ClusterWithEvents(self.cluster, self.tell)
         self.cluster = self.node_events
         self.answer = FormingAnswer(self.plan, self.decided_within)
@@ -103,6 +104,13 @@ class SweepContext:
                 self._announce_wait(item)
         if self.listener:
             self.listener(item)  # outside the lock: the listener has its own
+
+    def is_new_host(self, name: str) -> bool:
+        """Whether nothing was started on this host in this run yet, as far as was asked here."""
+        with self._events_lock:
+            is_new = name not in self._described_hosts
+            self._described_hosts.add(name)
+            return is_new
 
     def _note_shown(self, phase: Phase) -> bool:
         """Note whether the phase's deployment is shown from now on. Returns whether it was shown

@@ -469,11 +469,15 @@ class EngineStart:
         """Note what the hosts of a replica are, as they are found. GPUs are those of its agents."""
         names = host_names(agents_of(self._placements))
         for agent in placement.agents:
+            name = names[agent.allocation.address]
             with suppress(HostLost):  # noticed where its agent is polled
-                facts = agent.environment()
-                host = self._environment.setdefault(names[agent.allocation.address], facts)
-                if host is not facts and "gpus" in facts:
-                    host["gpus"] = [*host.get("gpus", ()), *facts["gpus"]]
+                environment = agent.environment()
+                host = self._environment.setdefault(name, environment)
+                if host is not environment and "gpus" in environment:
+                    host["gpus"] = [*host.get("gpus", ()), *environment["gpus"]]
+                if self._context.is_new_host(name):
+                    text = f"what doctor asks of {name}"
+                    self._context.tell(Event("host_facts", text, data=agent.host_facts()))
         self._note(environment_json=json.dumps(self._environment))
 
     def _is_the_only_host(self, address: str) -> bool:

@@ -84,7 +84,8 @@ class HostReader:
         if before is None or now.at_s <= before.at_s:
             return {}
         all_cores_s = (now.at_s - before.at_s) * cores
-        busy_s = now.busy_s - before.busy_s
+        # the kernel counts whole ticks, so a full host may seem to be a little more than full
+        busy_s = min(all_cores_s, now.busy_s - before.busy_s)
         foreign_s = max(0.0, busy_s - (now.sweep_s - before.sweep_s))
         return {
             "cpu_share": busy_s / all_cores_s,

@@ -7,6 +7,7 @@ joins with a module that imports these tests and has a fixture ``open_cluster`` 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -254,6 +255,13 @@ def test_an_engine_is_started_serves_is_stopped_and_nothing_is_left(
     agent.begin_metrics()
     samples = agent.end_metrics()
     assert all(sample.values for sample in samples)
+    agent.begin_telemetry([], watches_host=True)
+    sampled = agent.end_telemetry()
+    assert sampled.host_samples[-1].values["engine_rss_bytes"] > 2**20
+    assert agent.end_telemetry().host_samples == (), "it has ended"
+    assert agent.environment()["kernel"]
+    assert json.loads(json.dumps(agent.host_facts()))["hostname"]
+    assert abs(agent.wall_ns() - time.time_ns()) < 10**9
     stopped = agent.stop()
     assert stopped.left_over == 0
     assert b"orchestrator.emulator" in stopped.log

@@ -271,6 +271,9 @@ class RayAgent:
     def environment(self) -> dict[str, Any]:
         return self._call(RayEngineHost.environment)
 
+    def host_facts(self) -> dict[str, Any]:
+        return self._call(RayEngineHost.host_facts)
+
     def wall_ns(self) -> int:
         return self._call(RayEngineHost.wall_ns)
 

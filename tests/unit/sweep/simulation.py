@@ -363,6 +363,10 @@ class FakeAgent:
         self._reach()
         return {"kernel": "6.8", "gpus": [{"uuid": "GPU-a"}]}
 
+    def host_facts(self) -> dict[str, Any]:
+        self._reach()
+        return {"hostname": self.node, "cores": 8}
+
     def wall_ns(self) -> int:
         return self.world.clock.unix_ns()
 

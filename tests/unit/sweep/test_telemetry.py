@@ -44,3 +44,12 @@ def test_what_hosts_are_is_stored_with_the_launch(tmp_path: Path) -> None:
     assert json.loads(launch["environment_json"]) == {
         "a": {"kernel": "6.8", "gpus": [{"uuid": "GPU-a"}]}
     }
+
+
+def test_doctors_facts_of_a_host_are_stored_once_in_a_run(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    plan = plan_of("{tensor_parallel_size: 1}, {tensor_parallel_size: 2}")
+    sweep(world_of([node("a")]), plan, store)
+    events = [row for row in store.read("events").to_pylist() if row["kind"] == "host_facts"]
+    assert [json.loads(event["data_json"]) for event in events] == [{"hostname": "a", "cores": 8}]
+    assert store.read("launches").num_rows == 2
