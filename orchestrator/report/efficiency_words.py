@@ -73,7 +73,7 @@ def energy_note_text(point: StoredPoint) -> str | None:
     return "; ".join(_ENERGY_NOTES[note] for note in energy.notes) or None
 
 
-def range_text(efficiency: Efficiency) -> str:
+def mbu_text(efficiency: Efficiency) -> str:
     """MBU as ``0.58``, or as ``0.58 (0.10 to 0.65)`` where it depends on the experts chosen."""
     mbu = efficiency.mbu
     if mbu.lower == mbu.upper:

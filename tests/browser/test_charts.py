@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.frontier import on_frontier
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import StoredPoint
@@ -78,6 +79,40 @@ def test_the_frontier_is_the_one_of_python(page, points):
     (bars,) = [series["data"] for series in option["series"] if series["type"] == "custom"]
     expected_bars = [(x, each.lower, each.upper) for x, each in zip(xs, intervals, strict=True)]
     assert np.array(sorted(bars)) == approximately(sorted(expected_bars))
+
+
+def test_the_roofline_has_the_points_of_python_below_the_peaks(page, points):
+    option = option_of(page, "roofline")
+    placed = [
+        each["value"]
+        for series in option["series"]
+        if series["type"] == "scatter"
+        for each in series["data"]
+    ]
+    expected = []
+    for point in points:
+        if isinstance(point.efficiency, Efficiency):
+            expected.append((point.efficiency.flops_per_byte, point.efficiency.flops_s / 1e12))
+    assert np.array(sorted(placed)) == approximately(sorted(expected))
+    assert len(expected) > 5
+    # 3.35 TB/s feed 989.4 TFLOP/s from 295.3 FLOPs per byte on
+    (_, ridge, end) = series_named(option, "H100-80GB, bfloat16")
+    assert ridge == approximately([989.4 / 3.35, 989.4])
+    assert end[1] == pytest.approx(989.4)
+    assert all(y <= min(3.35 * x, 989.4) for x, y in placed)
+
+
+def test_the_table_of_efficiency_needs_no_script(page, points):
+    known = [point for point in points if isinstance(point.efficiency, Efficiency)]
+    rows = page.locator("table.efficiency:visible tbody tr")
+    assert rows.count() == len(known)
+    first = known[0].efficiency
+    texts = rows.first.locator("td").all_text_contents()
+    assert texts[1] == f"{first.mbu.estimate:.2f}"
+    assert texts[3] == "3,350"
+    assert texts[4] == f"{first.mfu:.3f}"
+    peaks = page.locator("table.peaks:visible tbody td").all_text_contents()
+    assert peaks[-2:] == [first.peaks.source, first.peaks.as_of]
 
 
 @pytest.mark.parametrize("metric", ["throughput", "attainment"])

@@ -688,7 +688,7 @@ const app = (() => {
 
   // Charts
 
-  const ALL_POINTS = ["frontier", "curves", "heat"];
+  const ALL_POINTS = ["frontier", "curves", "roofline", "heat"];
   const ONE_POINT = ["distribution", "timeline"];
 
   function drawFrontier(chart) {
@@ -798,6 +798,38 @@ const app = (() => {
     charts.heat(chart, shortened(columns), shortened(rows), [...cells.values()], names);
   }
 
+  const isOnRoofline = (point) => point.figures.flops_per_byte !== null;
+
+  function drawRoofline(chart) {
+    const { deployments } = group();
+    const points = [];
+    for (const judged of shown.result.judged) {
+      const { point } = judged;
+      if (!isOnRoofline(point)) continue;
+      points.push({
+        x: point.figures.flops_per_byte,
+        y: point.figures.device_flops_s,
+        mbu: point.figures.decode_mbu,
+        mfu: point.figures.mfu,
+        label: deployments[point.deployment].label,
+        load: point.load,
+        state: stateOf(judged),
+      });
+    }
+    return charts.roofline(chart, roofs(), points);
+  }
+
+  /* The roofs of the devices in sight, each once. */
+  function roofs() {
+    const byName = new Map();
+    for (const { peaks } of group().deployments) {
+      if (peaks === null) continue;
+      const name = `${peaks.device}, ${peaks.compute_type}`;
+      byName.set(name, { name, bandwidth: peaks.bandwidth_bytes_s, flops: peaks.flops_s });
+    }
+    return [...byName.values()];
+  }
+
   function drawDistribution(chart) {
     const lines = LATENCIES.map(({ name, title }) => {
       const stops = stopsOf(name);
@@ -871,6 +903,7 @@ const app = (() => {
     byId("heat-section").hidden = settings.length < 2;
     setOptions(byId("heat-x"), settings, choices.heatX);
     setOptions(byId("heat-y"), settings, choices.heatY);
+    byId("roofline-section").hidden = !group().points.some(isOnRoofline);
   }
 
   function chooseForChart(name, value, chart) {
@@ -950,6 +983,7 @@ const app = (() => {
   const drawings = {
     frontier: drawFrontier,
     curves: drawCurves,
+    roofline: drawRoofline,
     heat: drawHeat,
     distribution: drawDistribution,
     timeline: drawTimeline,

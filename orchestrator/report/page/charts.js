@@ -7,6 +7,8 @@ const charts = (() => {
   const HEAT_COLOURS = ["#cfe3f5", "#56b4e9", "#0072b2", "#00304d"];
   const THEME_NAMES = ["ink", "soft", "paper", "panel", "line", "accent", "warn"];
   const MOST_BARS = 100;  // of more points that hold, those of the frontier alone have bars
+  const ROOF_ROOM = 3;  // a roofline reaches to so many times the outermost points
+  const TERA = 1e12;
   const CAP = 3;  // pixels that the end of a bar is wide to each side
   const wholeNumber = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -234,6 +236,49 @@ const charts = (() => {
     });
   }
 
+  /* What one device can do: as many FLOPs for a byte as its bandwidth feeds, up to its peak.
+     roofs: {name, bandwidth, flops} in B/s and FLOP/s of one device; points: {x, y, mbu, mfu, label,
+     load, state}, with x in FLOPs per byte and y in FLOP/s of one device. */
+  function roofline(chart, roofs, points) {
+    if (isShown(chart, [roofs, points])) return false;
+    const { soft } = theme();
+    const intensities = [...points.map((point) => point.x), ...roofs.map((roof) => roof.flops / roof.bandwidth)];
+    const least = Math.min(...intensities) / ROOF_ROOM;
+    const most = Math.max(...intensities) * ROOF_ROOM;
+    const looks = [
+      { state: "holds", name: "holds the limits", itemStyle: { color: COLOURS[2] } },
+      { state: "misses", name: "misses them", itemStyle: { color: COLOURS[1] } },
+      { state: "excluded", name: "cannot hold (not valid)", itemStyle: { color: "transparent", borderColor: soft, borderWidth: 1.5 } },
+    ];
+    const series = looks.map((look) => ({
+      type: "scatter", name: look.name, symbolSize: 10, itemStyle: look.itemStyle,
+      data: points.filter((point) => point.state === look.state).map((point) => ({ value: [point.x, point.y / TERA], point })),
+    }));
+    roofs.forEach((roof, index) => {
+      const ridge = roof.flops / roof.bandwidth;
+      const edge = [least, ridge, most].map((x) => [x, Math.min(roof.bandwidth * x, roof.flops) / TERA]);
+      series.push({
+        type: "line", name: roof.name, symbol: "none", silent: true, data: edge,
+        color: COLOURS[index % COLOURS.length], lineStyle: { width: 1.6 },
+      });
+    });
+    const option = base(`FLOP/s against FLOPs per byte: ${points.length} points below ${roofs.map((roof) => roof.name).join(", ")}`);
+    option.tooltip.formatter = (item) => {
+      const { point } = item.data;
+      return `${point.label} at ${point.load}\n${percent(point.mbu)} of the bandwidth (decode MBU)\n${percent(point.mfu)} of the FLOP/s (MFU)`;
+    };
+    const log = { type: "log", scale: undefined };
+    draw(chart, {
+      ...option,
+      xAxis: axis("FLOPs per byte", { ...log, min: least, max: most }),
+      yAxis: axis("TFLOP/s of one device", { ...log, nameGap: 46 }),
+      series,
+    });
+    return true;
+  }
+
+  const percent = (share) => `${(share * 100).toFixed(1)} %`;
+
   /* lines: {name, data: [[ms, share]]} */
   function distribution(chart, lines) {
     const option = base("shares of requests by latency");
@@ -258,5 +303,5 @@ const charts = (() => {
     });
   }
 
-  return { number, theme, takeTheme, axis, base, draw, frontier, paretoEdge, curves, heat, distribution, timeline };
+  return { number, theme, takeTheme, axis, base, draw, frontier, paretoEdge, curves, heat, roofline, distribution, timeline };
 })();

@@ -24,6 +24,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
+from orchestrator.report.efficiency_words import mbu_text
 from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_errors_text
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
@@ -218,6 +219,7 @@ def page_html(
         level_text=level_text,
         model_text=short_model_text,
         load_text=load_text,
+        mbu_text=mbu_text,
         claim_text=claim_text,
         claims_of_model=CLAIMS_OF_MODEL,
         failure_text=failure_text,

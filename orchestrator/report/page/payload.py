@@ -13,7 +13,8 @@ import numpy.typing as npt
 import orjson
 
 from orchestrator.analysis.attempt_summary import AttemptIds
-from orchestrator.analysis.deployments import compared_model
+from orchestrator.analysis.deployments import StoredDeployment, compared_model
+from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.intervals import Interval, batches_of, student_t
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.output_agreement import disagreement
@@ -33,6 +34,7 @@ from orchestrator.capacity.capacities import (
     per_or_default,
     reason_to_exclude,
 )
+from orchestrator.catalog.work import StepWork
 from orchestrator.report.page.packing import json_line, packed, packed_bins
 from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
@@ -98,14 +100,28 @@ class PageModelError:
 
 
 @dataclass(frozen=True, slots=True)
+class PagePeaks:
+    """The peaks of one device, in B/s and FLOP/s."""
+
+    device: str
+    compute_type: str
+    bandwidth_bytes_s: float
+    flops_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PageDeployment:
-    """One deployment of a group. ``model_error``: None: it was measured, or it is unknown."""
+    """One deployment of a group.
+
+    ``model_error``: None: it was measured, or it is unknown. ``peaks``: None: not known.
+    """
 
     label: str
     devices: int
     usd_per_hour: float | None
     settings: dict[str, object]
     model_error: PageModelError | None
+    peaks: PagePeaks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,9 +586,22 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
             "per_user": figures.decode_throughput.p50 if figures.decode_throughput else None,
             "input_token_throughput": figures.input_token_throughput,
             "output_token_throughput": figures.output_token_throughput,
+            **_efficiency_figures(point),
         },
         repeats=[_repeat(repeat, bins) for repeat in point.used],
     )
+
+
+def _efficiency_figures(point: StoredPoint) -> dict[str, float | None]:
+    """Where the point stands on a roofline; all None where it is not known."""
+    efficiency = point.efficiency
+    known = efficiency if isinstance(efficiency, Efficiency) else None
+    return {
+        "flops_per_byte": known.flops_per_byte if known else None,
+        "device_flops_s": known.flops_s if known else None,
+        "decode_mbu": known.mbu.estimate if known else None,
+        "mfu": known.mfu if known else None,
+    }
 
 
 def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
@@ -596,6 +625,19 @@ def _deployment(point: StoredPoint) -> PageDeployment:
         usd_per_hour=deployment.usd_per_hour,
         settings=dict(deployment.settings),
         model_error=None if error is None else PageModelError(error.ttft, error.tpot),
+        peaks=_peaks(deployment),
+    )
+
+
+def _peaks(deployment: StoredDeployment) -> PagePeaks | None:
+    if not isinstance(deployment.work, StepWork):
+        return None
+    peaks = deployment.work.peaks
+    return PagePeaks(
+        device=peaks.device,
+        compute_type=peaks.compute_type,
+        bandwidth_bytes_s=peaks.bandwidth_bytes_s,
+        flops_s=peaks.flops_s,
     )
 
 

@@ -4,14 +4,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.analysis.cost import MillionTokens, usd_per_million
+from orchestrator.analysis.efficiency import Efficiency
+from orchestrator.analysis.energy import PointEnergy
 from orchestrator.analysis.launches import load_launches
 from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import grouped
 from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.catalog.work import Peaks
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
 from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.efficiency_words import efficiency_note_text, energy_note_text
 from orchestrator.report.page.environment import MeasuredWith, measured_with
 from orchestrator.report.selection import AnsweredExperiment, JudgedExperiment
 from orchestrator.report.shortlist_words import left_out_reasons
@@ -61,6 +66,28 @@ class DeploymentAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class EfficientPoint:
+    """A point whose efficiency is known. ``energy``: None: its GPUs were not read."""
+
+    document: PointDocument
+    efficiency: Efficiency
+    usd: MillionTokens
+    energy: PointEnergy | None
+
+
+@dataclass(frozen=True, slots=True)
+class EfficiencyNoteCount:
+    """How many points have a note on their efficiency or their energy.
+
+    ``is_unknown``: it says why they have none.
+    """
+
+    text: str
+    is_unknown: bool
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnlistedDeployment:
     """A deployment that a shortlist left out, and why."""
 
@@ -81,6 +108,8 @@ class ExperimentSection:
     name: str
     points: tuple[PointDocument, ...]
     verdicts: tuple[VerdictCount, ...]
+    efficient: tuple[EfficientPoint, ...]
+    efficiency_notes: tuple[EfficiencyNoteCount, ...]
     predicted: tuple[PointDocument, ...]
     more_predicted: int
     found: str
@@ -91,6 +120,11 @@ class ExperimentSection:
     agreements: tuple[DeploymentAgreement, ...]
     environment: MeasuredWith
     notes: tuple[str, ...]
+
+    @property
+    def peaks(self) -> list[Peaks]:
+        """The peaks of its devices, each once."""
+        return list(dict.fromkeys(row.efficiency.peaks for row in self.efficient))
 
     @property
     def launch_figures(self) -> dict[str, str]:
@@ -128,6 +162,8 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
         name=experiment.name,
         points=tuple(points),
         verdicts=tuple(verdict_counts(current)),
+        efficient=tuple(_efficient(points)),
+        efficiency_notes=tuple(efficiency_note_counts(current)),
         predicted=tuple(predicted[:MOST_ROWS]),
         more_predicted=max(len(predicted) - MOST_ROWS, 0),
         found="simulated" if is_simulated else "predicted",
@@ -178,6 +214,32 @@ def left_out_counts(excluded: Iterable[Excluded]) -> Iterator[LeftOutCount]:
     )
     for (reason, verdict), number in counts.most_common():
         yield LeftOutCount(reason, verdict, number)
+
+
+def _efficient(documents: Iterable[PointDocument]) -> Iterator[EfficientPoint]:
+    for document in documents:
+        point = document.point
+        if isinstance(point.efficiency, Efficiency):
+            usd = usd_per_million(point)
+            yield EfficientPoint(document, point.efficiency, usd, point.energy)
+
+
+def efficiency_note_counts(points: Iterable[StoredPoint]) -> Iterator[EfficiencyNoteCount]:
+    """The notes on efficiency and energy, the commonest first; without those of failed points."""
+    efficiency_notes: Counter[tuple[str, bool]] = Counter()
+    energy_notes: Counter[tuple[str, bool]] = Counter()
+    for point in points:
+        if not point.used:
+            continue
+        note = efficiency_note_text(point)
+        if note is not None:
+            efficiency_notes[note, not isinstance(point.efficiency, Efficiency)] += 1
+        note = energy_note_text(point)
+        if note is not None and point.energy is not None:
+            energy_notes[f"energy: {note}", point.energy.energy_j is None] += 1
+    for notes in (efficiency_notes, energy_notes):
+        for (text, is_unknown), number in notes.most_common():
+            yield EfficiencyNoteCount(text, is_unknown, number)
 
 
 def _agreements(points: Iterable[StoredPoint]) -> Iterator[DeploymentAgreement]:

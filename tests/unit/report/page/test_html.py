@@ -15,9 +15,16 @@ from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
 from orchestrator.report.page.environment import EngineVersions, HardwareClass, Host, MeasuredWith
 from orchestrator.report.page.html import FOLDER, SCRIPTS, PageContent, PageDocument, page_html
-from orchestrator.report.page.payload import PageDeployment, PageGroup, Payload, RequestBins
+from orchestrator.report.page.payload import (
+    PageDeployment,
+    PageGroup,
+    PagePeaks,
+    Payload,
+    RequestBins,
+)
 from orchestrator.report.page.sections import (
     DeploymentAgreement,
+    EfficiencyNoteCount,
     ExperimentSection,
     UnlistedDeployment,
     VerdictCount,
@@ -46,6 +53,8 @@ def section(name: str) -> ExperimentSection:
         name=name,
         points=(),
         verdicts=(VerdictCount(name, 1, name),),
+        efficient=(),
+        efficiency_notes=(EfficiencyNoteCount(name, True, 1),),
         predicted=(),
         more_predicted=0,
         found="predicted",
@@ -72,7 +81,9 @@ def page(name: str) -> str:
         answer=AnswerDocument(()),
         experiments=(section(name),),
     )
-    deployment = PageDeployment(name, 1, None, {"model": name}, None)
+    deployment = PageDeployment(
+        name, 1, None, {"model": name}, None, PagePeaks(name, name, 1.0, 1.0)
+    )
     group = PageGroup(
         experiment=name,
         ranked_with=name,

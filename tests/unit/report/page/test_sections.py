@@ -1,17 +1,21 @@
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.catalog.work import MissingWork
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import LeftOut, PredictedShortlist
 from orchestrator.report.page import sections
 from orchestrator.report.page.sections import (
+    EfficiencyNoteCount,
     ExperimentSection,
     LeftOutCount,
     UnlistedDeployment,
+    efficiency_note_counts,
     experiment_section,
     left_out_counts,
     verdict_counts,
@@ -88,6 +92,25 @@ def test_predictions_that_the_page_has_no_room_for_are_counted(results, measured
     section = section_of(results.store("levels"))
     assert len(section.predicted) == 1
     assert section.more_predicted == len(measured["levels"].predicted) - 1
+
+
+def test_the_efficiency_of_points_has_its_peaks_once_and_its_notes_counted(measured):
+    section = measured["capacity"]
+    assert len(section.efficient) == len(section.points) == 6
+    (peaks,) = section.peaks
+    assert (peaks.device, peaks.compute_type) == ("H100-80GB", "bfloat16")
+    assert all(0 < row.efficiency.mbu.estimate < 1 for row in section.efficient)
+    (note,) = section.efficiency_notes
+    assert note == EfficiencyNoteCount("of the accelerator that the emulator imitates", False, 6)
+
+
+def test_where_efficiency_is_not_known_the_reasons_are_counted(points):
+    on_cores = [
+        replace(point, deployment=replace(point.deployment, work=MissingWork.CPU))
+        for point in points
+    ]
+    (note,) = efficiency_note_counts(on_cores)
+    assert note == EfficiencyNoteCount("no peak of these CPU cores is known", True, 2)
 
 
 def test_a_searched_workload_has_claims_and_their_levels(measured):
