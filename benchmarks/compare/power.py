@@ -1,6 +1,6 @@
 """How often ``orchestrator compare`` raises a false alarm, and how often it finds a slowdown.
 
-    python -m benchmarks.compare.power [--repetitions 1000]
+    python -m benchmarks.compare.power [--repetitions 2000]
 
 Sweeps are drawn, not run: each start of each deployment has a throughput around its true one, with
 a log-normal spread between starts. All is judged by the program's own ``judge_together``.
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import bartlett
 
 from orchestrator.analysis.difference import (
     Gated,
@@ -21,9 +22,11 @@ from orchestrator.analysis.difference import (
     Sides,
     StartValues,
     Verdict,
-    common_spread,
     judge_together,
+    judged_spread,
+    spread_of_pairs,
 )
+from orchestrator.analysis.start_spread import UNEVEN_LEVEL, Spread, p_even
 
 BOUND = -math.log(1 - 0.03)
 
@@ -31,18 +34,38 @@ BOUND = -math.log(1 - 0.03)
 @dataclass(frozen=True, slots=True)
 class Case:
     """``spreads``: the standard deviation of log throughput between starts, taken in turn by the
-    deployments. ``change``: of the first deployment's throughput; all others stay.
+    deployments. ``change``: of the first deployment's throughput; all others stay. ``levels``: how
+    many points each deployment has; half of the variance between starts is common to them.
+    ``new_spread``: of NEW, as a multiple of BASE's.
     """
 
     starts: int
     deployments: int
     spreads: tuple[float, ...]
-    change: float
+    change: float = 0.0
+    levels: int = 1
+    new_spread: float = 1.0
+
+    @property
+    def spread_text(self) -> str:
+        kinds = dict.fromkeys(self.spreads)
+        text = " and ".join(f"{spread:.0%}" for spread in kinds)
+        noisy = self.spreads.count(max(self.spreads))
+        if len(kinds) > 1 and noisy * 2 != len(self.spreads):
+            text += f", 1 in {len(self.spreads) // noisy}"
+        if self.new_spread != 1:
+            text += f", NEW {self.new_spread:g} times that"
+        return text
 
     @property
     def text(self) -> str:
-        spreads = " and ".join(f"{spread:.0%}" for spread in self.spreads)
-        return f"| {self.starts} | {self.deployments} | {spreads} | {self.change:+.0%} |"
+        points = f"{self.deployments}" + (f" x {self.levels} levels" if self.levels > 1 else "")
+        return f"| {self.starts} | {points} | {self.spread_text} | {self.change:+.0%} |"
+
+
+QUIET_AND_NOISY = (0.01, 0.04)
+ONE_IN_FOUR = (0.01, 0.01, 0.01, 0.04)
+ONE_IN_TEN = (*(0.01,) * 9, 0.04)
 
 
 def cases() -> Iterator[Case]:
@@ -51,32 +74,72 @@ def cases() -> Iterator[Case]:
             yield Case(2, 10, (spread,), change)
         for starts in (3, 5):
             yield Case(starts, 10, (spread,), -0.05)
-    for change in (0.0, -0.05):
-        yield Case(2, 10, (0.01, 0.04), change)
     for deployments in (1, 30):
         yield Case(2, deployments, (0.01,), -0.05)
+    yield Case(2, 10, QUIET_AND_NOISY)
+    yield Case(2, 10, QUIET_AND_NOISY, -0.05)
+    yield Case(3, 10, QUIET_AND_NOISY)
+    yield Case(2, 4, QUIET_AND_NOISY)
+    yield Case(2, 30, QUIET_AND_NOISY)
+    yield Case(2, 10, (0.01, 0.02))
+    yield Case(2, 10, (0.01, 0.10))
+    yield Case(2, 10, ONE_IN_FOUR)
+    yield Case(2, 10, ONE_IN_TEN)
+    yield Case(3, 10, ONE_IN_TEN)
+    yield Case(2, 10, (0.01,), new_spread=4.0)
+    yield Case(2, 2, (0.02,), levels=5)
+    yield Case(2, 1, (0.02,), levels=10)
 
 
 def judged(case: Case, random: np.random.Generator) -> list[Judged]:
-    """The verdicts on one drawn sweep."""
-    sides = []
+    """The verdicts on one drawn sweep, deployment by deployment."""
+    pairs = []
     for deployment in range(case.deployments):
         spread = case.spreads[deployment % len(case.spreads)]
         shift = math.log(1 + case.change) if deployment == 0 else 0.0
-        base = StartValues(tuple(random.normal(0.0, spread, case.starts)))
-        new = StartValues(tuple(random.normal(shift, spread, case.starts)))
-        sides.append(Sides(base, new))
-    shared = common_spread(sides)
-    return judge_together([Gated(pair, True, BOUND, shared) for pair in sides])
+        of_base = _points(case, random, 0.0, spread)
+        of_new = _points(case, random, shift, spread * case.new_spread)
+        pairs += [Sides(base, new) for base, new in zip(of_base, of_new, strict=True)]
+    shared = spread_of_pairs(pairs)
+    return judge_together([Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs])
+
+
+def _points(
+    case: Case, random: np.random.Generator, mean: float, spread: float
+) -> list[StartValues]:
+    """The starts of one side of a deployment at each of its levels."""
+    if case.levels == 1:
+        return [StartValues(tuple(random.normal(mean, spread, case.starts)))]
+    part = spread / math.sqrt(2)
+    of_starts = random.normal(mean, part, case.starts)
+    return [
+        StartValues(tuple(of_starts + random.normal(0.0, part, case.starts)))
+        for _ in range(case.levels)
+    ]
 
 
 def share(flags: Sequence[bool]) -> str:
     return f"{np.mean(flags):.1%}"
 
 
+def _print_noticed(case: Case, options: argparse.Namespace) -> None:
+    """Prints how often two tests at 5 % notice that the deployments spread differently."""
+    by_bartlett, by_quotient = [], []
+    for repetition in range(options.repetitions):
+        random = np.random.default_rng([options.first_seed, repetition])
+        deviations = [case.spreads[n % len(case.spreads)] for n in range(case.deployments)]
+        # two starts a side: a variance has two degrees of freedom, like one of three values
+        samples = [random.normal(0.0, deviation, 3) for deviation in deviations]
+        spreads = [Spread(float(np.var(sample, ddof=1)), 2) for sample in samples]
+        by_bartlett.append(bartlett(*samples).pvalue < UNEVEN_LEVEL)
+        by_quotient.append(p_even(spreads) < UNEVEN_LEVEL)
+    counts = f"{share(by_bartlett)} | {share(by_quotient)}"
+    print(f"| {case.deployments} | {case.spread_text} | {counts} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=1000)
+    parser.add_argument("--repetitions", type=int, default=2000)
     parser.add_argument("--first-seed", type=int, default=1)
     options = parser.parse_args()
     print(
@@ -88,11 +151,16 @@ def main() -> None:
         for repetition in range(options.repetitions):
             random = np.random.default_rng([options.first_seed, repetition])
             verdicts = [each.verdict for each in judged(case, random)]
-            unchanged = verdicts[1:] if case.change else verdicts
+            unchanged = verdicts[case.levels :] if case.change else verdicts
             found.append(bool(case.change) and verdicts[0] is Verdict.WORSE)
             alarms.append(Verdict.WORSE in unchanged)
         found_text = share(found) if case.change else "-"
         print(f"{case.text} {found_text} | {share(alarms)} |", flush=True)
+    print("\n| deployments | spread | Bartlett | quotient |")
+    print("|---|---|---|---|")
+    for case in (case for case in cases() if case.starts == 2 and case.levels == 1):
+        if case.change == 0 and case.deployments > 1:
+            _print_noticed(case, options)
 
 
 if __name__ == "__main__":

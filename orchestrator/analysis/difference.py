@@ -2,10 +2,10 @@
 
 Two starts of one engine differ by more than anything seen within one start, so a start is the unit
 of every test here: its figure is one value. Latencies and rates are compared as log ratios, shares
-as differences. With two or three starts a side, a test of one pair alone finds little. The variance
-between starts is therefore pooled over all pairs, unless Bartlett's test (1937) shows that the
-pairs differ in it; then each pair has Welch's test (1947). Holm's method (1979) holds the false
-alarms of everything that is gated together at 5 %.
+as differences. With two or three starts a side, a test of one pair alone finds little, so all pairs
+share what they show of the variance between starts (``start_spread.py``). Shares are judged by
+Welch's test (1947) of each pair. Holm's method (1979) holds the false alarms of everything that is
+gated together at 5 %.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from enum import StrEnum
 import numpy as np
 
 from orchestrator.analysis.intervals import CONFIDENCE, MOST_STARTS
+from orchestrator.analysis.start_spread import CommonSpread, Spread, common_spread
 
 # probability of at least one false alarm among all figures that are gated together
 FALSE_ALARMS = 1 - CONFIDENCE
-# P-value of Bartlett's test below which the variances of pairs count as different. At the usual
-# 5 %, one sweep in twenty would lose the pooled variance by chance, and with it most of what two
-# starts show.
-BARTLETT_LEVEL = 0.01
 
 
 class Verdict(StrEnum):
@@ -84,13 +81,14 @@ class Sides:
     def least_starts(self) -> int:
         return min(self.base.starts, self.new.starts)
 
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The variance between starts that all pairs share, and its degrees of freedom."""
-
-    variance: float
-    freedom: int
+    @property
+    def spread(self) -> Spread | None:
+        """The variance between starts that the pair alone shows; None: no side has two starts."""
+        freedom = self.base.starts + self.new.starts - 2
+        if freedom == 0:
+            return None
+        squares = [side.variance * (side.starts - 1) for side in (self.base, self.new)]
+        return Spread(sum(squares) / freedom, freedom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,8 @@ class Difference:
 class Gated:
     """One figure of one pair, to be judged.
 
-    ``bound``: the difference that is tolerated, on the scale of ``sides``. ``spread``: None: only
-    the pair's own starts say how much starts differ.
+    ``bound``: the difference that is tolerated, on the scale of ``sides``. ``spread``: how much
+    starts of this pair differ; None: Welch's test says it from the pair's own starts.
     """
 
     sides: Sides
@@ -171,26 +169,15 @@ class Judged:
     more_starts: int | None = None
 
 
-def common_spread(sides: Iterable[Sides]) -> Spread | None:
-    """Pools the variance between starts over all pairs.
+def spread_of_pairs(pairs: Iterable[Sides]) -> CommonSpread | None:
+    """What all pairs together show of the variance between starts; None: see ``common_spread``."""
+    spreads = [pair.spread for pair in pairs]
+    return common_spread([spread for spread in spreads if spread is not None])
 
-    None where Bartlett's test tells the variances apart, where the starts of some side do not
-    differ at all, and where no side has two starts.
-    """
-    from scipy.stats import bartlett
 
-    samples = []
-    for pair in sides:
-        samples += [side.values for side in (pair.base, pair.new) if side.starts > 1]
-    if not samples:
-        return None
-    variances = [float(np.var(sample, ddof=1)) for sample in samples]
-    if min(variances) <= 0:
-        return None
-    if len(samples) > 1 and bartlett(*samples).pvalue < BARTLETT_LEVEL:
-        return None
-    freedoms = [len(sample) - 1 for sample in samples]
-    return Spread(float(np.average(variances, weights=freedoms)), sum(freedoms))
+def judged_spread(pair: Sides, common: CommonSpread | None) -> Spread | None:
+    """The variance between starts by which a pair is judged. ``common``: of all pairs."""
+    return None if common is None else common.of(pair.spread)
 
 
 def welch(sides: Sides) -> Difference:
@@ -222,7 +209,7 @@ def _unequal(estimate: float, of_base: float, of_new: float, starts: tuple[int, 
 
 
 def pooled(sides: Sides, spread: Spread) -> Difference:
-    """Student's t-test with the variance that all pairs share."""
+    """Student's t-test with a known estimate of the variance between starts."""
     variance = spread.variance * (1 / sides.base.starts + 1 / sides.new.starts)
     return Difference(sides.difference, math.sqrt(variance), spread.freedom)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from orchestrator.analysis.start_spread import CommonSpread, Spread
 from orchestrator.analysis.throughput import BATCHES, Batches
 from orchestrator.base.arrays import Bools, Ints
 
@@ -63,6 +64,16 @@ class Interval:
         """The variance of the estimate."""
         return self.standard_error**2
 
+    @property
+    def start_spread(self) -> Spread | None:
+        """The relative variance of single starts, or of their requests if that is larger.
+
+        None: there is one start, or the estimate is 0.
+        """
+        if self.starts < 2 or self.estimate <= 0:
+            return None
+        return Spread(self.starts * self.variance / self.estimate**2, self.starts - 1)
+
 
 def interval_of_model(estimate: float, lower: float, upper: float) -> Interval:
     """A simulated figure, and the bounds between which nine in ten measurements of it lie.
@@ -72,30 +83,59 @@ def interval_of_model(estimate: float, lower: float, upper: float) -> Interval:
     return Interval(estimate, lower, upper, confidence=CONFIDENCE_OF_MODEL)
 
 
-def exceeds(first: Interval, second: Interval) -> bool:
-    """Whether ``first`` is above ``second`` by more than engine starts vary (Welch's t-test, 1947).
+def exceeds(first: Interval, second: Interval, common: CommonSpread | None = None) -> bool:
+    """Whether ``first`` is above ``second`` by more than engine starts vary.
 
-    False where either has fewer than two starts.
+    False where either has fewer than two starts. ``common``: the relative variance between starts
+    that several deployments show, for Student's t-test; None: the starts of the two alone tell how
+    much they vary (Welch's t-test, 1947).
     """
     if min(first.starts, second.starts) < 2:
         return False
     difference = first.estimate - second.estimate
+    uncertainty = _welch(first, second) if common is None else _pooled(first, second, common)
+    if uncertainty.variance == 0:
+        return difference > 0
+    return bool(difference > student_t(uncertainty.freedom) * np.sqrt(uncertainty.variance))
+
+
+def _welch(first: Interval, second: Interval) -> Spread:
+    """The variance of the difference of two estimates whose starts vary differently."""
     variance = first.variance + second.variance
     if variance == 0:
-        return difference > 0
+        return Spread(0.0, 1)
     freedom = variance**2 / (
         first.variance**2 / (first.starts - 1) + second.variance**2 / (second.starts - 1)
     )
-    return bool(difference > student_t(freedom) * np.sqrt(variance))
+    return Spread(variance, freedom)
 
 
-def starts_to_decide(first: Interval, second: Interval) -> int | None:
+def _pooled(first: Interval, second: Interval, common: CommonSpread) -> Spread:
+    """The variance of the difference of two estimates whose starts vary alike, relatively."""
+    spread = common.of(_spread_of_both(first, second))
+    relative_to = first.estimate**2 / first.starts + second.estimate**2 / second.starts
+    return Spread(spread.variance * relative_to, spread.freedom)
+
+
+def _spread_of_both(first: Interval, second: Interval) -> Spread | None:
+    spreads = [each.start_spread for each in (first, second)]
+    of_starts = [spread for spread in spreads if spread is not None]
+    freedom = sum(spread.freedom for spread in of_starts)
+    if freedom == 0:
+        return None
+    return Spread(sum(each.variance * each.freedom for each in of_starts) / freedom, freedom)
+
+
+def starts_to_decide(
+    first: Interval, second: Interval, common: CommonSpread | None = None
+) -> int | None:
     """How many starts of each would show that ``first`` is above; None: more than MOST_STARTS.
 
     This takes for granted that more starts show the same difference and the same spread.
+    ``common``: see ``exceeds``.
     """
     for starts in range(2, MOST_STARTS + 1):
-        if exceeds(_of_starts(first, starts), _of_starts(second, starts)):
+        if exceeds(_of_starts(first, starts), _of_starts(second, starts), common):
             return starts
     return None
 

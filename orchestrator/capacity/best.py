@@ -12,6 +12,7 @@ from types import MappingProxyType
 from orchestrator.analysis.deployments import ComparedModel, compared_model
 from orchestrator.analysis.output_agreement import NEAR_CHANCE, disagreement
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
@@ -35,6 +36,7 @@ from orchestrator.capacity.doubts import (
     doubts_of_simulation,
     lasting_verdicts,
     no_level_doubts,
+    pooled_spread,
     ranking_doubts,
     unsettled_doubts,
 )
@@ -94,7 +96,8 @@ class Comparison:
     --again N`` of the same plan measures something that is in doubt; None: no N does.
     ``run_command``: that command. ``groups``: the groups in which its points are shown; there are
     several where prices make different hardware comparable. ``shortlisted``: None: no deployment
-    was left out because of its prediction.
+    was left out because of its prediction. ``spread``: with AHEAD: how much starts differ, if all
+    deployments have that in common.
     """
 
     experiment: str
@@ -120,6 +123,7 @@ class Comparison:
     run_command: str | None = None
     groups: tuple[Group, ...] = ()
     shortlisted: Shortlisted | None = None
+    spread: CommonSpread | None = None
 
     @property
     def certain(self) -> bool:
@@ -230,6 +234,7 @@ def _comparison(
         incomparable=next((answer.incomparable for answer in answers if answer.incomparable), None),
         verdict_counts=_verdict_counts(points) if certainty is Certainty.NOTHING_VALID else {},
         groups=_groups(evidence),
+        spread=_spread(ranking) if certainty is Certainty.AHEAD else None,
     )
 
 
@@ -281,6 +286,11 @@ def _hardware(evidence: _StoredAndMissing) -> str:
     hardware = {point.deployment.hardware for point in evidence.points}
     hardware |= {missing_level.group.hardware for missing_level in evidence.missing}
     return ", ".join(sorted(hardware))
+
+
+def _spread(ranking: Sequence[RankedDeployment]) -> CommonSpread | None:
+    """See ``Comparison.spread``."""
+    return pooled_spread([ranked.throughput for ranked in ranking if not ranked.is_estimate])
 
 
 def _groups(evidence: _StoredAndMissing) -> tuple[Group, ...]:

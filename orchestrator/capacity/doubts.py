@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from orchestrator.analysis.intervals import exceeds, starts_to_decide
+from orchestrator.analysis.intervals import Interval, exceeds, starts_to_decide
 from orchestrator.analysis.points import Attained, StoredPoint
+from orchestrator.analysis.start_spread import CommonSpread, common_spread
 from orchestrator.base.text import grouped
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
@@ -29,6 +30,12 @@ from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Per
 
+# The fewest deployments whose starts are judged by the spread of all: of two, each knows as much.
+LEAST_POOLED = 3
+# Degrees of freedom with which the mean spread counts beside that of two deployments. With 3 the
+# first of four equal deployments is called the best in at most 5 % of cases, even where one of them
+# spreads four times as much as the others (benchmarks/compare); ``compare`` has more starts to see.
+POOLED_FREEDOM = 3.0
 GRID_STEP = 2 ** (1 / STEPS)  # a level of the search grid over the next lower one
 
 
@@ -113,6 +120,7 @@ class Doubt:
     test: Attained | None = None  # with MAY_MISS_TARGET
     excess: float = 0.0  # how far bounds reach above the leader's claim, as a share of it
     starts_needed: int | None = None  # with STARTS_DIFFER; None: more than MOST_STARTS
+    spread: CommonSpread | None = None  # with STARTS_DIFFER: see ``pooled_spread``
     startable_deployments: int | None = None  # with NOT_MEASURED: how many may start; None: all
     validity: Validity = Validity.VALID  # with REPAIR
 
@@ -234,6 +242,20 @@ def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
                 levels=tuple(deployments),
                 validity=validity,
             )
+
+
+def pooled_spread(throughputs: Sequence[Interval]) -> CommonSpread | None:
+    """The relative spread between starts that the deployments of a ranking have in common.
+
+    None where too few have two starts, where they differ in it, and where some starts do not differ
+    at all: then each two deployments are compared by their own starts.
+    """
+    spreads = [throughput.start_spread for throughput in throughputs]
+    known = [spread for spread in spreads if spread is not None]
+    if len(known) < LEAST_POOLED:
+        return None
+    common = common_spread(known, POOLED_FREEDOM)
+    return common if common is not None and common.is_even else None
 
 
 def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
@@ -416,12 +438,13 @@ def _order_doubts(
     yield from _overlapping_bounds(first, settled)
     if some_have_one_start:
         return
+    spread = pooled_spread([deployment.throughput for deployment in (first, *others)])
     near = [
         other
         for other in claiming_less
         if other.throughput.starts > 1
         and not (first.bounds and other.bounds)
-        and not exceeds(first.throughput, other.throughput)
+        and not exceeds(first.throughput, other.throughput, spread)
     ]
     if near:
         yield Doubt(
@@ -429,7 +452,8 @@ def _order_doubts(
             _labels(near),
             Remedy.MORE_STARTS,
             levels=_best_levels([first, near[0]]),
-            starts_needed=starts_to_decide(first.throughput, near[0].throughput),
+            starts_needed=starts_to_decide(first.throughput, near[0].throughput, spread),
+            spread=spread,
         )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.numbers import parse_share
+from orchestrator.cli.output_file import check_folder, write_whole
 from orchestrator.cli.results_uri import checked_uri
+from orchestrator.report.documents.comparison_defaults import ACROSS, GATED
 
 if TYPE_CHECKING:
     from orchestrator.plan.current import StoredExperiment
 
 REGRESSION_STATUS = 4
-GATED = "output_token_throughput,ttft_ms.p99,attainment"
-ACROSS = "engine_version,image,executable,revision"
+UNDECIDED_STATUS = 5
 EXAMPLES = """
 \b
 Examples:
@@ -22,6 +24,7 @@ Examples:
   orchestrator compare results/monday results/tuesday
   orchestrator compare before/ after/ --within 5% --fail-on output_token_throughput
   orchestrator compare before/ after/ --across kv_cache_dtype --format md
+  orchestrator compare before/ after/ --strict --output compare.html
   orchestrator compare before/ after/ --format json | jq '.changes[] | select(.verdict == "worse")'
 
 \b
@@ -31,7 +34,8 @@ partner, and what is invalid on either side, is listed and fails nothing.
   same            certainly within --within
   undecided       so many more starts of each side would decide; with one start nothing is ever decided
 What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/compare.md).
-Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 2 bad input.
+Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 5 if anything
+is undecided, with --strict alone; 2 bad input.
 """
 
 
@@ -41,7 +45,7 @@ Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared
 @click.option(
     "--across",
     metavar="NAMES",
-    default=ACROSS,
+    default=",".join(ACROSS),
     show_default=True,
     help="Settings that may differ within a pair.",
 )
@@ -57,7 +61,7 @@ Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared
     "--fail-on",
     "gated",
     metavar="NAMES",
-    default=GATED,
+    default=",".join(GATED),
     show_default=True,
     help="Figures that are compared, as JSON of `results` names them.",
 )
@@ -67,6 +71,7 @@ Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared
     metavar="SLO|NAME",
     help="Limits that attainment is of. Default: the first of BASE's file.",
 )
+@click.option("--strict", is_flag=True, help="Status 5 if anything is undecided.")
 @click.option("--experiment", metavar="NAME", help="Only this experiment of BASE and of NEW.")
 @click.option(
     "--format",
@@ -76,6 +81,12 @@ Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared
     show_default=True,
     help="md: Markdown, for a pull request.",
 )
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Also write one page (HTML) with every change and its charts.",
+)
 def compare(
     base_uri: str,
     new_uri: str,
@@ -83,8 +94,10 @@ def compare(
     within_text: str,
     gated: str,
     slo_text: str | None,
+    strict: bool,
     experiment: str | None,
     form_name: str,
+    output: Path | None,
 ) -> int:
     """Say what is worse, better or the same in NEW than in BASE, two results URIs."""
     from orchestrator.report.comparison_text import comparison_object, comparison_text
@@ -101,6 +114,8 @@ def compare(
     from orchestrator.results.pandas_hook import leave_pandas_out
 
     leave_pandas_out()
+    if output is not None:
+        check_folder(output)
     names = _names(gated)
     metrics = tuple(metric_named(name) for name in names)
     rules = DifferenceRules(_names(across), parse_share(within_text), metrics)
@@ -120,10 +135,17 @@ def compare(
             click.echo(lines)
         else:
             echo(lines)
+    if output is not None:
+        from orchestrator.report.page.comparison import comparison_page
+
+        page = comparison_page(comparison).encode()
+        write_whole(output, page)
+        click.echo(f"{output}: {len(page) / 1e6:.1f} MB", err=True)
     if comparison.has_regressed:
         return REGRESSION_STATUS
-    is_damaged = base.damaged or new.damaged
-    return 0 if comparison.changes and not is_damaged else 3
+    if not comparison.changes or base.damaged or new.damaged:
+        return 3
+    return UNDECIDED_STATUS if strict and comparison.has_undecided else 0
 
 
 def _names(text: str) -> tuple[str, ...]:

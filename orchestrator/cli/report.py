@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.output_file import check_folder, write_whole
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -34,7 +35,6 @@ Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def report(uri: str, output: Path, experiment: str | None) -> int:
     """Write one page with the answer, its charts and all points at URI."""
-    from orchestrator.base.errors import InputError
     from orchestrator.report.page.html import page_of
     from orchestrator.report.selection import experiments
     from orchestrator.report.text import echo
@@ -42,13 +42,10 @@ def report(uri: str, output: Path, experiment: str | None) -> int:
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"--output: there is no folder {output.absolute().parent}")
+    check_folder(output)
     stored = experiments(open_results(uri), experiment)
     page = page_of(uri, stored)
-    partial = output.with_name(f"{output.name}.partial")
-    partial.write_bytes(page.html)
-    partial.replace(output)  # an earlier page stays until this one is complete
+    write_whole(output, page.html)
     echo(f"{output}: {len(page.html) / 1e6:.1f} MB, {page.requests:,} requests")
     is_damaged = any(each.damaged for each in stored)
     return 0 if page.has_answer and not is_damaged else 3

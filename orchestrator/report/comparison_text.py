@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import listed
+from orchestrator.base.text import grouped, listed
 from orchestrator.report.documents.comparison import (
     InvalidSide,
     Metric,
@@ -49,7 +49,8 @@ _STYLES = {
     Verdict.SAME: None,
     Verdict.UNDECIDED: "yellow",
 }
-_ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
+ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
+_UNEVEN = "pairs differ in it, so each is judged mostly by its own"
 _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
 
@@ -58,18 +59,14 @@ def comparison_text(comparison: SweepComparison, form: Form) -> Iterator[str]:
     if comparison.changes:
         rows = [_row(change) for change in comparison.changes]
         yield from form.table(_COLUMNS, rows)
-    for side in comparison.invalid:
-        yield from form.short_note(_invalid_text(side), "yellow")
-    for text in _partner_texts(comparison.without_partner):
+    for text in not_compared_texts(comparison):
         yield from form.short_note(text, "yellow")
-    for text in _value_texts(comparison):
-        yield from form.short_note(text, "yellow")
-    for text in _origin_texts(comparison):
+    for text in compared_origin_texts(comparison):
         yield from form.note(text)
-    for text in _spread_texts(comparison):
+    for text in spread_texts(comparison):
         yield from form.note(text, "dim")
-    if any(change.judged.difference is None for change in comparison.changes):
-        yield from form.note(_ONE_START, "yellow")
+    if has_single_starts(comparison):
+        yield from form.note(ONE_START, "yellow")
     yield from form.note(counts_text(comparison), "bold")
     yield from form.closing()
 
@@ -84,15 +81,53 @@ def counts_text(comparison: SweepComparison) -> str:
     return f"{figures} of {counted(len(pairs), 'pair')}: {', '.join(counts)}"
 
 
+def headline_text(comparison: SweepComparison) -> str:
+    """``2 of 6 figures are worse``."""
+    figures = counted(len(comparison.changes), "figure")
+    worse = comparison.counts[Verdict.WORSE]
+    undecided = comparison.counts[Verdict.UNDECIDED]
+    if not comparison.changes:
+        return "Nothing could be compared"
+    if worse:
+        return f"{worse} of {figures} {'is' if worse == 1 else 'are'} worse"
+    if undecided:
+        return f"Nothing is certainly worse; {undecided} of {figures} undecided"
+    return f"Nothing is worse, of {figures}"
+
+
+def not_compared_texts(comparison: SweepComparison) -> Iterator[str]:
+    """A sentence for each point, and each metric, that could not be compared."""
+    for side in comparison.invalid:
+        yield _invalid_text(side)
+    yield from _partner_texts(comparison.without_partner)
+    yield from _value_texts(comparison)
+
+
+def has_single_starts(comparison: SweepComparison) -> bool:
+    """Whether some figure is undecided because a side has one start."""
+    return any(change.judged.difference is None for change in comparison.changes)
+
+
 def change_text(change: MetricChange) -> str:
     """``-5.1% (-6.0 to -4.2)``; for a share, in points: ``-2.0 pt (-3.0 to -1.0)``."""
+    interval = interval_text(change)
+    text = change_alone_text(change)
+    return f"{text} ({interval})" if interval else text
+
+
+def change_alone_text(change: MetricChange) -> str:
+    """``-5.1%``; for a share, in points: ``-2.0 pt``."""
     unit = " pt" if change.metric.is_share else "%"
-    text = f"{_percent(change.change)}{unit}"
+    return f"{_percent(change.change)}{unit}"
+
+
+def interval_text(change: MetricChange) -> str:
+    """``-6.0 to -4.2``, in the unit of the change; empty where either side has one start."""
     interval = change.interval
     if interval is None:
-        return text
+        return ""
     low, high = interval
-    return f"{text} ({_percent(low)} to {_percent(high)})"
+    return f"{_percent(low)} to {_percent(high)}"
 
 
 def verdict_text(change: MetricChange) -> str:
@@ -122,6 +157,10 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "spread": {
             name: None if spread is None else math.sqrt(spread.variance)
+            for name, spread in comparison.spreads.items()
+        },
+        "spread_is_even": {
+            name: None if spread is None else spread.is_even
             for name, spread in comparison.spreads.items()
         },
         "changes": [_change_object(change) for change in comparison.changes],
@@ -181,10 +220,10 @@ def _point_object(point: StoredPoint) -> JsonObject:
 def _row(change: MetricChange) -> list[str]:
     return [
         change.pair.new.deployment.label,
-        _load_text(change.pair.new),
+        point_load_text(change.pair.new),
         metric_text(change.metric),
-        _value_text(change.metric, change.base.mean),
-        _value_text(change.metric, change.new.mean),
+        value_text(change.metric, change.base.mean),
+        value_text(change.metric, change.new.mean),
         change_text(change),
         verdict_text(change),
     ]
@@ -196,12 +235,14 @@ def metric_text(metric: Metric) -> str:
     return name if metric.statistic is None else f"{name} {metric.statistic}"
 
 
-def _load_text(point: StoredPoint) -> str:
+def point_load_text(point: StoredPoint) -> str:
+    """``chat 2 in flight``."""
     head = point.head
     return f"{head.workload} {load_text(head.control, head.level)}"
 
 
-def _value_text(metric: Metric, value: float) -> str:
+def value_text(metric: Metric, value: float) -> str:
+    """A value in the unit of its column, to three digits; a share in percent."""
     return f"{value:.1%}" if metric.is_share else figure(value)
 
 
@@ -212,7 +253,7 @@ def _percent(change: float) -> str:
 
 
 def _point_text(point: StoredPoint) -> str:
-    return f"{point.deployment.label}, {_load_text(point)}"
+    return f"{point.deployment.label}, {point_load_text(point)}"
 
 
 def _reason_text(point: StoredPoint) -> str:
@@ -247,7 +288,7 @@ def _value_texts(comparison: SweepComparison) -> Iterator[str]:
         yield f"{name} is not known of {counted(pairs, 'pair')}{reason}"
 
 
-def _origin_texts(comparison: SweepComparison) -> Iterator[str]:
+def compared_origin_texts(comparison: SweepComparison) -> Iterator[str]:
     """Says what was not measured on an engine, and on which side."""
     pairs = [change.pair for change in comparison.changes]
     base, new = [pair.base for pair in pairs], [pair.new for pair in pairs]
@@ -259,11 +300,14 @@ def _origin_texts(comparison: SweepComparison) -> Iterator[str]:
             yield f"{'BASE' if text in of_base else 'NEW'} is {text}"
 
 
-def _spread_texts(comparison: SweepComparison) -> Iterator[str]:
-    texts = []
-    for name, spread in comparison.spreads.items():
-        if spread is not None:
-            freedom = counted(spread.freedom, "degree") + " of freedom"
-            texts.append(f"{name} {math.sqrt(spread.variance):.1%} ({freedom})")
-    if texts:
-        yield f"spread between starts, over all pairs: {', '.join(texts)}"
+def spread_texts(comparison: SweepComparison) -> Iterator[str]:
+    """How much engine starts differ: one line for metrics whose pairs share it, and for others."""
+    by_evenness = grouped(
+        (spread.is_even, f"{name} {math.sqrt(spread.variance):.1%}")
+        for name, spread in comparison.spreads.items()
+        if spread is not None
+    )
+    if True in by_evenness:
+        yield f"spread between starts, pooled over all pairs: {', '.join(by_evenness[True])}"
+    if False in by_evenness:
+        yield f"spread between starts: {', '.join(by_evenness[False])} in the mean; {_UNEVEN}"

@@ -13,6 +13,7 @@ from orchestrator.analysis.metrics import BACKLOG, FAILING
 from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import JOINT, format_slo
+from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.text import listed
 from orchestrator.capacity.best import Certainty, Comparison
 from orchestrator.capacity.capacities import (
@@ -205,7 +206,8 @@ def verdict_text(comparison: Comparison) -> str:
                 "or below"
             )
         case Certainty.AHEAD:
-            return f"certain{among}: it is ahead of every other by more than starts differ"
+            pooled = _pooled_text(comparison.spread)
+            return f"certain{among}: it is ahead of every other by more than starts differ{pooled}"
         case Certainty.DOUBTED:
             doubts = "; ".join(doubt_text(doubt) for doubt in comparison.doubts)
             return f"not certain{among}: {doubts}"
@@ -258,6 +260,18 @@ def _filled(sentence: str, doubt: Doubt) -> str:
         levels=listed(_all_at_levels(doubt)),
         to_remedy=listed(doubt.to_remedy),
     )
+
+
+def _starts_differ(doubt: Doubt) -> str:
+    behind = f"{listed(doubt.deployments)} {_are(doubt.deployments)}"
+    return f"{behind} behind by less than starts differ{_pooled_text(doubt.spread)}"
+
+
+def _pooled_text(spread: CommonSpread | None) -> str:
+    """`` (1.2%, over 8 deployments)``: how much starts differ, if deployments have it in common."""
+    if spread is None:
+        return ""
+    return f" ({math.sqrt(spread.variance):.1%}, over {counted(spread.deployments, 'deployment')})"
 
 
 def _are(names: Sequence[str]) -> str:
@@ -331,7 +345,6 @@ _DOUBTS: Mapping[DoubtKind, str] = {
     DoubtKind.REPEATS_NOT_VALID: "repeats of {deployments} failed or are not valid",
     DoubtKind.ONE_START: "one start: spread unknown",
     DoubtKind.ONE_VALID_START: "one start alone of {deployments} is valid",
-    DoubtKind.STARTS_DIFFER: "{deployments} {are} behind by less than starts differ",
 }
 _DOUBTS_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.NOT_SETTLED: _not_settled,
@@ -339,6 +352,7 @@ _DOUBTS_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.MORE_IS_CLAIMED: _more_is_claimed,
     DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
     DoubtKind.SIMULATED: _simulated,
+    DoubtKind.STARTS_DIFFER: _starts_differ,
 }
 
 

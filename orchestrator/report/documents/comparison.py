@@ -12,24 +12,24 @@ from orchestrator.analysis.difference import (
     Gated,
     Judged,
     Sides,
-    Spread,
     StartValues,
     Verdict,
-    common_spread,
     judge_together,
+    judged_spread,
+    spread_of_pairs,
 )
 from orchestrator.analysis.metrics import BROKEN
 from orchestrator.analysis.points import Repeat, StoredPoint, attained_by
+from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.comparison_defaults import ACROSS
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import Slo
 
 ATTAINMENT = "attainment"
-GATED = ("output_token_throughput", "ttft_ms.p99", ATTAINMENT)
-ACROSS = ("engine_version", "image", "executable", "revision")
 RATES = tuple(name for name in Figures.__slots__ if name.endswith("_throughput"))
 LATENCIES = ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2e_ms", "normalized_ttft_ms")
 _DISTRIBUTED_RATES = ("prefill_throughput", "decode_throughput")
@@ -187,7 +187,7 @@ class SweepComparison:
     """What became of the points of BASE in NEW.
 
     ``changes``: the worst first. ``spreads``: by name of a metric, the variance between starts that
-    its pairs share; None: each pair is judged by its own.
+    its pairs share; None: each pair is judged by its own starts alone.
     """
 
     base: StoredExperiment
@@ -195,7 +195,7 @@ class SweepComparison:
     rules: DifferenceRules
     slo: Slo | None
     changes: tuple[MetricChange, ...]
-    spreads: Mapping[str, Spread | None]
+    spreads: Mapping[str, CommonSpread | None]
     invalid: tuple[InvalidSide, ...]
     without_partner: tuple[WithoutPartner, ...]
     without_value: tuple[WithoutValue, ...]
@@ -209,6 +209,11 @@ class SweepComparison:
     def has_regressed(self) -> bool:
         """Whether anything gated is certainly worse."""
         return self.counts[Verdict.WORSE] > 0
+
+    @property
+    def has_undecided(self) -> bool:
+        """Whether anything gated is neither certainly worse or better nor certainly the same."""
+        return self.counts[Verdict.UNDECIDED] > 0
 
 
 def metric_named(name: str) -> Metric:
@@ -394,7 +399,7 @@ def _on_scale(metric: Metric, base: StartValues, new: StartValues) -> Sides:
 
 def _judged(
     measured: Sequence[_Measured], rules: DifferenceRules
-) -> tuple[list[MetricChange], dict[str, Spread | None]]:
+) -> tuple[list[MetricChange], dict[str, CommonSpread | None]]:
     """Judges everything that is gated together.
 
     The spread of a share depends on its size, so the spread of shares is never pooled.
@@ -404,7 +409,7 @@ def _judged(
         (each.metric, pair) for each, pair in zip(measured, sides, strict=True)
     )
     spreads = {
-        metric.name: None if metric.is_share else common_spread(of_metric)
+        metric.name: None if metric.is_share else spread_of_pairs(of_metric)
         for metric, of_metric in sides_by_metric.items()
     }
     gated = [
@@ -412,7 +417,7 @@ def _judged(
             pair,
             each.metric.higher_is_better,
             rules.bound(each.metric),
-            spreads[each.metric.name],
+            judged_spread(pair, spreads[each.metric.name]),
         )
         for each, pair in zip(measured, sides, strict=True)
     ]

@@ -5,7 +5,7 @@ const charts = (() => {
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b0a000", "#8c6bb1"];
   const SYMBOLS = ["circle", "rect", "triangle", "diamond", "pin", "roundRect", "arrow", "circle"];
   const HEAT_COLOURS = ["#cfe3f5", "#56b4e9", "#0072b2", "#00304d"];
-  const THEME_NAMES = ["ink", "soft", "paper", "panel", "line", "accent", "warn"];
+  const THEME_NAMES = ["ink", "soft", "paper", "panel", "line", "accent", "good", "warn"];
   const MOST_BARS = 100;  // of more points that hold, those of the frontier alone have bars
   const ROOF_ROOM = 3;  // a roofline reaches to so many times the outermost points
   const TERA = 1e12;

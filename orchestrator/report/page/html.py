@@ -1,19 +1,11 @@
-"""Writes the page: one HTML file that opens from disk, without a network, for years.
+"""Writes the page: one HTML file that opens from disk, without a network, for years."""
 
-Everything that comes from results is escaped by the template. The page's policy lets a browser run
-only the scripts of this folder, by their hashes.
-"""
-
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from orchestrator import __version__
@@ -26,6 +18,7 @@ from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.efficiency_words import mbu_text
 from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_errors_text
+from orchestrator.report.page.inlined import inlined, page_templates
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.sections import (
@@ -52,7 +45,6 @@ from orchestrator.report.words import (
 )
 from orchestrator.spec.load import counted, load_text
 
-FOLDER = Path(__file__).parent
 SCRIPTS = (
     "vendor/echarts.min.js",
     "decode.js",
@@ -83,14 +75,6 @@ class LiveState:
     attempts: int
     says: str
     texts: str
-
-
-@dataclass(frozen=True, slots=True)
-class Inlined:
-    """A script or a style that is part of the page. ``source``: what the page's policy allows."""
-
-    text: Markup
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,20 +170,14 @@ def page_html(
     ``live``: the page is served, and asks its server for changes. ``has_scripts``: False: the page
     has neither scripts nor the data that they read.
     """
-    templates = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = page_templates()
     templates.filters["figure"] = lambda value: "" if value is None else figure(value)
     templates.filters["three"] = lambda value: float(f"{value:.3g}")
     templates.filters["level"] = level_of
     templates.filters["whole_intervals"] = _with_whole_intervals
     names = (*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS
-    scripts = [_inlined(name) for name in names] if has_scripts else []
-    style = _inlined("style.css")
+    scripts = [inlined(name) for name in names] if has_scripts else []
+    style = inlined("style.css")
     return templates.get_template("page.html.j2").render(
         page=content.document,
         payload=content.payload.encoded() if has_scripts else {},
@@ -238,12 +216,6 @@ def page_html(
         most_rows=MOST_ROWS,
         most_left_out=MOST_LEFT_OUT,
     )
-
-
-def _inlined(name: str) -> Inlined:
-    text = (FOLDER / name).read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Inlined(Markup(text), f"'sha256-{digest}'")  # noqa: S704 - the program's own files
 
 
 def _with_whole_intervals(text: str) -> Markup:

@@ -14,15 +14,16 @@ from orchestrator.analysis.difference import (
     Difference,
     Gated,
     Sides,
-    Spread,
     StartValues,
     Verdict,
-    common_spread,
     holm,
     judge_together,
+    judged_spread,
     pooled,
+    spread_of_pairs,
     welch,
 )
+from orchestrator.analysis.start_spread import Spread
 
 BOUND = -math.log1p(-0.03)
 STARTS = st.lists(st.floats(-2, 2), min_size=2, max_size=8)
@@ -51,33 +52,44 @@ def test_welch_is_that_of_scipy(base: list[float], new: list[float]) -> None:
     assert difference.estimate - difference.half_width == pytest.approx(interval.low, rel=1e-9)
 
 
-def test_a_pooled_variance_of_one_pair_is_students_test() -> None:
+def test_the_variance_of_a_single_pair_gives_students_test() -> None:
     base, new = [1.0, 1.2, 1.1], [1.4, 1.3, 1.35]
     pair = sides(base, new)
-    shared = common_spread([pair])
-    assert shared is not None
-    difference = pooled(pair, shared)
+    spread = judged_spread(pair, spread_of_pairs([pair]))
+    assert spread is not None
+    difference = pooled(pair, spread)
     expected = ttest_ind(new, base)
     assert difference.p_two_sided == pytest.approx(expected.pvalue, rel=1e-12)
-    assert difference.freedom == expected.df
+    assert difference.freedom == pytest.approx(expected.df)
 
 
-def test_pairs_that_spread_alike_share_their_variance_weighted_by_freedom() -> None:
-    shared = common_spread([sides([0.0, 2.0], [0.0, 1.0, 2.0])])
-    assert shared == Spread(pytest.approx((2.0 + 2 * 1.0) / 3), 3)
+def test_pairs_share_the_variances_of_sides_with_two_starts() -> None:
+    shared = spread_of_pairs([sides([0.0, 2.0], [0.0, 1.0, 2.0]), sides([0.0, 2.0], [5.0])])
+    assert shared is not None
+    # variances 2, 1 and 2 of 1, 2 and 1 degrees of freedom
+    assert (shared.variance, shared.freedom) == (pytest.approx((2 + 2 * 1 + 2) / 4), 4)
 
 
-def test_pairs_that_spread_differently_share_nothing() -> None:
-    quiet = [sides(drawn(n, 0.001, 5), drawn(n + 50, 0.001, 5)) for n in range(5)]
-    noisy = [sides(drawn(n, 0.1, 5), drawn(n + 50, 0.1, 5)) for n in range(5, 10)]
-    assert common_spread(quiet) is not None
-    assert common_spread(quiet + noisy) is None
+def test_pairs_without_a_spread_share_none() -> None:
+    assert spread_of_pairs([sides([1.0], [1.1])]) is None
+    assert spread_of_pairs([sides([1.0, 1.0], [1.1, 1.1]), sides([1.0, 2.0], [1.0, 3.0])]) is None
+    assert judged_spread(sides([1.0, 1.1], [1.0, 1.2]), None) is None
 
 
-def test_starts_that_do_not_differ_and_single_starts_show_no_spread() -> None:
-    assert common_spread([sides([1.0, 1.0], [1.0, 1.1])]) is None
-    assert common_spread([sides([1.0], [1.1])]) is None
-    assert common_spread([]) is None
+def test_one_noisy_pair_among_quiet_ones_is_no_regression() -> None:
+    quiet = [sides(drawn(n, 0.01), drawn(n + 50, 0.01)) for n in range(9)]
+    noisy = sides([0.05, -0.04], [-0.02, -0.13])  # the means differ by 8 %, the starts by as much
+    pairs = [*quiet, noisy]
+    shared = spread_of_pairs(pairs)
+    judged = judge_together(
+        [Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs]
+    )
+    assert judged[-1].verdict is Verdict.UNDECIDED
+    # the mean variance alone would have raised an alarm
+    assert shared is not None
+    mean_alone = Spread(shared.variance, shared.freedom)
+    alarmed = judge_together([Gated(pair, True, BOUND, mean_alone) for pair in pairs])
+    assert alarmed[-1].verdict is Verdict.WORSE
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))

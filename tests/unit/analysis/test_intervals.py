@@ -18,6 +18,7 @@ from orchestrator.analysis.intervals import (
     starts_to_decide,
     student_t,
 )
+from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.analysis.throughput import Batches
 
 
@@ -111,6 +112,23 @@ def test_one_is_ahead_when_the_difference_is_beyond_what_starts_differ_by() -> N
     # n starts of each: standard deviations sqrt(2): 1 > t(2n - 2) * 2 / sqrt(n) first at n = 17
     assert starts_to_decide(first, near) == 17
     assert starts_to_decide(near, near) is None
+
+
+def test_a_spread_that_deployments_share_shows_smaller_differences() -> None:
+    first, second = of_starts([104] * 5, [106] * 5), of_starts([99] * 5, [101] * 5)
+    near = of_starts([102] * 5, [104] * 5)
+    # Welch: standard error sqrt(2), 2 degrees of freedom, t(0.975) = 4.3: 6.08
+    assert not exceeds(first, second)
+    shared = CommonSpread(2e-4, 10, True, deployments=10, mean_freedom=3)
+    # pooled: as large a standard error, 6.1 degrees of freedom, t(0.975) = 2.44: 3.5
+    assert exceeds(first, second, shared)
+    assert not exceeds(near, second, shared)
+    assert not exceeds(second, first, shared)
+    assert not exceeds(of_starts([120] * 5), second, shared), "one start tells nothing of the next"
+    alone, pooled = starts_to_decide(near, second), starts_to_decide(near, second, shared)
+    assert alone is not None
+    assert pooled is not None
+    assert 2 < pooled < alone
 
 
 def test_windows_of_different_length_weigh_by_their_length() -> None:

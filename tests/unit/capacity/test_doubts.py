@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from orchestrator.capacity.doubts import (
     Remedy,
     lasting_verdicts,
     no_level_doubts,
+    pooled_spread,
     ranking_doubts,
     unsettled_doubts,
 )
@@ -221,3 +223,33 @@ def test_a_verdict_lasts_only_if_all_points_of_a_deployment_have_it() -> None:
     ]
     assert lasting_verdicts(points) == {"noise": "broken_output"}
     assert DoubtKind.NO_LOAD_HELPS in kinds(no_level_doubts(points))
+
+
+def with_error(label: str, rate: float, error: float) -> RankedDeployment:
+    deployment = ranked(label, rate)
+    throughput = replace(deployment.throughput, standard_error=error)
+    return replace(deployment, throughput=throughput)
+
+
+def test_deployments_that_spread_alike_are_told_apart_by_their_common_spread() -> None:
+    first, second, third = (
+        with_error("a", 105, 1.0),
+        with_error("b", 100, 1.0),
+        with_error("c", 99, 0.9),
+    )
+    assert DoubtKind.STARTS_DIFFER in kinds(ranking_doubts([first, second]))
+    assert kinds(ranking_doubts([first, second, third])) == []
+    (doubt,) = ranking_doubts([with_error("a", 102, 1.0), second, third])
+    assert doubt.kind is DoubtKind.STARTS_DIFFER
+    assert doubt.spread is not None
+    assert doubt.spread.deployments == 3
+
+
+def test_few_or_uneven_deployments_share_no_spread() -> None:
+    even = [with_error(str(n), 100, 1.0).throughput for n in range(12)]
+    assert pooled_spread(even[:2]) is None
+    assert pooled_spread(even[:3]) is not None
+    uneven = [replace(each, standard_error=10.0**n) for n, each in enumerate(even[:6])]
+    assert pooled_spread(uneven) is None
+    assert pooled_spread([*even, replace(even[0], standard_error=0.0)]) is None
+    assert pooled_spread([replace(each, starts=1) for each in even]) is None

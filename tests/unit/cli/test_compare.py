@@ -11,10 +11,8 @@ import pytest
 import yaml
 
 from orchestrator.base.errors import InputError
-from orchestrator.cli.compare import ACROSS, GATED
 from orchestrator.cli.main import cli
 from orchestrator.cli.numbers import parse_share
-from orchestrator.report.documents import comparison as documents
 from orchestrator.results.store import Store
 from tests.harness import ROOT
 from tests.unit.cli.commands import Done, invoke
@@ -68,6 +66,17 @@ def test_one_start_fails_nothing_however_slow_it_is(base: str, tmp_path: Path) -
     assert done.stdout.count("one start decides nothing") == 1
 
 
+def test_what_is_undecided_fails_a_strict_gate_alone(base: str, tmp_path: Path) -> None:
+    single = sweep(tmp_path / "single", 100)
+    assert invoke("compare", base, single, "--strict").status == 5
+    assert invoke("compare", base, base, "--strict").status == 0
+    slower = sweep(tmp_path / "slower", 110, 111)
+    assert invoke("compare", base, slower, "--strict").status == 4
+    other = Store.open(str(tmp_path / "other"), "exp")
+    commit_starts(other, (100,), levels=[4])
+    assert invoke("compare", base, other.uri, "--strict").status == 3
+
+
 def test_what_is_tolerated_and_what_is_gated_can_be_said(base: str, tmp_path: Path) -> None:
     slower = sweep(tmp_path / "new", 110, 111)
     assert invoke("compare", base, slower, "--within", "15%").status == 0
@@ -92,6 +101,18 @@ def test_markdown_is_a_table_for_a_pull_request(base: str) -> None:
     done = invoke("compare", base, base, "--format", "md")
     assert "| deployment | load | figure | base | new | change (95 %) | verdict |" in done.stdout
     assert "- 6 figures of 2 pairs: 6 same" in done.stdout
+
+
+def test_a_page_is_written_beside_the_text(base: str, tmp_path: Path) -> None:
+    output = tmp_path / "compare.html"
+    new = sweep(tmp_path / "new", 110, 111)
+    done = invoke("compare", base, new, "--format", "json", "--output", str(output))
+    assert done.status == 4
+    assert json.loads(done.stdout)["regression"] is True
+    assert done.stderr == f"{output}: {output.stat().st_size / 1e6:.1f} MB\n"
+    assert "2 of 6 figures are worse" in output.read_text()
+    with pytest.raises(InputError, match="there is no folder"):
+        invoke("compare", base, new, "--output", str(tmp_path / "nowhere" / "compare.html"))
 
 
 def test_other_levels_have_no_partner_and_are_listed(base: str, tmp_path: Path) -> None:
@@ -166,11 +187,6 @@ def test_shares_are_percentages_or_numbers() -> None:
     for text in ("3", "-1%", "much", "nan", "100%"):
         with pytest.raises(click.UsageError, match="write it like 3%"):
             parse_share(text)
-
-
-def test_the_defaults_that_help_shows_are_those_of_the_document() -> None:
-    assert tuple(GATED.split(",")) == documents.GATED
-    assert tuple(ACROSS.split(",")) == documents.ACROSS
 
 
 def test_the_workflow_calls_commands_and_options_that_exist() -> None:

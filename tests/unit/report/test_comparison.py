@@ -10,13 +10,12 @@ from orchestrator.analysis.difference import Verdict
 from orchestrator.base.errors import InputError
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.comparison import (
-    ACROSS,
-    GATED,
     DifferenceRules,
     SweepComparison,
     compare_sweeps,
     metric_named,
 )
+from orchestrator.report.documents.comparison_defaults import ACROSS, GATED
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import commit, planned
 from tests.unit.report.stores import commit_starts, points_of

@@ -11,12 +11,12 @@ from orchestrator.analysis.difference import Judged, StartValues, Verdict
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.comparison_text import change_text, metric_text, verdict_text
 from orchestrator.report.documents.comparison import (
-    ACROSS,
     DifferenceRules,
     MetricChange,
     compare_sweeps,
     metric_named,
 )
+from orchestrator.report.documents.comparison_defaults import ACROSS
 from orchestrator.results.store import Store
 from tests.unit.report.stores import commit_starts
 

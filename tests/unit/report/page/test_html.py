@@ -14,7 +14,8 @@ from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
 from orchestrator.report.page.environment import EngineVersions, HardwareClass, Host, MeasuredWith
-from orchestrator.report.page.html import FOLDER, SCRIPTS, PageContent, PageDocument, page_html
+from orchestrator.report.page.html import SCRIPTS, PageContent, PageDocument, page_html
+from orchestrator.report.page.inlined import FOLDER
 from orchestrator.report.page.payload import (
     PageDeployment,
     PageGroup,
