@@ -34,6 +34,14 @@ def opened(browser, compared):
         yield page
 
 
+def drawings(opened) -> str:
+    return opened.get_attribute("body", "data-drawn")
+
+
+def wait_for_a_drawing(opened, before: str) -> None:
+    opened.wait_for_selector(f"body:not([data-drawn='{before}'])")
+
+
 def series(opened, chart: str) -> list[dict]:
     return opened.evaluate(
         "(id) => echarts.getInstanceByDom(document.getElementById(id)).getOption().series.map("
@@ -54,8 +62,9 @@ def test_base_is_starred_and_dashed_beside_new(opened):
 
 
 def test_another_figure_can_be_chosen(opened):
+    before = drawings(opened)
     opened.select_option("#change-choice", label="tokens/s")
-    opened.wait_for_function("document.body.dataset.drawn >= 2")
+    wait_for_a_drawing(opened, before)
     marks = series(opened, "change-chart")[1]["data"]
     assert [mark["symbol"] for mark in marks] == ["circle"] * 4
     label = opened.locator("#change-chart").get_attribute("aria-label")
@@ -81,9 +90,9 @@ def test_colours_follow_the_browsers(opened):
 
     opened.emulate_media(color_scheme="light")
     light = background()
-    before = int(opened.evaluate("document.body.dataset.drawn"))
+    before = drawings(opened)
     opened.emulate_media(color_scheme="dark")
-    opened.wait_for_function(f"document.body.dataset.drawn > {before}")
+    wait_for_a_drawing(opened, before)
     assert background() != light
     axis = "echarts.getInstanceByDom(document.getElementById('curve-chart')).getOption().xAxis[0]"
     soft = opened.evaluate("charts.theme().soft")
