@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.analysis.deployment_work import work_of_row
@@ -45,7 +45,11 @@ class ErrorFactors:
 
 @dataclass(frozen=True, slots=True)
 class PredictedCapacity:
-    """The highest load that is predicted to hold, and the output throughput there."""
+    """The highest load that is predicted to hold, and the output tokens/s there; 0: none holds.
+
+    ``interval_per_gpu``: the output tokens/s per GPU between which nine in ten capacities lie.
+    ``usd_per_million_tokens``: of output; None without a price.
+    """
 
     control: str
     level: float
@@ -53,6 +57,17 @@ class PredictedCapacity:
     output_throughput_per_gpu: float
     interval_per_gpu: tuple[float, float]
     usd_per_million_tokens: float | None
+
+    def document(self) -> dict[str, Any]:
+        """The capacity as plan.json and ``predicted_json`` hold it."""
+        return asdict(self) | {"interval_per_gpu": list(self.interval_per_gpu)}
+
+
+def usd_per_million_tokens(usd_per_hour: float | None, tokens_per_s: float) -> float | None:
+    """What a million tokens cost; None without a price or without tokens."""
+    if usd_per_hour is None or not tokens_per_s:
+        return None
+    return usd_per_hour / tokens_per_s / 3600 * 1e6
 
 
 @dataclass(frozen=True, slots=True)

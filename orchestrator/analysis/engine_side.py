@@ -122,12 +122,12 @@ class _Readings:
     def _of_each_replica(self, metric: str, without_role: str = "") -> list[Floats]:
         """The known readings of each replica without this role, oldest first."""
         column = np.asarray(self.samples[metric].to_numpy(), dtype=np.float64)
-        readings = []
+        of_replicas: list[Floats] = []
         for replica in self.replicas:
             if replica.role != without_role:
                 values = column[replica.rows]
-                readings.append(values[~np.isnan(values)])
-        return readings
+                of_replicas.append(values[~np.isnan(values)])
+        return of_replicas
 
 
 def _finite(value: float) -> float | None:

@@ -95,8 +95,9 @@ def parse_slo(text: str) -> Slo:
         elif name in values:
             problems.append(f"{name} is given twice")
         else:
+            parse_value = _PARSERS.get(name, parse_duration)
             try:
-                values[name] = _PARSERS.get(name, parse_duration)(value)
+                values[name] = parse_value(value)
             except ValueError as error:
                 problems.append(f"{name}: {error}")
     if not problems:

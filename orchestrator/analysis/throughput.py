@@ -109,11 +109,12 @@ def _timed_before(
     came: Floats = is_over @ output_tokens  # whole numbers: exact in any order
 
     # one entry for each pair of an edge and a request that is under way there
-    edge, request = np.nonzero((first_ns < edges[:, None]) & ~is_over)
-    row = rows[request]
+    edge, place_of_request = np.nonzero((first_ns < edges[:, None]) & ~is_over)
+    row = rows[place_of_request]
     start, end = block.starts[row], block.starts[row + 1]
     elapsed_us = _running_sum(block.gaps_us)
-    since_first_us = np.ceil((edges[edge] - first_ns[request]) / 1e3).astype(np.int64)
+    since_first_ns = edges[edge] - first_ns[place_of_request]
+    since_first_us = np.ceil(since_first_ns / 1e3).astype(np.int64)
     limit_us = since_first_us + elapsed_us[start]
     chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
 
@@ -124,7 +125,7 @@ def _timed_before(
     in_first_chunk = block.first_tokens[row]
     shown_by_edge = in_first_chunk + tokens[chunk] - tokens[start]
     shown_in_all = in_first_chunk + tokens[end] - tokens[start]
-    under_way = shown_by_edge / shown_in_all * output_tokens[request]
+    under_way = shown_by_edge / shown_in_all * output_tokens[place_of_request]
     ends = np.searchsorted(edge, np.arange(edges.size + 1))
     for place in np.flatnonzero(np.diff(ends)):
         came[place] += under_way[ends[place] : ends[place + 1]].sum()

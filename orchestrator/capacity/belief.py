@@ -87,11 +87,11 @@ class Belief:
         missed = 1 / (1 + np.exp(-logits - _logit(self.allowed)))
         independent = requests * np.minimum(self.allowed / missed, 1.0)
         variances = 1 / (independent * missed * (1 - missed)) + (MISFIT * logits) ** 2
-        of_capacities = self.chances.sum(axis=1)
-        weights = self.chances / np.maximum(of_capacities[:, None], 1e-300)
+        capacity_chances = self.chances.sum(axis=1)
+        weights = self.chances / np.maximum(capacity_chances[:, None], 1e-300)
         means = (weights * logits).sum(axis=1)
-        mean = (of_capacities * means).sum()
-        between_capacities = (of_capacities * (means - mean) ** 2).sum()
+        mean = (capacity_chances * means).sum()
+        between_capacities = (capacity_chances * (means - mean) ** 2).sum()
         between_powers = (self.chances * (logits - means[:, None]) ** 2).sum()
         noise = (self.chances * variances).sum() + between_powers
         return float(0.5 * np.log1p(between_capacities / noise))
@@ -112,9 +112,10 @@ def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
     log_capacities: Floats = math.log(lowest / BEYOND) + STEP * np.arange(steps + 1.0)
     below = math.log(lowest) - log_capacities
     above = log_capacities - math.log(highest)
-    of_capacities = -DECAY * np.maximum(np.maximum(below, above), 0.0)
-    of_powers = -0.5 * (np.log(POWERS / USUAL_POWER) / POWER_SPREAD) ** 2
-    log_chances = of_capacities[:, None] + of_powers
+    # the chances before anything is known, as logarithms up to a constant
+    log_prior_of_capacities = -DECAY * np.maximum(np.maximum(below, above), 0.0)
+    log_prior_of_powers = -0.5 * (np.log(POWERS / USUAL_POWER) / POWER_SPREAD) ** 2
+    log_chances = log_prior_of_capacities[:, None] + log_prior_of_powers
     near = [count for count in counts if abs(_distance(count, allowed)) <= NEAR]
     log_chances += _fit(near, log_capacities, allowed, levels[0].usual_effect)
     for count in counts:

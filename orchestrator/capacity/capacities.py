@@ -23,7 +23,7 @@ from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import shares
 from orchestrator.base.arrays import Bools
 from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
-from orchestrator.capacity.dominance import SETTLED, among_rivals, lead_of, worth
+from orchestrator.capacity.dominance import SETTLED, RivalClaim, among_rivals, lead_of, worth
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.levels import PRECISION, at_levels
 from orchestrator.capacity.outcomes import targets
@@ -32,7 +32,7 @@ from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
 
 # statuses of searches that would go on with more time, longer probes or more clients
-_GOES_ON = ("budget", "unresolved", "client_bound")
+_UNFINISHED = ("budget", "unresolved", "client_bound")
 # by latency, its field of Figures; itl_p99 is missing because itl_ms pools the gaps of all requests
 _FIGURE_OF = {
     "ttft": "ttft_ms",
@@ -151,9 +151,8 @@ class Excluded:
     reason: Exclusion
     level: StoredPoint | None = None
     evidence: StoredPoint | None = None
-    shortfall: Shortfall | None = (
-        None  # with NO_LEVEL_HOLDS, and searches under which nothing holds
-    )
+    # with NO_LEVEL_HOLDS, and with searches under which nothing holds
+    shortfall: Shortfall | None = None
     claims: tuple[SearchedClaim, ...] = ()  # with SEARCH_FOUND_NO_LEVEL
     disagreement: Disagreement | None = None  # with DISAGREES
 
@@ -364,12 +363,12 @@ def claims_among_rivals(
     """
     control = "request_rate"
     divisors = [divisor_of(deployment, per) or 0.0 for deployment, _ in searches]
-    values = []
+    rivals: list[RivalClaim] = []
     for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
         claim = claims_by_control.get(control)
         if claim is not None and divisor:
-            values.append((claim, divisor))
-    lead = lead_of(values)
+            rivals.append(RivalClaim(claim, divisor))
+    lead = lead_of(rivals)
     among_all: list[dict[str, Claim]] = []
     for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
         beside_rivals = dict(claims_by_control)
@@ -397,10 +396,10 @@ def searched_answer(
         divisor = divisor_of_point(point, per)
         if divisor:
             ranked.append(_ranked_by_claim(point, search, divisor, slo))
-    for each in estimated:
-        divisor = divisor_of_point(each.point, per)
+    for estimate in estimated:
+        divisor = divisor_of_point(estimate.point, per)
         if divisor:
-            ranked.append(_ranked_by_estimate(each, divisor))
+            ranked.append(_ranked_by_estimate(estimate, divisor))
     excluded: list[Excluded] = []
     incomparable = None
     if not (claimed or estimated):
@@ -485,7 +484,7 @@ def _estimated(
     estimated: list[_Estimated] = []
     for search in searched:
         claim, estimate = search.claim, search.claim.estimate
-        if estimate is None or claim.status not in _GOES_ON:
+        if estimate is None or claim.status not in _UNFINISHED:
             continue
         probed = [
             point

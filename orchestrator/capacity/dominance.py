@@ -12,7 +12,7 @@ by what all their probes together expect them to hold.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.capacity.attainment_fit import AttainmentFit, is_known
 from orchestrator.capacity.choose_level import is_spent
@@ -24,12 +24,23 @@ SETTLED = ("converged", "cliff")
 NEAR = 1.1
 
 
-def lead_of(claims: Iterable[tuple[Claim, float]]) -> float:
-    """The highest value of all claims; 0: nothing holds. Each claim comes with its divisor."""
-    return max(
-        (leading_level(claim, claim.status != "budget") / divisor for claim, divisor in claims),
-        default=0.0,
-    )
+@dataclass(frozen=True, slots=True)
+class RivalClaim:
+    """The claim of one deployment. ``divisor``: what the deployment takes."""
+
+    claim: Claim
+    divisor: float
+
+    @property
+    def leading_value(self) -> float:
+        """The value with which the deployment may lead; 0: none."""
+        is_over = self.claim.status != "budget"
+        return leading_level(self.claim, is_over) / self.divisor
+
+
+def lead_of(rivals: Iterable[RivalClaim]) -> float:
+    """The highest value of all claims; 0: nothing holds."""
+    return max((rival.leading_value for rival in rivals), default=0.0)
 
 
 def leading_level(claim: Claim, is_over: bool) -> float:

@@ -55,9 +55,10 @@ class Sequence:
     prefill_tokens: int  # the prompt, and after a preemption also what was generated before
     prefilled_tokens: int = 0
     earlier_tokens: int = 0  # given out before a preemption
-    start_step: int = 0  # that gave its first token since the last prefill
+    start_step: int = 0  # the step that gave its first token since the last prefill
     finish_step: int = _NEVER
-    window_tokens: float = 0.0  # that a decode step reads in sliding-window layers, on average
+    # tokens that a decode step reads in sliding-window layers, on average
+    window_tokens: float = 0.0
     preemptions: int = 0
     scheduled_s: float = math.nan
     first_token_s: float = math.nan
@@ -89,8 +90,8 @@ class Batch:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: deque[Sequence] = deque()
         self.decoding: dict[Sequence, None] = {}  # oldest first
-        self.context_tokens = 0  # that the next decode step reads
-        self.window_tokens = 0.0  # that it reads in sliding-window layers
+        self.context_tokens = 0  # tokens that the next decode step reads
+        self.window_tokens = 0.0  # those that it reads in sliding-window layers
         self.kv_used = 0
         # the oldest sequences of ``decoding`` that the last step gave no token
         self.skipped_decodes = 0
@@ -259,6 +260,7 @@ class Batch:
                 reused = self._reuse(sequence, sequence.prefill_tokens - 1)
             self.kv_used += reused
             self._take(sequence.prefill_tokens - reused)
+            # after a preemption its own blocks count, else those of the prefix cache
             sequence.prefilled_tokens = reused or sequence.cached_tokens
             if math.isnan(sequence.scheduled_s):  # it was not preempted before
                 sequence.scheduled_s = self.clock

@@ -32,7 +32,7 @@ class RankLimits:
     prefix_caching: bool = True
     # whether decodes wait while there is a prompt to prefill (SGLang); else both share a step
     prefill_first: bool = False
-    max_requests: int | None = None  # that run or wait; more are refused at once
+    max_requests: int | None = None  # the most that run or wait; others are refused at once
     recv_interval: int = 1  # decode steps between two looks for new requests
 
 

@@ -161,12 +161,12 @@ def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
         raise NoRow(f"the tables have no dtype {settings.dtype}")
     options = {"kvcache_quant_mode": cache_mode, "fmha_quant_mode": "bfloat16"}
     wanted = settings.quantization
-    stored = facts.quantization
-    if not wanted or (
-        stored is not None and memory.quantization_in_memory(stored, wanted) == stored
-    ):
+    if not wanted:
         return options
+    stored = facts.quantization
     if stored is not None:
+        if memory.quantization_in_memory(stored, wanted) == stored:  # as the config has it
+            return options
         raise NoRow(f"the tables have no quantization {wanted} of {stored.method}")
     scheme = memory.kernel_scheme(facts, settings)
     if scheme not in _ONLINE:
@@ -191,9 +191,8 @@ def _compiled(config: str, system: str, backend: str, options: tuple[tuple[str, 
             kernels = EngineHandle.compile(folder, system, backend, **dict(options))
             kernels.decode_step_latency(1, _PROBE, 1)
             kernels.mixed_step_breakdown(_PROBE, 1, _PROBE, 1, 0)
-        except (
-            Exception
-        ) as error:  # of a dozen types, some from Rust; their messages name what is missing
+        # a dozen types, some from Rust; their messages name what is missing
+        except Exception as error:
             return _first_line(error)
     return kernels
 

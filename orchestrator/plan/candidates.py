@@ -135,9 +135,11 @@ def _candidates(
 
 
 def _spread_roles(written: WrittenSettings, settings: ResolvedSettings) -> tuple[str, ...]:
-    parts = written.engines
+    """The roles that resolving spread over more nodes than the file says."""
     return tuple(
-        role for role, part in settings.engines.items() if part.nnodes != parts[role].nnodes
+        role
+        for role, part in settings.engines.items()
+        if part.nnodes != written.engines[role].nnodes
     )
 
 

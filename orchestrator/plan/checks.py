@@ -95,8 +95,8 @@ def _check_prices(experiment: Experiment, candidates: Sequence[Candidate]) -> No
     load: Load | None = experiment.parts.get("load")
     if load is None or load.objective != "usd":
         return
-    hardware = [candidate.hardware for candidate in candidates]
-    unpriced = sorted({node.name for node in hardware if not node.usd_per_gpu_hour})
+    all_hardware = [candidate.hardware for candidate in candidates]
+    unpriced = sorted({hardware.name for hardware in all_hardware if not hardware.usd_per_gpu_hour})
     if unpriced:
         experiment.problems.add(
             ("load", "objective"),

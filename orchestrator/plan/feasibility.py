@@ -256,14 +256,17 @@ def _kv_heads(case: FeasibilityCase) -> Findings:
     ranks = _attention_ranks(case)
     if not case.rules.heads_divisible or case.facts.shape.mla or heads % ranks == 0:
         return
-    over = f"tensor_parallel_size={ranks}"
+    setting = f"tensor_parallel_size={ranks}"
     if not case.rules.repeats_kv_heads:
         yield (
             "impossible",
-            f"{heads} KV heads cannot be divided by {over}, and this engine repeats none",
+            f"{heads} KV heads cannot be divided by {setting}, and this engine repeats none",
         )
     elif ranks % heads:
-        yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
+        yield (
+            "impossible",
+            f"{heads} KV heads can neither be divided by nor repeated over {setting}",
+        )
 
 
 class DividedWidth(NamedTuple):
@@ -360,22 +363,23 @@ def _quantization(case: FeasibilityCase) -> Findings:
     requested, stored = case.settings.quantization, case.facts.quantization
     rules = case.rules
     method = rules.method(requested, stored)
-    named = requested or (stored.method if stored else "")
-    flag = rules.allowed_by.get(named)
+    stored_method = stored.method if stored else ""
+    named_method = requested or stored_method
+    flag = rules.allowed_by.get(named_method)
     if flag and not present_flags(case.settings, (flag,)):
         yield (
             "impossible",
-            f"quantization {named} is deprecated, and refused without extra_args: {{{flag}: true}}",
+            f"quantization {named_method} is deprecated, and refused without extra_args: {{{flag}: true}}",
         )
     if case.hardware.is_amd and method in rules.not_on_amd:
         yield (
             "impossible",
             f"quantization {method} is one that this engine has on NVIDIA's GPUs only",
         )
-    if named in rules.unknown_methods:
+    if named_method in rules.unknown_methods:
         yield (
             "risky",
-            f"quantization {named} is not part of this engine, "
+            f"quantization {named_method} is not part of this engine, "
             "unless a plugin or a newer release adds it",
         )
     if stored is not None and stored.method in rules.unreadable_methods:
@@ -392,13 +396,16 @@ def _requested_quantization(case: FeasibilityCase, requested: str, method: str) 
     in effect.
     """
     stored, rules = case.facts.quantization, case.rules
-    needed = f"quantization {requested} needs a checkpoint made for it, {case.facts.model} "
+    # the begin of sentences
+    needs_checkpoint = (
+        f"quantization {requested} needs a checkpoint made for it, {case.facts.model}"
+    )
     made_before = quantization.CHECKPOINT_ONLY | rules.stored_methods
     if stored is None and requested in made_before - rules.experts_while_loading:
         if requested in rules.stored_methods and not _is_unquantized(case.facts):
-            yield "risky", f"{needed}may be one: its config names no quantization"
+            yield "risky", f"{needs_checkpoint} may be one: its config names no quantization"
         else:
-            yield "impossible", f"{needed}is {case.facts.dtype}"
+            yield "impossible", f"{needs_checkpoint} is {case.facts.dtype}"
     of_experts = method in quantization.MOE_ONLY | rules.experts_while_loading
     is_stored = stored is not None and stored.method == method
     if of_experts and not case.facts.shape.num_experts and not is_stored:
@@ -414,7 +421,7 @@ def _requested_quantization(case: FeasibilityCase, requested: str, method: str) 
     elif stored.method == "compressed-tensors" and requested in quantization.ONLINE:
         scheme = quantization.ONLINE[requested].scheme
         if stored.scheme not in ("", scheme):
-            yield "risky", f"{needed}holds {stored.scheme}: {requested} reads {scheme}"
+            yield "risky", f"{needs_checkpoint} holds {stored.scheme}: {requested} reads {scheme}"
 
 
 def _is_unquantized(facts: ModelFacts) -> bool:
@@ -481,31 +488,31 @@ def _capability(case: FeasibilityCase) -> Findings:
     if case.device is None or case.device.capability is None:
         return
     major, minor = case.device.capability
-    has = major * 10 + minor
+    capability = major * 10 + minor
     settings, rules, name = case.settings, case.rules, case.device.name
     stored = case.facts.quantization
     method = rules.method(settings.quantization, stored)
-    needs = rules.min_capability.get(method, 0)
-    if has < needs:
+    least_capability = rules.min_capability.get(method, 0)
+    if capability < least_capability:
         yield (
             "impossible",
-            f"quantization {method} needs compute capability {needs / 10:g}, "
-            f"{name} has {has / 10:g}",
+            f"quantization {method} needs compute capability {least_capability / 10:g}, "
+            f"{name} has {capability / 10:g}",
         )
-    elif not _has_kernels_everywhere(rules, (method, stored.scheme if stored else ""), has):
+    elif not _has_kernels_everywhere(rules, (method, stored.scheme if stored else ""), capability):
         yield (
             "risky",
             f"quantization {method} on {name}: not every release of this engine has kernels for it",
         )
-    if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
-        is_refused = rules.min_capability.get("bfloat16", 0) > has
+    if settings.dtype == "bfloat16" and capability < BFLOAT16_CAPABILITY:
+        is_refused = rules.min_capability.get("bfloat16", 0) > capability
         yield (
             "impossible" if is_refused else "risky",
-            f"bfloat16 needs compute capability 8, {name} has {has / 10:g}",
+            f"bfloat16 needs compute capability 8, {name} has {capability / 10:g}",
         )
-    if "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
+    if "fp8" in method and least_capability <= capability < NATIVE_FP8_CAPABILITY:
         yield "risky", f"{name} has no FP8 units: {method} runs as weights only, if at all"
-    if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
+    if "fp8" in (settings.kv_cache_dtype or "") and capability < NATIVE_FP8_CAPABILITY:
         yield "risky", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
 
 
@@ -516,18 +523,18 @@ def _has_kernels_everywhere(rules: ModelRules, keys: tuple[str, str], capability
 
 
 def _sparse_attention(case: FeasibilityCase) -> Findings:
-    needs = case.rules.sparse_capability
+    least_capability = case.rules.sparse_capability
     shape = case.facts.shape
-    if not needs or not (shape.mla and shape.index_n_heads):
+    if not least_capability or not (shape.mla and shape.index_n_heads):
         return
     device = case.device
     if device is None or device.capability is None:
         return
     major, minor = device.capability
-    if major * 10 + minor < needs:
+    if major * 10 + minor < least_capability:
         yield (
             "impossible",
-            f"sparse attention (index_n_heads) needs compute capability {needs / 10:g}, "
+            f"sparse attention (index_n_heads) needs compute capability {least_capability / 10:g}, "
             f"{device.name} has {major}.{minor}",
         )
 
@@ -562,8 +569,10 @@ def _lengths(case: FeasibilityCase) -> Findings:
             f"max_model_len={length}",
         )
     tokens = settings.kv_cache_tokens
-    kept = (settings.block_size or DEFAULT_BLOCK) if rules.keeps_block else 0
-    if tokens is not None and tokens - kept < length:
+    kept_tokens = 0  # those of a block that no sequence gets
+    if rules.keeps_block:
+        kept_tokens = settings.block_size or DEFAULT_BLOCK
+    if tokens is not None and tokens - kept_tokens < length:
         yield (
             "impossible" if rules.holds_length(settings) else "risky",
             f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}",

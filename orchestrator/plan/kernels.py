@@ -72,9 +72,9 @@ def _is_16_bits_only(rules: ModelRules, cpu: CpuKernels | None, method: str, sch
 def _missing_on_cpu(
     cpu: CpuKernels, settings: EngineSettings, facts: ModelFacts, method: str, scheme: str
 ) -> Iterator[tuple[Doubtful, str]]:
-    need = cpu.risks.get(scheme) or cpu.risks.get(method)
-    if need:
-        yield "risky", f"{method} on cpu needs {need}"
+    requirement = cpu.risks.get(scheme) or cpu.risks.get(method)
+    if requirement:
+        yield "risky", f"{method} on cpu needs {requirement}"
     elif scheme and scheme not in cpu.schemes:
         # which kernels there are for experts is not known
         status: Doubtful = "risky" if facts.shape.num_experts else "impossible"

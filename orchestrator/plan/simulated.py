@@ -14,9 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from orchestrator.analysis.deployments import ErrorFactors
+from orchestrator.analysis.deployments import (
+    ErrorFactors,
+    PredictedCapacity,
+    usd_per_million_tokens,
+)
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import InputError
@@ -25,9 +29,8 @@ from orchestrator.capacity.capacities import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
-from orchestrator.predict.capacity import PredictedCapacity, usd_per_million_tokens
 from orchestrator.results.root import open_results
-from orchestrator.spec.load import Control, Slo
+from orchestrator.spec.load import Slo
 
 # the keys that plan/predictions.py adds to the predictions of memory
 _PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED)
@@ -192,7 +195,7 @@ class _Simulation:
         devices = max(1, deployment.devices)
         throughput = 0.0 if exact is None else exact.throughput
         per_gpu = throughput / devices
-        interval: list[float] | None = None
+        interval: tuple[float, float] | None = None
         if is_searched and closed_form is not None:
             interval = _interval_like(closed_form, per_gpu)
         if interval is None:
@@ -200,12 +203,12 @@ class _Simulation:
             fast = self._capacities_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
             lowest = 0.0 if slow is None else slow.throughput
             highest = max(throughput, self._at_most(served, fast))
-            interval = [lowest / factors.tpot / devices, highest * factors.tpot / devices]
+            interval = (lowest / factors.tpot / devices, highest * factors.tpot / devices)
         price = deployment.hardware.usd_per_gpu_hour
         usd_per_hour = None if price is None else price * devices
         control = exact.control if exact else self._points[served][0].head.control
         return PredictedCapacity(
-            control=cast("Control", control),
+            control=control,
             level=0.0 if exact is None else exact.level,
             output_throughput=throughput,
             output_throughput_per_gpu=per_gpu,
@@ -271,15 +274,15 @@ def _closed_form(deployment: Deployment, workload: str, slo: Slo) -> Mapping[str
     return capacity
 
 
-def _interval_like(closed_form: Mapping[str, Any], per_gpu: float) -> list[float] | None:
+def _interval_like(closed_form: Mapping[str, Any], per_gpu: float) -> tuple[float, float] | None:
     """The interval of the closed form, moved to another value; None if it cannot be moved."""
     value = closed_form["output_throughput_per_gpu"]
     lowest, highest = closed_form["interval_per_gpu"]
     if not per_gpu:
-        return [0.0, highest]
+        return 0.0, highest
     if not value:
         return None
-    return [lowest / value * per_gpu, highest / value * per_gpu]
+    return lowest / value * per_gpu, highest / value * per_gpu
 
 
 def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:

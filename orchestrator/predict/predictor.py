@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from orchestrator.analysis.deployments import PredictedCapacity, usd_per_million_tokens
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.arithmetic import no_term
@@ -30,7 +31,6 @@ from orchestrator.emulator.profile import (
 )
 from orchestrator.emulator.tables import NoRow
 from orchestrator.engines.registry import ENGINES
-from orchestrator.predict.capacity import PredictedCapacity, usd_per_million_tokens
 from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
 from orchestrator.spec.experiment import Predictions
 from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
@@ -501,7 +501,7 @@ def _capacity(
         level=math.floor(level) if control == "concurrency" else level,
         output_throughput=throughput,
         output_throughput_per_gpu=per_gpu,
-        interval_per_gpu=[slow_per_gpu / other_factor, fast_per_gpu * other_factor],
+        interval_per_gpu=(slow_per_gpu / other_factor, fast_per_gpu * other_factor),
         usd_per_million_tokens=usd_per_million_tokens(model.usd_per_hour, throughput),
     )
 

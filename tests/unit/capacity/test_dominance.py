@@ -12,14 +12,20 @@ from orchestrator.capacity.choose_level import (
     level_to_explore,
 )
 from orchestrator.capacity.claim import Claim, ClaimStatus
-from orchestrator.capacity.dominance import among_rivals, expected, is_dominated, lead_of
+from orchestrator.capacity.dominance import (
+    RivalClaim,
+    among_rivals,
+    expected,
+    is_dominated,
+    lead_of,
+)
 from orchestrator.capacity.levels import LevelEvidence, SearchState
 from orchestrator.capacity.sequential_test import LevelVerdict
 from tests.unit.capacity.builders import at, blocked, claim
 
 
 def test_a_deployment_that_fails_at_the_lead_is_dominated() -> None:
-    lead = lead_of([(claim(80.0), 8.0), (claim(9.0), 1.0)])
+    lead = lead_of([RivalClaim(claim(80.0), 8.0), RivalClaim(claim(9.0), 1.0)])
     assert lead == 10.0
     assert is_dominated(claim(0.0, 10.0), lead)
     assert not is_dominated(claim(0.0, 10.3), lead)

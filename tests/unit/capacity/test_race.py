@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator.capacity.choose_level import level_to_confirm, level_to_explore
 from orchestrator.capacity.claim import Claim, claim_of
-from orchestrator.capacity.dominance import is_dominated, lead_of
+from orchestrator.capacity.dominance import RivalClaim, is_dominated, lead_of
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 from orchestrator.capacity.race import CAUTION, Entrant, Race
 from orchestrator.capacity.search import Capacity
@@ -66,7 +66,10 @@ def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     assert race.to_equal("small", "w", "fast").lead == 0.0
     assert (
         lead_of(
-            [(claim(80.0, 96.0, "unresolved"), 8.0), (Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0)]
+            [
+                RivalClaim(claim(80.0, 96.0, "unresolved"), 8.0),
+                RivalClaim(Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0),
+            ]
         )
         == 6.0
     )
