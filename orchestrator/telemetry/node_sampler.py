@@ -8,7 +8,7 @@ from orchestrator.telemetry.clock_offset import ClockOffset
 from orchestrator.telemetry.gpu_sample import GpuGroup, GpuLost, GpuReader, GpuSample, LostGpu
 from orchestrator.telemetry.host import HostReader, HostSample
 from orchestrator.telemetry.processes import SweepProcesses
-from orchestrator.telemetry.sampler import Sampler
+from orchestrator.telemetry.sampler import STOP_LIMIT_S, Sampler
 
 INTERVAL_S = 0.5
 
@@ -45,10 +45,12 @@ class NodeSampler:
         find_processes: Callable[[], SweepProcesses],
         watches_host: bool,
         interval_s: float = INTERVAL_S,
+        stop_limit_s: float = STOP_LIMIT_S,
     ) -> None:
         self._groups = groups
         self._find_processes = find_processes
         self._watches_host = watches_host
+        self._stop_limit_s = stop_limit_s
         self._sampler = Sampler(self._take, interval_s, "telemetry")
         self._processes: SweepProcesses | None = None  # None before the first sample
         self._host_reader: HostReader | None = None
@@ -63,16 +65,23 @@ class NodeSampler:
 
     def stop(self) -> NodeTelemetry:
         """Ends, and returns what was sampled."""
-        samples = self._sampler.stop()
+        samples = self._sampler.stop(self._stop_limit_s)
+        if self._sampler.hangs():  # inside a driver, which then cannot be closed either
+            error = GpuLost(f"its driver has not answered for {self._stop_limit_s:g} s")
+            self._lost += [_lost(reader.uuid, error) for reader in self._readers]
+        else:
+            self._close()
+        host_samples = [sample.host for sample in samples if sample.host is not None]
+        gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
+        return NodeTelemetry(host_samples, gpu_samples, self._lost)
+
+    def _close(self) -> None:
         for reader in self._readers:
             reader.close()
         for group in self._open_groups:
             group.close()
         self._readers = []
         self._open_groups = []
-        host_samples = [sample.host for sample in samples if sample.host is not None]
-        gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
-        return NodeTelemetry(host_samples, gpu_samples, self._lost)
 
     def _take(self) -> _NodeSample:
         began_s = time.thread_time()

@@ -1,9 +1,12 @@
 """Takes samples in a thread of its own while a point runs."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+_log = logging.getLogger(__name__)
 
 # Samples that are kept. A point that lasts longer is sampled half as often, and every other sample
 # that was taken until then is dropped, so that days of load fit into an agent's memory.
@@ -15,7 +18,9 @@ SampleT = TypeVar("SampleT")
 
 
 class Sampler(Generic[SampleT]):
-    """Calls ``take`` every ``interval_s`` and at ``stop``, and keeps what it returns except None."""
+    """Calls ``take`` every ``interval_s`` and at ``stop``, and keeps what it returns except None.
+    A call that raises leaves a gap.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,10 @@ class Sampler(Generic[SampleT]):
         self._thread.join(limit_s)
         return list(self._samples)
 
+    def hangs(self) -> bool:
+        """Whether a call of ``take`` did not return in time for ``stop``."""
+        return self._is_over.is_set() and self._thread.is_alive()
+
     def _run(self) -> None:
         if not self._samples:
             self._keep()
@@ -63,6 +72,10 @@ class Sampler(Generic[SampleT]):
         self._keep()
 
     def _keep(self) -> None:
-        sample = self._take()
+        try:
+            sample = self._take()
+        except Exception as error:  # a driver or /proc may do anything, and the load goes on
+            _log.warning("no sample by %s: %r", self._thread.name, error)
+            return
         if sample is not None:
             self._samples.append(sample)

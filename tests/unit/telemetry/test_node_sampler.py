@@ -108,3 +108,25 @@ def test_a_node_without_gpus_has_only_its_host() -> None:
     assert len(telemetry.host_samples) == 2
     costs = [sample.values["sampler_cpu_s"] for sample in telemetry.host_samples]
     assert 0 < costs[0] <= costs[1]
+
+
+def test_gpus_whose_driver_hangs_are_lost() -> None:
+    goes_on = threading.Event()
+    hangs = threading.Event()
+
+    class Hanging(Counted):
+        def nvmlDeviceGetMemoryInfo(self, gpu):
+            if gpu.calls["nvmlDeviceGetMemoryInfo"] == 1:
+                hangs.set()
+                goes_on.wait(30)
+            return super().nvmlDeviceGetMemoryInfo(gpu)
+
+    nvml = Hanging(FakeGpu("GPU-a"))
+    groups: list[GpuGroup] = [NvidiaGpus(["GPU-a"], nvml)]
+    sampler = NodeSampler(groups, own_processes, True, interval_s=0.002, stop_limit_s=0.01)
+    sampler.start()
+    assert hangs.wait(10)
+    telemetry = sampler.stop()
+    goes_on.set()
+    assert [gpu.reason for gpu in telemetry.lost_gpus] == ["its driver has not answered for 0.01 s"]
+    assert len(telemetry.gpu_samples) == 1, "what was read before is kept"

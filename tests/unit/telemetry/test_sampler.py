@@ -68,4 +68,24 @@ def test_a_call_that_hangs_does_not_hold_up_the_end() -> None:
     sampler.start()
     assert second.wait(10)
     assert sampler.stop(limit_s=0.01) == [0]
+    assert sampler.hangs()
     goes_on.set()
+
+
+def test_a_call_that_raises_leaves_a_gap() -> None:
+    numbers = count()
+    third = threading.Event()
+
+    def take() -> int:
+        number = next(numbers)
+        if number == 1:
+            raise OSError("the process has just ended")
+        if number == 3:
+            third.set()
+        return number
+
+    sampler = Sampler(take, 0.001, "test")
+    sampler.start()
+    assert third.wait(10)
+    assert sampler.stop()[:3] == [0, 2, 3]
+    assert not sampler.hangs()
