@@ -57,14 +57,16 @@ Examples:
 LENGTH is a number of tokens, 100:300 (uniform) or 200+-50 (log-normal: mean and standard deviation).
 
 \b
-A prompt file holds one prompt per line as text, or JSON: one object per line, or all in one array. An object has one of
+A prompt file holds one prompt per line as text, JSON (one object per line, or all in one array), or is a table (CSV,
+Parquet) with a row per prompt; it may be gzipped. An object or row has one of
   "prompt"          the text
   "messages"        OpenAI's; sent up to the user's last message
   "conversations"   ShareGPT's; the user's first message is sent
   "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 or 16 tokens
 and may have "output_tokens" or "max_tokens", and sampling: "temperature", "top_p", "stop", "seed" ... Other keys that
 would change a request are refused. A trace also has "timestamp". It is also the prompt file if you give neither
---prompt-file nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one.
+--prompt-file nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one. As --trace,
+tables of lengths that are published (Azure, BurstGPT) are sent as they are, with random tokens.
 
 \b
 Latencies count from when a request was due, even if it was sent late. Failed requests are counted.

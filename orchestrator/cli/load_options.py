@@ -31,6 +31,7 @@ from orchestrator.spec.load import (
     Arrivals,
     Lengths,
     LogNormal,
+    Scale,
     Slo,
     Uniform,
     Workload,
@@ -491,6 +492,8 @@ def _replayed(
     """
     from orchestrator.load.arrivals import mean_rate, recorded
 
+    if _is_trace_of_lengths(trace):
+        return _replayed_rows(options, trace, size, refused)
     arrivals = _record(
         Arrivals, refused, process="trace", trace=_path(trace), speed_up=options.speed_up
     )
@@ -520,6 +523,58 @@ def _replayed(
         levels=_record(Levels, refused, request_rate=[rate]),
         arrivals=arrivals,
         max_in_flight=options.max_in_flight,
+    )
+
+
+def _is_trace_of_lengths(path: str | None) -> bool:
+    """Whether a file is a published table of lengths and times, which is a workload of its own."""
+    from orchestrator.workloads.trace_formats import format_of, header_of
+
+    if path is None:
+        return False
+    try:
+        header = header_of(_path(path))
+    except ProblemsError:
+        return False
+    return header.kind == "csv" and format_of(path, header) is not None
+
+
+def _trace_workload(options: LoadOptions, trace: str, refused: Problems) -> Workload | None:
+    from orchestrator.workloads.trace import TraceWorkload
+
+    return _record(
+        TraceWorkload,
+        refused,
+        name=WORKLOAD_NAME,
+        api=_api_of_workload(options),
+        kind="trace",
+        trace=_path(trace),
+    )
+
+
+def _replayed_rows(
+    options: LoadOptions, trace: str, size: _LevelSize, refused: Problems
+) -> Load | None:
+    """The load at the times of a trace of lengths, all of it unless options say how much.
+
+    Rows that cannot be read are no problem here, because planning says what is wrong with them.
+    """
+    workload = _trace_workload(options, trace, refused)
+    if workload is None:
+        return None
+    rate = 1.0
+    requests = 1
+    try:
+        rate = workload.recorded_rate() or rate
+        requests = workload.most_requests() or requests
+    except ProblemsError:
+        pass
+    if options.duration is None:
+        size = replace(size, requests=min(size.requests or requests, requests))
+    arrivals = _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
+    levels = _record(Levels, refused, request_rate=[rate * (options.speed_up or 1.0)])
+    return _load_record(
+        size, refused, levels=levels, arrivals=arrivals, max_in_flight=options.max_in_flight
     )
 
 
@@ -581,6 +636,12 @@ def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) 
         problems.append(Problem("--burstiness is for --arrivals gamma"))
     are_drawn = options.input_tokens is not None
     file = options.prompt_file
+    trace = options.trace
+    if trace is not None and not are_drawn and file is None and _is_trace_of_lengths(trace):
+        if options.output_tokens is not None:
+            text = "--output-tokens: the trace says how long answers are; leave it out"
+            problems.append(Problem(text))
+        return _trace_workload(options, trace, refused)
     if not are_drawn and file is None:
         file = _trace_of_requests(options.trace)
     if are_drawn == (file is not None):

@@ -36,8 +36,10 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
         return []
     _check_search(experiment, load)
     _check_proposer(experiment, load)
+    # a workload that cannot be read may have times
+    all_are_read = len(workloads) == len(experiment.parts.get("workloads", ()))
     have_times = [workload.recorded_rate() is not None for workload in workloads]
-    resolved = _arrivals(experiment, load.arrivals, paths, bool(have_times) and all(have_times))
+    resolved = _arrivals(experiment, load.arrivals, paths, all(have_times) or not all_are_read)
     arrivals = resolved.arrivals
     _check_arrivals(experiment, load, resolved, workloads)
     levels = dict.fromkeys((workload.name for workload in workloads), tuple(load.points()))

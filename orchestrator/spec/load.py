@@ -270,6 +270,10 @@ class Workload(Growing, ABC):
         """Mean requests/s of recorded times; None where the workload has none."""
         return None
 
+    def most_requests(self) -> int | None:
+        """Requests of a whole recording; None where there is none, and requests never end."""
+        return None
+
     def distinct_requests(self) -> int | None:
         """Number of requests after which the first is sent again; None: no two are alike."""
         return None

@@ -108,6 +108,9 @@ class TraceWorkload(Workload):
     def recorded_rate(self) -> float | None:
         return self.rows().requests_per_s
 
+    def most_requests(self) -> int:
+        return self.rows().requests
+
     def left_out(self) -> int:
         return sum(count for _, count in self.rows().left_out)
 

@@ -565,7 +565,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", AZURE, "is Azure's trace of LLM requests as a table, which is not read"),
+        ("a.csv", AZURE.replace("374", "x"), "row 1: ContextTokens is 'x'"),
         ("a.csv", "name;weight\nx;1\n", "is a table (CSV) with the columns name, weight"),
         ("a.csv", "timestamp\n1\n2\n", "is a table (CSV), which is not read"),
         ("a.zip", "PK\x03\x04", "is a zip archive, which is not read"),
@@ -615,3 +615,41 @@ def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> Non
     assert problems == []
     (load_rules,) = planned(made).loads
     assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)
+
+
+BURST = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,40,18,58,x\n6,ChatGPT,10,23,33,x\n9,GPT-4,41,0,41,x\n9,GPT-4,41,27,68,x\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "requests", "duration_s"),
+    [
+        ((), 0.5, 3, None),
+        (("--speed-up", "10"), 5.0, 3, None),
+        (("--requests", "2"), 0.5, 2, None),
+        (("--duration", "60s"), 0.5, None, 60.0),
+    ],
+)
+def test_a_published_trace_of_lengths_is_sent_at_its_times(
+    options: tuple[str, ...],
+    rate: float,
+    requests: int | None,
+    duration_s: float | None,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t.csv").write_text(BURST)
+    made, problems = asked("--trace", str(tmp_path / "t.csv"), *options)
+    assert problems == []
+    [load] = planned(made).loads
+    assert load.workload.kind == "trace"
+    assert load.levels[0].value == pytest.approx(rate)
+    assert (load.requests, load.duration_s) == (requests, duration_s)
+    assert load.workload.notes() == ["1 rows are left out: without tokens (a failed request)"]
+
+
+def test_a_trace_of_lengths_says_how_long_answers_are(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(BURST)
+    _, problems = asked("--trace", str(tmp_path / "t.csv"), "--output-tokens", "5")
+    assert problems == ["--output-tokens: the trace says how long answers are; leave it out"]
