@@ -1,7 +1,7 @@
 """Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
 confidence out.
 
-For notebooks: ``points``, ``best``, ``repeats``, ``capacities``, ``launches``, ``series``,
+For notebooks: ``points``, ``best``, ``repeats``, ``capacities``, ``launches``, ``costs``, ``series``,
 ``requests``, ``frontier`` and the pictures of ``plot`` (docs/recipes.md).
 """
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.report.frames import (
         best,
         capacities,
+        costs,
         frontier,
         launches,
         metrics,
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "best",
     "capacities",
+    "costs",
     "frontier",
     "launches",
     "metrics",

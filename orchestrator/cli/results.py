@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.report.form import Form
     from orchestrator.report.point_selection import PointQuery
     from orchestrator.report.selection import JudgedExperiment
+    from orchestrator.report.spending_words import SpendingRow
 
 EXAMPLES = """
 \b
@@ -250,6 +251,19 @@ def _launches(stored: Iterable[StoredExperiment], form: str) -> Iterable[str]:
     for experiment in stored:
         documents += launch_documents(load_launches(experiment.store))
     if form in ("table", "md"):
-        return launches_text(documents, _form_of(form, "--format json"))
+        return launches_text(documents, _form_of(form, "--format json"), _spendings(stored))
     as_json = map(launch_json, documents)
     return json_list(as_json) if form == "json" else [csv_text(as_json)]
+
+
+def _spendings(stored: Iterable[StoredExperiment]) -> list[SpendingRow]:
+    """What each experiment cost whose hardware has a price."""
+    from orchestrator.analysis.spending import spending_of
+    from orchestrator.report.spending_words import SpendingRow
+
+    rows = []
+    for experiment in stored:
+        spending = spending_of(experiment.store, experiment.points().current)
+        if spending is not None:
+            rows.append(SpendingRow(experiment.name, spending))
+    return rows

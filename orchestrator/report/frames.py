@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.launches import load_launches
+from orchestrator.analysis.spending import spending_of
 from orchestrator.base.errors import InputError
 from orchestrator.report.arrow_frames import Frame, Library, arrow_table, as_frame, with_units
 from orchestrator.report.capacity_columns import capacity_columns
@@ -39,6 +40,7 @@ from orchestrator.report.repeat_columns import RepeatRow, repeat_columns
 from orchestrator.report.results_text import point_rows
 from orchestrator.report.selection import answers, experiments, limits, with_limits
 from orchestrator.report.series import ReadingsTable, series_table
+from orchestrator.report.spending_words import SpendingRow, spending_columns
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Per
 
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "best",
     "capacities",
+    "costs",
     "frontier",
     "launches",
     "metrics",
@@ -177,6 +180,25 @@ def launches(
     for stored in experiments(open_results(uri), experiment):
         rows += launch_documents(load_launches(stored.store))
     return as_frame(arrow_table(chosen_columns(launch_columns(), columns), rows), library)
+
+
+def costs(
+    uri: str,
+    *,
+    experiment: str | None = None,
+    columns: Columns = None,
+    library: Library = "pandas",
+) -> Frame:
+    """One row per experiment whose hardware has a price: what its devices cost while they were held.
+
+    Starts of engines, failed starts, points that count and points that do not are apart.
+    """
+    rows: list[SpendingRow] = []
+    for stored in experiments(open_results(uri), experiment):
+        spending = spending_of(stored.store, stored.points().current)
+        if spending is not None:
+            rows.append(SpendingRow(stored.name, spending))
+    return as_frame(arrow_table(chosen_columns(spending_columns(), columns), rows), library)
 
 
 def series(

@@ -7,6 +7,7 @@ from orchestrator.analysis.launches import StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.form import Form
 from orchestrator.report.origin import badge_of
+from orchestrator.report.spending_words import SpendingRow, spending_text
 from orchestrator.report.text import Column, FilledColumn, plain, rows_of, size_text, styled
 from orchestrator.report.words import failure_text
 from orchestrator.results.store import Store
@@ -78,8 +79,13 @@ _REPORTED = (
 )
 
 
-def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[str]:
-    """A table of the launches that served, and below it the failed ones, with their logs."""
+def launches_text(
+    documents: Sequence[LaunchDocument], form: Form, spendings: Sequence[SpendingRow] = ()
+) -> Iterator[str]:
+    """A table of the launches that served, and below it the failed ones, with their logs.
+
+    ``spendings``: what each experiment cost.
+    """
     served = [document for document in documents if document.has_served]
     failed = [document for document in documents if not document.has_served]
     if served:
@@ -97,6 +103,8 @@ def launches_text(documents: Sequence[LaunchDocument], form: Form) -> Iterator[s
         if document.row.log_uri:
             yield from form.note(f"  log: {document.row.log_uri}")
     yield from form.closing()
+    for spent in spendings:
+        yield from form.note(f"{spent.experiment}: {spending_text(spent.spending)}", "dim")
     yield from form.note(f"launches: {len(served)} served, {len(failed)} failed", "dim")
 
 

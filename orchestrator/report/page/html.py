@@ -30,6 +30,7 @@ from orchestrator.report.page.sections import (
 from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, explained_columns, left_out_text
 from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import answers, limits, with_limits
+from orchestrator.report.spending_words import spending_text
 from orchestrator.report.text import figure, size_text
 from orchestrator.report.words import (
     agreement_note_text,
@@ -198,6 +199,7 @@ def page_html(
         model_text=short_model_text,
         load_text=load_text,
         mbu_text=mbu_text,
+        spending_text=spending_text,
         claim_text=claim_text,
         claims_of_model=CLAIMS_OF_MODEL,
         failure_text=failure_text,

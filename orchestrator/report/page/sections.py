@@ -10,6 +10,7 @@ from orchestrator.analysis.energy import PointEnergy
 from orchestrator.analysis.launches import load_launches
 from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.spending import Spending, spending_of
 from orchestrator.base.text import grouped
 from orchestrator.capacity.capacities import Excluded, Exclusion
 from orchestrator.catalog.work import Peaks
@@ -110,6 +111,7 @@ class ExperimentSection:
     verdicts: tuple[VerdictCount, ...]
     efficient: tuple[EfficientPoint, ...]
     efficiency_notes: tuple[EfficiencyNoteCount, ...]
+    spending: Spending | None
     predicted: tuple[PointDocument, ...]
     more_predicted: int
     found: str
@@ -164,6 +166,7 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
         verdicts=tuple(verdict_counts(current)),
         efficient=tuple(_efficient(points)),
         efficiency_notes=tuple(efficiency_note_counts(current)),
+        spending=spending_of(experiment.store, current),
         predicted=tuple(predicted[:MOST_ROWS]),
         more_predicted=max(len(predicted) - MOST_ROWS, 0),
         found="simulated" if is_simulated else "predicted",

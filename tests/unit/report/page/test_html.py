@@ -56,6 +56,7 @@ def section(name: str) -> ExperimentSection:
         verdicts=(VerdictCount(name, 1, name),),
         efficient=(),
         efficiency_notes=(EfficiencyNoteCount(name, True, 1),),
+        spending=None,
         predicted=(),
         more_predicted=0,
         found="predicted",

@@ -1,0 +1,72 @@
+"""What an experiment cost, as a sentence and as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+
+from orchestrator.analysis.spending import Spending
+from orchestrator.report.column import ReportColumn
+from orchestrator.report.text import figure
+from orchestrator.spec.load import counted
+
+_PARTS = {
+    "counting": "points that count",
+    "starts": "starting engines",
+    "failed_starts": "starts that failed",
+    "not_counting": "points that do not count",
+    "other": "all else",
+}
+_DESCRIPTIONS = {
+    "counting": "attempts at points that answers rest on, warm-up included",
+    "starts": "devices until engines that served were ready",
+    "failed_starts": "launches that never served",
+    "not_counting": "attempts that were spoilt, tried again, or of an earlier version of the file",
+    "other": "late answers, fixed prompts, pauses and stops",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingRow:
+    """What one experiment cost."""
+
+    experiment: str
+    spending: Spending
+
+
+SpendingColumn = ReportColumn[SpendingRow]
+
+
+def spending_text(spending: Spending) -> str:
+    """``held devices cost 12.4 USD: 70 % points that count, 20 % starting engines, …``."""
+    parts = []
+    for name, words in _PARTS.items():
+        usd: float = getattr(spending, name)
+        if usd > 0:
+            parts.append(f"{usd / spending.total:.0%} {words}")
+    text = f"held devices cost {figure(spending.total)} USD: {', '.join(parts)}"
+    left_out = spending.launches - spending.priced
+    if left_out:
+        text += f" (without {counted(left_out, 'start')} of unknown price or time)"
+    return text
+
+
+def spending_columns() -> dict[str, SpendingColumn]:
+    """The columns of what experiments cost; all are usual."""
+    return {column.name: column for column in _columns()}
+
+
+def _columns() -> Iterator[SpendingColumn]:
+    experiment = attrgetter("experiment")
+    yield ReportColumn("experiment", "", "name of the experiment", experiment, str, True)
+    total = attrgetter("spending.total")
+    yield ReportColumn("usd", "USD", "all devices while they were held", total, float, True)
+    for name, description in _DESCRIPTIONS.items():
+        value = attrgetter(f"spending.{name}")
+        yield ReportColumn(f"usd_{name}", "USD", description, value, float, True)
+    priced = attrgetter("spending.priced")
+    description = "engine starts with a price, whose time is known"
+    yield ReportColumn("priced_launches", "", description, priced, int, True)
+    launches = attrgetter("spending.launches")
+    yield ReportColumn("launches", "", "all engine starts", launches, int, True)
