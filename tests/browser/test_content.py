@@ -7,6 +7,8 @@ from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
 from orchestrator.report.page.prices import token_price
+from orchestrator.report.page.timelines import GpuReadings, Timelines, timelines_of
+from orchestrator.report.selection import with_limits
 
 pytestmark = pytest.mark.browser
 
@@ -58,6 +60,31 @@ def test_the_time_line_of_a_point_is_drawn(opened):
     expect(opened.locator("#timeline-facts")).to_contain_text("the steady window")
     label = opened.locator("#timeline").get_attribute("aria-label")
     assert label.startswith("output tokens per second, requests and KV cache over")
+
+
+# Takes lines as the page of a running sweep does, and draws that of the point.
+DRAW = """([lines, experiment, point]) => {
+  timelines.takeLines(lines);
+  const chart = echarts.getInstanceByDom(document.getElementById("timeline"));
+  timelines.draw(chart, experiment, point, () => {});
+  return chart.getOption().series.map((line) => [line.name, line.data.map((each) => each[1])]);
+}"""
+
+
+def test_a_time_line_has_power_and_temperature_where_gpus_were_read(opened, levels):
+    (judged,) = with_limits(None, [levels])
+    line = timelines_of([judged], ()).timelines[0]
+    gpus = GpuReadings(seconds=[0.5, 1.0], power_w=[600, 1300], temperature_c=[61, 63])
+    drawn = {}
+    opened.locator("#timeline").scroll_into_view_if_needed()
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(opened.locator("#timeline-facts")).to_contain_text("the steady window")
+    for with_gpus in (line, replace(line, gpus=gpus)):
+        lines = list(Timelines([with_gpus], 0).lines())
+        drawn = dict(opened.evaluate(DRAW, [lines, line.experiment, line.point_id]))
+        assert ("GPU power, W" in drawn) is (with_gpus.gpus is not None)
+    assert drawn["GPU power, W"] == [600, 1300]
+    assert drawn["hottest GPU, °C"] == [61, 63]
 
 
 def test_tables_are_of_the_experiment_in_sight(opened):
