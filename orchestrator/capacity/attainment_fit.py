@@ -42,13 +42,13 @@ class AttainmentFit:
         self._target = target
         self.effect = levels[0].usual_effect  # the design effect that was learned
         self._by_level = {evidence.level: evidence for evidence in levels}
-        undecided = [
+        requests_per_probe = [
             evidence.requests / evidence.probes
             for evidence in levels
             if evidence.verdict is None and evidence.whole
         ]
         # requests of a probe that ran its time; infinite where that is not known
-        self.longest_probe = max(undecided, default=math.inf)
+        self.longest_probe = max(requests_per_probe, default=math.inf)
 
     def level_of(self, share: float) -> float:
         """The level at which this attainment is expected."""

@@ -100,15 +100,15 @@ def _runs_begun(probe: Bools) -> int:
     return int(np.count_nonzero(changes < 0))
 
 
-def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
+def usual_effect(miss_runs_of_levels: Iterable[MissRuns], target: float) -> float:
     """The design effect of a level at which just as many requests miss as are allowed to.
 
-    It is interpolated between the levels that were seen, in logarithms of effect and share of
+    It is interpolated between levels that were probed, in logarithms of effect and share of
     misses, and never falls as the share of misses rises. Each level weighs as much as the number of
     its runs of misses, beside ``PRIOR_RUNS`` of ``PRIOR_EFFECT``, so a level with few runs tells
     little. With the largest effect of any level instead, searches took 39 % more load.
     """
-    levels = sorted(seen, key=lambda level: (level.missed, level.effect, level.runs))
+    levels = sorted(miss_runs_of_levels, key=lambda level: (level.missed, level.effect, level.runs))
     if not levels:
         return PRIOR_EFFECT
     weights = [level.runs + PRIOR_RUNS for level in levels]

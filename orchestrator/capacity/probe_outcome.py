@@ -143,14 +143,14 @@ def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
 
 def _says_something_of(point: PointHead, slo: Slo) -> bool:
     """Whether the requests of a probe with status ok are evidence under this tier."""
-    telling: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
+    telling_verdicts: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
     if point.ended_early == "fails":
-        telling.add(Validity.INVALID)  # no answer came in time
+        telling_verdicts.add(Validity.INVALID)  # no answer came in time
         # a probe that ended because it failed its limits, perhaps with requests open, says nothing
         # of other limits
         if format_limits(slo) not in (point.ended_for or "").split(SEPARATOR):
             return False
-    return point.validity in telling
+    return point.validity in telling_verdicts
 
 
 def _good_verdicts(slo: Slo) -> Sequence[str]:

@@ -321,7 +321,7 @@ class Probe:
         the probe may show that the level fails, but never that it holds.
         """
         requests = self._requests(now_s, open_due_s, open_missed)
-        self.diverging = _diverging(requests, now_s) and _late(requests, now_s)
+        self.diverging = _is_diverging(requests, now_s) and _is_late(requests, now_s)
         begin_s = steady_from(lambda: [RequestSpans(requests.due_s, requests.done_s)], now_s)
         looks = [
             self._look_at(column, requests, begin_s, saturated)
@@ -408,7 +408,7 @@ def together(verdicts: Sequence[LevelVerdict | None]) -> LevelVerdict | None:
     return None if None in verdicts else "holds"
 
 
-def _diverging(requests: _Requests, now_s: float) -> bool:
+def _is_diverging(requests: _Requests, now_s: float) -> bool:
     """Whether the number in flight grew in both of the last two quarters, by more than chance.
 
     Chance is that of two Poisson counts: the requests that came and those that went.
@@ -421,7 +421,7 @@ def _diverging(requests: _Requests, now_s: float) -> bool:
     return bool(np.all(growth > GROWTH * noise) and np.all(noise > 0))
 
 
-def _late(requests: _Requests, now_s: float) -> bool:
+def _is_late(requests: _Requests, now_s: float) -> bool:
     """Whether the last requests mostly miss, or take far longer than the first ones did.
 
     Neither is so for an engine that only fills up with long answers.

@@ -74,7 +74,8 @@ def _key(name: str) -> str:
     return "".join(filter(str.isalnum, maker_left_out))
 
 
-def _read(row: dict[str, Any], as_of: str) -> Accelerator:
+def _accelerator_of(row: dict[str, Any], as_of: str) -> Accelerator:
+    """The accelerator that a row of accelerators.json describes. ``as_of``: its date."""
     flops = {kind: value * 1e12 for kind, value in row["tflops"].items()}
     capability = None
     if row["capability"] is not None:
@@ -105,7 +106,7 @@ def _all() -> tuple[Accelerator, ...]:
     provider as an order of magnitude for users who give none.
     """
     document = data_beside(__file__, "accelerators.json")
-    return tuple(_read(row, document["as_of"]) for row in document["accelerators"])
+    return tuple(_accelerator_of(row, document["as_of"]) for row in document["accelerators"])
 
 
 @cache

@@ -51,22 +51,23 @@ def draft_bytes(
         return _own_layers(facts, settings)
     if draft is None or not draft.has_parameter_count:
         return None
-    tensor = speculative.draft_tensor_parallel_size or settings.tensor_parallel_size
-    alone = settings.model_copy(
+    ranks = speculative.draft_tensor_parallel_size or settings.tensor_parallel_size
+    settings_of_draft = settings.model_copy(
         update={
-            "tensor_parallel_size": tensor,
+            "tensor_parallel_size": ranks,
             "pipeline_parallel_size": 1,
             "data_parallel_size": 1,
             "enable_expert_parallel": False,
             "speculative": None,
         }
     )
-    kv = kv_bytes_per_token(draft, alone, stages=1)
+    kv = kv_bytes_per_token(draft, settings_of_draft, stages=1)
     method = (speculative.method or "").lower()
     architecture = " ".join(draft.architectures).lower()
     if any(head in method or head in architecture for head in HEADS):
-        return DraftBytes(_head_bytes(draft, settings, tensor), kv)
-    return DraftBytes(weight_bytes_per_rank(draft, weights(draft, settings.dtype), alone), kv)
+        return DraftBytes(_head_bytes(draft, settings, ranks), kv)
+    weight_bytes = weight_bytes_per_rank(draft, weights(draft, settings.dtype), settings_of_draft)
+    return DraftBytes(weight_bytes, kv)
 
 
 def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | None:
@@ -83,9 +84,9 @@ def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | Non
     return DraftBytes(facts.draft_layers * layer_bytes, facts.draft_layers * layer_kv)
 
 
-def _head_bytes(draft: ModelFacts, settings: EngineSettings, tensor: int) -> float:
-    """The least bytes of a head on one rank. Parts that it shares with the model are not counted, nor
-    are parts that only some heads have.
+def _head_bytes(draft: ModelFacts, settings: EngineSettings, ranks: int) -> float:
+    """The least bytes of a head on one of ``ranks`` ranks. Parts that it shares with the model are
+    not counted, nor are parts that only some heads have.
     """
     parts = draft.parameters
     shape = draft.shape
@@ -97,4 +98,4 @@ def _head_bytes(draft: ModelFacts, settings: EngineSettings, tensor: int) -> flo
     if draft.draft_vocab_size:
         joined = AUXILIARY_STATES * hidden * hidden
         layers += joined + draft.draft_vocab_size * hidden
-    return layers * dtype_bytes(settings.dtype) / tensor
+    return layers * dtype_bytes(settings.dtype) / ranks

@@ -150,8 +150,10 @@ def with_modelopt(config: Config, beside: Config | None) -> Config:
     """
     if beside is None:
         return config
-    quantization = {"quant_method": "modelopt"} | (mapping(beside, "quantization") or beside)
-    return config | {"quantization_config": quantization | mapping(config, "quantization_config")}
+    of_modelopt = {"quant_method": "modelopt"}
+    of_modelopt |= mapping(beside, "quantization") or beside
+    of_config = mapping(config, "quantization_config")
+    return config | {"quantization_config": of_modelopt | of_config}
 
 
 def _folder(model: str, revision: str | None, online: bool) -> Path | None:
@@ -309,7 +311,7 @@ def facts_from_config(
     if shape is None:
         return None
     has_plain_layers = not has_uncounted_layers and set(shape.mixers) == {"attention"}
-    window, sliding_layers = _sliding(text, model_type, shape)
+    sliding = _sliding_window(text, model_type, shape)
     return ModelFacts(
         model=model,
         model_type=model_type,
@@ -319,8 +321,8 @@ def facts_from_config(
         dtype=_dtype(text, config),
         max_model_len=_max_model_len(text, model_type),
         short_model_len=_short_model_len(text),
-        sliding_window=window,
-        num_sliding_layers=sliding_layers,
+        sliding_window=sliding.tokens,
+        num_sliding_layers=sliding.layers,
         quantization=_quantization(text, config, shape),
         checkpoint_bytes=checkpoint_bytes,
         vision_size=_vision_size(config),
@@ -547,23 +549,31 @@ _FULL_ATTENTION_STEP = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 _ALL_SLIDING = {"mistral", "mixtral", "phi3", "starcoder2"}
 
 
-def _sliding(text: Config, model_type: str, shape: Shape) -> tuple[int | None, int]:
-    """(window, number of layers with it), by ``layer_types`` if the config has it, else by the
-    family's rule.
-    """
-    window = _number(text, "sliding_window")
+@dataclass(frozen=True, slots=True)
+class _SlidingWindow:
+    """The window of attention, and how many layers have it. ``tokens``: None: no layer has it."""
+
+    tokens: int | None
+    layers: int
+
+
+_NO_WINDOW = _SlidingWindow(None, 0)
+
+
+def _sliding_window(text: Config, model_type: str, shape: Shape) -> _SlidingWindow:
+    """The window, with its layers by ``layer_types`` if the config has it, else by the family's rule."""
+    tokens = _number(text, "sliding_window")
     layers = shape.num_hidden_layers
-    if not window or text.get("use_sliding_window") is False:
-        return None, 0
+    if not tokens or text.get("use_sliding_window") is False:
+        return _NO_WINDOW
     if isinstance(text.get("layer_types"), list):
         kinds = items(text, "layer_types")[:layers]
-        return window, kinds.count("sliding_attention") + kinds.count("chunked_attention")
+        sliding_layers = kinds.count("sliding_attention") + kinds.count("chunked_attention")
+        return _SlidingWindow(tokens, sliding_layers)
     step = _number(text, "sliding_window_pattern", _FULL_ATTENTION_STEP.get(model_type, 0))
     if step:
-        return window, layers - layers // step
-    if model_type in _ALL_SLIDING:
-        return window, layers
-    return None, 0
+        return _SlidingWindow(tokens, layers - layers // step)
+    return _SlidingWindow(tokens, layers) if model_type in _ALL_SLIDING else _NO_WINDOW
 
 
 _LENGTHS = (

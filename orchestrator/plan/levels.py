@@ -112,7 +112,8 @@ def evaluated(
         raise ValueError(str(expression))
     text = expression.text
     value = expression.evaluate(names)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
         reason = ""
         if names.get(GPUS) == 0:
             reason = "; say how many GPUs the endpoint has (endpoint_gpus: 8)"

@@ -423,17 +423,18 @@ class Plan(SweepRules):
     def points_of(self, deployment_id: str) -> list[Point]:
         """The points of one deployment that are known before anything is measured."""
         return [
-            self.point(deployment_id, known.load, known.level)
-            for known in self.known_levels(deployment_id)
+            self.point(deployment_id, known_level.load, known_level.level)
+            for known_level in self.known_levels(deployment_id)
         ]
 
     def known_levels(self, deployment_id: str) -> list[KnownLevel]:
         """What strategies will ask for, as far as that is known beforehand."""
-        known: list[KnownLevel] = []
+        known_levels: list[KnownLevel] = []
         for load in self.loads_of(deployment_id):
             levels = self._levels_ahead(self._search_inputs(load, deployment_id))
-            known += [KnownLevel(load, level, repeats) for level, repeats in levels.items()]
-        return known
+            for level, repeats in levels.items():
+                known_levels.append(KnownLevel(load, level, repeats))
+        return known_levels
 
     def groups(self, per: Objective) -> dict[DeploymentGroup, list[Deployment]]:
         """The deployments to run, in groups whose deployments are compared with each other."""
@@ -486,8 +487,8 @@ class Plan(SweepRules):
     def load_s(self, deployment_id: str) -> float:
         """Seconds of load on one deployment over all repeats, as far as they are known."""
         return sum(
-            known.repeats * known.load.estimated_s(known.level)
-            for known in self.known_levels(deployment_id)
+            known_level.repeats * known_level.load.estimated_s(known_level.level)
+            for known_level in self.known_levels(deployment_id)
         )
 
     def unset_keys(self) -> list[str]:
@@ -504,7 +505,7 @@ class Plan(SweepRules):
                 changed[deployment.id] = deployment.model_copy(
                     update={"status": "impossible", "reasons": all_reasons}
                 )
-        return self._with(changed, note)
+        return self._with_changed(changed, note)
 
     def allowing(self) -> Plan:
         """The plan that runs deployments judged impossible all the same, last.
@@ -525,9 +526,9 @@ class Plan(SweepRules):
         if not changed:
             return self
         note = f"--allow-impossible: runs {counted(len(changed), 'deployment')} all the same"
-        return self._with(changed, note)
+        return self._with_changed(changed, note)
 
-    def _with(self, changed: Mapping[str, Deployment], note: str) -> Plan:
+    def _with_changed(self, changed: Mapping[str, Deployment], note: str) -> Plan:
         """The plan with one more note and with other deployments in place of these, by id."""
         deployments = [changed.get(deployment.id, deployment) for deployment in self.deployments]
         return self.with_deployments(deployments, note)

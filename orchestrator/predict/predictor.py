@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orchestrator.analysis.deployments import PredictedCapacity, usd_per_million_tokens
+from orchestrator.analysis.deployments import (
+    ErrorFactors,
+    PredictedCapacity,
+    usd_per_million_tokens,
+)
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.arithmetic import no_term
@@ -70,26 +74,26 @@ class ErrorEstimate:
     ttft: float
     tpot: float
     source: str
-    counted: tuple[float, float] | None = None
+    counted: ErrorFactors | None = None
 
     @property
-    def factors(self) -> tuple[float, float]:
-        """The factor for TTFT, and that for all else, within which 90 % of what is measured lies of
-        the prediction. If points were not counted, the logarithms of errors are taken as normally
-        distributed, although the errors of published points have thicker tails.
+    def factors(self) -> ErrorFactors:
+        """The factors within which 90 % of what is measured lies of the prediction. If points were
+        not counted, the logarithms of errors are taken as normally distributed, although the errors
+        of published points have thicker tails.
         """
         if self.counted is not None:
             return self.counted
-        return (1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND
+        return ErrorFactors((1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND)
 
     def document(self) -> dict[str, Any]:
         """The estimate as a plan stores it."""
-        ttft_factor, tpot_factor = self.factors
+        factors = self.factors
         return {
             "ttft": self.ttft,
             "tpot": self.tpot,
             "source": self.source,
-            "within": {"ttft": ttft_factor, "tpot": tpot_factor},
+            "within": {"ttft": factors.ttft, "tpot": factors.tpot},
             "counted": self.counted is not None,
         }
 
@@ -381,7 +385,8 @@ class Predictor:
                 cached = min(seen_before, input_tokens - 1) if caches_prefixes else 0
                 rows.append((input_tokens - cached, cached, output_tokens))
                 seen_before = input_tokens + output_tokens
-        return Demand(*np.array(rows, dtype=np.float64).T)
+        prompt, cached_tokens, output = np.array(rows, dtype=np.float64).T
+        return Demand(prompt, cached_tokens, output)
 
     def _predict_load(
         self, model: _Model, name: str, levels: tuple[Level, ...], caches_prefixes: bool
@@ -446,7 +451,7 @@ def _published_error(settings: EngineSettings, device: Accelerator, tables: bool
         source = f"{source}, none of them parallel like this one: twice their error"
         widening = 2.0
     error = published.error
-    counted = error["ttft_within"] ** widening, error["tpot_within"] ** widening
+    counted = ErrorFactors(error["ttft_within"] ** widening, error["tpot_within"] ** widening)
     return ErrorEstimate(widening * error["ttft"], widening * error["tpot"], source, counted)
 
 
@@ -485,10 +490,10 @@ def _capacity(
     interval reaches from what holds if latencies are longer to what holds if they are shorter, by
     the factors within which nine in ten predictions lie.
     """
-    ttft_factor, other_factor = model.error.factors
+    factors = model.error.factors
     best = _busiest_that_holds(rank, slo, 1.0, 1.0)
-    slow = _busiest_that_holds(rank, slo, ttft_factor, other_factor)
-    fast = _busiest_that_holds(rank, slo, 1 / ttft_factor, 1 / other_factor)
+    slow = _busiest_that_holds(rank, slo, factors.ttft, factors.tpot)
+    fast = _busiest_that_holds(rank, slo, 1 / factors.ttft, 1 / factors.tpot)
     tokens = model.ranks * float(demand.output.mean())
     slow_per_gpu, per_gpu, fast_per_gpu = (
         0.0 if state is None else state.rate * tokens / max(1, model.devices)
@@ -501,7 +506,7 @@ def _capacity(
         level=math.floor(level) if control == "concurrency" else level,
         output_throughput=throughput,
         output_throughput_per_gpu=per_gpu,
-        interval_per_gpu=(slow_per_gpu / other_factor, fast_per_gpu * other_factor),
+        interval_per_gpu=(slow_per_gpu / factors.tpot, fast_per_gpu * factors.tpot),
         usd_per_million_tokens=usd_per_million_tokens(model.usd_per_hour, throughput),
     )
 

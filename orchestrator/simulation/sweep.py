@@ -38,7 +38,7 @@ from orchestrator.simulation.stored import (
 from orchestrator.simulation.virtual_clock import VirtualClock, ulid_at
 from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import Spending
-from orchestrator.sweep.competition import race_of, shortlist_of
+from orchestrator.sweep.competition import choose_next, not_started, race_of, shortlist_of
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
 from orchestrator.sweep.launch_lifecycle import close, leave_out
 from orchestrator.sweep.state import MeasurementCounts, SweepState, cost_of, used_up
@@ -310,12 +310,9 @@ class SimulatedSweep:
         if not shortlist.left:
             for name in others:
                 self._queued.pop(name).drop()
-            number = counted(len(others), "deployment")
-            text = f"not started: {number}, since max_deployments allows no more"
-            self.tell(Event("not_started", text, data={"deployments": len(others)}))
+            self.tell(not_started(len(others)))
             return
-        fitting = [name for name in others if self._queued[name].deployment.status != "risky"]
-        shortlist.choose(fitting or others, set(self._queued))
+        choose_next(shortlist, self._queued, set(self._queued))
 
     def _name_of_file(self) -> str:
         """The name of the next file with computed figures. It follows from the simulation alone."""

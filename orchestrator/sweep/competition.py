@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.proposing import Shortlist
 from orchestrator.capacity.race import Entrant, Race
 from orchestrator.plan.model import Plan
-from orchestrator.spec.load import Objective
+from orchestrator.results.events import Event
+from orchestrator.spec.load import Objective, counted
+from orchestrator.sweep.deployment_work import DeploymentWork
 
 
 def race_of(plan: Plan) -> Race | None:
@@ -57,3 +59,21 @@ def shortlist_of(plan: Plan, race: Race | None, priority: Mapping[str, float]) -
     for slo, shares in zip(plan.slos, targets(plan.slos), strict=True):
         goals[slo.name] = shares[0]
     return Shortlist(race, goals, plan.most_started, priority, limiting_load.proposer, plan.seed)
+
+
+def choose_next(
+    shortlist: Shortlist, queued: Mapping[str, DeploymentWork], running: Collection[str]
+) -> str:
+    """Put one more queued deployment on the shortlist, and return its id; a risky one only if there
+    is no other. ``running``: see ``Shortlist.choose``.
+    """
+    others = shortlist.others(queued)
+    not_risky = [key for key in others if queued[key].deployment.status != "risky"]
+    return shortlist.choose(not_risky or others, running)
+
+
+def not_started(deployments: int) -> Event:
+    """The event that so many deployments are not started, because the shortlist is full."""
+    number = counted(deployments, "deployment")
+    text = f"not started: {number}, since max_deployments allows no more"
+    return Event("not_started", text, data={"deployments": deployments})

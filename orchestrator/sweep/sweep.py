@@ -35,7 +35,7 @@ from orchestrator.sweep.admission import (
     worth_adding,
 )
 from orchestrator.sweep.commit import how_it_ended, launch_row
-from orchestrator.sweep.competition import race_of, shortlist_of
+from orchestrator.sweep.competition import choose_next, not_started, race_of, shortlist_of
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.default_hardware import check_same, on_this_cluster
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
@@ -619,17 +619,14 @@ class Sweep:
             if shortlist.has(deployment_id) and not work.has_begun:
                 waiting += 1
         for _ in range(min(ahead - waiting, shortlist.left, len(others))):
-            not_risky = [key for key in others if self._queued[key].deployment.status != "risky"]
-            chosen = shortlist.choose(not_risky or others, {*self._queued, *self._launched})
+            chosen = choose_next(shortlist, self._queued, {*self._queued, *self._launched})
             others.remove(chosen)
             self._queue.add(self._waiting(self._queued[chosen]))
         if others and not shortlist.left:
             for deployment_id in others:
                 self._refuse(deployment_id).drop()
                 self._context.answer.leave_out(deployment_id)
-            number = counted(len(others), "deployment")
-            text = f"not started: {number}, since max_deployments allows no more"
-            self._context.tell(Event("not_started", text, data={"deployments": len(others)}))
+            self._context.tell(not_started(len(others)))
 
     def _admit_next(self, machines: list[Machine], ahead: int) -> AdmittedLaunch | None:
         """Take the next launch from the queue and reserve its nodes; None if no launch can start.

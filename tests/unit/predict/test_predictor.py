@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
+from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.base.errors import ProblemsError
 from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.profile import typical
@@ -288,11 +289,11 @@ def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_take
 
 def test_factors_follow_from_medians_of_a_normal_distribution() -> None:
     """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
-    ttft, tpot = ErrorEstimate(0.5, 0.1, "").factors
-    assert tpot == pytest.approx(1.1 ** (1.645 / 0.674)) and ttft == pytest.approx(
-        1.5 ** (1.645 / 0.674)
-    )
-    assert ErrorEstimate(0.5, 0.1, "", (7.0, 1.2)).factors == (7.0, 1.2)  # somebody counted
+    factors = ErrorEstimate(0.5, 0.1, "").factors
+    assert factors.ttft == pytest.approx(1.5 ** (1.645 / 0.674))
+    assert factors.tpot == pytest.approx(1.1 ** (1.645 / 0.674))
+    counted = ErrorFactors(7.0, 1.2)
+    assert ErrorEstimate(0.5, 0.1, "", counted).factors == counted
 
 
 def test_factors_of_published_points_are_wider_than_normal() -> None:
