@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import orjson
@@ -27,6 +28,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.results.ids import content_digest
+from orchestrator.spec.document import wrong
 from orchestrator.spec.load import Lengths, Workload, counted
 from orchestrator.spec.settings import OneLine, Strict
 from orchestrator.workloads.entries import (
@@ -46,6 +48,7 @@ from orchestrator.workloads.files import (
     refuse_traces,
     status_of,
 )
+from orchestrator.workloads.hub import HubDataset, local_file
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Content,
@@ -188,16 +191,34 @@ class FileWorkload(Workload):
     again.
     """
 
-    LATER_KEYS = frozenset({"columns", "use"})
+    LATER_KEYS = frozenset({"columns", "use", "dataset"})
 
     kind: Literal["file"]
-    prompts: str
+    prompts: str | None = None  # None in a file that has ``dataset``; a plan always has a path
+    dataset: HubDataset | None = None
     columns: PromptColumns | None = None
     use: Literal["first", "sessions"] = "first"  # of what a user says in a conversation
     output_tokens: AnswerLengths | None = None  # for lines that give no length
     # of the file's bytes
     prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
     _first: int = PrivateAttr(0)  # index of the entry that the first request sends
+
+    @model_validator(mode="after")
+    def _has_prompts(self) -> Self:
+        if self.prompts is None and self.dataset is None:
+            raise wrong("prompts", "'prompts' is missing", "give a file, or a dataset of the hub")
+        if self.prompts is not None and self.dataset is not None and self.prompts_digest is None:
+            raise wrong("dataset", "'prompts' and 'dataset' exclude each other")
+        return self
+
+    @property
+    def file(self) -> str:
+        """The path of the file. Raises ProblemsError for a dataset that cannot be had."""
+        is_here = self.prompts is not None and Path(self.prompts).exists()
+        if self.dataset is not None and not is_here:
+            return local_file(self.dataset).path  # on another node than the plan was made on
+        assert self.prompts is not None  # _has_prompts
+        return self.prompts
 
     @property
     def counts_answers(self) -> bool:
@@ -210,16 +231,22 @@ class FileWorkload(Workload):
 
     def summary(self) -> Summary:
         """What is in the file. Raises ProblemsError as ``parse_prompts`` does."""
-        return summary(self.prompts, self.rules)
+        return summary(self.file, self.rules)
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Fixes the file's content, so that clients send what was planned or nothing. Raises
         ProblemsError.
         """
-        file = path(self.prompts)
-        file_summary = summary(file, self.rules)
-        self.check(file_summary)
-        return self.model_copy(update={"prompts": file, "prompts_digest": file_summary.digest})
+        dataset = self.dataset
+        if dataset is not None and self.prompts is None:
+            downloaded = local_file(dataset)
+            file, dataset = downloaded.path, downloaded.dataset
+        else:
+            file = path(self.prompts or self.file)
+        placed = self.model_copy(update={"prompts": file, "dataset": dataset})
+        file_summary = placed.summary()
+        placed.check(file_summary)
+        return placed.model_copy(update={"prompts_digest": file_summary.digest})
 
     def token_bounds(self) -> tuple[int, int | None]:
         """The bounds of all entries. There is no upper one if prompts are texts, whose tokens are
@@ -279,8 +306,10 @@ class FileWorkload(Workload):
 
     def identity(self) -> dict[str, Any]:
         """Has the digest of the file's content in place of its path."""
-        content = self.prompts_digest or self.summary().digest
-        return super().identity() | {"prompts": content, "prompts_digest": None}
+        digest = self.prompts_digest or self.summary().digest
+        content = super().identity() | {"prompts": digest, "prompts_digest": None}
+        content.pop("dataset", None)
+        return content
 
     def requests(self, prompter: Prompter, seed: int) -> FileRequests:
         return FileRequests(self, prompter, seed, self._first)
@@ -346,8 +375,9 @@ class FileRequests(WorkloadKind):
         """Raises ProblemsError for a file that cannot be read, or that is not the one that was
         planned.
         """
-        data = read_file("prompts", workload.prompts)
-        entries = parse_prompts(data, workload.prompts, workload.rules)
+        file = workload.file
+        data = read_file("prompts", file)
+        entries = parse_prompts(data, file, workload.rules)
         workload.check(Summary.of(data, entries))
         self._counts_answers = workload.counts_answers
         self._entries = [entry for entry in entries if entry]

@@ -31,6 +31,7 @@ from orchestrator.spec.sessions import Documents, LengthPair, Popularity
 from orchestrator.spec.settings import Environment, Hardware, Speculative
 from orchestrator.spec.traces import Keep, TraceColumns
 from orchestrator.workloads.file import PromptColumns
+from orchestrator.workloads.hub import HubDataset
 from tests.unit.spec.files import parsed
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +51,7 @@ MODELS = [
     Slo,
     *(LogNormal, Normal, Uniform, Bin),
     *(Documents, LengthPair, Popularity),
-    *(Keep, TraceColumns, PromptColumns),
+    *(Keep, TraceColumns, PromptColumns, HubDataset),
     Hardware,
     Speculative,
 ]
