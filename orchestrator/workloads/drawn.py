@@ -54,6 +54,13 @@ DOCUMENTS_KEPT = 1024  # likewise
 _MESSAGE, _PREFIX, _, _CHOICE, _DOCUMENT, _ANSWER = range(6)
 
 
+def _largest(lengths: Sequence[Lengths]) -> int | None:
+    """The largest number that any of these lengths can draw; None: there is no limit."""
+    limits = [of_one.bounds[1] for of_one in lengths]
+    finite = [limit for limit in limits if limit is not None]
+    return max(finite) if len(finite) == len(limits) else None
+
+
 @lru_cache(MOST_TURNS_OF_ALL)
 def _sample(shape: SessionShape) -> NDArray[np.uint32]:
     """``SessionLengths.sample``, drawn once for all deployments. Lengths that uint32 cannot hold
@@ -134,11 +141,10 @@ class Drawn(Workload):
         least_turns, _ = shape.turns.bounds
         least = self.shared_prefix_tokens + self._least_input(least_turns)
         least += least_turns * min(pair.output.bounds[0] for pair in shape.pairs)
-        outputs = [pair.output.bounds[1] for pair in shape.pairs]
+        most_output = _largest([pair.output for pair in shape.pairs])
         most_input = self._most_input(self.most_turns())
-        if most_input is None or None in outputs:
+        if most_input is None or most_output is None:
             return least, None
-        most_output = max(most for most in outputs if most is not None)
         return least, self.shared_prefix_tokens + most_input + self.most_turns() * most_output
 
     def _least_input(self, turns: int) -> int:
@@ -154,19 +160,18 @@ class Drawn(Workload):
     def _most_input(self, turns: int) -> int | None:
         """Most tokens of all user messages of a session with so many turns; None: no limit."""
         shape = self.session()
-        limits = [pair.input.bounds[1] for pair in shape.pairs]
-        if shape.first_input is not None:
-            limits.append(shape.first_input.bounds[1])
-        if None in limits:
+        most = _largest([pair.input for pair in shape.pairs])
+        first = most if shape.first_input is None else shape.first_input.bounds[1]
+        if most is None or first is None:
             return None
-        most = max(limit for limit in limits if limit is not None)
+        total = first + (turns - 1) * most
         if shape.documents is None:
-            return turns * most
+            return total
         most_documents = shape.documents.count.bounds[1]
         most_tokens = shape.documents.tokens.bounds[1]
         if most_documents is None or most_tokens is None:
             return None
-        return turns * (most + most_documents * most_tokens)
+        return total + turns * most_documents * most_tokens
 
     def longer_prompts(self, tokens: int) -> float:
         """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated
@@ -191,10 +196,9 @@ class Drawn(Workload):
             return None
         if turns == 1:
             return self.shared_prefix_tokens + most_input
-        outputs = [pair.output.bounds[1] for pair in self.pairs]
-        if None in outputs:
+        most_output = _largest([pair.output for pair in self.pairs])
+        if most_output is None:
             return None
-        most_output = max(most for most in outputs if most is not None)
         return self.shared_prefix_tokens + most_input + (turns - 1) * most_output
 
     def requests(self, prompter: Prompter, seed: int) -> DrawnRequests:

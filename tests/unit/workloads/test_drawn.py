@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from orchestrator.spec.load import Lengths, LogNormal, Uniform
 from orchestrator.workloads.content import RandomIds
@@ -124,3 +126,93 @@ def test_a_conversation_sends_all_earlier_messages() -> None:
     assert prompt.tokens == 10
     assert requests.needs_reply
     assert requests.mean_turns == 3.0
+
+
+# -- bounds of what can be drawn in more ways
+
+PAIRS = [
+    {"input": {"uniform": {"min": 5, "max": 9}}, "output": 7},
+    {"input": 100, "output": {"histogram": [{"min": 1, "max": 3}]}, "weight": 4},
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "bounds", "longest"),
+    [
+        ({"lengths": PAIRS}, (3 * 5 + 3 * 1, 3 * 100 + 3 * 7), 3 * 100 + 2 * 7),
+        ({"first_input_tokens": 50}, (50 + 2 * 8 + 3 * 4,) * 2, 50 + 2 * 8 + 2 * 4),
+        (
+            {"turns": {"uniform": {"min": 1, "max": 5}}, "shared_prefix_tokens": 10},
+            (10 + 12, 10 + 5 * 12),
+            10 + 5 * 8 + 4 * 4,
+        ),
+        (
+            {"documents": {"count": 2, "tokens": {"uniform": {"min": 3, "max": 6}}, "pool": 9}},
+            (3 * (8 + 4 + 2 * 3), 3 * (8 + 4 + 2 * 6)),
+            3 * (8 + 2 * 6) + 2 * 4,
+        ),
+    ],
+)
+def test_no_session_is_beyond_its_bounds_and_the_longest_prompt_is_known(
+    fields: dict[str, Any], bounds: tuple[int, int], longest: int
+) -> None:
+    lengths = {} if "lengths" in fields else {"input_tokens": 8, "output_tokens": 4}
+    content = {"name": "w", "kind": "conversations", "turns": 3, **lengths, **fields}
+    workload = ConversationsWorkload.model_validate(content)
+    assert workload.token_bounds() == bounds
+    assert workload.longer_prompts(longest) == 0.0
+    assert workload.longer_prompts(longest - 1) > 0.0
+    requests = workload.requests(IDS, seed=3)
+    for session in range(300):
+        last = requests.turns(session) - 1
+        total = requests.input_tokens(session, last) + requests.output_tokens(session, last)
+        assert bounds[0] <= total <= bounds[1]
+        prompt = requests.prompt(session, 0, "measure", ())
+        assert prompt.tokens == len(prompt.flat()) == requests.input_tokens(session, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lengths": PAIRS, "input_tokens": 4}, "'input_tokens' and 'lengths' exclude each other"),
+        ({"input_tokens": 4}, "'output_tokens' is missing"),
+        (
+            {"input_tokens": 4, "output_tokens": 4, "popularity": {"zipf": 1}},
+            "'popularity' is that of prefixes",
+        ),
+    ],
+)
+def test_keys_that_belong_together_are_given_together(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RandomWorkload.model_validate({"name": "w", **fields})
+
+
+def test_popular_prefixes_are_sent_more_often() -> None:
+    popular = random_requests(
+        shared_prefix_tokens=5, shared_prefix_count=20, popularity={"zipf": 1.5}
+    )
+    requests = popular.requests(IDS, seed=3)
+    prefixes = [
+        np.asarray(requests.prompt(session, 0, "measure", ()).messages[0].content[0]).tobytes()
+        for session in range(500)
+    ]
+    counts = sorted((prefixes.count(prefix) for prefix in set(prefixes)), reverse=True)
+    weights = np.arange(1, 21) ** -1.5
+    assert counts[0] / 500 == pytest.approx(weights[0] / weights.sum(), abs=0.07)
+
+
+def test_a_text_is_sent_in_slices_and_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or not to be that is the question " * 20)
+    sliced = random_requests(content={"text": str(tmp_path / "a.txt")}).resolved(str)
+    requests = sliced.requests(IDS, seed=3)
+    text = requests.prompt(0, 0, "measure", ()).messages[0].text
+    assert text.strip() in "to be or not to be that is the question " * 21
+    (tmp_path / "b.txt").write_text("to be or not to be that is the question " * 20)
+    copied = random_requests(content={"text": str(tmp_path / "b.txt")}).resolved(str)
+    assert copied.identity() == sliced.identity()
+    assert sliced.identity() != random_requests().identity()
+
+
+def test_words_are_sent_where_ids_could_be() -> None:
+    requests = random_requests(content="words").requests(IDS, seed=3)
+    assert len(requests.prompt(0, 0, "measure", ()).messages[0].text.split()) == 8

@@ -92,10 +92,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    of_hub = huggingface_hub.HfApi
-    download = partial(of_hub.hf_hub_download, cache_dir=tmp_path / "cache")
+    download = partial(huggingface_hub.HfApi.hf_hub_download, cache_dir=tmp_path / "cache")
 
-    class LocalApi(of_hub):
+    class LocalApi(huggingface_hub.HfApi):
         def __init__(self) -> None:
             super().__init__(endpoint=url)
 
