@@ -92,16 +92,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    download = partial(huggingface_hub.HfApi.hf_hub_download, cache_dir=tmp_path / "cache")
-
-    class LocalApi(huggingface_hub.HfApi):
-        def __init__(self) -> None:
-            super().__init__(endpoint=url)
-
-        def hf_hub_download(self, *args: object, **keys: object) -> str:
-            return str(download(self, *args, **keys))
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", LocalApi)
+    api = partial(huggingface_hub.HfApi, endpoint=url)
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     yield url
     server.shutdown()
