@@ -725,8 +725,8 @@ def divisor_of(deployment: StoredDeployment, per: Per) -> float | None:
 
 
 def divisor_of_point(point: StoredPoint, per: Per) -> float | None:
-    """What the tokens/s of a point are divided by: what its deployment has, or the joules per second
-    that its GPUs used together; None: unknown.
+    """What the tokens/s of a point are divided by: what its deployment has, or the joules per
+    second that its GPUs used together; None: unknown.
     """
     if per != "joule":
         return divisor_of(point.deployment, per)

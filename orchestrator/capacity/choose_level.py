@@ -443,7 +443,9 @@ def _verdict_to_hold(
 
 
 def _counts_failing(state: SearchState, level: float, budget: _Budget | None) -> bool:
-    """Whether it is of use to show that a level fails; in limited time, only if it ends the search."""
+    """Whether it is of use to show that a level fails; in limited time, only if that ends the
+    search.
+    """
     return budget is None or level <= (1 + state.precision) * state.confirmed_level
 
 

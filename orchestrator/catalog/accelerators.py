@@ -69,7 +69,7 @@ NETWORK_BYTES_S = 50e9  # to other nodes, one direction, a typical figure
 
 
 def _key(name: str) -> str:
-    """A name by which spellings of one accelerator are equal: without its maker, case, punctuation."""
+    """A name that all spellings of one accelerator share: without its maker, case, punctuation."""
     maker_left_out = name.lower().removeprefix("nvidia").removeprefix("amd")
     return "".join(filter(str.isalnum, maker_left_out))
 
@@ -123,13 +123,13 @@ def accelerators() -> list[str]:
 
 
 def find(name: str) -> Accelerator | None:
-    """An accelerator by name or alias, ignoring case and punctuation. None: not in the catalogue."""
+    """An accelerator by name or alias, ignoring case and punctuation; None: it has no entry."""
     return _table().get(_key(name))
 
 
 def is_named(entry: Accelerator, driver_name: str) -> bool:
-    """Whether a driver's name for a device (NVML's) means this entry: it has all words of the entry,
-    and no other entry has more of its words.
+    """Whether a driver's name for a device (NVML's) means this entry: it has all words of the
+    entry, and no other entry has more of its words.
 
     >>> [is_named(find("L4"), name) for name in ("NVIDIA L40S", "NVIDIA L4")]
     [False, True]

@@ -1,5 +1,5 @@
-"""The bytes that speculative decoding adds to a rank: weights and KV cache of a draft model, of a draft
-head, or of the model's own layers for multi-token prediction.
+"""The bytes that speculative decoding adds to a rank: weights and KV cache of a draft model, of a
+draft head, or of the model's own layers for multi-token prediction.
 
 A draft runs on the ranks of the last pipeline stage. Heads that read the model's hidden states
 (EAGLE, DFlash) share its embedding and, unless they have a vocabulary of their own, its output
@@ -41,8 +41,8 @@ def draft_bytes(
 ) -> DraftBytes | None:
     """What the draft adds to a rank of the last stage. None: there is a draft of unknown size.
 
-    ``facts``: of the model. ``draft``: the facts of ``settings.speculative.model``; None if they are
-    not known.
+    ``facts``: of the model. ``draft``: the facts of ``settings.speculative.model``; None if they
+    are not known.
     """
     speculative = settings.speculative
     if speculative is None or (speculative.method or "").lower().startswith(WITHOUT_MODEL):

@@ -138,7 +138,7 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of a model that is split (``x-00001-of-00003.gguf``); ``path`` is its first file."""
+    """All files of a model that is split (``x-00001-of-00003.gguf``); ``path``: its first file."""
     match = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name, re.ASCII | re.DOTALL)
     if match is None:
         return [path]

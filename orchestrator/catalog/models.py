@@ -187,7 +187,7 @@ def known_configs() -> dict[str, Config]:
 
 
 def known_config(model: str) -> Config | None:
-    """The config of a well-known model by its hub id, or by a short name such as ``Llama-3.1-8B``."""
+    """The config of a well-known model by its hub id, or by a short name (``Llama-3.1-8B``)."""
     configs = known_configs()
     if model in configs:
         return configs[model]
@@ -380,8 +380,8 @@ def _as_one_figure(text: Config) -> Config:
 
 
 def _has_several_figures(text: Config) -> bool:
-    """Whether a figure that the formula needs is a list with different numbers, one for each layer or
-    kind of token.
+    """Whether a figure that the formula needs is a list with different numbers, one for each layer
+    or kind of token.
     """
     return any(isinstance(text.get(name), list | dict) for name in _FIGURES)
 
@@ -526,9 +526,9 @@ def _mlps(text: Config, kinds: list[str], has_experts: bool) -> tuple[str, ...]:
 
 
 def _moe_layers(text: Config, layers: int) -> set[int]:
-    """Layers with routed experts. These are all but the first k (DeepSeek), every n-th without those
-    of a list (Qwen), or those that a list names for each layer (``mlp_layer_types`` of transformers 5,
-    ``moe_layer_freq``).
+    """Layers with routed experts. These are all but the first k (DeepSeek), every n-th without
+    those of a list (Qwen), or those that a list names for each layer (``mlp_layer_types`` of
+    transformers 5, ``moe_layer_freq``).
     """
     kinds = items(text, "mlp_layer_types")
     if kinds:
@@ -561,7 +561,9 @@ _NO_WINDOW = _SlidingWindow(None, 0)
 
 
 def _sliding_window(text: Config, model_type: str, shape: Shape) -> _SlidingWindow:
-    """The window, with its layers by ``layer_types`` if the config has it, else by the family's rule."""
+    """The window, with its layers by ``layer_types`` if the config has it, else by the family's
+    rule.
+    """
     tokens = _number(text, "sliding_window")
     layers = shape.num_hidden_layers
     if not tokens or text.get("use_sliding_window") is False:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from orchestrator.catalog.parameters import Config, Shape, items, mapping, whole
 
-# Formats that exist only as checkpoints. Asked to apply one to a 16-bit checkpoint, the engine stops
-# ("Cannot find the config file for awq").
+# Formats that exist only as checkpoints. Asked to apply one to a 16-bit checkpoint, the engine
+# stops ("Cannot find the config file for awq").
 CHECKPOINT_ONLY = frozenset({
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
     "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
@@ -383,7 +383,7 @@ _LEFT_ALONE = (
 def _by_part(
     stored: Quantization, config: Config, algorithms: Mapping[str, str], shape: Shape
 ) -> Quantization:
-    """The quantization with the quantized share of every part, found from the names of all modules."""
+    """The quantization with the quantized share of every part, by the names of all modules."""
     left_alone = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]
     # GPTQModel
     left_alone += [

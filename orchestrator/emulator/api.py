@@ -310,8 +310,8 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
 
 
 def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiCompletion:
-    """TGI's native body. Where ``stream`` is None, the body says whether to stream, and an answer that
-    is not streamed is a list of one. Raises Refused.
+    """TGI's native body. Where ``stream`` is None, the body says whether to stream, and an answer
+    that is not streamed is a list of one. Raises Refused.
     """
     try:
         fields = _json_object(body)
@@ -363,7 +363,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 def _openai_fields(body: bytes, serving: Serving) -> dict[str, Any]:
-    """The fields of a request to an OpenAI API, for this model and of one choice. Raises Refused."""
+    """The fields of a request to an OpenAI API, for this model and one choice. Raises Refused."""
     fields = _json_object(body)
     model = fields.get("model")
     if model is not None and model != serving.options.model:

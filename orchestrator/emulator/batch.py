@@ -10,8 +10,8 @@ jump). It follows the rules of vLLM's scheduler:
 - When a decode finds no room, the newest sequence is preempted. Later it is computed again, except
   for those of its whole blocks that nobody has filled meanwhile. Of the free room, what was freed
   first is filled first; of a preempted sequence that is its last blocks.
-- The scheduler looks for new requests before every step. With a ``recv_interval`` it looks as SGLang
-  does: after so many steps of decodes alone, and after every step with a prompt.
+- The scheduler looks for new requests before every step. With a ``recv_interval`` it looks as
+  SGLang does: after so many steps of decodes alone, and after every step with a prompt.
 
 The tokens of a step leave one after the other, ``token_interval_s`` apart, the middle one at the
 step's end.
@@ -282,8 +282,8 @@ class Batch:
 
     @staticmethod
     def _give(sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
-        """Adds the next chunk of a prefill, as far as the token budget reaches. Returns what is left
-        of the budget.
+        """Adds the next chunk of a prefill, as far as the token budget reaches. Returns what is
+        left of the budget.
         """
         tokens = min(sequence.prefill_tokens - sequence.prefilled_tokens, budget)
         if tokens > 0:
@@ -322,8 +322,8 @@ class Batch:
         return finished
 
     def _first_token(self, sequence: Sequence) -> bool:
-        """Lets a sequence decode whose prefill is done and gave a token. Returns True when that token
-        was also its last one.
+        """Lets a sequence decode whose prefill is done and gave a token. Returns True when that
+        token was also its last one.
         """
         remaining = sequence.output_tokens - sequence.earlier_tokens - 1
         sequence.start_step = self.step
@@ -407,7 +407,7 @@ class Batch:
         return self.clock + (place - (tokens - 1) / 2) * self.interval_s
 
     def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
-        """Notes the instants of the first tokens of ``begun`` and of the last ones of ``finished``."""
+        """Notes when the first tokens of ``begun`` leave, and the last ones of ``finished``."""
         if not finished and not begun:
             return
         when_s = self.instant_of(len(self.decoding) - self.skipped_decodes - len(begun), finished)
@@ -434,7 +434,8 @@ def refusal(limits: RankLimits, prompt_tokens: int, output_tokens: int) -> str |
     if total > limits.max_model_len:
         return (
             f"This model's maximum context length is {limits.max_model_len} tokens. However, you "
-            f"requested {total} tokens ({prompt_tokens} in the prompt, {output_tokens} in the completion)."
+            f"requested {total} tokens ({prompt_tokens} in the prompt, {output_tokens} in the "
+            "completion)."
         )
     if total > limits.kv_tokens:
         return f"The request needs {total} tokens of KV cache, the engine has {limits.kv_tokens}."

@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
         self.end()
 
     def write(self, data: bytes) -> None:
-        """Writes bytes to the socket now. asyncio would hold them back until the loop's turn ends."""
+        """Writes bytes to the socket now; asyncio would keep them until the loop's turn ends."""
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size() == 0:

@@ -1,9 +1,9 @@
 """The emulator's model of an engine: how long a step takes, and what one replica can hold. The
 formulas are explained in docs/emulator.md.
 
-With pipeline stages, a token passes all of them, so every weight is read once per token, however many
-stages there are. But ``m = min(stages, sequences)`` micro-batches are in flight at the same time, and
-each of them has 1/m of the other work.
+With pipeline stages, a token passes all of them, so every weight is read once per token, however
+many stages there are. But ``m = min(stages, sequences)`` micro-batches are in flight at the same
+time, and each of them has 1/m of the other work.
 """
 
 import math
@@ -270,10 +270,10 @@ def _attention(
     device: Accelerator,
     constants: Constants,
 ) -> _AttentionCosts:
-    """The costs of layers with full attention and with a sliding window. For each token of context, a
-    decode takes the time of reading it or of computing on it, whichever is longer; a prefill takes
-    that of computing. Attention is computed in 16 bit whatever the weights are (an FP8 cache is
-    widened for it). MLA decodes in its latent space (absorbed) and prefills in its heads.
+    """The costs of layers with full attention and with a sliding window. For each token of context,
+    a decode takes the time of reading it or of computing on it, whichever is longer; a prefill
+    takes that of computing. Attention is computed in 16 bit whatever the weights are (an FP8 cache
+    is widened for it). MLA decodes in its latent space (absorbed) and prefills in its heads.
     """
     shape = facts.shape
     pair_flops = attention_pair_flops(shape)

@@ -122,7 +122,7 @@ class Pacer:
         self.batch.clock += seconds
 
     def catch_up(self) -> None:
-        """Writes the tokens that are due. To be called before other work, which would delay them."""
+        """Writes the tokens that are due. To be called before other work, which delays them."""
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
 

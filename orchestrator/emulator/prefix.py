@@ -1,5 +1,5 @@
-"""The prefix cache of one data-parallel rank, as in vLLM: it holds the blocks that prompts and answers
-leave behind.
+"""The prefix cache of one data-parallel rank, as in vLLM: it holds the blocks that prompts and
+answers leave behind.
 """
 
 from collections import Counter, OrderedDict
@@ -60,8 +60,8 @@ class PrefixCache:
         return len(blocks)
 
     def give_back(self, held: HeldBlocks, answer: Prompt, used_tokens: int) -> None:
-        """Leaves the blocks of a request that is over, and those of its answer, to later requests. The
-        answer has the prompt's type.
+        """Leaves the blocks of a request that is over, and those of its answer, to later requests.
+        The answer has the prompt's type.
         """
         self._holders.subtract(held.blocks)
         if isinstance(held.tail, bytes) and isinstance(answer, bytes):
@@ -93,8 +93,8 @@ def _block_width(prompt: Prompt) -> int:
 
 
 def _block_hashes(before: int, prompt: Prompt) -> list[int]:
-    """The hash of each whole block of ``prompt`` and of everything before that block. ``before``: the
-    hash of what precedes the first block.
+    """The hash of each whole block of ``prompt`` and of everything before that block. ``before``:
+    the hash of what precedes the first block.
     """
     width = _block_width(prompt)
     hashes: list[int] = []

@@ -1,5 +1,5 @@
-"""What the emulator imitates: a device, a model, a few constants and a fault script. They come from a
-file, or from a name in the catalogue.
+"""What the emulator imitates: a device, a model, a few constants and a fault script. They come from
+a file, or from a name in the catalogue.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,8 @@ class Constants(Strict):
     prefill_first: bool = False
     # standard deviation of one step's length, as a share of it
     jitter: float = Field(default=0.0, ge=0, le=1)
-    # whether kernels are timed by the tables (tables.py), not by formula; the host's part stays the same
+    # whether kernels are timed by the tables (tables.py), not by formula; the host's part stays the
+    # same
     tables: bool = False
 
 
@@ -83,8 +84,8 @@ class Typical:
     source: str  # of the measurements
     date: str  # of the measurements
     constants: dict[str, Any]
-    # The median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on this architecture, and the
-    # factors within which 90 % lay (``ttft_within``); None where nothing was compared.
+    # The median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on this architecture, and
+    # the factors within which 90 % lay (``ttft_within``); None where nothing was compared.
     error: dict[str, float] | None
 
 
@@ -164,7 +165,7 @@ class Device(Strict):
 
 
 class Profile(Strict):
-    """A profile file. Keys that are left out follow from the deployment's own model and hardware."""
+    """A profile file. Keys left out follow from the deployment's own model and hardware."""
 
     accelerator: str | Device | None = None
     model: str | dict[str, Any] | None = None  # a name, a folder, or the fields of a config.json

@@ -1,5 +1,5 @@
-"""The emulator's process: reads what it imitates, logs the lines that vLLM would log, and serves until
-a signal stops it.
+"""The emulator's process: reads what it imitates, logs the lines that vLLM would log, and serves
+until a signal stops it.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
 
 
 def token_counter(model: str) -> Callable[[str], int]:
-    """A function that counts tokens with the model's own tokenizer.json, which it reads at the first
-    text prompt. Without such a file it counts by length.
+    """A function that counts tokens with the model's own tokenizer.json, which it reads at the
+    first text prompt. Without such a file it counts by length.
     """
     path = Path(os.path.expanduser(model)) / "tokenizer.json"
     if not path.is_file():

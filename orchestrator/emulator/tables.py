@@ -1,9 +1,9 @@
-"""Step times from tables of measured kernels, in place of those by formula (model.py: ``Costs``). Only
-this file uses the package with the tables: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
+"""Step times from tables of measured kernels, in place of those by formula (model.py: ``Costs``).
+Only this file uses the package with the tables: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
 
-The tables have the kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision. The
-time that a host adds to a step is not in them, and stays a constant. Kernels were timed with CUDA
-graphs, with one pipeline stage, on one node.
+The tables have the kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision.
+The time that a host adds to a step is not in them, and stays a constant. Kernels were timed with
+CUDA graphs, with one pipeline stage, on one node.
 """
 
 import json

@@ -6,5 +6,5 @@ VERSION = f"{__version__}+emulator"
 
 
 def is_emulator(version: str | None) -> bool:
-    """Whether the server that reports this version is an emulator, of any release of this program."""
+    """Whether the server that reports this version is an emulator, of whatever release."""
     return version is not None and version.endswith("+emulator")

@@ -369,7 +369,8 @@ def _quantization(case: FeasibilityCase) -> Findings:
     if flag and not present_flags(case.settings, (flag,)):
         yield (
             "impossible",
-            f"quantization {named_method} is deprecated, and refused without extra_args: {{{flag}: true}}",
+            f"quantization {named_method} is deprecated, and refused without "
+            f"extra_args: {{{flag}: true}}",
         )
     if case.hardware.is_amd and method in rules.not_on_amd:
         yield (

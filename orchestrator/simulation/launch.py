@@ -91,8 +91,8 @@ class SimulatedLaunch:
         self._end(failure)
 
     def _measure_all(self, engines: SimulatedEngines) -> bool:
-        """Simulate until nothing is left for this start, or until the launch must end. Returns False
-        if the user stops the simulation first: the next one then begins the launch anew.
+        """Simulate until nothing is left for this start, or until the launch must end. Returns
+        False if the user stops the simulation first: the next one then begins the launch anew.
         """
         while True:
             self._work.follow_race()

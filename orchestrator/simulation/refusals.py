@@ -35,9 +35,9 @@ def check(plan: Plan, store: Store) -> None:
     if changed:
         problems.append(
             Problem(
-                f"{store.uri} was simulated with other models of {counted(len(changed), 'deployment')} "
-                f"({changed[0]}): a profile, or what this program knows of engines, has changed "
-                "since",
+                f"{store.uri} was simulated with other models of "
+                f"{counted(len(changed), 'deployment')} ({changed[0]}): a profile, or what this "
+                "program knows of engines, has changed since",
                 hint="give another --results URI, or remove what is there",
             )
         )
@@ -90,10 +90,16 @@ def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[
     launch_ids = {manifest.launch_id for manifest in launches}
     launch_counts = Counter(manifest.deployment_id for manifest in launches)
     runnable = {deployment.id: deployment for deployment in plan.runnable()}
-    changed: dict[str, None] = {}  # the keys, in order
-    for attempt in store.manifests("point"):
+    # one attempt of each unfinished launch
+    unfinished = {
+        attempt.launch_id: attempt
+        for attempt in store.manifests("point")
+        if attempt.launch_id not in launch_ids
+    }
+    changed: list[str] = []
+    for attempt in unfinished.values():
         deployment = runnable.get(attempt.deployment_id)
-        if attempt.launch_id in launch_ids or deployment is None:
+        if deployment is None:
             continue
         rules = models.rules_digest(deployment)
         began_unix_ns = began_at(attempt.launch_id)
@@ -103,8 +109,8 @@ def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[
         }
         is_same = attempt.launch_id in same_launches and attempt.client_version == __version__
         if not is_same:
-            changed[deployment.label] = None
-    return list(changed)
+            changed.append(deployment.label)
+    return changed
 
 
 def _problems(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,8 @@ _API_PATHS = {
     "/generate": "sglang",
     "/models": None,
 }
-# Names of secrets in queries that `is_secret` does not recognise, because settings have such names, too.
+# Names of secrets in queries that `is_secret` does not recognise, because settings have such names,
+# too.
 _SECRET_IN_QUERIES = re.compile(r"(?i)^(.*[-_.])?(key|sig|signature|auth|code|token)$")
 
 
@@ -66,7 +67,7 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a target lives. ``prefix``: the path of its URL, which goes before the dialect's path."""
+    """Where a target lives. ``prefix``: the path of its URL, to which the dialect's is added."""
 
     host: str
     port: int

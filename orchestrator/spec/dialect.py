@@ -30,7 +30,8 @@ class Dialect:
     logprobs: bool = False  # ask for the log-probability of every output token
     # the API has cache_salt: requests with different salts share no prefix cache
     cache_salt: bool = False
-    # whether the answer to a trial request had a token count; an answer without one is then incomplete
+    # whether the answer to a trial request had a token count; an answer without one is then
+    # incomplete
     reports_counts: bool = False
     done_marker: bool = True  # a complete stream ends with "data: [DONE]"
     model_field: bool = True  # send the model's name

@@ -403,7 +403,9 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 
 
 def wrong(key: str | int | Place, message: str, hint: str | None = None) -> PydanticCustomError:
-    """The error that a validator of a whole value raises for a problem at one of its keys, or deeper."""
+    """The error that a validator of a whole value raises for a problem at one of its keys, or
+    deeper.
+    """
     place = key if isinstance(key, tuple) else (key,)
     return PydanticCustomError("wrong", "{text}", {"text": message, "place": place, "hint": hint})
 
@@ -465,8 +467,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _about_value(
     detail: ErrorDetails, place: Place, is_in_union: bool, described: str | None = None
 ) -> tuple[str, str | None]:
-    """Message and hint about one value. ``described``: what the value may be, if the model that reads
-    it says so (``WANTED``).
+    """Message and hint about one value. ``described``: what the value may be, if the model that
+    reads it says so (``WANTED``).
     """
     is_key = detail["loc"][-1:] == ("[key]",)
     holder = place[:-1] if is_key else place  # a wrong key may be a secret

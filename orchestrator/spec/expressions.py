@@ -85,8 +85,8 @@ def parse_expression(
     """Parse an expression that may read the names ``known``. Raises ValueError with the first
     problem.
 
-    ``any_dots``: any name may have dots, not only settings of roles. ``unknown``: the words for a name
-    that resembles none of ``known``.
+    ``any_dots``: any name may have dots, not only settings of roles. ``unknown``: the words for a
+    name that resembles none of ``known``.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(
@@ -204,7 +204,7 @@ def _elements(value: Any) -> int:
 
 
 def _bounded(value: Any) -> Any:
-    """The same value. Raises OverflowError if it has too many elements: lists of lists grow fast."""
+    """The same value. Raises OverflowError for too many elements: lists of lists grow fast."""
     if not isinstance(value, _PLAIN) and _elements(value) > MOST_ELEMENTS:
         raise OverflowError(f"it has more than {MOST_ELEMENTS:,} elements")
     return value

@@ -427,8 +427,8 @@ class Arrivals(Growing):
         return {"process": value} if isinstance(value, str) else value
 
     def problem(self, has_recorded_times: bool = False) -> str | None:
-        """Why nothing can be drawn from these arrivals; None if something can. The file of a trace is
-        not read. ``has_recorded_times``: the workloads have times of their own.
+        """Why nothing can be drawn from these arrivals; None if something can. The file of a trace
+        is not read. ``has_recorded_times``: the workloads have times of their own.
         """
         if self.process not in ARRIVALS:
             return unknown_name("arrival process", self.process, ARRIVALS)
@@ -567,8 +567,8 @@ class LoadRules(Strict):
 
     @property
     def default_s(self) -> float:
-        """How long a point lasts by default. Probes are long, because near capacity it takes minutes
-        to see whether a queue grows.
+        """How long a point lasts by default. Probes are long, because near capacity it takes
+        minutes to see whether a queue grows.
         """
         return PROBE_S if self.search == "capacity" else DURATION_S
 
@@ -694,7 +694,7 @@ class Slo(Strict):
         return tuple(limits)
 
     def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Slo:
-        """The same with a reader's words per minute turned into a limit on time per output token."""
+        """The same, with a reader's words per minute as a limit on time per output token."""
         if self.reader is None:
             return self
         other_keys = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)

@@ -102,8 +102,8 @@ class ExponentialPause(Strict):
 
 
 class Pauses(Strict):
-    """``2s`` | ``{uniform: {min: 1s, max: 9s}}`` | ``{lognormal: {mean: 8s, sigma: 1, max: 60s}}`` |
-    ``{normal: {mean: 8s, sigma: 2s}}`` | ``{exponential: {mean: 8s}}``.
+    """``2s`` | ``{uniform: {min: 1s, max: 9s}}`` | ``{lognormal: {mean: 8s, sigma: 1, max: 60s}}``
+    | ``{normal: {mean: 8s, sigma: 2s}}`` | ``{exponential: {mean: 8s}}``.
     """
 
     WANTED: ClassVar[str] = "a duration like 2s, or {lognormal: {mean: 8s, sigma: 1}}"

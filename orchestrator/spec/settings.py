@@ -2,8 +2,8 @@
 is installed.
 
 A field left at None means "the engine's own default". Names are vLLM's where vLLM has one. Each
-engine maps a field to its own flag or refuses it with a reason (``engines/problems.py``); no field is
-ignored silently.
+engine maps a field to its own flag or refuses it with a reason (``engines/problems.py``); no field
+is ignored silently.
 
 ``environments: {vllm: {"0.31": {executable: /opt/vllm-0.31}, "0.32": {image:
 "vllm/vllm-openai:v0.32.0"}}}`` lets a sweep vary the version: a deployment with one of these as
@@ -47,8 +47,8 @@ def _one_line(text: str) -> str:
 
 
 def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Checks that at least one runtime takes these arguments. ``engines/problems.py`` checks them again
-    for the runtime in use, which may be known only later, from an environment.
+    """Checks that at least one runtime takes these arguments. ``engines/problems.py`` checks them
+    again for the runtime in use, which may be known only later, from an environment.
     """
     problems = [option_problem(words, runtime) for runtime in RUNTIMES]
     if all(problems):
@@ -61,8 +61,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
 @lru_cache(4096)  # combinations share theirs
 def _variable(name: str) -> str:
-    """Checks the name of an environment variable. A refused name is not shown, because it may be a key
-    that was written in place of the variable's name.
+    """Checks the name of an environment variable. A refused name is not shown, because it may be a
+    key that was written in place of the variable's name.
     """
     if not _VARIABLE.fullmatch(name) or is_like_secret(name):
         raise ValueError(
@@ -125,7 +125,8 @@ ROUTER = "router"  # the role of the router in front of all replicas
 
 
 # The sets of fields that were given. Objects with the same fields share one: a plan of 100,000
-# deployments would otherwise hold 160 MB of equal sets. They never change, since objects are immutable.
+# deployments would otherwise hold 160 MB of equal sets. They never change, since objects are
+# immutable.
 _FIELDS_SETS: dict[frozenset[str], set[str]] = {}
 _EMPTY: dict[Any, Any] = {}  # the default value of several fields, which must stay empty
 
