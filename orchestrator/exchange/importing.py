@@ -119,6 +119,7 @@ def _documents(content: bytes) -> list[object]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError("it is no text in UTF-8, so no JSON") from error
+    has_halves = r"\ud" in text.lower()
     decoder = json.JSONDecoder()
     documents: list[object] = []
     place = 0
@@ -132,10 +133,16 @@ def _documents(content: bytes) -> list[object]:
         except (ValueError, RecursionError) as error:
             line = text.count("\n", 0, place) + 1
             raise InputError(f"it is no JSON from line {line} on: {error}") from error
-        documents.append(document)
+        documents.append(_whole_characters(document) if has_halves else document)
     if not documents:
         raise InputError("it is empty")
     return documents
+
+
+def _whole_characters(document: object) -> object:
+    """The same with a question mark for each half of a character, which no file of ours can hold."""
+    text = json.dumps(document, ensure_ascii=False)
+    return json.loads(text.encode("utf-8", "replace"))
 
 
 def _format_of(file: ImportFile) -> str:

@@ -130,6 +130,12 @@ def test_an_experiment_of_this_program_takes_no_imported_points(tmp_path: Path) 
         check_place(store)
 
 
+def test_halves_of_characters_become_question_marks(tmp_path: Path) -> None:
+    path = changed(VLLM, tmp_path, model_id="m\ud800 \ud83d\ude00")
+    (point,) = points_of(imported(tmp_path / "store", path))
+    assert point.deployment.model == "m? \U0001f600"
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), path=st.sampled_from(ALL))
 def test_a_mangled_file_is_read_or_refused_and_never_crashes(
