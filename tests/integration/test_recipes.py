@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tests.integration.test_results_commands import documented_query
 from tests.unit.plan.test_current import invoke, planned, run
 
 RECIPES = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+TRACKERS = ("mlflow", "wandb")
 SLO = "ttft<=150ms,attainment>=0.9"
 
 
@@ -48,7 +51,7 @@ def test_every_python_recipe_runs_and_agrees_with_results(
 ) -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL):
-        if "orchestrator.plot" not in block:
+        if not any(name in block for name in ("orchestrator.plot", *TRACKERS)):
             exec(block.replace('"results/', f'"{uri}/'), names)
     points = names["points"]
     assert points["ttft_ms.p99"].tolist() == [one["ttft_ms"]["p99"] for one in shown]
@@ -180,3 +183,104 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "set()"
     with pytest.raises(AttributeError, match="nothing"):
         orchestrator.nothing  # noqa: B018
+
+
+def tracker_recipe(name: str, uri: str) -> str:
+    """The recipe that writes to a tracker of runs, for these results."""
+    (block,) = re.findall(rf"```python\n(import {name}\n.*?)```", RECIPES, re.DOTALL)
+    assert len(block.splitlines()) <= 15
+    return f"import orchestrator\n{block}".replace('"results/', f'"{uri}/')
+
+
+def test_mlflow_gets_a_run_per_point_with_every_figure(
+    uri: str, shown: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    pytest.importorskip("mlflow")
+    runs = tmp_path / "mlruns"
+    recipe = tracker_recipe("mlflow", uri).replace("file:mlruns", f"file:{runs}")
+    read_back = (
+        "import json\n"
+        "stored = mlflow.MlflowClient().search_runs(\n"
+        "    [mlflow.get_experiment_by_name('serving').experiment_id])\n"
+        "print(json.dumps([{'params': each.data.params, 'metrics': each.data.metrics,\n"
+        "    'tags': each.data.tags} for each in stored]))\n"
+    )
+    stored = json.loads(run_recipe(recipe + read_back, tmp_path).splitlines()[-1])
+    assert len(stored) == len(shown)
+    by_point = {run["tags"]["point_id"]: run for run in stored}
+    for point in shown:
+        logged = by_point[point["point_id"]]
+        assert logged["tags"]["validity"] == point["validity"]
+        assert logged["params"]["deployment"] == point["label"]
+        assert float(logged["params"]["level"]) == point["level"]
+        assert logged["metrics"]["ttft_ms.p99"] == point["ttft_ms"]["p99"]
+        assert (
+            logged["metrics"]["output_token_throughput.lower"]
+            == (point["output_token_throughput_interval"]["lower"])
+        )
+
+
+def test_weights_and_biases_gets_a_run_per_point_with_every_figure(
+    uri: str, shown: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb")
+    run_recipe(tracker_recipe("wandb", uri), tmp_path)
+    figures = [wandb_summary(path) for path in sorted(tmp_path.rglob("run-*.wandb"))]
+    assert len(figures) == len(shown)
+    assert sorted(each["ttft_ms.p99"] for each in figures) == sorted(
+        point["ttft_ms"]["p99"] for point in shown
+    )
+
+
+def wandb_summary(path: Path) -> dict[str, Any]:
+    """The summary of a run that was logged offline, from its own file."""
+    from wandb.proto import wandb_internal_pb2
+
+    summary: dict[str, Any] = {}
+    for data in wandb_records(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        for item in record.summary.update:
+            key = item.key or ".".join(item.nested_key)
+            summary[key] = json.loads(item.value_json)
+    return summary
+
+
+def wandb_records(content: bytes) -> Iterator[bytes]:
+    """The records of a file in LevelDB's log format, behind a header of 7 bytes: blocks of 32 KiB,
+    with records cut at their ends (1: whole, 2: first, 3: middle, 4: last part).
+    """
+    place, record = 7, b""
+    while place + 7 <= len(content):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        length = int.from_bytes(content[place + 4 : place + 6], "little")
+        part = content[place + 6]
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if part in (1, 4):
+            yield record
+            record = b""
+
+
+def run_recipe(code: str, folder: Path) -> str:
+    """Runs the code in a process of its own, offline; returns what it printed."""
+    offline = {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }
+    environment = os.environ | offline
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

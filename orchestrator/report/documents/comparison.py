@@ -315,6 +315,7 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
             "arrivals": head.arrivals,
             "level": [head.control, head.level],
             "simulated": point.simulated,
+            "source": point.source,
         }
         settings = {
             **deployment.settings,

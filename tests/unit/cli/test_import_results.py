@@ -18,6 +18,7 @@ from tests.unit.exchange.recorded import (
     GUIDELLM,
     VLLM,
     VLLM_DETAILED,
+    changed,
 )
 from tests.unit.plan.test_current import planned, run
 from tests.unit.results.builders import commit_measurement, request
@@ -118,6 +119,17 @@ def test_imported_points_are_not_ranked_with_ours_even_in_one_experiment(tmp_pat
     assert None in [each["source"] for each in comparisons]
     for comparison in comparisons:
         assert {each["source"] for each in comparison["ranking"]} == {comparison["source"]}
+
+
+def test_points_of_two_tools_are_no_pair(tmp_path: Path) -> None:
+    like_the_other = changed(VLLM, tmp_path, total_input_tokens=17 * 20)
+    invoke("import", str(like_the_other), "--results", str(tmp_path / "a"))
+    invoke("import", str(AIPERF), "--results", str(tmp_path / "b"))
+    done = invoke("compare", str(tmp_path / "a"), str(tmp_path / "b"), "--format", "json")
+    assert done.status == 3
+    assert json.loads(done.stdout)["changes"] == []
+    alike = invoke("compare", str(tmp_path / "a"), str(tmp_path / "a"), "--format", "json")
+    assert json.loads(alike.stdout)["changes"] != []
 
 
 def test_frames_have_the_tool_and_a_frontier_mixes_none(peers: str) -> None:
