@@ -142,8 +142,9 @@ def comparison_of(page: Any, group: int, comparisons: Sequence[Comparison]) -> C
     """The one that a group of the page takes part in."""
     identity = page.evaluate(
         """(group) => {
-        const { experiment, workload, model, hardware, emulated, simulated, content } = app.shown.payload.groups[group];
-        return { group: { experiment, workload, model, hardware, emulated, simulated }, content }; }""",
+        const { content, ...group_ } = app.shown.payload.groups[group];
+        const names = ["experiment", "workload", "model", "hardware", "emulated", "simulated", "source"];
+        return { group: Object.fromEntries(names.map((name) => [name, group_[name]])), content }; }""",
         group,
     )
     (comparison,) = [

@@ -234,11 +234,10 @@ def test_weights_and_biases_gets_a_run_per_point_with_every_figure(
 
 def wandb_summary(path: Path) -> dict[str, Any]:
     """The summary of a run that was logged offline, from its own file."""
-    from wandb.proto import wandb_internal_pb2
-
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     summary: dict[str, Any] = {}
     for data in wandb_records(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
+        record = messages.Record()
         record.ParseFromString(data)
         for item in record.summary.update:
             key = item.key or ".".join(item.nested_key)

@@ -239,7 +239,7 @@ const app = (() => {
     const { groups } = shown.payload;
     const hasOther = (name) => groups.some((other) => other[name] !== each[name]);
     const model = hasOther("model") ? `: ${each.model_name}` : "";
-    const hardware = each.hardware === "" ? "" : ` on ${each.hardware}`;
+    const hardware = ["", "none"].includes(each.hardware) ? "" : ` on ${each.hardware}`; // none: an endpoint's
     const differs = hasOther("emulated") || hasOther("simulated") || hasOther("source");
     const origin = differs ? originText(each) : "";
     return `${each.workload} of ${each.experiment}${model}${hardware}${origin}${questionText(each)}`;
