@@ -78,7 +78,7 @@ Exit status: 0 all requests ok and all levels valid; 3 some failed, a level has 
 SECTIONS = {  # of the help: by the first option of a section, its title
     "model": "Endpoint",
     "rate": "How much, how long",
-    "input_tokens": "What requests hold",
+    "workload": "What requests hold",
     "slo_text": "Output",
 }
 
@@ -225,6 +225,11 @@ class Sectioned(click.Command):
     help="Client processes on this machine.",
 )
 @click.option(
+    "--workload",
+    metavar="FILE[:NAME]",
+    help="Send a workload of an experiment file, with its API; nothing else below says what is sent.",
+)
+@click.option(
     "--input-tokens",
     metavar="LENGTH",
     help="Length of random prompts: 200, 100:300 or 200+-50 (see below).",
@@ -287,6 +292,8 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         from orchestrator.results.location import check_answers
 
         check_answers(results)
+    if given["workload"] is not None:
+        given["api"] = _api_of_workload(given["workload"], given["api"])
     given["api"] = _api_of(url, given["api"])
     options = LoadOptions(results=results, **given)
     planned = _planned(url, options)
@@ -316,6 +323,17 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         for note in notes:
             echo(f"note: {note}", err=True)
         return _measure_levels(runs, notes, _Output(form, results, store), clients, options)
+
+
+def _api_of_workload(place: str, api: str) -> str:
+    """The API of the workload ``FILE[:NAME]``, unless ``--api`` is given."""
+    from orchestrator.cli.workload_file import workload_at
+
+    source = click.get_current_context().get_parameter_source("api")
+    if source is not ParameterSource.DEFAULT:
+        return api
+    named = workload_at(place).api
+    return "sglang" if named == "native" else named
 
 
 def _api_of(url: str, api: str) -> str:

@@ -53,6 +53,11 @@ WORKLOAD_NAME = "load"
 SEARCH_BUDGET = "10m"
 SEARCH_PRECISION = 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
+# options that say what is sent, which --workload says, too
+_WHAT_IS_SENT = (
+    *("input_tokens", "prefix_tokens", "prefix_count", "turns", "think_time", "prompt_file"),
+    *("output_tokens", "trace"),
+)
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
 _IN_FILES_ONLY = ("ramp", "steps")  # arrivals with settings for which there is no option
@@ -104,6 +109,7 @@ class LoadOptions:
     warmup: str | None
     warmup_requests: int | None
     max_errors: int | None
+    workload: str | None
     input_tokens: str | None
     prefix_tokens: int | None
     prefix_count: int | None
@@ -443,6 +449,8 @@ def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
 
     An unknown process is left out, since ``_check_arrivals`` reports it.
     """
+    if options.arrivals == "trace" and options.workload is not None:
+        return _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
     process = options.arrivals if options.arrivals in _drawn_processes() else None
     return _record(Arrivals, refused, process=process, burstiness=options.burstiness)
 
@@ -634,6 +642,8 @@ def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) 
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
     if options.burstiness is not None and options.arrivals != "gamma":
         problems.append(Problem("--burstiness is for --arrivals gamma"))
+    if options.workload is not None:
+        return _named_workload(options, options.workload, problems)
     are_drawn = options.input_tokens is not None
     file = options.prompt_file
     trace = options.trace
@@ -659,6 +669,27 @@ def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) 
     return _drawn_workload(options, input_lengths, answer_lengths, problems, refused)
 
 
+def _named_workload(options: LoadOptions, place: str, problems: list[Problem]) -> Workload | None:
+    """The workload that ``--workload`` names, which says everything of what is sent."""
+    from orchestrator.cli.workload_file import workload_at
+
+    for name in _WHAT_IS_SENT:
+        if options.is_given(name):
+            text = f"--workload says what is sent: leave out {_flag(name)}"
+            problems.append(Problem(text))
+    try:
+        named = workload_at(place)
+    except ProblemsError as error:
+        problems += error.problems
+        return None
+    except InputError as error:
+        problems.append(Problem(f"--workload: {error}"))
+        return None
+    if options.arrivals == "trace" and named.recorded_rate() is None:
+        problems.append(Problem(f"--arrivals trace: {named.name!r} has no recorded times"))
+    return named.model_copy(update={"name": WORKLOAD_NAME, "api": _api_of_workload(options)})
+
+
 def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     """Reports arrivals that no option can describe, or that have no rate."""
     arrivals = options.arrivals
@@ -667,6 +698,8 @@ def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     if options.rate is None and not options.find_capacity:
         problems.append(Problem("--arrivals is for --rate"))
     processes = _drawn_processes()
+    if arrivals == "trace" and options.workload is not None:
+        return
     if arrivals == "trace":
         problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
     elif arrivals in _IN_FILES_ONLY:

@@ -64,12 +64,13 @@ def show(
     """
     import orjson
 
+    from orchestrator.cli.workload_file import experiment_at, workloads_at
     from orchestrator.report.workload_text import sample_lines, workload_lines
     from orchestrator.simulation.reuse import reuse_of
     from orchestrator.workloads.facts import facts_of, sampled, sessions_within
 
-    experiment = _experiment(place)
-    workloads = _workloads(experiment, place)
+    experiment = experiment_at(place)
+    workloads = workloads_at(experiment, place)
     if write is not None and len(workloads) > 1:
         names = ", ".join(shown.name for shown in workloads)
         raise click.UsageError(f"--write needs one workload: give FILE:NAME, one of {names}")
@@ -109,40 +110,6 @@ def show(
             text = "answers between turns are made up here; a run sends the engine's own"
             click.echo(text, err=True)
     return 0
-
-
-def _experiment(place: str) -> Experiment:
-    """The experiment file of ``FILE[:NAME]``, which may have workloads alone."""
-    from orchestrator.spec.document import parse_document
-    from orchestrator.spec.experiment import examined
-    from orchestrator.workloads.files import read_file
-
-    path = place if Path(place).is_file() else place.rpartition(":")[0] or place
-    text = read_file("experiment", path).decode(errors="replace")
-    experiment = examined(parse_document(text, path))
-    if "workloads" not in experiment.parts:
-        experiment.problems.raise_any()
-    return experiment
-
-
-def _workloads(experiment: Experiment, place: str) -> list[Workload]:
-    """The workload that ``place`` names, or all, with their files found."""
-    from orchestrator.base.errors import InputError
-    from orchestrator.base.registry import unknown_name
-    from orchestrator.plan.paths import Paths
-
-    if "workloads" not in experiment.parts:
-        raise InputError(f"{place!r} has no workloads")
-    workloads: list[Workload] = experiment.parts["workloads"]
-    if not Path(place).is_file():
-        name = place.rpartition(":")[2]
-        chosen = [candidate for candidate in workloads if candidate.name == name]
-        if not chosen:
-            names = [candidate.name for candidate in workloads]
-            raise InputError(unknown_name("workload", name, names))
-        workloads = chosen
-    paths = Paths(experiment.folder)
-    return [candidate.resolved(paths.path) for candidate in workloads]
 
 
 def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) -> Prompter:

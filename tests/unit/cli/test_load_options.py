@@ -653,3 +653,52 @@ def test_a_trace_of_lengths_says_how_long_answers_are(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(BURST)
     _, problems = asked("--trace", str(tmp_path / "t.csv"), "--output-tokens", "5")
     assert problems == ["--output-tokens: the trace says how long answers are; leave it out"]
+
+
+WORKLOADS_FILE = """
+workloads:
+  - {name: talk, kind: conversations, turns: 2, input_tokens: 20, output_tokens: 7, api: chat}
+  - {name: times, kind: trace, trace: t.csv}
+"""
+
+
+@pytest.fixture
+def workloads_file(tmp_path: Path) -> str:
+    (tmp_path / "x.yaml").write_text(WORKLOADS_FILE)
+    (tmp_path / "t.csv").write_text(BURST)
+    return str(tmp_path / "x.yaml")
+
+
+def test_a_workload_of_a_file_is_sent(workloads_file: str) -> None:
+    made, problems = asked("--workload", f"{workloads_file}:talk", "--api", "chat")
+    assert problems == []
+    [load] = planned(made).loads
+    assert (load.workload.kind, load.workload.api) == ("conversations", "chat")
+    assert load.workload.mean_turns() == 2
+
+
+def test_a_trace_of_a_file_is_stretched_to_the_rate(workloads_file: str) -> None:
+    place = f"{workloads_file}:times"
+    made, problems = asked("--workload", place, "--arrivals", "trace")
+    assert problems == []
+    [load] = planned(made).loads
+    assert (load.arrivals.process, load.arrivals.scale) == ("trace", "stretch")
+    made, problems = asked("--workload", place)
+    assert problems == []
+    assert planned(made).loads[0].arrivals.process == "poisson"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (":tlk", (), "--workload: unknown workload 'tlk'; did you mean 'talk'? Known: talk, times"),
+        ("", (), "has several workloads: give FILE:NAME, one of talk, times"),
+        (":talk", ("--turns", "3"), "--workload says what is sent: leave out --turns"),
+        (":talk", ("--arrivals", "trace"), "--arrivals trace: 'talk' has no recorded times"),
+    ],
+)
+def test_what_a_workload_of_a_file_cannot_be_is_a_problem(
+    workloads_file: str, name: str, options: tuple[str, ...], message: str
+) -> None:
+    _, problems = asked("--workload", f"{workloads_file}{name}", *options)
+    assert any(message in problem for problem in problems)
