@@ -27,7 +27,7 @@ from pathlib import Path
 # the catalogue knows the model; a network would only add noise
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.plan.predictions import with_predictions
@@ -126,7 +126,7 @@ def main() -> int:
     wall_s = time.perf_counter() - began
     result = {
         "combinations": combinations,
-        **asdict(Estimate(plan).totals()),
+        **asdict(PlanEstimate(plan).totals()),
         **dict(
             zip(("read_s", "plan_s", "predict_s", "write_s", "read_plan_s"), parts_s, strict=True)
         ),

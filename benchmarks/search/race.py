@@ -29,7 +29,7 @@ from benchmarks.search.servers import TARGET, Server, curve
 from orchestrator.capacity.race import Entrant, Race, is_well_known
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.standing import Contest, Standing, Standings, standing_of_rates
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.spec.load import parse_duration
 
 AXES = {
@@ -49,7 +49,9 @@ class Search(Capacity):
         self, race: Race, name: str, devices: int, capacity: float, server: Server, guess: float
     ) -> None:
         super().__init__(
-            Question((), "request_rate", (SLO,), first_guess=guess, rivals=race.rivals(name, "w"))
+            SearchQuestion(
+                (), "request_rate", (SLO,), first_guess=guess, rivals=race.rivals(name, "w")
+            )
         )
         self.race = race
         self.name = name

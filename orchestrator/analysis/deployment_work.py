@@ -90,7 +90,7 @@ def _computed_work(settings_json: str, hardware: str, accelerator: str) -> StepW
         return MissingWork.ENDPOINT
     try:
         settings = EngineSettings.model_validate(json.loads(settings_json))
-        named = Hardware(name=hardware, accelerator=accelerator)
+        hardware_class = Hardware(name=hardware, accelerator=accelerator)
     except ValueError:  # settings of another version
         return MissingWork.MODEL
-    return work_of(settings, named)
+    return work_of(settings, hardware_class)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, takewhile
 
 from orchestrator.analysis.slo import LimitValues, judge, stored_values
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import MOST_IN_FLIGHT, Level, Slo
@@ -51,7 +51,7 @@ class Curve:
 
     needs_figures = True
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         self._control = question.control or "request_rate"
         self._slos = question.slos
         self._repeats = question.repeats
@@ -64,7 +64,7 @@ class Curve:
         self._is_pointless = False  # a verdict came that no other load would change
 
     @staticmethod
-    def problem(question: Question) -> str | None:
+    def problem(question: SearchQuestion) -> str | None:
         if question.levels:
             return "it finds levels by itself: leave 'levels' out, or use search: levels"
         return None

@@ -35,7 +35,7 @@ from orchestrator.capacity.levels import (
 from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt
 from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import Committed
 from orchestrator.spec.load import Level, Slo
 
@@ -87,7 +87,7 @@ class Capacity:
 
     needs_figures = True
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         assert question.control is not None
         self._control = question.control
         self._guess = question.first_guess
@@ -105,7 +105,7 @@ class Capacity:
         self._wanted: WantedLevels | None = None  # None: compute them again
 
     @staticmethod
-    def problem(question: Question) -> str | None:
+    def problem(question: SearchQuestion) -> str | None:
         if question.levels:
             return "it finds levels by itself; leave out `levels` (or use search: levels)"
         if question.control is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SearchQuestion:
     """What is to be found out about one workload on one deployment, as the experiment file says."""
 
     levels: tuple[Level, ...] = ()
@@ -48,10 +48,10 @@ class Strategy(Protocol):
     # are then read too
     needs_figures: ClassVar[bool]
 
-    def __init__(self, question: Question) -> None: ...
+    def __init__(self, question: SearchQuestion) -> None: ...
 
     @staticmethod
-    def problem(question: Question) -> str | None:
+    def problem(question: SearchQuestion) -> str | None:
         """Why it cannot answer such a question, as one sentence; None: it can."""
         ...
 
@@ -76,11 +76,11 @@ class LevelsInOrder:
 
     needs_figures = False
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         self._left = list(question.levels) * question.repeats
 
     @staticmethod
-    def problem(question: Question) -> str | None:
+    def problem(question: SearchQuestion) -> str | None:
         return None if question.levels else "it measures given levels, and there are none"
 
     def ask(self) -> Level | None:

@@ -285,13 +285,15 @@ def _algorithms(config: Config) -> dict[str, str]:
     """Algorithm by module, in checkpoints that mix algorithms or quantize only experts."""
     config = config | mapping(config, "quantization")
     layers = mapping(config, "quantized_layers")
-    named = {name: str(mapping(layers, name).get("quant_algo")) for name in layers}
-    if not named and config.get("quant_algo") == "MIXED_PRECISION":
+    by_module = {name: str(mapping(layers, name).get("quant_algo")) for name in layers}
+    if not by_module and config.get("quant_algo") == "MIXED_PRECISION":
         for group in _groups(config):
             weights = mapping(group, "weights")
             algorithm = "NVFP4" if whole(weights.get("num_bits")) == 4 else "FP8"
-            named |= dict.fromkeys((str(target) for target in items(group, "targets")), algorithm)
-    return named
+            by_module |= dict.fromkeys(
+                (str(target) for target in items(group, "targets")), algorithm
+            )
+    return by_module
 
 
 def _modelopt(method: str, config: Config, algorithms: Mapping[str, str]) -> Quantization:
@@ -402,8 +404,8 @@ def _by_part(
         bits = bits_of_module.bits(module)
         if bits is not None:
             quantized[module.part] += module.weights
-            so_far = stored_bits.get(module.part, 0)
-            stored_bits[module.part] = so_far + module.weights * bits
+            earlier_bits = stored_bits.get(module.part, 0)
+            stored_bits[module.part] = earlier_bits + module.weights * bits
     shares = {part: quantized[part] / total for part, total in weights.items() if total}
     part_bits: dict[str, float] = {}
     if algorithms:

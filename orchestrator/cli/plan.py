@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.plan_json import plan_json
@@ -118,7 +118,7 @@ def plan(
     if nothing_runs:
         # with JSON on stdout, the sentence goes to stderr
         click.echo(NOTHING_RUNS, err=form == "json")
-    estimate = Estimate(plan, nodes, _known_starts(uri, plan) if uri else {})
+    estimate = PlanEstimate(plan, nodes, _known_starts(uri, plan) if uri else {})
     if form == "json":
         for text in plan_json(estimate):
             click.echo(text, nl=False)

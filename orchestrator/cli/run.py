@@ -175,7 +175,7 @@ def run(
 
     leave_pandas_out()
     share_one_heap()  # must come before any thread starts
-    from orchestrator.plan.cost import Estimate
+    from orchestrator.plan.cost import PlanEstimate
     from orchestrator.plan.verdict import models_left_behind
     from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
@@ -207,7 +207,7 @@ def run(
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
         store.check_not_simulated()
-        live.print_line(Estimate(plan).summary())
+        live.print_line(PlanEstimate(plan).summary())
         settings = [deployment.settings for deployment in plan.deployments]
         for sentence in models_left_behind(settings):
             live.print_line(f"note: {sentence}")

@@ -70,7 +70,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class PlanEstimate:
     """Estimates what a plan takes. ``known_start_s``: how many seconds deployments that ran before
     took to start, by id.
     """

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.capacity.registry import STRATEGIES
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.plan.identity import file_digest
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.plan.paths import Paths
@@ -113,14 +113,14 @@ def _check_proposer(experiment: Experiment, load: Load) -> None:
         experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
 
 
-def _question(experiment: Experiment, load: Load) -> Question:
+def _question(experiment: Experiment, load: Load) -> SearchQuestion:
     """The search's question, with 1 in place of each level: expressions have no values yet."""
     levels: list[Level] = []
     if load.levels is not None:
         levels = [Level(control=level.control, value=1.0) for level in load.levels.written]
     if not levels and load.search == "levels":  # only recorded arrivals need no levels
         levels = [Level(control="request_rate", value=1.0)]
-    return Question(
+    return SearchQuestion(
         levels=tuple(levels),
         control=load.control,
         slos=tuple(experiment.parts.get("slos", {}).values()),

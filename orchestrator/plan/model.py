@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from orchestrator import __version__
 from orchestrator.base.errors import InputError
 from orchestrator.capacity.registry import STRATEGIES
-from orchestrator.capacity.strategy import Question, Strategy
+from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, model_key
@@ -354,9 +354,9 @@ class Plan(SweepRules):
         question = replace(question, starts=self._starts_of(deployment_id), rivals=rivals)
         return STRATEGIES[load.search](question)
 
-    def _question(self, load: PlannedLoad, inputs: _SearchInputs) -> Question:
+    def _question(self, load: PlannedLoad, inputs: _SearchInputs) -> SearchQuestion:
         """A search's question on one start of an engine, without rivals."""
-        return Question(
+        return SearchQuestion(
             levels=inputs.levels,
             control=load.control,
             slos=self.slos,

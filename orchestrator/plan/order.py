@@ -70,8 +70,8 @@ def predicted_share(plan: Plan) -> dict[str, float]:
     prediction get the median of the others; without any prediction the result is empty.
     """
     per = objective_of(plan)
-    by_id: dict[str, list[Standing]] = {}
-    best: dict[Contest, float] = {}
+    by_id: dict[str, list[PredictedStanding]] = {}
+    best: dict[PredictedContest, float] = {}
     for deployment in plan.runnable():
         by_id[deployment.id] = standings(deployment, per)
         for standing in by_id[deployment.id]:
@@ -95,7 +95,7 @@ def by_predicted_share(plan: Plan) -> Plan:
     )
 
 
-class Contest(NamedTuple):
+class PredictedContest(NamedTuple):
     """What deployments are compared in: one group of them, under one SLO, with one workload."""
 
     group: DeploymentGroup
@@ -103,12 +103,12 @@ class Contest(NamedTuple):
     workload: str
 
 
-class Standing(NamedTuple):
+class PredictedStanding(NamedTuple):
     """What a deployment is predicted to hold in a contest: output tokens/s per GPU, USD or
     deployment, with the interval that the known error of the prediction leaves.
     """
 
-    contest: Contest
+    contest: PredictedContest
     tokens_per_s: float
     lower: float
     upper: float
@@ -119,18 +119,18 @@ def objective_of(plan: Plan) -> Objective:
     return next((load.objective for load in plan.loads if load.objective), "gpu")
 
 
-def standings(deployment: Deployment, per: Objective) -> list[Standing]:
+def standings(deployment: Deployment, per: Objective) -> list[PredictedStanding]:
     """Where a deployment stands in every contest that a prediction is known for."""
     by_slo: dict[str, dict[str, Any]] = (deployment.predicted or {}).get("capacity", {})
     # predictions are stored per GPU
     units = max(1, deployment.devices) / (deployment.divisor(per) or 1.0)
-    found: list[Standing] = []
+    found: list[PredictedStanding] = []
     for slo, by_workload in by_slo.items():
         for workload, capacity in by_workload.items():
             lower, upper = capacity["interval_per_gpu"]
             found.append(
-                Standing(
-                    contest=Contest(deployment.group(per), slo, workload),
+                PredictedStanding(
+                    contest=PredictedContest(deployment.group(per), slo, workload),
                     tokens_per_s=capacity["output_throughput_per_gpu"] * units,
                     lower=lower * units,
                     upper=upper * units,
@@ -139,7 +139,7 @@ def standings(deployment: Deployment, per: Objective) -> list[Standing]:
     return found
 
 
-def share_of_best(standing: Standing, best: Mapping[Contest, float]) -> float:
+def share_of_best(standing: PredictedStanding, best: Mapping[PredictedContest, float]) -> float:
     """A standing's throughput as a share of the best in its contest; 0 if the best is 0. ``best``:
     the highest throughput of each contest.
     """

@@ -24,7 +24,13 @@ from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped, listed
 from orchestrator.plan.model import Deployment, DeploymentGroup, LeftOut, Plan, PredictedShortlist
-from orchestrator.plan.order import Contest, Standing, objective_of, share_of_best, standings
+from orchestrator.plan.order import (
+    PredictedContest,
+    PredictedStanding,
+    objective_of,
+    share_of_best,
+    standings,
+)
 from orchestrator.results.ids import digest
 from orchestrator.spec.load import Objective
 
@@ -40,7 +46,7 @@ class FrontierKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PredictedCurve:
     """What a deployment is predicted to do at its loads: tokens/s that a user sees, and output
     tokens/s per unit. ``factor``: nine in ten predictions are off by no more than this factor.
     """
@@ -239,8 +245,8 @@ def _judged_by_limits(deployments: Sequence[Deployment], per: Objective) -> dict
     """By id, the deployments with a prediction. Candidates are those that may lead a contest."""
     labels = {deployment.id: deployment.label for deployment in deployments}
     by_id = {deployment.id: standings(deployment, per) for deployment in deployments}
-    leaders: dict[Contest, Standing] = {}
-    leader_ids: dict[Contest, str] = {}
+    leaders: dict[PredictedContest, PredictedStanding] = {}
+    leader_ids: dict[PredictedContest, str] = {}
     for deployment_id, of_deployment in by_id.items():
         for standing in of_deployment:
             leader = leaders.get(standing.contest)
@@ -272,7 +278,7 @@ def _judged_by_limits(deployments: Sequence[Deployment], per: Objective) -> dict
     return judged
 
 
-def _may_lead(standing: Standing, leader: Standing) -> bool:
+def _may_lead(standing: PredictedStanding, leader: PredictedStanding) -> bool:
     return standing.upper >= leader.lower
 
 
@@ -296,7 +302,7 @@ def _judged_by_frontier(deployments: Sequence[Deployment], per: Objective) -> di
 
 def _frontier_places(deployments: Sequence[Deployment], per: Objective) -> dict[str, FrontierPlace]:
     """Deployment id -> how near it comes to a frontier; with several workloads, the nearest."""
-    curves: dict[FrontierKey, list[Curve]] = {}
+    curves: dict[FrontierKey, list[PredictedCurve]] = {}
     for deployment in deployments:
         for key, curve in _curves(deployment, per):
             curves.setdefault(key, []).append(curve)
@@ -312,7 +318,7 @@ def _frontier_places(deployments: Sequence[Deployment], per: Objective) -> dict[
     return places
 
 
-def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, Curve]]:
+def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, PredictedCurve]]:
     predicted = deployment.predicted or {}
     levels: dict[str, list[Mapping[str, Any]]] = grouped(
         (level["workload"], level)
@@ -320,9 +326,9 @@ def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, C
         if level["tpot_ms"] and level["output_throughput"]
     )
     divisor = deployment.divisor(per) or 1.0
-    curves: list[tuple[FrontierKey, Curve]] = []
+    curves: list[tuple[FrontierKey, PredictedCurve]] = []
     for workload, of_workload in levels.items():
-        curve = Curve(
+        curve = PredictedCurve(
             deployment_id=deployment.id,
             per_user=np.array([1e3 / level["tpot_ms"] for level in of_workload]),
             per_unit=np.array([level["output_throughput"] / divisor for level in of_workload]),
@@ -332,7 +338,7 @@ def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, C
     return curves
 
 
-def frontier_places(curves: Sequence[Curve]) -> list[FrontierPlace]:
+def frontier_places(curves: Sequence[PredictedCurve]) -> list[FrontierPlace]:
     """How near each of these curves comes to their common frontier, and whether it may be on the
     frontier if every curve is off by up to its factor, in both directions.
     """
@@ -352,7 +358,7 @@ def frontier_places(curves: Sequence[Curve]) -> list[FrontierPlace]:
     return places
 
 
-def _outermost(curves: Sequence[Curve], factors: Sequence[float]) -> Floats:
+def _outermost(curves: Sequence[PredictedCurve], factors: Sequence[float]) -> Floats:
     """The points of all curves, divided by their factors, that no other point exceeds in both
     directions: a row of tokens/s for a user, and a row of tokens/s per unit.
     """
@@ -370,7 +376,7 @@ def _outermost(curves: Sequence[Curve], factors: Sequence[float]) -> Floats:
     return np.stack([per_user[outermost], per_unit[outermost]])
 
 
-def _distances(curve: Curve, outermost: Floats) -> Floats:
+def _distances(curve: PredictedCurve, outermost: Floats) -> Floats:
     """By what factor each point of a curve must be better in both directions to be on the frontier;
     1 or less means that it is on the frontier.
     """

@@ -5,12 +5,12 @@ from dataclasses import asdict
 
 import orjson
 
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Deployment
 from orchestrator.report.shortlist_words import left_out_text
 
 
-def plan_json(estimate: Estimate) -> Iterator[bytes]:
+def plan_json(estimate: PlanEstimate) -> Iterator[bytes]:
     """Yields one JSON text in pieces: all settings of every deployment, counts and estimates.
 
     There is a piece per deployment, because all of a large plan at once would take twice the memory
@@ -31,7 +31,7 @@ def plan_json(estimate: Estimate) -> Iterator[bytes]:
     yield b"\n  ]," + orjson.dumps(totals, option=options).removeprefix(b"{")
 
 
-def _deployment_json(estimate: Estimate, deployment: Deployment) -> bytes:
+def _deployment_json(estimate: PlanEstimate, deployment: Deployment) -> bytes:
     content = deployment.model_dump(mode="json")
     shortlist = estimate.plan.shortlist
     left_out = deployment.left_out

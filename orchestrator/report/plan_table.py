@@ -9,7 +9,7 @@ from rich.table import Table
 
 from orchestrator.base.text import grouped
 from orchestrator.catalog.memory import memory_text
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.documents.predicted_deployment import PredictedMemory, predicted_memory
 from orchestrator.report.shortlist_words import shared_left_out_text
@@ -43,7 +43,7 @@ STYLES = {
 }
 
 
-def show(estimate: Estimate, console: Console) -> None:
+def show(estimate: PlanEstimate, console: Console) -> None:
     """Prints the table, below it why deployments are left out, and the sums."""
     deployments = estimate.plan.deployments
     rows = [_row(estimate, deployment) for deployment in deployments[:MOST_ROWS]]
@@ -67,7 +67,7 @@ class _PlannedRow:
     cells: dict[str, str]
 
 
-def _row(estimate: Estimate, deployment: Deployment) -> _PlannedRow:
+def _row(estimate: PlanEstimate, deployment: Deployment) -> _PlannedRow:
     status = LEFT_OUT_STATUS if deployment.left_out else deployment.status
     cells = {
         "deployment": deployment.label,

@@ -19,7 +19,7 @@ from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.schedule import PlannedRequest, Schedule
-from orchestrator.simulation.contents import Contents, Segment
+from orchestrator.simulation.contents import PromptContents, Segment
 from orchestrator.simulation.fleet import Fleet
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from orchestrator.simulation.rows import record_of
@@ -31,7 +31,7 @@ _REFUSED_AT_ONCE = (RequestEnd.REFUSED, RequestEnd.QUEUE_FULL)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientLoad:
     """What a client sends: a point, its requests and when they are due."""
 
     point: LoadPoint
@@ -53,7 +53,11 @@ class VirtualClient:
     """Loads a fleet once. ``early_end``: what may end a probe; None if the point is not a probe."""
 
     def __init__(
-        self, load: Load, fleet: Fleet, contents: Contents | None, early_end: EarlyEnd | None
+        self,
+        load: ClientLoad,
+        fleet: Fleet,
+        contents: PromptContents | None,
+        early_end: EarlyEnd | None,
     ) -> None:
         self._point = load.point
         self._kind = load.kind

@@ -92,9 +92,10 @@ class Cache:
         self._trim(used_tokens)
 
     def _keep(self, name: int, tokens: int) -> None:
-        known = self._free.pop(name, 0)
+        """Puts a segment at the end of the free ones, where it leaves last."""
+        earlier_tokens = self._free.pop(name, 0)
         self._free[name] = tokens
-        self._free_tokens += tokens - known
+        self._free_tokens += tokens - earlier_tokens
 
     def _trim(self, used_tokens: int) -> None:
         room = max(0, self._capacity_tokens - used_tokens)
@@ -119,7 +120,7 @@ class NameOfDraw:
         return self
 
 
-class Contents:
+class PromptContents:
     """The segments of the prompts of one point."""
 
     def __init__(self, kind: WorkloadKind) -> None:

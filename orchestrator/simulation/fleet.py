@@ -14,7 +14,7 @@ from orchestrator.emulator.batch import Batch, refusal
 from orchestrator.emulator.model import Replica
 from orchestrator.simulation.contents import Cache, Segment
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
-from orchestrator.simulation.step_times import StepTimes
+from orchestrator.simulation.step_times import StepEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class FleetNeeds:
     gaps: bool = False
 
 
-class Rank:
+class VirtualRank:
     """One data-parallel rank: its batch, its prefix cache, and when its steps ended."""
 
     def __init__(self, model: Replica, seed: str, wants: FleetNeeds) -> None:
         self.batch = Batch(model, seed)
         self.cache = Cache(model.limits.kv_tokens) if wants.prefix_caches else None
-        self._steps = StepTimes() if wants.gaps else None
+        self._steps = StepEnds() if wants.gaps else None
 
     @property
     def requests(self) -> int:
@@ -103,11 +103,11 @@ class Fleet:
         needs: FleetNeeds,
     ) -> None:
         self.limits = model.limits
-        self.replicas: list[list[Rank]] = []
+        self.replicas: list[list[VirtualRank]] = []
         for replica in range(replicas):
-            ranks: list[Rank] = []
+            ranks: list[VirtualRank] = []
             for rank in range(ranks_per_replica):
-                ranks.append(Rank(model, f"{seed} {replica} {rank}", needs))
+                ranks.append(VirtualRank(model, f"{seed} {replica} {rank}", needs))
             self.replicas.append(ranks)
         self._ranks = [rank for ranks in self.replicas for rank in ranks]
         self._coupled = needs.coupled and len(self._ranks) > 1
@@ -145,9 +145,9 @@ class Fleet:
             if ended:
                 return ended
 
-    def _furthest_behind(self, until_s: float) -> Rank | None:
+    def _furthest_behind(self, until_s: float) -> VirtualRank | None:
         """The rank that has come least far; None if all have come to ``until_s``."""
-        behind: Rank | None = None
+        behind: VirtualRank | None = None
         behind_s = until_s
         for rank in self._ranks:
             batch = rank.batch
@@ -156,7 +156,7 @@ class Fleet:
                 behind_s = batch.clock
         return behind
 
-    def _limit_s(self, rank: Rank, until_s: float) -> float:
+    def _limit_s(self, rank: VirtualRank, until_s: float) -> float:
         """How far a rank may run. If requests depend on one another, it may not run beyond the next
         end of a request on another rank.
         """

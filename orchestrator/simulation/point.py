@@ -25,11 +25,11 @@ from orchestrator.predict.rank_loop import Arrival, is_covered, serve
 from orchestrator.predict.simulate import RequestTimes, Trace, run
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.row_writer import RowFile
-from orchestrator.simulation.client import Load, VirtualClient
-from orchestrator.simulation.contents import Contents, NameOfDraw, share_tokens
+from orchestrator.simulation.client import ClientLoad, VirtualClient
+from orchestrator.simulation.contents import NameOfDraw, PromptContents, share_tokens
 from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd
-from orchestrator.simulation.rows import Outcomes
+from orchestrator.simulation.rows import RequestOutcomes
 from orchestrator.spec.load import Level, Workload
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.sweep.measure import Attempt, Loaded, judged
@@ -96,7 +96,7 @@ class _Result:
     the start. ``gaps``: the token gaps of the requests that were answered, if they are wanted.
     """
 
-    outcomes: Outcomes
+    outcomes: RequestOutcomes
     in_flight_max: int
     over_s: float
     gaps: Sequence[TokenGaps] = ()
@@ -169,10 +169,10 @@ class PointSimulator:
         is_coupled = not schedule.open_loop or kind.sessions or schedule.cap is not None
         needs = FleetNeeds(is_coupled, shares_tokens, self._wants_gaps)
         fleet = Fleet(engines.rank, engines.replicas, engines.ranks_per_replica, point.seed, needs)
-        contents = Contents(kind) if shares_tokens else None
-        client = VirtualClient(Load(point, kind, schedule), fleet, contents, early_end)
+        contents = PromptContents(kind) if shares_tokens else None
+        client = VirtualClient(ClientLoad(point, kind, schedule), fleet, contents, early_end)
         client.run()
-        outcomes = Outcomes.of(client.requests, kind.sessions)
+        outcomes = RequestOutcomes.of(client.requests, kind.sessions)
         gaps = [request.gaps for request in client.requests if request.gaps is not None]
         gaps.sort(key=lambda of_request: of_request.request_index)
         return _Result(outcomes, client.in_flight_max, client.over_s, gaps)
@@ -335,13 +335,13 @@ def _outcomes(
     times: RequestTimes,
     is_refused: np.ndarray,
     done_s: Floats,
-) -> Outcomes:
+) -> RequestOutcomes:
     indices = np.arange(len(load.due_ns))
     refusals: dict[int, str] = {}
     for place in np.flatnonzero(is_refused).tolist():
         prompt, output = int(load.input_tokens[place]), int(load.output_tokens[place])
         refusals[place] = refusal(engines.rank.limits, prompt, output) or ""
-    return Outcomes(
+    return RequestOutcomes(
         indices=indices,
         replicas=indices % engines.replicas,
         sessions=indices,

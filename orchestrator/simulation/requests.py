@@ -13,7 +13,7 @@ from orchestrator.load.schedule import PlannedRequest
 if TYPE_CHECKING:
     from orchestrator.emulator.batch import Sequence
     from orchestrator.simulation.contents import HeldSegments
-    from orchestrator.simulation.fleet import Rank
+    from orchestrator.simulation.fleet import VirtualRank
 
 
 class RequestEnd(IntEnum):
@@ -46,7 +46,7 @@ class VirtualRequest:
     cached_tokens: int = 0
     end: RequestEnd = RequestEnd.OPEN
     refusal: str = ""  # what the engine said
-    rank: Rank | None = None
+    rank: VirtualRank | None = None
     sequence: Sequence | None = None
     held: HeldSegments | None = None
     gaps: TokenGaps | None = None  # between its tokens, if they are wanted

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.simulation.contents import Cache, Contents, NameOfDraw, share_tokens
+from orchestrator.simulation.contents import Cache, NameOfDraw, PromptContents, share_tokens
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.kind import WorkloadKind
 
@@ -33,7 +33,7 @@ def reuse_of(workload: Workload, seed: int, sessions: Sequence[int]) -> Reuse | 
     kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
     if not kind.input_tokens(0, 0):
         return None
-    contents = Contents(kind)
+    contents = PromptContents(kind)
     cache = Cache(ENDLESS)
     prompt_tokens = 0
     cached_tokens = 0

@@ -32,7 +32,7 @@ FINISH_REASON = "length"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class RequestOutcomes:
     """What became of the requests of a point; every array has one entry for each request. Times are
     seconds since the point's start; NaN if a request did not get that far. ``ends``: values of
     RequestEnd. ``refusals``: position in the arrays -> what the engine said. ``turns``: None if
@@ -55,7 +55,7 @@ class Outcomes:
     refusals: dict[int, str]
 
     @classmethod
-    def of(cls, requests: Sequence[VirtualRequest], are_conversations: bool) -> Outcomes:
+    def of(cls, requests: Sequence[VirtualRequest], are_conversations: bool) -> RequestOutcomes:
         """The outcomes of these requests, sorted by index."""
         ordered = sorted(requests, key=lambda request: request.planned.index)
         refusals = {

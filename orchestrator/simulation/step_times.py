@@ -12,7 +12,7 @@ from orchestrator.emulator.batch import Life, Sequence
 from orchestrator.load.request_record import TokenGaps
 
 
-class StepTimes:
+class StepEnds:
     """When the steps of a rank ended. Steps that a simulation jumps over are taken to be equally
     long.
     """

@@ -26,7 +26,7 @@ class StoredAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLaunch:
+class CommittedLaunch:
     """A committed launch, with its attempts by their ids."""
 
     manifest: Manifest
@@ -40,7 +40,7 @@ class StoredLaunch:
         return stored
 
 
-class StoredLaunches:
+class LaunchesToRepeat:
     """The committed launches of an earlier simulation that were not repeated yet.
 
     A simulation that goes on repeats them: it makes the same decisions, and takes what each attempt
@@ -48,7 +48,7 @@ class StoredLaunches:
     was ended.
     """
 
-    def __init__(self, launches: Sequence[StoredLaunch] = ()) -> None:
+    def __init__(self, launches: Sequence[CommittedLaunch] = ()) -> None:
         self._launches = {launch.manifest.launch_id: launch for launch in launches}
 
     @property
@@ -56,7 +56,7 @@ class StoredLaunches:
         """Whether some launches were not repeated yet."""
         return bool(self._launches)
 
-    def launch(self, launch_id: str) -> StoredLaunch | None:
+    def launch(self, launch_id: str) -> CommittedLaunch | None:
         """The launch with this id; None: all stored launches were repeated, and this one is new.
 
         Raises PlanChanged if other launches are stored in its place.
@@ -66,12 +66,12 @@ class StoredLaunches:
             raise PlanChanged
         return launch
 
-    def repeated(self, launch: StoredLaunch) -> None:
+    def repeated(self, launch: CommittedLaunch) -> None:
         """Note that a launch was repeated."""
         del self._launches[launch.manifest.launch_id]
 
 
-def stored_launches(store: Store, with_figures: bool) -> list[StoredLaunch]:
+def committed_launches(store: Store, with_figures: bool) -> list[CommittedLaunch]:
     """The committed launches with their attempts, the oldest first.
 
     Attempts of a launch that was not committed do not count: they are made again. ``with_figures``:
@@ -92,7 +92,7 @@ def stored_launches(store: Store, with_figures: bool) -> list[StoredLaunch]:
             attempts[manifest.launch_id][attempt_id] = StoredAttempt(
                 committed[attempt_id], failures.get(attempt_id)
             )
-    return [StoredLaunch(manifest, attempts[manifest.launch_id]) for manifest in manifests]
+    return [CommittedLaunch(manifest, attempts[manifest.launch_id]) for manifest in manifests]
 
 
 def _failures(store: Store, points: Sequence[Manifest]) -> dict[str, Failure]:

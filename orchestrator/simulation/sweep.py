@@ -30,10 +30,10 @@ from orchestrator.simulation.launch import SimulatedLaunch
 from orchestrator.simulation.models import EngineModels
 from orchestrator.simulation.point import PointSimulator
 from orchestrator.simulation.stored import (
+    CommittedLaunch,
+    LaunchesToRepeat,
     PlanChanged,
-    StoredLaunch,
-    StoredLaunches,
-    stored_launches,
+    committed_launches,
 )
 from orchestrator.simulation.virtual_clock import VirtualClock, ulid_at
 from orchestrator.spec.load import counted
@@ -70,7 +70,7 @@ class SimulatedSweep:
         limits = [limit for slo in plan.slos for limit in slo.limits]
         self.points = PointSimulator(any(limit.of == "itl_p99" for limit in limits))
         self.models = EngineModels(plan)
-        self.stored = StoredLaunches()
+        self.stored = LaunchesToRepeat()
         self._listener = listener
         self._stop = stop
         self._priority = queue_priority(plan)
@@ -203,17 +203,17 @@ class SimulatedSweep:
 
     def _go_on(self) -> None:
         """Come to where an earlier simulation of the plan was ended, if there is one."""
-        launches = stored_launches(self.store, self.plan.needs_figures)
-        self.stored = StoredLaunches(launches)
+        launches = committed_launches(self.store, self.plan.needs_figures)
+        self.stored = LaunchesToRepeat(launches)
         try:
             self._put_aside()
             while self.stored.are_left:
                 self._next_launch()
         except PlanChanged:
-            self.stored = StoredLaunches()
+            self.stored = LaunchesToRepeat()
             self._go_on_otherwise(launches)
 
-    def _go_on_otherwise(self, launches: Sequence[StoredLaunch]) -> None:
+    def _go_on_otherwise(self, launches: Sequence[CommittedLaunch]) -> None:
         """Go on with another plan than that of the earlier simulation: what it measured counts, in
         whatever order. The clock goes on where its launches ended.
         """

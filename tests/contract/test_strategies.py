@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.capacity.registry import STRATEGIES
-from orchestrator.capacity.strategy import Question, Strategy
+from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.results.records import Committed
 from orchestrator.spec.load import Level, Slo
 
 LEVELS = tuple(Level(control="concurrency", value=value) for value in (1, 8, 64))
-QUESTION = Question(LEVELS, "concurrency", (Slo(name="fast", ttft=0.5),), repeats=2)
+QUESTION = SearchQuestion(LEVELS, "concurrency", (Slo(name="fast", ttft=0.5),), repeats=2)
 OK, FAILED = (
     Committed(
         measurement_id="m", attempt_id="a", created_unix_ns=1, status=status, deployment_id="d"
@@ -28,7 +28,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def made(name: str, question: Question = QUESTION) -> Strategy:
+def made(name: str, question: SearchQuestion = QUESTION) -> Strategy:
     if name != "levels":  # it finds them by itself
         assert STRATEGIES[name].problem(question) is not None
         question = replace(question, levels=())
@@ -84,7 +84,7 @@ def test_levels_are_measured_in_their_order_and_all_of_them_before_any_again() -
 
 
 def test_levels_without_any_are_a_problem() -> None:
-    assert "given levels" in str(STRATEGIES["levels"].problem(Question()))
+    assert "given levels" in str(STRATEGIES["levels"].problem(SearchQuestion()))
 
 
 def test_an_unknown_name_is_an_input_error_with_the_nearest_one() -> None:

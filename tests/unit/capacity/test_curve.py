@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.capacity.curve import Curve
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.spec.load import Control, Level, Slo
 
@@ -45,7 +45,7 @@ def attempt(level: Level, slots: float, came: float = 1.0, validity: str = "vali
 def measured(
     slots: float, control: Control, guess: float | None = None, repeats: int = 1
 ) -> list[float]:
-    curve = Curve(Question((), control, (SLO,), repeats, guess))
+    curve = Curve(SearchQuestion((), control, (SLO,), repeats, guess))
     found = []
     while (level := curve.ask()) is not None:
         assert curve.ahead()[0] == level
@@ -59,7 +59,7 @@ def measured(
     [("valid", True), ("disturbed", True), ("invalid", False), ("broken_output", False)],
 )
 def test_it_ends_at_a_verdict_that_no_other_load_changes(validity: str, goes_on: bool) -> None:
-    curve = Curve(Question((), "concurrency", (SLO,), 1, None))
+    curve = Curve(SearchQuestion((), "concurrency", (SLO,), 1, None))
     level = curve.ask()
     assert level is not None
     curve.tell(level, attempt(level, 8.0, validity=validity))
@@ -101,7 +101,7 @@ def test_a_ladder_brackets_the_capacity_and_repeats_every_level(
 
 
 def test_the_level_in_between_is_next_to_saturation() -> None:
-    curve, found = Curve(Question((), "request_rate", (SLO,), 1, None)), []
+    curve, found = Curve(SearchQuestion((), "request_rate", (SLO,), 1, None)), []
     while (level := curve.ask()) is not None:
         found.append(level.value)
         curve.tell(level, attempt(level, 16, came=0.8 if level.value == 4 else 1.0))
@@ -109,7 +109,7 @@ def test_the_level_in_between_is_next_to_saturation() -> None:
 
 
 def test_levels_that_fail_end_the_ladder_and_unknown_ones_do_not() -> None:
-    curve, seen = Curve(Question((), "concurrency")), []
+    curve, seen = Curve(SearchQuestion((), "concurrency")), []
     while (level := curve.ask()) is not None:
         seen.append(level.value)
         status: Any = "failed" if level.value >= 8 else "ok"
@@ -124,7 +124,7 @@ def test_a_ladder_told_of_earlier_attempts_goes_on_where_it_was(
     slots: float, repeats: int, done: int
 ) -> None:
     whole = measured(slots, "request_rate", None, repeats)
-    curve = Curve(Question((), "request_rate", (SLO,), repeats))
+    curve = Curve(SearchQuestion((), "request_rate", (SLO,), repeats))
     for value in whole[:done]:
         level = Level(control="request_rate", value=value)
         curve.tell(level, attempt(level, slots))

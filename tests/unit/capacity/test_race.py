@@ -13,7 +13,7 @@ from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 from orchestrator.capacity.race import CAUTION, Entrant, Race
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.spec.load import Slo
 from tests.unit.capacity.builders import claim
 
@@ -150,7 +150,9 @@ class Contest:
         slo = Slo(name="s", ttft=0.5, attainment=0.95)
         self.searches = {
             name: Capacity(
-                Question(control="request_rate", slos=(slo,), rivals=self.race.rivals(name, "w"))
+                SearchQuestion(
+                    control="request_rate", slos=(slo,), rivals=self.race.rivals(name, "w")
+                )
             )
             for name in self.race.entrants
         }

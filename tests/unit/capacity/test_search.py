@@ -28,7 +28,7 @@ from orchestrator.capacity.choose_level import level_to_confirm, level_to_explor
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.probe_outcome import ProbeOutcome
 from orchestrator.capacity.search import MOST_PROBES, Capacity, Tier
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Level, Slo
 from tests.unit.capacity.builders import LOOSE, SLO, attempt, flags
@@ -195,7 +195,7 @@ def whole(strategy: Capacity, told: list[tuple[Level, int]]) -> list[tuple[Level
     return found
 
 
-QUESTION = Question(control="request_rate", slos=(SLO, LOOSE))
+QUESTION = SearchQuestion(control="request_rate", slos=(SLO, LOOSE))
 
 
 def test_tiers_share_probes() -> None:
@@ -205,7 +205,7 @@ def test_tiers_share_probes() -> None:
     assert claims["fast"].claim == pytest.approx(11, rel=0.15)
     assert claims["loose"].claim == pytest.approx(37, rel=0.15)
     alone = sum(
-        len(whole(Capacity(Question(control="request_rate", slos=(slo,))), []))
+        len(whole(Capacity(SearchQuestion(control="request_rate", slos=(slo,))), []))
         for slo in QUESTION.slos
     )
     assert len(probes) < alone
@@ -244,7 +244,9 @@ def test_a_search_killed_at_any_probe_repeats_none_with_any_guess(
     killed_at: int, guess: float | None
 ) -> None:
     before = uninterrupted()[:killed_at]
-    strategy = Capacity(Question(control="request_rate", slos=(SLO, LOOSE), first_guess=guess))
+    strategy = Capacity(
+        SearchQuestion(control="request_rate", slos=(SLO, LOOSE), first_guess=guess)
+    )
     after = whole(strategy, before)
     assert len(set(after)) == len(after) <= MOST_PROBES
     assert strategy.claims()["fast"].claim == pytest.approx(11, rel=0.2)
@@ -262,7 +264,10 @@ def test_another_run_goes_on_after_the_most_probes_of_one(
 
 
 def test_claims_of_several_tiers_are_confirmed_on_the_second_start() -> None:
-    strategy, starts = Capacity(Question(control="request_rate", slos=(SLO, LOOSE), starts=2)), []
+    strategy, starts = (
+        Capacity(SearchQuestion(control="request_rate", slos=(SLO, LOOSE), starts=2)),
+        [],
+    )
     while (asked := strategy.ask()) is not None:
         starts.append(strategy.start)
         told = answered(asked, len(starts))
@@ -275,7 +280,8 @@ def test_claims_of_several_tiers_are_confirmed_on_the_second_start() -> None:
 
 def test_probes_of_both_starts_confirm_where_the_file_asks_for_one() -> None:
     strategies = [
-        Capacity(Question(control="request_rate", slos=(SLO,), starts=starts)) for starts in (2, 1)
+        Capacity(SearchQuestion(control="request_rate", slos=(SLO,), starts=starts))
+        for starts in (2, 1)
     ]
     for level, start in ((12.0, 1), (12.0, 0), (12.0, 0), (16.0, 0)):
         ttft_s = [0.1 if level == 12.0 else 0.9] * 3000
@@ -289,15 +295,20 @@ def test_probes_of_both_starts_confirm_where_the_file_asks_for_one() -> None:
 @pytest.mark.parametrize(
     ("question", "said"),
     [
-        (Question(slos=(SLO,)), "control"),
-        (Question(control="request_rate"), "limits"),
-        (Question((Level(control="request_rate", value=1),), "request_rate", (SLO,)), "levels"),
+        (SearchQuestion(slos=(SLO,)), "control"),
+        (SearchQuestion(control="request_rate"), "limits"),
+        (
+            SearchQuestion((Level(control="request_rate", value=1),), "request_rate", (SLO,)),
+            "levels",
+        ),
     ],
 )
-def test_a_question_that_it_cannot_answer_is_refused(question: Question, said: str) -> None:
+def test_a_question_that_it_cannot_answer_is_refused(question: SearchQuestion, said: str) -> None:
     assert said in str(Capacity.problem(question))
 
 
 def test_a_limit_that_every_request_must_meet_cannot_be_searched() -> None:
-    question = Question(control="request_rate", slos=(Slo(name="all", ttft=0.5, attainment=1.0),))
+    question = SearchQuestion(
+        control="request_rate", slos=(Slo(name="all", ttft=0.5, attainment=1.0),)
+    )
     assert "an attainment below 1" in (Capacity.problem(question) or "")

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.plan.cost import (
     EMULATED_START_S,
     START_S,
-    Estimate,
+    PlanEstimate,
     estimated_start_s,
 )
 from orchestrator.plan.model import Plan
@@ -27,8 +27,8 @@ def sized(sizes: list[int], **more: Any) -> Plan:
     return planned(deployments=deployments, hardware=H100, load=MINUTE)
 
 
-def no_starts(plan: Plan, nodes: int | None = None) -> Estimate:
-    return Estimate(
+def no_starts(plan: Plan, nodes: int | None = None) -> PlanEstimate:
+    return PlanEstimate(
         plan, nodes, dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
     )
 
@@ -59,7 +59,7 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
         deployments=[{"engine": "emulator"}, {"engine": "emulator", "hardware": "h100"}],
         hardware=H100,
     )
-    estimate = Estimate(plan)
+    estimate = PlanEstimate(plan)
     assert [estimate.cost(deployment).gpu_hours > 0 for deployment in plan.deployments] == [
         False,
         True,
@@ -69,12 +69,12 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
 
 def test_starts_cost_gpu_hours_and_known_start_times_count() -> None:
     plan = sized([2])
-    sums = Estimate(plan, known_start_s={plan.deployments[0].id: 240.0}).totals()
+    sums = PlanEstimate(plan, known_start_s={plan.deployments[0].id: 240.0}).totals()
     assert (sums.start_s, sums.load_s) == (240.0, 60.0)
     assert sums.gpu_hours == pytest.approx(2 * 300 / 3600)
     assert sums.usd == pytest.approx(2 * sums.gpu_hours)
-    assert Estimate(plan).totals().start_s == START_S
-    assert "engine starts are estimates: 60 s" in Estimate(plan).notes()
+    assert PlanEstimate(plan).totals().start_s == START_S
+    assert "engine starts are estimates: 60 s" in PlanEstimate(plan).notes()
     assert not any("estimates" in note for note in no_starts(plan).notes())
 
 
@@ -82,13 +82,13 @@ def test_equal_start_times_are_noted_once(judged: Callable[..., None]) -> None:
     judged(lambda settings: verdict("fits", weight_bytes=10e6 * settings.tensor_parallel_size))
     assert (
         "engine starts are estimates: 60 s, reading weights at 1 GB/s"
-        in Estimate(sized([1, 2])).notes()
+        in PlanEstimate(sized([1, 2])).notes()
     )
 
 
 def test_every_start_of_a_deployment_is_counted() -> None:
     plan = planned(load=MINUTE, repeats=4, starts=2)
-    sums = Estimate(plan, known_start_s={plan.deployments[0].id: 30.0}).totals()
+    sums = PlanEstimate(plan, known_start_s={plan.deployments[0].id: 30.0}).totals()
     assert (sums.start_s, sums.load_s) == (60.0, 240.0)
 
 
@@ -115,7 +115,7 @@ def test_the_best_prediction_starts_first_as_in_the_sweep(
     known = {
         deployment.id: 120.0 if deployment.id == long else 30.0 for deployment in plan.deployments
     }
-    assert Estimate(plan, 2, known).makespan_s() == (90.0 + 180.0 if order else 180.0)
+    assert PlanEstimate(plan, 2, known).makespan_s() == (90.0 + 180.0 if order else 180.0)
 
 
 def test_replicas_over_several_nodes_take_them_all_at_once() -> None:
@@ -169,7 +169,8 @@ def test_an_unset_key_of_an_endpoint_is_a_note(
     plan = planned(deployments=endpoint)
     assert plan.unset_keys() == ["SOME_KEY"]
     assert any(
-        note.startswith("SOME_KEY (api_key_env) is not set here") for note in Estimate(plan).notes()
+        note.startswith("SOME_KEY (api_key_env) is not set here")
+        for note in PlanEstimate(plan).notes()
     )
     monkeypatch.setenv("SOME_KEY", "x")
     assert plan.unset_keys() == []
@@ -196,6 +197,6 @@ def routed(engine: str, router: str) -> dict[str, Any]:
 def test_engines_and_routers_without_a_key_are_noted(
     deployment: dict[str, Any], named: list[str]
 ) -> None:
-    notes = Estimate(planned(deployments=deployment)).notes()
+    notes = PlanEstimate(planned(deployments=deployment)).notes()
     said = " asks for no key: whoever reaches its node can use it, and on one host all its users"
     assert [note.removesuffix(said) for note in notes if said in note] == named

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.cli.plan import plan as plan_command
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Plan
 from orchestrator.sweep.commit import deployment_row
 from orchestrator.sweep.state import cost_of
@@ -138,7 +138,7 @@ def test_an_endpoint_has_its_stated_gpus_and_costs_no_start() -> None:
         48.0,
         False,
     )
-    assert Estimate(made).cost(deployment).gpu_hours == cost_of(deployment, 3600.0).gpu_s == 0
+    assert PlanEstimate(made).cost(deployment).gpu_hours == cost_of(deployment, 3600.0).gpu_s == 0
 
 
 def test_excluded_deployments_need_no_levels() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.capacity.strategy import LevelsInOrder
 from orchestrator.plan import make
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import Level
@@ -195,7 +195,7 @@ def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
 
 def test_totals_add_up_the_load() -> None:
     plan = planned(**RICH)
-    sums = Estimate(
+    sums = PlanEstimate(
         plan, known_start_s=dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
     ).totals()
     assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)
@@ -208,7 +208,7 @@ def test_totals_add_up_the_load() -> None:
 def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
     tight = {**RICH, "budget": {"gpu_hours": 0.5, "usd": 1, "wall": "100s"}}
     plan = planned(**tight)
-    estimate = Estimate(
+    estimate = PlanEstimate(
         plan, known_start_s=dict.fromkeys((deployment.id for deployment in plan.deployments), 80.0)
     )
     assert estimate.over_budget() == [
@@ -216,14 +216,14 @@ def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
         "it costs 2.20 USD; the budget is 1",
         "it takes 7 min for one deployment alone; the budget is 100 s",
     ]
-    assert Estimate(planned(**{**RICH, "budget": None})).over_budget() == []
+    assert PlanEstimate(planned(**{**RICH, "budget": None})).over_budget() == []
     assert "note: it costs" in estimate.summary()
 
 
 def test_a_plan_without_points_says_so() -> None:
     plan = planned(deployments={"engine": "vllm", "exclude": ["true"]})
-    assert "note: nothing is left to measure" in Estimate(plan).summary()
-    assert "nothing is left" not in Estimate(planned()).summary()
+    assert "note: nothing is left to measure" in PlanEstimate(plan).summary()
+    assert "nothing is left" not in PlanEstimate(planned()).summary()
 
 
 def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
@@ -236,5 +236,6 @@ def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
 
 def test_cores_are_no_gpu_hours() -> None:
     assert (
-        Estimate(planned(deployments={"engine": "vllm", "hardware": "cpu"})).totals().gpu_hours == 0
+        PlanEstimate(planned(deployments={"engine": "vllm", "hardware": "cpu"})).totals().gpu_hours
+        == 0
     )

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.base.errors import InputError
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.shortlist import (
-    Curve,
+    PredictedCurve,
     continued,
     frontier_places,
     ids_left_out,
@@ -174,14 +174,14 @@ def test_what_is_on_the_true_frontier_may_be_on_it_whenever_it_lies_within_the_e
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    curves: list[Curve] = []
-    truths: list[Curve] = []
+    curves: list[PredictedCurve] = []
+    truths: list[PredictedCurve] = []
     for number in range(8):
         factor = float(rng.uniform(1.0, 1.6))
         speed, yields = rng.lognormal(3, 0.5, 4), rng.lognormal(6, 0.5, 4)
-        curves.append(Curve(str(number), speed, yields, factor))
+        curves.append(PredictedCurve(str(number), speed, yields, factor))
         off = factor ** rng.uniform(-1, 1, (2, 4))
-        truths.append(Curve(str(number), speed * off[0], yields * off[1], 1.0))
+        truths.append(PredictedCurve(str(number), speed * off[0], yields * off[1], 1.0))
     places = frontier_places(curves)
     for place, truth in zip(places, frontier_places(truths), strict=True):
         assert place.is_candidate or not truth.is_candidate

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Plan
 from orchestrator.report.plan_json import plan_json
 from tests.unit.plan.test_current import planned
 
 
 def pieces(plan: Plan) -> list[bytes]:
-    return list(plan_json(Estimate(plan)))
+    return list(plan_json(PlanEstimate(plan)))
 
 
 def test_the_pieces_are_one_json_text_with_a_piece_for_each_deployment() -> None:

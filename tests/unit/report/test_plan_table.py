@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.documents.predicted_deployment import PredictedMemory
@@ -24,7 +24,7 @@ DEPLOYMENTS = (
 
 def shown(plan: Plan, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    show(Estimate(plan), console)
+    show(PlanEstimate(plan), console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

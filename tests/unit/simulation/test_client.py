@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.load.point import LoadPoint, Progress, SoFar, Target
 from orchestrator.load.schedule import Schedule
-from orchestrator.simulation.client import Load, VirtualClient
+from orchestrator.simulation.client import ClientLoad, VirtualClient
 from orchestrator.simulation.contents import NameOfDraw
 from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd
@@ -58,7 +58,7 @@ def client(
         **rules,
     )
     fleet = Fleet(a_replica(max_num_seqs=1), 1, 1, 0, FleetNeeds())
-    return VirtualClient(Load(point, kind, Schedule(point, kind)), fleet, None, early_end)
+    return VirtualClient(ClientLoad(point, kind, Schedule(point, kind)), fleet, None, early_end)
 
 
 def test_open_requests_of_the_warm_up_are_no_evidence_of_a_probe() -> None:

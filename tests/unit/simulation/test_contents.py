@@ -6,7 +6,13 @@ import json
 from pathlib import Path
 
 from orchestrator.emulator.prefix import PrefixCache
-from orchestrator.simulation.contents import Cache, Contents, NameOfDraw, Segment, share_tokens
+from orchestrator.simulation.contents import (
+    Cache,
+    NameOfDraw,
+    PromptContents,
+    Segment,
+    share_tokens,
+)
 from orchestrator.spec.load import WORKLOADS
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from orchestrator.workloads.file import FileWorkload
@@ -23,7 +29,7 @@ def test_only_shared_prefixes_conversations_and_files_share_tokens() -> None:
 def test_a_turn_contains_what_was_said_before() -> None:
     talk = {"kind": "conversations", "name": "w", "input_tokens": 8, "output_tokens": 4, "turns": 3}
     kind = ConversationsWorkload.model_validate(talk).requests(NameOfDraw(), 7)
-    contents = Contents(kind)
+    contents = PromptContents(kind)
     first = contents.segments(5, 0, "measure")
     answer = contents.answered(5, 0, 4)
     second = contents.segments(5, 1, "measure")
@@ -36,7 +42,7 @@ def test_a_turn_contains_what_was_said_before() -> None:
 
 def test_a_warm_up_has_another_prefix() -> None:
     workload = RandomWorkload(name="w", input_tokens=8, output_tokens=4, shared_prefix_tokens=32)
-    contents = Contents(workload.requests(NameOfDraw(), 7))
+    contents = PromptContents(workload.requests(NameOfDraw(), 7))
     one, two = contents.segments(0, 0, "measure"), contents.segments(1, 0, "measure")
     assert one[0] == two[0]
     assert one[1] != two[1]
@@ -51,7 +57,7 @@ def test_equal_blocks_of_a_trace_are_equal_segments(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     workload = FileWorkload(kind="file", name="w", prompts=str(path))
-    contents = Contents(workload.requests(NameOfDraw(), 0))
+    contents = PromptContents(workload.requests(NameOfDraw(), 0))
     one, two = contents.segments(0, 0, "measure"), contents.segments(1, 0, "measure")
     assert one[:2] == two[:2]
     assert [segment.tokens for segment in one] == [512, 512, 76]

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
-from orchestrator.simulation.rows import Outcomes, record_of
+from orchestrator.simulation.rows import RequestOutcomes, record_of
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Level
 from orchestrator.workloads.drawn import RandomWorkload
@@ -42,7 +42,7 @@ def request(
 
 def rows(*requests: VirtualRequest, reports_cached: bool = False) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = (
-        Outcomes.of(requests, False).table(POINT, reports_cached).to_pylist()
+        RequestOutcomes.of(requests, False).table(POINT, reports_cached).to_pylist()
     )
     return made
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestrator.emulator.batch import Batch
-from orchestrator.simulation.step_times import StepTimes
+from orchestrator.simulation.step_times import StepEnds
 from tests.unit.emulator.builders import IDEAL, a_replica
 
 
@@ -24,7 +24,7 @@ def test_gaps_are_those_of_single_steps(settings: dict[str, Any]) -> None:
     ]
     gaps: list[dict[int, list[int]]] = []
     for max_steps in (1, 2**31):
-        batch, times = Batch(model), StepTimes()
+        batch, times = Batch(model), StepEnds()
         sequences = [batch.submit(*request) for request in requests]
         found: dict[int, list[int]] = {}
         while not batch.idle:

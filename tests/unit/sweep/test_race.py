@@ -20,7 +20,7 @@ from orchestrator.capacity.race import LevelsToEqual
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
 from orchestrator.engines.command import Node
-from orchestrator.plan.cost import Estimate
+from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -310,7 +310,7 @@ def test_what_has_no_meaning_is_refused(load: str, said: str) -> None:
 
 def test_a_limited_race_starts_no_more_when_it_goes_on(tmp_path: Path) -> None:
     world, store, plan = world_of(), Store.open(str(tmp_path), "x"), racing(", max_deployments: 2")
-    assert any("2 of 3 deployments are started" in note for note in Estimate(plan).notes())
+    assert any("2 of 3 deployments are started" in note for note in PlanEstimate(plan).notes())
     assert sweep(world, plan, store, interrupt_s=200.0).interrupted
     later = world_of()
     assert not sweep(later, plan, store).interrupted
@@ -376,4 +376,4 @@ def test_a_race_is_estimated_as_one_search_and_a_few_probes(load: str, expected:
     plan = racing(load)
     race = race_of(plan)
     assert [DeploymentWork(plan, one, {}, race=race).left for one in plan.deployments] == expected
-    assert Estimate(plan).totals().measurements == sum(expected)
+    assert PlanEstimate(plan).totals().measurements == sum(expected)

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.capacity.registry import STRATEGIES
-from orchestrator.capacity.strategy import Question
+from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.plan.model import Plan
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store
@@ -26,11 +26,11 @@ class Doubling:
 
     needs_figures = True
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         self._next: float | None = 1
 
     @staticmethod
-    def problem(question: Question) -> str | None:
+    def problem(question: SearchQuestion) -> str | None:
         return None
 
     def ask(self) -> Level | None:
