@@ -48,7 +48,8 @@ Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 
     "--per",
     type=click.Choice(["gpu", "usd", "joule", "deployment"]),
     help=(
-        "What to rank by. Default: the file's objective, else gpu (deployment if one has no GPUs)."
+        "What to rank by; joule: by the GPUs' own counters of energy. Default: the file's objective,"
+        " else gpu (deployment if one has no GPUs)."
     ),
 )
 @click.option(

@@ -46,6 +46,7 @@ _ENERGY_NOTES = {
     ),
     EnergyNote.FOREIGN: "other programs used a GPU",
 }
+NO_GPU_READ = "no GPU was read while it ran"
 OF_IMITATED = "of the accelerator that the emulator imitates"
 OF_MODEL = "simulated: what the model assumes, not what a device did"
 
@@ -67,9 +68,11 @@ def efficiency_note_text(point: StoredPoint) -> str | None:
 
 def energy_note_text(point: StoredPoint) -> str | None:
     """What to know of the energy of a point, or why it is not known; None: nothing."""
+    if point.simulated or not point.used:
+        return None
     energy = point.energy
     if energy is None:
-        return None
+        return NO_GPU_READ
     return "; ".join(_ENERGY_NOTES[note] for note in energy.notes) or None
 
 

@@ -54,6 +54,7 @@ from orchestrator.spec.load import UNITS, counted, load_text
 # Columns that are left out where the width is too small, the first one first. Others always stay.
 _DROPPED_FIRST = (
     "usd_per_m_output",
+    "j_per_output_token",
     "mfu",
     "e2e_ms.p50",
     "tpot_ms.p50",
@@ -403,6 +404,11 @@ def _efficiency_columns(points: Sequence[StoredPoint]) -> Iterator[FilledColumn]
         yield FilledColumn(Column("decode\nMBU", name="decode_mbu"), mbu)
         mfu = [f"{result.mfu:.3f}" if result else "-" for result in known]
         yield FilledColumn(Column("MFU", name="mfu"), mfu)
+    energies = [point.energy for point in points]
+    joules = [energy.j_per_output_token if energy else None for energy in energies]
+    if any(each is not None for each in joules):
+        texts = [figure(each) for each in joules]
+        yield FilledColumn(Column("J/output\ntoken", name="j_per_output_token"), texts)
     usd = [usd_per_million(point).output for point in points]
     if any(price is not None for price in usd):
         texts = [figure(price) for price in usd]

@@ -55,6 +55,26 @@ def test_requests_are_those_due_in_the_window_and_errors_are_counted(five: dict[
     assert five["errors"] == {"http_5xx": 1}
 
 
+def test_the_context_of_decoded_tokens_is_the_mean_over_tokens(five: dict[str, Any]) -> None:
+    # 4 tokens after 10 + 2.5 others, none of request 1, 8 tokens after 40 + 4.5 others
+    assert five["decode_context"] == pytest.approx((4 * 12.5 + 8 * 44.5) / 12)
+
+
+def test_a_prompt_that_was_not_counted_leaves_no_context() -> None:
+    uncounted = request(1, prompt=0, tokens=5, input_tokens=None)
+    rows = requests(request(0, tokens=5), uncounted)
+    assert summarize(rows, None, WINDOW)["decode_context"] is None
+
+
+def test_the_context_of_several_attempts_is_that_of_all_their_tokens() -> None:
+    first = observe(requests(request(0, tokens=3, prompt=10)), None, WINDOW)
+    second = observe(requests(request(0, tokens=7, prompt=100)), None, WINDOW)
+    # 2 tokens after 11.5 and 6 after 103.5
+    assert figures(merge([first, second])).decode_context == pytest.approx(
+        (2 * 11.5 + 6 * 103.5) / 8
+    )
+
+
 def test_ttft_counts_from_scheduled_and_from_sent(five: dict[str, Any]) -> None:
     assert five["ttft_ms"] == pytest.approx(
         {
