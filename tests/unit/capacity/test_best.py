@@ -164,6 +164,21 @@ def test_a_winner_ahead_by_more_than_starts_differ_is_certain(sweep: Sweep) -> N
     assert answer["why"] == "certain: it is ahead of every other by more than starts differ"
 
 
+def test_deployments_that_spread_alike_make_a_smaller_lead_certain(sweep: Sweep) -> None:
+    def add(name: str, levels: tuple[float, float]) -> None:
+        sweep.deployment(name)
+        sweep.starts(name, levels)
+        sweep.level(name, 40, good=0.5)
+
+    add("d0", (20.0, 20.5))
+    add("d1", (18.5, 19.0))
+    assert "label-d1 is behind by less than starts differ" in sweep.best()["why"]
+    add("d2", (17.5, 18.0))
+    answer = sweep.best()
+    assert answer["certain"]
+    assert answer["why"].endswith("more than starts differ (1.9%, over 3 deployments)")
+
+
 def test_with_one_start_nothing_is_certain_however_far_ahead(sweep: Sweep) -> None:
     for name, level in (("d0", 20), ("d1", 2)):
         sweep.deployment(name)
