@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.text import listed
 from orchestrator.report.documents.comparison import (
     InvalidSide,
     Metric,
@@ -50,7 +50,6 @@ _STYLES = {
     Verdict.UNDECIDED: "yellow",
 }
 ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
-_UNEVEN = "pairs differ in it, so each is judged mostly by its own"
 _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
 
@@ -302,12 +301,13 @@ def compared_origin_texts(comparison: SweepComparison) -> Iterator[str]:
 
 def spread_texts(comparison: SweepComparison) -> Iterator[str]:
     """How much engine starts differ: one line for metrics whose pairs share it, and for others."""
-    by_evenness = grouped(
-        (spread.is_even, f"{name} {math.sqrt(spread.variance):.1%}")
-        for name, spread in comparison.spreads.items()
-        if spread is not None
-    )
-    if True in by_evenness:
-        yield f"spread between starts, pooled over all pairs: {', '.join(by_evenness[True])}"
-    if False in by_evenness:
-        yield f"spread between starts: {', '.join(by_evenness[False])} in the mean; {_UNEVEN}"
+    texts: dict[bool, list[str]] = {True: [], False: []}
+    for metric in comparison.rules.metrics:
+        spread = comparison.spreads.get(metric.name)
+        if spread is not None:
+            text = f"{metric_text(metric)} {math.sqrt(spread.variance):.1%}"
+            texts[spread.is_even].append(text)
+    if texts[True]:
+        yield f"spread between starts, pooled over all pairs: {', '.join(texts[True])}"
+    if texts[False]:
+        yield f"spread between starts, uneven over the pairs: {', '.join(texts[False])}"

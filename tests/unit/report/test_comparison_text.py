@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.analysis.difference import Judged, StartValues, Verdict
+from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.report.comparison_text import change_text, metric_text, verdict_text
+from orchestrator.report.comparison_text import change_text, metric_text, spread_texts, verdict_text
 from orchestrator.report.documents.comparison import (
     DifferenceRules,
     MetricChange,
@@ -56,3 +57,25 @@ def test_figures_have_their_short_names() -> None:
     names = ["output_token_throughput", "ttft_ms.p99", "attainment", "normalized_ttft_ms.p50"]
     texts = [metric_text(metric_named(name)) for name in names]
     assert texts == ["tokens/s", "TTFT p99", "attainment", "normalized_ttft_ms p50"]
+
+
+def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: Path) -> None:
+    names = ("output_token_throughput", "ttft_ms.p99", "attainment")
+    rules = DifferenceRules(ACROSS, 0.03, tuple(map(metric_named, names)))
+    even = CommonSpread(0.012**2, 20, True, deployments=10, mean_freedom=10)
+    uneven = replace(even, variance=0.25**2, is_even=False)
+    store = Store.open(str(tmp_path), "exp")
+    commit_starts(store, (100, 101))
+    experiment = StoredExperiment(store)
+    comparison = compare_sweeps(experiment, experiment, rules, None)
+
+    def lines(throughput: CommonSpread | None, ttft: CommonSpread | None) -> list[str]:
+        spreads = dict(zip(names, (throughput, ttft, None), strict=True))
+        return list(spread_texts(replace(comparison, spreads=spreads)))
+
+    assert lines(None, None) == []
+    pooled = "spread between starts, pooled over all pairs: tokens/s 1.2%"
+    assert lines(even, even) == [f"{pooled}, TTFT p99 1.2%"]
+    apart = "spread between starts, uneven over the pairs: TTFT p99 25.0%"
+    assert lines(even, uneven) == [pooled, apart]
+    assert max(map(len, lines(uneven, uneven))) <= 80
