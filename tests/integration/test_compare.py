@@ -98,6 +98,8 @@ def test_vllm_is_not_worse_than_itself_and_worse_with_one_sequence(tmp_path: Pat
         done = orchestrator("compare", *sides, *gate)
         comparison: dict[str, Any] = json.loads(done.stdout)
         print(f"before and {new}: status {done.returncode}", comparison["changes"])
+        if any(side["why"].startswith("disturbed") for side in comparison["invalid"]):
+            pytest.skip("other work held the cores, so the sweeps say nothing of the engine")
         assert done.returncode == (4 if comparison["regression"] else 0), done.stderr
         (change,) = comparison["changes"]
         return change
