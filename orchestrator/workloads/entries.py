@@ -106,7 +106,7 @@ REFUSED = {
 _AS_ALWAYS: tuple[tuple[str, object], ...] = (("n", 1), ("best_of", 1), ("stream", True))
 # Keys of other programs' files, and what to do with an entry that has none of our keys.
 _OTHER_FILES = {
-    "requests": "it is a session of an agent's trace, which is not read",
+    "requests": "it is a session of an agent's trace: send it as a workload of 'kind: trace'",
     "prompt_0": 'write its turns as "messages"',
     "text": 'name its "text" "prompt"',
     "question": 'name its "question" "prompt"',

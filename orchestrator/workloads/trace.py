@@ -72,30 +72,32 @@ class TraceWorkload(Workload):
         those that were planned.
         """
         rows = read_rows(self.rules())
-        if self.rows_digest not in (None, rows.digest()):
+        if self.rows_digest not in (None, rows.digest):
             raise problem(
                 self.trace,
-                f"has not the rows that were planned (digest {rows.digest()} instead of "
+                f"has not the rows that were planned (digest {rows.digest} instead of "
                 f"{self.rows_digest}): it has changed since, or differs on this node",
             )
         return rows
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         placed = self.model_copy(update={"trace": path(self.trace)})
-        return placed.model_copy(update={"rows_digest": placed.rows().digest()})
+        return placed.model_copy(update={"rows_digest": placed.rows().digest})
 
     def identity(self) -> dict[str, Any]:
         """What is sent: its digest in place of the file and of the rules that choose its rows."""
-        digest = self.rows_digest or self.rows().digest()
+        digest = self.rows_digest or self.rows().digest
         return {"kind": self.kind, "api": self.api, "rows": digest}
 
     def token_bounds(self) -> tuple[int, int | None]:
-        rows = self.rows()
-        totals = rows.inputs + rows.outputs
-        return int(totals.min()), int(totals.max())
+        lengths = self.rows().lengths
+        assert lengths is not None  # all rows are read
+        return lengths.totals
 
     def longer_prompts(self, tokens: int) -> float:
-        return float(np.mean(self.rows().inputs > tokens))
+        lengths = self.rows().lengths
+        assert lengths is not None  # all rows are read
+        return lengths.share_longer(tokens)
 
     def most_turns(self) -> int:
         """1: the lengths of sessions are not drawn, so they take no memory."""

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.spec.load import MOST_REQUESTS
@@ -59,6 +60,26 @@ class TraceRules:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceLengths:
+    """What a plan asks of the lengths for each of its deployments. ``totals``: the smallest and the
+    largest number of tokens of a prompt with its answer. ``sorted_inputs``: of all prompts.
+    """
+
+    totals: tuple[int, int]
+    sorted_inputs: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, inputs: Ints, outputs: Ints) -> TraceLengths:
+        totals = inputs + outputs
+        return cls((int(totals.min()), int(totals.max())), np.sort(inputs.astype(np.uint32)))
+
+    def share_longer(self, tokens: int) -> float:
+        """The share of prompts with more than ``tokens`` tokens."""
+        fitting = np.searchsorted(self.sorted_inputs, np.uint32(tokens), side="right")
+        return 1.0 - float(fitting) / len(self.sorted_inputs)
+
+
+@dataclass(frozen=True, slots=True)
 class TraceRows:
     """Requests of a trace by session, in the order in which sessions begin.
 
@@ -86,6 +107,8 @@ class TraceRows:
     left_out: tuple[tuple[str, int], ...] = ()
     distinct_times: int = 0
     longest_pauses: int = 0  # pauses that were cut
+    lengths: TraceLengths | None = None  # set when all rows are read
+    digest: str = ""  # 16 hex digits over everything that is sent; set when all rows are read
 
     @property
     def sessions(self) -> int:
@@ -111,7 +134,7 @@ class TraceRows:
         rate = self.sessions_per_s
         return None if rate is None else rate * self.requests / self.sessions
 
-    def digest(self) -> str:
+    def content_digest(self) -> str:
         """16 hex digits over everything that is sent."""
         content = hashlib.sha256()
         for array in (
@@ -157,7 +180,11 @@ def _read(rules: TraceRules, mtime_ns: int, size: int) -> TraceRows:
     if not rows.requests:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in rows.left_out)
         raise problem(rules.path, f"has no row to send: {left_out or 'it has none'}")
-    return rows
+    return replace(
+        rows,
+        lengths=TraceLengths.of(rows.inputs, rows.outputs),
+        digest=rows.content_digest(),
+    )
 
 
 class _Selection:

@@ -15,7 +15,7 @@ from orchestrator.cli.main import cli
 FOLDER = Path(__file__).parents[2] / "experiments"
 SIMULATED = (
     *("capacity", "engines-8b", "llama70b-parallelism", "llama70b-quantization"),
-    *("multi-node-405b", "quickstart-emulated"),
+    *("multi-node-405b", "quickstart-emulated", "workloads"),
 )
 NOT_SIMULATED = {
     "quantization": "no config.json at hand",  # the demo makes its checkpoints

@@ -175,3 +175,11 @@ def test_coarse_stamps_and_what_is_left_out_are_noted(tmp_path: Path) -> None:
     assert trace(tmp_path / "b.csv", traces.BURSTGPT_1).notes() == [
         "1 rows are left out: without tokens (a failed request)"
     ]
+
+
+def test_a_plan_knows_the_lengths_of_its_requests(tmp_path: Path) -> None:
+    workload = trace(tmp_path / "t.csv", traces.BURSTGPT_1)
+    assert workload.token_bounds() == (490, 1317)
+    assert workload.longer_prompts(416) == 1.0
+    assert workload.longer_prompts(417) == pytest.approx(2 / 3)
+    assert workload.longer_prompts(1087) == 0.0

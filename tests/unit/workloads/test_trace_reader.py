@@ -63,10 +63,10 @@ def test_seven_decimals_are_kept(tmp_path: Path) -> None:
 
 
 def test_batches_of_one_row_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rows(tmp_path / "t.jsonl", traces.BAILIAN).digest()
+    whole = rows(tmp_path / "t.jsonl", traces.BAILIAN).digest
     monkeypatch.setattr(trace_reader, "BATCH_ROWS", 1)
     (tmp_path / "b").mkdir()
-    assert rows(tmp_path / "b" / "t.jsonl", traces.BAILIAN).digest() == whole
+    assert rows(tmp_path / "b" / "t.jsonl", traces.BAILIAN).digest == whole
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "dates"])
