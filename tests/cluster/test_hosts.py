@@ -161,34 +161,6 @@ def test_a_sweep_over_three_hosts_with_a_replica_over_two_of_them_and_an_object_
     no_engine_left(three, 10)
 
 
-def test_both_hosts_of_a_replica_are_sampled_on_the_drivers_clock(three: Hosts) -> None:
-    results = three.shared / "results"
-    status, said = ended(three, run(three, sweep(three, "3s", SPREAD), str(results)), 240)
-    assert status == 0, said
-    (point,) = rows(results, "points")
-    readings = rows(results, "hosts")
-    assert {row["attempt_id"] for row in readings} == {point["attempt_id"]}
-    engines = {place["hostname"] for launch in places(results) for place in launch}
-    assert len(engines) == 2
-    for name in engines:
-        of_host = [row for row in readings if row["host"] == name]
-        since_s = []
-        for row in of_host:
-            driver_ns = row["unix_ns"] - row["clock_offset_ns"]
-            since_s.append((driver_ns - point["started_unix_ns"]) / 1e9)
-        assert since_s[0] <= 0.25 and since_s[-1] >= 3.0, "from before the load to its end"
-        # these hosts have the machine's clock
-        assert abs(of_host[0]["clock_offset_ns"]) <= of_host[0]["clock_error_ns"] < 10**8
-        assert of_host[-1]["engine_rss_bytes"] > 2**20
-        assert of_host[-1]["engine_cpu_s"] > 0
-        assert 0 < of_host[-1]["cpu_share"] <= 1
-    assert {row["host"] for row in rows(results, "engine_metrics")} < engines
-    (launch,) = rows(results, "launches")
-    environment = json.loads(launch["environment_json"])
-    assert set(environment) == engines
-    assert all(facts["kernel"] and facts["cpu"] for facts in environment.values())
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_point_through_which_client_and_engine_were_parted_is_not_valid(three: Hosts) -> None:

@@ -89,6 +89,23 @@ def test_replicas_share_the_load_and_two_nodes_hold_a_spread_replica(
     assert len({seat["node_id"] for seat in json.loads(spread[0]["placement_json"])}) == 2
 
 
+def test_each_point_has_readings_of_its_host_while_it_ran(swept: tuple[Path, Path]) -> None:
+    _, results = swept
+    readings = rows(results, "hosts")
+    for point in rows(results, "points"):
+        of_point = [row for row in readings if row["attempt_id"] == point["attempt_id"]]
+        since_s = []
+        for row in of_point:
+            driver_ns = row["unix_ns"] - row["clock_offset_ns"]
+            since_s.append((driver_ns - point["started_unix_ns"]) / 1e9)
+        assert since_s[0] <= 0.25 and since_s[-1] >= 1.5, "from before the load to its end"
+        assert of_point[-1]["engine_rss_bytes"] > 2**20
+    assert all(row["host"] for row in rows(results, "engine_metrics"))
+    facts = [row for row in rows(results, "events") if row["kind"] == "host_facts"]
+    assert len(facts) == 1, "both nodes are one host"
+    assert all(json.loads(row["environment_json"]) for row in rows(results, "launches"))
+
+
 def test_everything_that_came_from_the_emulator_says_so(swept: tuple[Path, Path]) -> None:
     _, results = swept
     assert all(row["emulated"] for table in ("points", "launches") for row in rows(results, table))
