@@ -56,7 +56,7 @@ _MESSAGE, _PREFIX, _, _CHOICE, _DOCUMENT, _ANSWER = range(6)
 
 def _largest(lengths: Sequence[Lengths]) -> int | None:
     """The largest number that any of these lengths can draw; None: there is no limit."""
-    limits = [of_one.bounds[1] for of_one in lengths]
+    limits = [candidate.bounds[1] for candidate in lengths]
     finite = [limit for limit in limits if limit is not None]
     return max(finite) if len(finite) == len(limits) else None
 

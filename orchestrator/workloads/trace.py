@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import InputError
+from orchestrator.spec.document import wrong
 from orchestrator.spec.load import Arrivals, Duration, Level, Scale, Workload, counted
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
@@ -53,6 +54,12 @@ class TraceWorkload(Workload):
     longest_pause: Duration | None = Field(default=None, gt=0)  # within a session
     # of what is sent
     rows_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        if self.format is not None and self.columns is not None:
+            raise wrong("format", "'format' and 'columns' exclude each other")
+        return self
 
     def rules(self) -> TraceRules:
         return TraceRules(

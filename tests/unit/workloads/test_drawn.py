@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.spec.load import Lengths, LogNormal, Uniform
+from orchestrator.results.ids import digest
+from orchestrator.spec.load import Lengths, LogNormal, Uniform, Workload
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.drawn import ConversationsWorkload, Drawn, RandomWorkload
 from orchestrator.workloads.draws import draw
@@ -216,3 +217,44 @@ def test_a_text_is_sent_in_slices_and_known_by_its_content(tmp_path: Path) -> No
 def test_words_are_sent_where_ids_could_be() -> None:
     requests = random_requests(content="words").requests(IDS, seed=3)
     assert len(requests.prompt(0, 0, "measure", ()).messages[0].text.split()) == 8
+
+
+@pytest.mark.parametrize(
+    ("keys", "identity", "prompts"),
+    [
+        (
+            {
+                "name": "a",
+                "input_tokens": 100,
+                "output_tokens": {"lognormal": {"mean": 9, "sigma": 0.5}},
+            },
+            "5b98c6c627dc1b67",
+            "ef05e46b36e52547",
+        ),
+        (
+            {
+                "name": "b",
+                "kind": "conversations",
+                "turns": 4,
+                "think_time": 2.0,
+                "input_tokens": {"uniform": {"min": 3, "max": 30}},
+                "output_tokens": 5,
+                "shared_prefix_tokens": 7,
+                "shared_prefix_count": 3,
+                "api": "chat",
+            },
+            "6ccf856bcdab1b16",
+            "7a3b9006eb4759dc",
+        ),
+    ],
+)
+def test_ids_and_prompts_of_stored_workloads_stay_what_they_were(
+    keys: dict[str, Any], identity: str, prompts: str
+) -> None:
+    workload = Workload.model_validate(keys)
+    requests = workload.requests(IDS, seed=7)
+    flat = [
+        np.asarray(requests.prompt(session, 0, "measure", ()).flat()).tolist()
+        for session in (0, 5, 1030)
+    ]
+    assert (digest(workload.identity()), digest(flat)) == (identity, prompts)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.schedule import Schedule, kind_of
@@ -183,3 +184,10 @@ def test_a_plan_knows_the_lengths_of_its_requests(tmp_path: Path) -> None:
     assert workload.longer_prompts(416) == 1.0
     assert workload.longer_prompts(417) == pytest.approx(2 / 3)
     assert workload.longer_prompts(1087) == 0.0
+
+
+def test_a_format_and_columns_exclude_each_other() -> None:
+    columns = {"input_tokens": "a", "output_tokens": "b"}
+    keys = {"name": "w", "kind": "trace", "trace": "t", "format": "azure", "columns": columns}
+    with pytest.raises(ValidationError, match="'format' and 'columns' exclude each other"):
+        TraceWorkload.model_validate(keys)
