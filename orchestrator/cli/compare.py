@@ -140,7 +140,7 @@ def compare(
 
         page = comparison_page(comparison).encode()
         write_whole(output, page)
-        click.echo(f"{output}: {len(page) / 1e6:.1f} MB", err=True)
+        click.echo(f"page: {output}", err=True)
     if comparison.has_regressed:
         return REGRESSION_STATUS
     if not comparison.changes or base.damaged or new.damaged:

@@ -109,7 +109,7 @@ def test_a_page_is_written_beside_the_text(base: str, tmp_path: Path) -> None:
     done = invoke("compare", base, new, "--format", "json", "--output", str(output))
     assert done.status == 4
     assert json.loads(done.stdout)["regression"] is True
-    assert done.stderr == f"{output}: {output.stat().st_size / 1e6:.1f} MB\n"
+    assert done.stderr == f"page: {output}\n"
     assert "2 of 6 figures are worse" in output.read_text()
     with pytest.raises(InputError, match="there is no folder"):
         invoke("compare", base, new, "--output", str(tmp_path / "nowhere" / "compare.html"))
