@@ -67,13 +67,20 @@ class NodeSampler:
         """Ends, and returns what was sampled."""
         samples = self._sampler.stop(self._stop_limit_s)
         if self._sampler.hangs():  # inside a driver, which then cannot be closed either
-            error = GpuLost(f"its driver has not answered for {self._stop_limit_s:g} s")
-            self._lost += [_lost(reader.uuid, error) for reader in self._readers]
+            self._give_up_gpus()
         else:
             self._close()
         host_samples = [sample.host for sample in samples if sample.host is not None]
         gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
         return NodeTelemetry(host_samples, gpu_samples, self._lost)
+
+    def _give_up_gpus(self) -> None:
+        error = GpuLost(f"its driver has not answered for {self._stop_limit_s:g} s")
+        already_lost = {gpu.gpu_uuid for gpu in self._lost}
+        for group in self._groups:
+            for uuid in group.uuids:
+                if uuid not in already_lost:
+                    self._lost.append(_lost(uuid, error))
 
     def _close(self) -> None:
         for reader in self._readers:

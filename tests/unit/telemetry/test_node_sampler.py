@@ -130,3 +130,21 @@ def test_gpus_whose_driver_hangs_are_lost() -> None:
     goes_on.set()
     assert [gpu.reason for gpu in telemetry.lost_gpus] == ["its driver has not answered for 0.01 s"]
     assert len(telemetry.gpu_samples) == 1, "what was read before is kept"
+
+
+def test_gpus_whose_driver_hangs_while_it_is_loaded_are_lost() -> None:
+    goes_on = threading.Event()
+    hangs = threading.Event()
+
+    class Loading(FakeNvml):
+        def nvmlInit(self):
+            hangs.set()
+            goes_on.wait(30)
+
+    groups: list[GpuGroup] = [NvidiaGpus(["GPU-a"], Loading(FakeGpu("GPU-a")))]
+    sampler = NodeSampler(groups, own_processes, watches_host=False, stop_limit_s=0.01)
+    sampler.start()
+    assert hangs.wait(10)
+    telemetry = sampler.stop()
+    goes_on.set()
+    assert [gpu.gpu_uuid for gpu in telemetry.lost_gpus] == ["GPU-a"]
