@@ -266,7 +266,8 @@ class _Deployments:
             for setting in _flat(name, value, choice.places[name]):
                 values[setting.name] = setting.value
                 places[setting.name] = setting.place
-        for name in [name for name in values if name not in KNOWN]:
+        unknown_names = [name for name in values if name not in KNOWN]
+        for name in unknown_names:
             self.problems.unknown(places[name], "key", name, known)
             del values[name]
         if type(values.get("engine_version")) in (int, float):  # as it is written: 0.30 is not 0.3
@@ -410,14 +411,14 @@ class _Deployments:
                 place, f"'environments' has no {version!r} of {engine}", nearest(version, versions)
             )
             return None
-        twice = [name for name in LOCATION if values.get(name) is not None]
-        for name in twice:
+        given_twice = [name for name in LOCATION if values.get(name) is not None]
+        for name in given_twice:
             message = (
                 f"{name!r} is given here, and 'environments' says where {version!r} of {engine} is"
             )
             place = next(_places(name, choices, self.place))
             self.problems.add(place, message, "leave one of them out")
-        return None if twice else versions[version].model_dump(exclude_none=True)
+        return None if given_twice else versions[version].model_dump(exclude_none=True)
 
     def _with_model(self, values: dict[str, Any]) -> dict[str, Any]:
         if "model" in values:

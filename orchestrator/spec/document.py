@@ -253,7 +253,7 @@ class _NodeReader:
         if self.count > MOST_VALUES:
             raise _refused(self.file, f"holds more than {MOST_VALUES:,} values")
         if node.tag not in _TAGS:
-            self._bad(node, f"the tag {node.tag!r} is not allowed")
+            self._add_problem(node, f"the tag {node.tag!r} is not allowed")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, place)
@@ -278,13 +278,13 @@ class _NodeReader:
             if key_node.tag == _MERGE:
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
-                self._bad(key_node, "a key must be text")
+                self._add_problem(key_node, "a key must be text")
                 continue
             key = self._text(key_node)
             line = _line(key_node)
             if key in first_lines:
                 first = first_lines[key]
-                self._bad(
+                self._add_problem(
                     key_node, f"key {key!r} is given twice, on line {first} and on line {line}"
                 )
                 continue
@@ -301,7 +301,7 @@ class _NodeReader:
             if isinstance(part, yaml.MappingNode):
                 values |= self.value(part, place) or {}
             else:
-                self._bad(part, "'<<' takes a mapping")
+                self._add_problem(part, "'<<' takes a mapping")
         return values
 
     def scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
@@ -318,7 +318,7 @@ class _NodeReader:
         self.numbers[place] = text
         number = float(text)
         if math.isinf(number):
-            self._bad(node, f"{text} is too large a number")
+            self._add_problem(node, f"{text} is too large a number")
             return None
         return number
 
@@ -327,11 +327,11 @@ class _NodeReader:
         if not text.isprintable():  # JSON may write a character as a pair of surrogates
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         if is_unprintable(text):
-            self._bad(node, UNPRINTABLE)
+            self._add_problem(node, UNPRINTABLE)
             return ""
         return text
 
-    def _bad(self, node: yaml.Node, message: str) -> None:
+    def _add_problem(self, node: yaml.Node, message: str) -> None:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(Problem(message, self.file, _line(node)))
 
@@ -556,8 +556,8 @@ def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
     if described is None:
         return []
     names = [field.alias or name for name, field in described.model_fields.items()]
-    named_by_key = len(loc) > 0 and get_origin(_annotation_at(model, loc[:-1], value)) is dict
-    return [name for name in names if not (named_by_key and name == "name")]
+    is_named_by_key = len(loc) > 0 and get_origin(_annotation_at(model, loc[:-1], value)) is dict
+    return [name for name in names if not (is_named_by_key and name == "name")]
 
 
 def _model_at(model: Any, loc: Place, value: Any) -> type[BaseModel] | None:
