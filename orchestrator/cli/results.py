@@ -25,6 +25,7 @@ Examples:
   orchestrator results results/ --experiment quickstart --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
   orchestrator results results/ --where "tensor_parallel_size == 2 and ttft_ms.p99 < 500" --sort -per_device --top 5
   orchestrator results results/ --columns deployment,level,per_user,per_device --format md
+  orchestrator results results/ --columns deployment,level,decode_mbu,mfu,usd_per_m_output,j_per_output_token
   orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
   orchestrator results results/ --where "tensor_parallel_size <= 4" --plot points.svg
   orchestrator results results/ --launches

@@ -122,6 +122,7 @@ def test_without_a_script_every_table_is_there(browser, uri, tmp_path):
     assert titles == [
         "Validity",
         "Points",
+        "Efficiency",
         "Points, predicted beside measured",
         "Engine starts, predicted beside reported",
         "Agreement of outputs",

@@ -87,6 +87,12 @@ DEFINITIONS = (
         " priced as so many times an input token; both prices together pay for the hour",
     ),
     Definition(
+        "decode MBU; MFU",
+        "the share of a device's peak bandwidth, and of its peak arithmetic, that the tokens needed:"
+        " useful work, not what the kernels moved. In brackets: as few and as many experts as a step"
+        " can read",
+    ),
+    Definition(
         "predicted",
         "what the plan computed before anything ran; ratios are measured over predicted, and marked"
         " where they are worse than the prediction's known error explains",
