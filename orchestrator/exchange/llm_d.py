@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orchestrator import __version__
 from orchestrator.analysis.attempt_summary import read_attempt
@@ -33,11 +35,36 @@ from orchestrator.spec.load import in_json
 VERSION = "0.2.1"
 MOST_STEPS = 120  # of a time series
 _ROLES = {"prefill": "prefill", "decode": "decode"}
-_RESOURCES = {  # column of engine_metrics -> name of its time series, of its aggregate, unit
-    "kv_usage": ("kv_cache_usage", "kv_cache_usage", "fraction"),
-    "running": ("num_requests_running", "running_requests", "count"),
-    "waiting": ("num_requests_waiting", "waiting_requests", "count"),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A column of readings, and its place in a report.
+
+    ``series``, ``aggregate``: its names there. ``factor``: from our unit to ``units``.
+    """
+
+    column: str
+    series: str
+    aggregate: str
+    units: str
+    factor: float = 1.0
+
+
+_OF_ENGINES = (
+    _Resource("kv_usage", "kv_cache_usage", "kv_cache_usage", "fraction"),
+    _Resource("running", "num_requests_running", "running_requests", "count"),
+    _Resource("waiting", "num_requests_waiting", "waiting_requests", "count"),
+)
+_OF_GPUS = (
+    _Resource("power_w", "power_consumption", "power_consumption", "Watts"),
+    _Resource("busy_share", "gpu_utilization", "gpu_utilization", "percent", 100.0),
+    _Resource("used_bytes", "gpu_memory_usage", "gpu_memory_usage", "GiB", 1 / 2**30),
+)
+_OF_HOSTS = (
+    _Resource("cpu_share", "cpu_utilization", "cpu_utilization", "percent", 100.0),
+    _Resource("engine_rss_bytes", "cpu_memory_usage", "cpu_memory_usage", "GiB", 1 / 2**30),
+)
 _COUNTERS = {
     "preemptions_total": "num_preemptions",
     "prefix_query_tokens_total": "prefix_cache_queries",
@@ -96,7 +123,7 @@ def _report(
                 "aggregate": _aggregate(point.figures),
                 "time_series": _series_of_requests(experiment.store, point),
             },
-            "observability": {"components": _series_of_engines(experiment.store, point)},
+            "observability": {"components": _observed(experiment.store, point)},
         },
     }
 
@@ -377,36 +404,58 @@ def _series_of_latencies(
     return {"units": "s", "series": points}
 
 
-def _series_of_engines(store: Store, point: StoredPoint) -> list[dict[str, object]]:
-    """What each replica reported of itself during the first repeat; empty if none did."""
+def _observed(store: Store, point: StoredPoint) -> list[dict[str, object]]:
+    """What was read beside the load of the first repeat, one component per replica, GPU and host.
+
+    Empty where nothing was. GPUs and hosts stand under the label of the whole deployment.
+    """
     manifest = store.manifest(*point.used[0].head.ids)
     if manifest is None:
         return []
-    rows = store.read_manifests("engine_metrics", [manifest]).sort_by("unix_ns")
+    engines = store.read_manifests("engine_metrics", [manifest]).sort_by("unix_ns")
+    gpus = store.read_manifests("telemetry", [manifest]).sort_by("unix_ns")
+    hosts = store.read_manifests("hosts", [manifest]).sort_by("unix_ns")
+    label = point.deployment.label
     components: list[dict[str, object]] = []
-    for replica in sorted(set(rows["replica"].to_pylist())):
-        readings = rows.filter(pa.compute.equal(rows["replica"], replica))
-        role = readings["role"][0].as_py() if readings.num_rows else None
-        label = point.deployment.label if role is None else f"{point.deployment.label} {role}"
-        components.append(
-            {
-                "component_label": label,
-                "replica_id": str(replica),
-                "aggregate": _resources(readings),
-                "time_series": _resource_series(readings),
-            }
-        )
+    for replica, readings in _by(engines, "replica"):
+        role = readings["role"][0].as_py()
+        of_role = label if role is None else f"{label} {role}"
+        component = _component_of(readings, _OF_ENGINES, of_role, str(replica))
+        component["time_series"] = _series_in(readings, _OF_ENGINES) | _counters_in(readings)
+        components.append(component)
+    for gpu, readings in _by(gpus, "gpu_uuid"):
+        components.append(_component_of(readings, _OF_GPUS, label, str(gpu)))
+    for host, readings in _by(hosts, "host"):
+        components.append(_component_of(readings, _OF_HOSTS, label, str(host)))
     return components
 
 
-def _resources(readings: pa.Table) -> dict[str, object]:
+def _by(rows: pa.Table, column: str) -> Iterator[tuple[object, pa.Table]]:
+    """The rows of each value of a column."""
+    for value in sorted(set(rows[column].to_pylist())):
+        yield value, rows.filter(pc.equal(rows[column], value))
+
+
+def _component_of(
+    readings: pa.Table, resources: Sequence[_Resource], label: str, name: str
+) -> dict[str, object]:
+    return {
+        "component_label": label,
+        "replica_id": name,
+        "aggregate": _aggregates_in(readings, resources),
+        "time_series": _series_in(readings, resources),
+    }
+
+
+def _aggregates_in(readings: pa.Table, resources: Sequence[_Resource]) -> dict[str, object]:
     aggregate: dict[str, object] = {}
-    for column, (_, name, units) in _RESOURCES.items():
-        values = np.asarray(readings[column].drop_null().to_pylist(), np.float64)
+    for resource in resources:
+        values = np.asarray(readings[resource.column].drop_null().to_pylist(), np.float64)
+        values *= resource.factor
         if values.size:
             p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
-            aggregate[name] = {
-                "units": units,
+            aggregate[resource.aggregate] = {
+                "units": resource.units,
                 "mean": float(values.mean()),
                 "min": float(values.min()),
                 "max": float(values.max()),
@@ -417,17 +466,33 @@ def _resources(readings: pa.Table) -> dict[str, object]:
     return aggregate
 
 
-def _resource_series(readings: pa.Table) -> dict[str, object]:
+def _series_in(readings: pa.Table, resources: Sequence[_Resource]) -> dict[str, object]:
     series: dict[str, object] = {}
-    names = {column: (name, units) for column, (name, _, units) in _RESOURCES.items()}
-    names |= {column: (name, "count") for column, name in _COUNTERS.items()}
-    instants = readings["unix_ns"].to_pylist()
-    for column, (name, units) in names.items():
-        points = [
-            {"ts": _instant(instant), "value": value}
-            for instant, value in zip(instants, readings[column].to_pylist(), strict=True)
-            if value is not None
-        ]
+    for resource in resources:
+        points = _readings_of(readings, resource.column, resource.factor)
         if points:
-            series[name] = {"units": units, "series": points}
+            series[resource.series] = {"units": resource.units, "series": points}
     return series
+
+
+def _counters_in(readings: pa.Table) -> dict[str, object]:
+    """The counters of an engine, as they stood at each reading."""
+    series: dict[str, object] = {}
+    for column, name in _COUNTERS.items():
+        points = _readings_of(readings, column, 1.0)
+        if points:
+            series[name] = {"units": "count", "series": points}
+    return series
+
+
+def _readings_of(readings: pa.Table, column: str, factor: float) -> list[dict[str, object]]:
+    """The values that are there, at the instants of the driver's clock where the offset is known."""
+    instants = readings["unix_ns"].to_pylist()
+    offsets: list[int | None] = [None] * len(instants)
+    if "clock_offset_ns" in readings.column_names:
+        offsets = readings["clock_offset_ns"].to_pylist()
+    points: list[dict[str, object]] = []
+    for instant, offset, value in zip(instants, offsets, readings[column].to_pylist(), strict=True):
+        if value is not None:
+            points.append({"ts": _instant(instant - (offset or 0)), "value": factor * value})
+    return points

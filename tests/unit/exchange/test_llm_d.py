@@ -15,9 +15,13 @@ import pytest
 from orchestrator.exchange import llm_d
 from orchestrator.exchange.exported import ExportedFile, LeftOutPoint
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.results.records import HostRow, TelemetryRow
 from orchestrator.results.root import open_results
+from orchestrator.results.schemas import table_of
+from orchestrator.results.store import Store
 from tests.golden.make import STORE
 from tests.unit.exchange.recorded import VLLM, VLLM_DETAILED, imported
+from tests.unit.plan.test_current import planned, run
 
 SCHEMA = json.loads(
     Path(llm_d.__file__)
@@ -94,6 +98,8 @@ def test_what_engines_reported_stands_beside_it(experiments: list[StoredExperime
             labels = {each["metadata"]["label"] for each in report["scenario"]["stack"]}
             for component in report["results"]["observability"]["components"]:
                 assert component["component_label"] in labels
+                if "num_requests_running" not in component["time_series"]:
+                    continue  # of a host or a GPU
                 running = component["time_series"]["num_requests_running"]["series"]
                 assert component["aggregate"]["running_requests"]["max"] == max(
                     each["value"] for each in running
@@ -140,3 +146,42 @@ def test_each_role_is_a_component_with_its_own_parallelism(tmp_path: Path) -> No
     ]
     assert shapes == [("prefill", 3, 6, 1), ("decode", 1, 4, 4)]
     assert {part["standardized"]["tool_version"] for part in stack} == {"0.20.0"}
+
+
+def test_power_and_memory_of_each_gpu_are_on_the_drivers_clock(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    run(store, planned(max_num_seqs=[8]))
+    (manifest,) = store.manifests("point")
+    keys = {"measurement_id": manifest.measurement_id, "attempt_id": manifest.attempt_id}
+    readings = [
+        TelemetryRow(
+            **keys,
+            host="node1",
+            gpu_uuid="GPU-1",
+            unix_ns=1_800_000_000_000_000_000 + 500_000_000 * number,
+            clock_offset_ns=2_000_000_000,
+            power_w=300.0 + number,
+            busy_share=0.5,
+            used_bytes=64 << 30,
+        )
+        for number in range(3)
+    ]
+    hosts = [HostRow(**keys, host="node1", unix_ns=1_800_000_000_000_000_000, cpu_share=0.25)]
+    parts = [
+        store.write_part("telemetry", table_of(readings, TelemetryRow), writer="n", **keys),
+        store.write_part("hosts", table_of(hosts, HostRow), writer="n", **keys),
+    ]
+    (tmp_path / "exp" / manifest.key).unlink()
+    store = Store.open(str(tmp_path), "exp")
+    store.commit(replace(manifest, files=(*manifest.files, *parts)))
+    (report,) = reports(StoredExperiment(store))
+    VALIDATOR.validate(report)
+    gpu, host = report["results"]["observability"]["components"]
+    assert (gpu["replica_id"], host["replica_id"]) == ("GPU-1", "node1")
+    power = gpu["time_series"]["power_consumption"]
+    assert power["units"] == "Watts"
+    assert [each["value"] for each in power["series"]] == [300.0, 301.0, 302.0]
+    assert power["series"][0]["ts"] == "2027-01-15T07:59:58.000000Z"
+    assert gpu["aggregate"]["gpu_utilization"]["mean"] == 50.0
+    assert gpu["aggregate"]["gpu_memory_usage"]["max"] == 64.0
+    assert host["aggregate"]["cpu_utilization"]["mean"] == 25.0
