@@ -10,7 +10,6 @@ from orchestrator.capacity.claim import POINTLESS, ClaimStatus
 from orchestrator.load import validity as judging
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import EndsSearch, Validity
-from orchestrator.results.validity_words import remedy_text
 
 CLASSIFIED = {
     "valid": "fine",
@@ -47,8 +46,6 @@ def test_every_verdict_that_a_point_is_judged_by_is_one_of_them() -> None:
     assert all(name in str(said) for name in CLASSIFIED)
 
 
-def test_verdicts_that_end_a_search_have_a_remedy_and_a_status() -> None:
+def test_verdicts_that_end_a_search_have_a_status() -> None:
     ends = [one for one in Validity if one.ends_search is not EndsSearch.NO]
     assert set(POINTLESS) == set(ends) and set(POINTLESS) <= set(get_args(ClaimStatus))
-    assert all("the server" in remedy_text(one, "the server") for one in ends)
-    assert remedy_text(Validity.VALID, "the server") == ""
