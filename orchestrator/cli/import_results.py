@@ -99,7 +99,7 @@ def _summary(stored: StoredFile) -> ImportedFileSummary:
         name=stored.read.file.name,
         source=points[0].source if points else stored.read.format_title,
         points=len(points),
-        known=stored.known,
+        already_stored=stored.already_stored,
         with_requests=sum(1 for point in points if point.requests),
         left_out=dict(left_out),
     )

@@ -254,7 +254,10 @@ def _paired(
     records: Mapping[str, list[_Record]],
     reasons: dict[str, Sequence[str]],
 ) -> dict[str, list[_Record]]:
-    """The records of each summary, by the summary's file. Adds to ``reasons`` what has no partner."""
+    """The records of each summary, by the summary's file.
+
+    Adds to ``reasons`` what has no partner.
+    """
     paired: dict[str, list[_Record]] = {}
     for name, of_file in records.items():
         try:
@@ -352,8 +355,8 @@ def _distribution(metrics: Mapping[str, _Statistics], name: str) -> Distribution
     factor = _factor(metric.unit, name)
     values = {"mean": metric.avg, "std": metric.std, "min": metric.min, "max": metric.max}
     values |= {"p50": metric.p50, "p90": metric.p90, "p95": metric.p95, "p99": metric.p99}
-    known = {key: factor * value for key, value in values.items() if value is not None}
-    return stated_distribution(known)
+    present = {key: factor * value for key, value in values.items() if value is not None}
+    return stated_distribution(present)
 
 
 def _average(metrics: Mapping[str, _Statistics], name: str) -> float | None:

@@ -21,7 +21,10 @@ ModelT = TypeVar("ModelT", bound="Fields")
 
 
 class Fields(BaseModel):
-    """The fields that are read of a JSON object; it may have more. Text is never taken as a number."""
+    """The fields that are read of a JSON object; it may have more.
+
+    Text is never taken as a number.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
 
@@ -32,7 +35,10 @@ class Fields(BaseModel):
 
 
 def read_fields(model: type[ModelT], document: object) -> ModelT:
-    """The object as a record. Raises UnreadableFile with a sentence for each field that is wrong."""
+    """The object as a record.
+
+    Raises UnreadableFile with a sentence for each field that is wrong.
+    """
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -1,8 +1,8 @@
 """The JSON report of GuideLLM 0.8 (report version 2). Each of its benchmarks is a point.
 
 Its clock is the wall clock, in seconds. It times the first and the last token of a request and none
-between, so there are no gaps. Its ``time_per_output_token_ms`` includes the first token: what others
-call TPOT is its ``inter_token_latency_ms``.
+between, so there are no gaps. Its ``time_per_output_token_ms`` includes the first token: what
+others call TPOT is its ``inter_token_latency_ms``.
 """
 
 from __future__ import annotations
@@ -419,7 +419,7 @@ def _aggregates(metrics: _Metrics) -> dict[str, object]:
 
 
 def _left_out(benchmark: _Benchmark) -> dict[str, int]:
-    """What no table has: requests that did not end, texts, densities and the benchmark's settings."""
+    """What no table has: requests that did not end, texts and the benchmark's settings."""
     left_out = {"requests that did not end": len(benchmark.requests.incomplete)}
     totals = benchmark.metrics.request_totals
     shown = len(benchmark.requests.successful) + len(benchmark.requests.errored)

@@ -106,7 +106,7 @@ class ImportFormat(Protocol):
         """The tool and its file, for people: ``GuideLLM 0.8 JSON``."""
 
     def recognises(self, file: ImportFile) -> bool:
-        """Whether the file's content is of this tool, in whatever version. The name says nothing."""
+        """Whether the file's content is of this tool, in whatever version."""
 
     def read(self, files: Sequence[ImportFile]) -> Mapping[str, Sequence[ImportedPoint]]:
         """The points of all files of this format, by the file's name.

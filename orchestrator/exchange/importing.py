@@ -63,10 +63,13 @@ class ImportNames:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file after its import. ``known``: how many of its points an earlier import had stored."""
+    """A file after its import.
+
+    ``already_stored``: how many of its points an earlier import had stored.
+    """
 
     read: ReadFile
-    known: int
+    already_stored: int
 
 
 def read_files(paths: Sequence[Path]) -> list[ReadFile]:
@@ -140,7 +143,7 @@ def _documents(content: bytes) -> list[object]:
 
 
 def _whole_characters(document: object) -> object:
-    """The same with a question mark for each half of a character, which no file of ours can hold."""
+    """The same with a question mark for each half of a character, which our files cannot hold."""
     text = json.dumps(document, ensure_ascii=False)
     return json.loads(text.encode("utf-8", "replace"))
 
@@ -185,15 +188,15 @@ def store_points(store: Store, files: Sequence[ReadFile], names: ImportNames) ->
     measured = {measurement_id for measurement_id, _ in store.attempts()}
     stored: list[StoredFile] = []
     for read in files:
-        known = 0
+        already_stored = 0
         for point in read.points:
             identity = _Identity.of(point, read.file, names)
             if identity.measurement_id in measured:
-                known += 1
+                already_stored += 1
                 continue
             _store_point(store, point, read.file, names, identity)
             measured.add(identity.measurement_id)
-        stored.append(StoredFile(read, known))
+        stored.append(StoredFile(read, already_stored))
     return stored
 
 

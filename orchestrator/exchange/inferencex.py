@@ -1,8 +1,8 @@
 """Rows as InferenceX publishes them: a closed loop at one concurrency, per GPU.
 
 Names and units are those of its ``utils/process_result.py``: seconds, and tokens/s for ``intvty``,
-the interactivity 1 / TPOT. ``p99_intvty`` is that of the p99 of TPOT, so it is the slow end. Rows have
-no place for a verdict, so only valid points are written.
+the interactivity 1 / TPOT. ``p99_intvty`` is that of the p99 of TPOT, so it is the slow end. Rows
+have no place for a verdict, so only valid points are written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The llm-d benchmark report, version 0.2.1: one file per point.
 
-Its schema lies in ``llm_d_schema/`` (llm-d/llm-d-benchmark, Apache-2.0). A report holds one load level;
-those of one experiment share ``run.eid``. It has no place for limits, intervals and verdicts: ours stand
-in ``scenario.load.native.config``, and the verdict in ``run.keywords`` too. As llm-d's own tools do,
-latencies count from sending.
+Its schema lies in ``llm_d_schema/`` (llm-d/llm-d-benchmark, Apache-2.0). A report holds one load
+level; those of one experiment share ``run.eid``. It has no place for limits, intervals and verdicts:
+ours stand in ``scenario.load.native.config``, and the verdict in ``run.keywords`` too. Latencies
+count from sending, as in reports of llm-d's own tools.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _load(
 ) -> dict[str, object]:
     head, figures = point.head, point.figures
     workload = json.loads(question.workload_json or "{}") if question is not None else {}
-    asked = json.loads(question.load_json or "{}") if question is not None else {}
+    load_rules = json.loads(question.load_json or "{}") if question is not None else {}
     clients = sum(repeat.head.clients for repeat in point.used) // len(point.used)
     standardized: dict[str, object] = {
         **_tool(point.source),
@@ -243,7 +243,7 @@ def _load(
     ]
     native = {
         "workload": workload,
-        "load": asked,
+        "load": load_rules,
         "arrivals": head.arrivals,
         "validity": point.validity,
         "validity_reasons": point.reasons,
@@ -254,7 +254,7 @@ def _load(
         "output_token_throughput": _interval(point.output_token_throughput()),
         "definitions": "latencies count from sending; figures are those of the steady window",
     }
-    described = {"workload": workload, "load": asked, "level": in_json(head.level)}
+    described = {"workload": workload, "load": load_rules, "level": in_json(head.level)}
     return {
         "metadata": {"cfg_id": digest(described), "description": head.workload},
         "standardized": standardized,

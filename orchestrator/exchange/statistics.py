@@ -44,8 +44,8 @@ def only_mean(total: float, count: float) -> Distribution | None:
 
 def stated_distribution(values: Mapping[str, float | None]) -> Distribution:
     """A distribution of which only some statistics are known; the others are NaN."""
-    known = {name: value for name, value in values.items() if value is not None}
-    return Distribution(**{name: known.get(name, math.nan) for name in Distribution.__slots__})
+    present = {name: value for name, value in values.items() if value is not None}
+    return Distribution(**{name: present.get(name, math.nan) for name in Distribution.__slots__})
 
 
 def imported_figures(

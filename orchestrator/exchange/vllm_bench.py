@@ -1,7 +1,7 @@
 """The JSON of ``vllm bench serve --save-result``, with ``--save-detailed`` or without.
 
-The file names neither vLLM's version nor the instants at which requests were due. ``--append-result``
-writes several results into one file, one after the other: each is a point.
+The file names neither vLLM's version nor the instants at which requests were due.
+``--append-result`` writes several results into one file, one after the other: each is a point.
 """
 
 from __future__ import annotations

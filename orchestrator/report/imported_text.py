@@ -13,15 +13,15 @@ from orchestrator.spec.load import counted
 class ImportedFileSummary:
     """What came of one file.
 
-    ``source``: the tool, with its version. ``points``: how many it holds. ``known``: how many of
-    them an earlier import had stored. ``with_requests``: how many of them came with their requests.
+    ``source``: the tool, with its version. ``points``: how many it holds. ``already_stored``: how
+    many of them an earlier import had stored. ``with_requests``: how many came with their requests.
     ``left_out``: content that no table has -> how many values.
     """
 
     name: str
     source: str
     points: int
-    known: int
+    already_stored: int
     with_requests: int
     left_out: dict[str, int]
 
@@ -33,7 +33,7 @@ def import_text(summaries: Sequence[ImportedFileSummary], place: str) -> Iterato
         if summary.left_out:
             names = [f"{name} ({count:,})" for name, count in summary.left_out.items()]
             yield f"  not stored: {listed(names, 6)}"
-    stored = sum(summary.points - summary.known for summary in summaries)
+    stored = sum(summary.points - summary.already_stored for summary in summaries)
     yield f"{counted(stored, 'point')} stored; to see them: orchestrator results '{place}'"
 
 
@@ -42,8 +42,8 @@ def _parts(summary: ImportedFileSummary) -> Iterator[str]:
         yield f"{summary.source}, the requests of another file's point"
         return
     yield f"{summary.source}, {counted(summary.points, 'point')}"
-    if summary.known:
-        yield f"{summary.known} of them imported before"
+    if summary.already_stored:
+        yield f"{summary.already_stored} of them imported before"
     without = summary.points - summary.with_requests
     if without:
         yield f"{counted(without, 'point')} without requests, so no limits can be judged"

@@ -1,5 +1,5 @@
-"""Says whether a figure was measured, emulated, simulated or imported from another tool, and how far
-off the model is.
+"""Says whether a figure was measured, emulated, simulated or imported from another tool, and how
+far off the model is.
 """
 
 from collections.abc import Iterable, Sequence

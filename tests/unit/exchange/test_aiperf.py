@@ -74,15 +74,15 @@ def test_the_summary_alone_has_the_figures(tmp_path: Path) -> None:
 
 
 def test_records_without_their_summary_are_refused(tmp_path: Path) -> None:
-    (said,) = reasons(AIPERF_RECORDS)
-    assert "give the profile_export_aiperf.json of the same run, too" in said
+    (refusal,) = reasons(AIPERF_RECORDS)
+    assert "give the profile_export_aiperf.json of the same run, too" in refusal
 
 
 def test_records_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
     latency = {**SUMMARY["request_latency"], "avg": 2 * SUMMARY["request_latency"]["avg"]}
     other = changed(AIPERF, tmp_path, request_latency=latency)
-    (said,) = reasons(other, AIPERF_RECORDS)
-    assert said.startswith("it holds AIPerf's records")
+    (refusal,) = reasons(other, AIPERF_RECORDS)
+    assert refusal.startswith("it holds AIPerf's records")
 
 
 def test_warm_up_requests_are_left_out_and_counted(tmp_path: Path) -> None:

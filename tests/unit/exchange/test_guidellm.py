@@ -111,8 +111,8 @@ def test_of_a_sample_of_requests_only_the_figures_are_kept(tmp_path: Path) -> No
 def test_a_trace_is_no_level(tmp_path: Path) -> None:
     (benchmark, *_) = BENCHMARKS
     config = {**benchmark["config"], "strategy": {"type_": "trace", "time_scale": 1.0}}
-    (said,) = reasons(rewritten(tmp_path, {**benchmark, "config": config}))
-    assert said.startswith("benchmarks.0.config.strategy.type_ is 'trace'")
+    (refusal,) = reasons(rewritten(tmp_path, {**benchmark, "config": config}))
+    assert refusal.startswith("benchmarks.0.config.strategy.type_ is 'trace'")
 
 
 def test_another_version_is_refused_with_what_was_seen(tmp_path: Path) -> None:

@@ -57,13 +57,13 @@ def test_the_problems_of_all_files_are_said_at_once_and_nothing_is_read(tmp_path
     empty = tmp_path / "c.json"
     empty.write_text(" \n")
     old = changed(GUIDELLM, tmp_path, metadata={"version": 1, "guidellm_version": "0.3.0"})
-    said = problems(no_json, other, empty, old, VLLM)
-    assert said[0].startswith(f"{no_json}: it is no JSON from line 1 on")
-    assert said[1].startswith(f"{other}: it is none of ")
-    assert said[1].endswith("it has the keys results, version")
-    assert said[2] == f"{empty}: it is empty"
-    assert said[3].startswith(f"{old}: it is report version 1 of GuideLLM '0.3.0'")
-    assert len(said) == 4
+    refusals = problems(no_json, other, empty, old, VLLM)
+    assert refusals[0].startswith(f"{no_json}: it is no JSON from line 1 on")
+    assert refusals[1].startswith(f"{other}: it is none of ")
+    assert refusals[1].endswith("it has the keys results, version")
+    assert refusals[2] == f"{empty}: it is empty"
+    assert refusals[3].startswith(f"{old}: it is report version 1 of GuideLLM '0.3.0'")
+    assert len(refusals) == 4
 
 
 def test_the_same_content_twice_is_one_problem(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_same_content_twice_is_one_problem(tmp_path: Path) -> None:
 def test_a_file_imported_twice_counts_once(tmp_path: Path) -> None:
     store = imported(tmp_path, VLLM)
     (again,) = store_points(store, read_files([VLLM]), NAMES)
-    assert again.known == 1
+    assert again.already_stored == 1
     assert len(points_of(store)) == 1
 
 

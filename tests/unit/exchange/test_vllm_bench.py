@@ -126,13 +126,13 @@ def test_a_ramp_up_is_no_level(tmp_path: Path) -> None:
 
 def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ttfts = document(VLLM_DETAILED)["ttfts"][:-1]
-    said = refused(changed(VLLM_DETAILED, tmp_path, ttfts=ttfts))
-    assert said.startswith("its lists have different lengths: ")
+    refusal = refused(changed(VLLM_DETAILED, tmp_path, ttfts=ttfts))
+    assert refusal.startswith("its lists have different lengths: ")
 
 
 def test_a_file_that_contradicts_its_requests_is_refused(tmp_path: Path) -> None:
-    said = refused(changed(VLLM_DETAILED, tmp_path, mean_ttft_ms=1.0))
-    assert said == "mean_ttft_ms is not the mean of its own requests"
+    refusal = refused(changed(VLLM_DETAILED, tmp_path, mean_ttft_ms=1.0))
+    assert refusal == "mean_ttft_ms is not the mean of its own requests"
 
 
 def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ def summary(**given: object) -> ImportedFileSummary:
         "name": "a.json",
         "source": "GuideLLM 0.8.1",
         "points": 2,
-        "known": 0,
+        "already_stored": 0,
         "with_requests": 2,
         "left_out": {},
     }
@@ -25,7 +25,7 @@ def test_a_whole_file_is_one_line() -> None:
 
 
 def test_what_was_there_and_what_lacks_requests_is_said() -> None:
-    first, *_ = import_text([summary(known=1, with_requests=0)], "p")
+    first, *_ = import_text([summary(already_stored=1, with_requests=0)], "p")
     assert first == (
         "a.json: GuideLLM 0.8.1, 2 points, 1 of them imported before, "
         "2 points without requests, so no limits can be judged"
