@@ -35,6 +35,7 @@ from orchestrator.results.schemas import (
     ENGINE_METRICS,
     RECORDS,
     REQUESTS,
+    TABLES,
     TOKEN_EVENTS,
     conform,
     table_of,
@@ -197,8 +198,16 @@ class Writer:
         self._write(manifest.key, manifest.to_json().encode())
         if self._computed:
             if number not in self._data_of:
-                tables = used.requests, used.token_events, ENGINE_METRICS.empty_table()
-                self._data_of[number] = CommittedAttempt(manifest, point, described, *tables).data()
+                attempt = CommittedAttempt(
+                    manifest=manifest,
+                    point=point,
+                    deployment=described,
+                    requests=used.requests,
+                    token_events=used.token_events,
+                    engine_metrics=ENGINE_METRICS.empty_table(),
+                    telemetry=TABLES["telemetry"].empty_table(),
+                )
+                self._data_of[number] = attempt.data()
             ids = {
                 "measurement_id": point.measurement_id,
                 "attempt_id": attempt_id,
