@@ -183,10 +183,10 @@ def _near(value: float, lower: float, upper: float) -> bool:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """The mean; None where any value is unknown, or there are none."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
+    numbers = [value for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
         return None
-    return sum(known) / len(known)
+    return sum(numbers) / len(numbers)
 
 
 def efficiency(work: StepWork, served: Served) -> Efficiency:

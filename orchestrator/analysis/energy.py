@@ -215,8 +215,8 @@ def point_energy(repeats: Sequence[RepeatEnergy]) -> PointEnergy | None:
     window_s = [repeat.devices.window_s for repeat in repeats]
     amounts = [repeat.figures for repeat in repeats]
     return PointEnergy(
-        energy_j=_known_sum([repeat.devices.energy_j for repeat in repeats]),
-        integral_j=_known_sum([repeat.devices.integral_j for repeat in repeats]),
+        energy_j=_sum_of_all([repeat.devices.energy_j for repeat in repeats]),
+        integral_j=_sum_of_all([repeat.devices.integral_j for repeat in repeats]),
         window_s=sum(window_s),
         output_tokens=_amount([each.output_token_throughput for each in amounts], window_s) or 0.0,
         tokens=_amount([each.total_token_throughput for each in amounts], window_s),
@@ -227,9 +227,10 @@ def point_energy(repeats: Sequence[RepeatEnergy]) -> PointEnergy | None:
     )
 
 
-def _known_sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _sum_of_all(values: Sequence[float | None]) -> float | None:
+    """The sum; None where any value is unknown."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if len(numbers) == len(values) else None
 
 
 def _amount(rates: Sequence[float | None], window_s: Sequence[float]) -> float | None:
@@ -238,7 +239,7 @@ def _amount(rates: Sequence[float | None], window_s: Sequence[float]) -> float |
         None if rate is None else rate * seconds
         for rate, seconds in zip(rates, window_s, strict=True)
     ]
-    return _known_sum(amounts)
+    return _sum_of_all(amounts)
 
 
 def _weighted(shares: Sequence[float | None], window_s: Sequence[float]) -> float | None:

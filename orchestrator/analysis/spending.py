@@ -58,12 +58,12 @@ def spending(
         if price is None or row.held_s is None:
             continue
         usd_per_s[row.launch_id] = price / 3600
-        held = row.held_s * price / 3600
-        total += held
+        usd_of_launch = row.held_s * price / 3600
+        total += usd_of_launch
         if row.status == "ok":
             starts += (row.ready_s or 0.0) * price / 3600
         else:
-            failed_starts += held
+            failed_starts += usd_of_launch
     if not usd_per_s:
         return None
     usable = unusable = 0.0

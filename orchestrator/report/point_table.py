@@ -398,11 +398,11 @@ def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]
 def _efficiency_columns(points: Sequence[StoredPoint]) -> Iterator[FilledColumn]:
     """MBU and MFU, and what output tokens cost; none where they are known of no point."""
     results = [point.efficiency for point in points]
-    known = [result if isinstance(result, Efficiency) else None for result in results]
-    if any(known):
-        mbu = [f"{result.mbu.estimate:.2f}" if result else "-" for result in known]
+    efficiencies = [result if isinstance(result, Efficiency) else None for result in results]
+    if any(efficiencies):
+        mbu = [f"{each.mbu.estimate:.2f}" if each else "-" for each in efficiencies]
         yield FilledColumn(Column("decode\nMBU", name="decode_mbu"), mbu)
-        mfu = [f"{result.mfu:.3f}" if result else "-" for result in known]
+        mfu = [f"{each.mfu:.3f}" if each else "-" for each in efficiencies]
         yield FilledColumn(Column("MFU", name="mfu"), mfu)
     energies = [point.energy for point in points]
     joules = [energy.j_per_output_token if energy else None for energy in energies]

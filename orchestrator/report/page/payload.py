@@ -595,12 +595,13 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
 def _efficiency_figures(point: StoredPoint) -> dict[str, float | None]:
     """Where the point stands on a roofline; all None where it is not known."""
     efficiency = point.efficiency
-    known = efficiency if isinstance(efficiency, Efficiency) else None
+    if not isinstance(efficiency, Efficiency):
+        return dict.fromkeys(("flops_per_byte", "device_flops_s", "decode_mbu", "mfu"))
     return {
-        "flops_per_byte": known.flops_per_byte if known else None,
-        "device_flops_s": known.flops_s if known else None,
-        "decode_mbu": known.mbu.estimate if known else None,
-        "mfu": known.mfu if known else None,
+        "flops_per_byte": efficiency.flops_per_byte,
+        "device_flops_s": efficiency.flops_s,
+        "decode_mbu": efficiency.mbu.estimate,
+        "mfu": efficiency.mfu,
     }
 
 

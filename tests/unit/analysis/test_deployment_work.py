@@ -20,16 +20,16 @@ def settings(**changes: object) -> EngineSettings:
     return EngineSettings.model_validate({"engine": "vllm", "model": MODEL, **changes})
 
 
-def known(work: StepWork | MissingWork) -> StepWork:
+def as_work(work: StepWork | MissingWork) -> StepWork:
     assert isinstance(work, StepWork)
     return work
 
 
 def test_a_bandwidth_of_the_file_replaces_the_published_one_and_is_marked() -> None:
     own = Hardware(name="gpus", accelerator="H100", memory_bandwidth_gb_s=3000)
-    peaks = known(work_of(settings(), own)).peaks
+    peaks = as_work(work_of(settings(), own)).peaks
     assert (peaks.bandwidth_bytes_s, peaks.is_overridden) == (3e12, True)
-    assert not known(work_of(settings(), H100)).peaks.is_overridden
+    assert not as_work(work_of(settings(), H100)).peaks.is_overridden
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_is_not_known_has_its_reason(
 
 def test_an_emulator_has_the_work_of_what_it_imitates() -> None:
     emulated = settings(engine="emulator", profile="H200/meta-llama/Llama-3.3-70B-Instruct")
-    work = known(work_of(emulated, CPU))
+    work = as_work(work_of(emulated, CPU))
     assert work.peaks.device == "H200-141GB"
     assert work.step.weights > 100e9  # of 70 B parameters, whatever the deployment's model is
 

@@ -238,14 +238,14 @@ def reported(**changes: float | None) -> EngineSide:
     return EngineSide(**(dict.fromkeys(names) | {"prefix_hit_share": 0.0} | changes))
 
 
-def known(result: object) -> Efficiency:
+def as_efficiency(result: object) -> Efficiency:
     assert isinstance(result, Efficiency)
     return result
 
 
 def test_figures_of_a_point_give_what_was_served() -> None:
     on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
-    result = known(efficiency_of(on_h100, served_figures(), [reported()]))
+    result = as_efficiency(efficiency_of(on_h100, served_figures(), [reported()]))
     by_hand = Served(
         output_tokens_s=4000,
         input_tokens_s=2000,
@@ -263,8 +263,8 @@ def test_prompts_of_several_lengths_attend_to_more_than_half_of_their_mean() -> 
     equal = served_figures().input_tokens
     assert equal is not None
     mixed = replace(equal, std=300.0)
-    result = known(efficiency_of(on_h100, served_figures(input_tokens=mixed), [reported()]))
-    alike = known(efficiency_of(on_h100, served_figures(), [reported()]))
+    result = as_efficiency(efficiency_of(on_h100, served_figures(input_tokens=mixed), [reported()]))
+    alike = as_efficiency(efficiency_of(on_h100, served_figures(), [reported()]))
     more_pairs = 2000 * (340 - 250) * on_h100.flops.prefill_pair
     assert result.flops_s - alike.flops_s == pytest.approx(more_pairs)
 
@@ -289,14 +289,17 @@ def test_speculation_without_accepted_tokens_has_no_steps() -> None:
     speculative = {"method": "ngram", "num_speculative_tokens": 3}
     drafting = work("meta-llama/Llama-3.1-8B-Instruct", "H100", speculative=speculative)
     assert efficiency_of(drafting, served_figures(), [reported()]) is MissingFigures.ACCEPTANCE
-    told = [reported(spec_accepted_share=0.6)]
-    assert known(efficiency_of(drafting, served_figures(), told)).tokens_per_step == 2.8
+    reports_of_engine = [reported(spec_accepted_share=0.6)]
+    assert (
+        as_efficiency(efficiency_of(drafting, served_figures(), reports_of_engine)).tokens_per_step
+        == 2.8
+    )
 
 
 def test_an_engine_that_does_not_report_hits_is_noted() -> None:
     on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
     for sides in ([], [None], [reported(prefix_hit_share=None)]):
-        notes = known(efficiency_of(on_h100, served_figures(), sides)).notes
+        notes = as_efficiency(efficiency_of(on_h100, served_figures(), sides)).notes
         assert notes == (EfficiencyNote.HITS_UNKNOWN,)
 
 
@@ -318,7 +321,7 @@ def test_counters_that_say_something_else_are_noted(
 ) -> None:
     # every number is a multiple of what the formulas say
     on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
-    plain = known(efficiency_of(on_h100, served_figures(), [reported()]))
+    plain = as_efficiency(efficiency_of(on_h100, served_figures(), [reported()]))
     of_formula = {
         "estimated_flops_s": plain.flops_s,
         "estimated_bytes_s": plain.bytes_s.estimate,
@@ -329,13 +332,13 @@ def test_counters_that_say_something_else_are_noted(
         dram=None if dram is None else dram * plain.mbu.estimate,
         tensor=None if tensor is None else tensor * plain.mfu,
     )
-    result = known(efficiency_of(on_h100, served_figures(), [reported(**values)], shares))
+    result = as_efficiency(efficiency_of(on_h100, served_figures(), [reported(**values)], shares))
     assert list(result.notes) == notes
 
 
 def test_an_estimate_of_all_experts_is_no_disagreement() -> None:
     # vLLM counts experts as if no two tokens chose the same
     moe = work("openai/gpt-oss-120b", "H100", tensor_parallel_size=2)
-    plain = known(efficiency_of(moe, served_figures(), [reported()]))
-    told = [reported(estimated_bytes_s=plain.bytes_s.upper)]
-    assert known(efficiency_of(moe, served_figures(), told)).notes == ()
+    plain = as_efficiency(efficiency_of(moe, served_figures(), [reported()]))
+    reports_of_engine = [reported(estimated_bytes_s=plain.bytes_s.upper)]
+    assert as_efficiency(efficiency_of(moe, served_figures(), reports_of_engine)).notes == ()

@@ -155,7 +155,7 @@ def repeat(energy_j: float | None, output_tokens_s: float = 100.0, **changes: An
     return RepeatEnergy(devices, cast(Figures, figures))
 
 
-def known(repeats: Sequence[RepeatEnergy]) -> PointEnergy:
+def as_energy(repeats: Sequence[RepeatEnergy]) -> PointEnergy:
     energy = point_energy(repeats)
     assert energy is not None
     return energy
@@ -164,7 +164,7 @@ def known(repeats: Sequence[RepeatEnergy]) -> PointEnergy:
 def test_tokens_and_requests_share_the_energy() -> None:
     # 5,000 J and 3,000 J in 10 s each, 1,000 output tokens each: 4 J a token; 5,000 tokens in all
     # each: 0.8 J; 20 requests each: 200 J
-    energy = known([repeat(5000), repeat(3000)])
+    energy = as_energy([repeat(5000), repeat(3000)])
     assert energy.energy_j == 8000
     assert energy.power_w == pytest.approx(400)
     assert energy.j_per_output_token == pytest.approx(4)
@@ -173,7 +173,7 @@ def test_tokens_and_requests_share_the_energy() -> None:
 
 
 def test_one_repeat_without_energy_leaves_none() -> None:
-    energy = known([repeat(5000), repeat(None, notes=("short_window",))])
+    energy = as_energy([repeat(5000), repeat(None, notes=("short_window",))])
     assert energy.energy_j is None
     assert energy.output_tokens_per_j is None
     assert energy.notes == (EnergyNote.SHORT_WINDOW,)
@@ -187,7 +187,7 @@ def test_without_repeats_there_is_no_energy() -> None:
 def test_tokens_per_joule_times_joules_per_token_is_1(
     energy_j: float, output_tokens_s: float
 ) -> None:
-    energy = known([repeat(energy_j, output_tokens_s)])
+    energy = as_energy([repeat(energy_j, output_tokens_s)])
     assert energy.output_tokens_per_j is not None
     assert energy.j_per_output_token is not None
     assert energy.output_tokens_per_j * energy.j_per_output_token == pytest.approx(1)

@@ -45,7 +45,7 @@ def attempt(attempt_id: str, launch_id: str, seconds: float) -> PointHead:
     return head
 
 
-def known(result: Spending | None) -> Spending:
+def as_spending(result: Spending | None) -> Spending:
     assert result is not None
     return result
 
@@ -55,7 +55,7 @@ def test_starts_points_and_waste_are_apart() -> None:
     # that failed held its devices for 40 s
     launches = [launch("a"), launch("b", status="failed", held_s=40.0, ready_s=None)]
     attempts = [attempt("good", "a", 200), attempt("spoilt", "a", 100)]
-    result = known(spending(launches, attempts, {"good"}))
+    result = as_spending(spending(launches, attempts, {"good"}))
     assert result.total == pytest.approx(0.540)
     assert result.starts == pytest.approx(0.060)
     assert result.failed_starts == pytest.approx(0.040)
@@ -74,7 +74,7 @@ def test_starts_points_and_waste_are_apart() -> None:
 
 def test_launches_without_a_price_or_a_time_are_counted_and_cost_nothing() -> None:
     launches = [launch("a"), launch("b", usd_per_hour=None), launch("c", held_s=None)]
-    result = known(spending(launches, [attempt("x", "b", 100)], {"x"}))
+    result = as_spending(spending(launches, [attempt("x", "b", 100)], {"x"}))
     assert (result.priced, result.launches) == (1, 3)
     assert result.counting == 0
     assert result.total == pytest.approx(0.5)
@@ -97,6 +97,6 @@ def test_a_store_says_which_attempts_count(tmp_path: Path) -> None:
             validity=validity,
             window_end_ns=100 * 10**9,
         )
-    result = known(spending_of(store, load_points(store)))
+    result = as_spending(spending_of(store, load_points(store)))
     assert result.counting == pytest.approx(0.1)
     assert result.not_counting == pytest.approx(0.1)
