@@ -86,6 +86,7 @@ def ask(
         with closing(_connection(parts)) as connection:
             connection.sock = _connect(connection, end_s, verify_tls)
             connection.request(method, path, body_sent, _headers(api_key, more_headers))
+            # read by hand: the library would restart the timeout with every byte, see _Until
             sock = _Until(connection.sock, end_s)
             response = http.client.HTTPResponse(sock, method=method)  # type: ignore[arg-type]
             response.begin()

@@ -14,14 +14,40 @@ HIDDEN = "***"
 # and numbers.
 SHORTEST = 6
 _NAME = re.compile(
-    # pad_token, image_token and the like are tokens of a vocabulary
-    r"(?<![A-Z])((?<!(PAD|BOS|EOS|UNK|SEP|CLS)[_-])(?<!MASK[_-])(?<!(IMAGE|AUDIO"
-    r"|VIDEO)[_-])TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?"
-    r"|PASSW(OR)?DS?|PASSPHRASE"
-    r"|CREDENTIALS?|PAT|AUTH(?![_-](SOCK|MODE|TYPE|METHOD))|COOKIE)(?![A-Z])",
-    re.IGNORECASE,
+    r"""
+    (?<![A-Z])
+    (
+        # pad_token, image_token and the like are tokens of a vocabulary
+        (?<!(PAD|BOS|EOS|UNK|SEP|CLS)[_-])
+        (?<!MASK[_-])
+        (?<!(IMAGE|AUDIO|VIDEO)[_-])
+        TOKEN
+        (?![_-]MAP)
+        | (HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS
+        | (API|ACCESS)?KEYS?
+        | SECRETS?
+        | PASSW(OR)?DS?
+        | PASSPHRASE
+        | CREDENTIALS?
+        | PAT
+        | AUTH(?![_-](SOCK|MODE|TYPE|METHOD))
+        | COOKIE
+    )
+    (?![A-Z])
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
+_TERMINAL = re.compile(
+    r"""
+    \x1b
+    (?:
+        \[ [0-?]* [ -/]* [@-~]                # CSI: colours, movements of the cursor
+        | \] [^\x07\x1b]* (?: \x07 | \x1b\\ )  # OSC: titles, links
+        | [ -/]* [0-~]                        # the other sequences, most of one character
+    )
+    """,
+    re.VERBOSE,
+)
 # C0 and C1 without tab and line feed, and characters that reverse the direction of text.
 _CONTROL: dict[int, str | None] = dict.fromkeys(
     [*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -33,8 +59,9 @@ _SHAPES = re.compile(
     r"|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,})"
 )
-# A JSON web token within a run of the letters that tokens consist of. The lookahead examines what
-# follows the run once, and not again for each "eyJ".
+# A JSON web token, which may follow other letters of its alphabet. Of ``id-eyJhbGci….eyJzdWIi….c2ln``
+# group 1 is ``id-``, which stays. The lookahead examines once what follows the run of letters, and
+# not again for each "eyJ".
 _WEB_TOKEN = re.compile(
     r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+"
 )
@@ -102,7 +129,7 @@ def _of_basic(secret: str) -> list[str]:
     if ":" not in pair:
         return []
     password = pair.partition(":")[2]
-    return [secret for secret in (pair, password) if len(secret) >= SHORTEST]
+    return [part for part in (pair, password) if len(part) >= SHORTEST]
 
 
 def _written(secret: str) -> Iterator[str]:
@@ -141,5 +168,5 @@ def is_secret(name: str) -> bool:
 
 
 def is_like_secret(name: str) -> bool:
-    """Whether the name of a variable looks like a secret value that was written in its place."""
+    """Whether what was given as a name is probably a secret itself (value and name mixed up)."""
     return redact(name) != name or (not name.isupper() and _RANDOM.search(name) is not None)

@@ -379,8 +379,8 @@ def _summary(report: SweepReport, store: Store) -> str:
         parts.append(f"{counts.refused} failed before (--retry-failed tries them again)")
     if counts.kept:
         parts.append(f"{counts.kept} stay spoilt (--again N)")
-    if report.decided_early is not None:
-        deployments = counted(report.decided_early.deployments, "deployment")
+    if report.left_unmeasured is not None:
+        deployments = counted(report.left_unmeasured.deployments, "deployment")
         parts.append(f"{deployments} not measured to the end, which cannot be best")
     if report.left:
         parts.append(f"interrupted with {report.left} left: run the same command again to continue")

@@ -154,7 +154,14 @@ class Growth:
     types: tuple[NodeType, ...] = ()
     reports: int | None = None
 
-    def __str__(self) -> str:
+    @property
+    def may_be_dead(self) -> bool:
+        """Whether an autoscaler is configured and has made at most one new report since the first
+        look: an autoscaler that is dead may have left that one.
+        """
+        return self.reports in (0, 1)
+
+    def why_no_nodes(self) -> str:
         """Why nodes do not come; empty when nothing is known."""
         reasons = [self.silent] if self.silent else []
         failed = []

@@ -18,8 +18,8 @@ KEY_VARIABLE = "ENGINE_API_KEY"
 SOCKET_PATH_BYTES = 107  # the longest path of a UNIX socket
 # the longest name of a socket in a temporary folder, which is vLLM's
 SOCKET_NAME_BYTES = len("/01234567-89ab-cdef-0123-456789abcdef")
-# pins for engines that choose by the GPU's memory
-BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+# written out where an engine would else choose by the GPU's memory
+PINNED_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 # Placeholders in the values of `env`: fields of Node that differ from launch to launch.
 PLACE = re.compile(r"\{([a-z_]+)\}")
 PLACES = ("rank", "host", "master_host", "launch_id", "workdir")
@@ -100,12 +100,12 @@ class Flag:
     choices: tuple[str, ...] = ()  # all values that the engine accepts, if its source lists them
     # The flag's value, computed from the field's value and all settings; None: the flag is left
     # out.
-    of: Callable[[Any, EngineSettings], Any] | None = None
+    value_from: Callable[[Any, EngineSettings], Any] | None = None
 
     def arguments(self, value: Any, settings: EngineSettings) -> list[str]:
         """Command line arguments for a field that is set to ``value``."""
-        if self.of is not None:
-            value = self.of(value, settings)
+        if self.value_from is not None:
+            value = self.value_from(value, settings)
             if value is None:
                 return []
         if self.kind == "switch":
@@ -158,8 +158,8 @@ def fill_placeholders(text: str, node: Node) -> str:
 
 
 def blocks(default: int) -> Callable[[int, EngineSettings], int]:
-    """``Flag.of`` for a KV cache in blocks: tokens rounded up to blocks. ``default``: the engine's
-    block size.
+    """``Flag.value_from`` for a KV cache in blocks: tokens rounded up to blocks. ``default``: the
+    engine's block size.
     """
     return lambda tokens, settings: -(-tokens // (settings.block_size or default))
 
@@ -176,16 +176,21 @@ def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
 
 
 def core_groups(settings: EngineSettings, node: Node) -> str:
-    """This node's cores divided among its ranks, as ``0,1|2,3``; "" if no cores are given."""
+    """This node's cores divided among its ranks, as ``0,1|2,3``; "" if no cores are given. With
+    fewer cores than ranks, ranks share cores.
+    """
     ranks = settings.devices_per_node
     cores = node.cores
     if not cores:
         return ""
-    size = max(1, len(cores) // ranks)
     groups: list[str] = []
-    for rank in range(ranks):
-        own = [cores[(rank * size + index) % len(cores)] for index in range(size)]
-        groups.append(",".join(map(str, own)))
+    if len(cores) < ranks:
+        groups = [str(cores[rank % len(cores)]) for rank in range(ranks)]
+    else:
+        size = len(cores) // ranks
+        for rank in range(ranks):
+            own = cores[rank * size : (rank + 1) * size]
+            groups.append(",".join(map(str, own)))
     return "|".join(groups)
 
 
@@ -223,14 +228,14 @@ def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, 
     return None
 
 
-def for_granted(release: str) -> str:
-    """A note for an engine whose ``release`` is not known."""
-    return f"its release is not known: {release} is assumed; set engine_version for another"
+def assumed_release_note(assumed: str) -> str:
+    """A note for an engine whose release is not known. ``assumed``: which one is taken instead."""
+    return f"its release is not known: {assumed} is assumed; set engine_version for another"
 
 
 def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
-    """The problem of an engine that only its listening socket proves to be ours: in a docker
-    container its processes belong to docker's daemon.
+    """Some engines take no key and no model name, so we recognise them by which process owns the
+    socket. Docker hides that. Returns the problem, if any.
     """
     if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
         return []

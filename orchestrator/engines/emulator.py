@@ -113,7 +113,7 @@ ENGINE = Engine(
     several_nodes=True,
     routers=("vllm_router",),
     # it imitates a GPU on any hardware
-    pins=lambda settings, hardware: vllm.batch_pins(settings, command.BATCH),
+    pins=lambda settings, hardware: vllm.batch_pins(settings, command.PINNED_BATCH),
     more_problems=_problems,
     start=_start,
     key_variable=API_KEY_VARIABLE,

@@ -143,7 +143,7 @@ ENGINE = Engine(
         "trust_remote_code": Flag("--trust_remote_code", "bare"),
         # --tp counts all GPUs: only attention is data-parallel, within the tensor-parallel group
         "tensor_parallel_size": Flag(
-            "--tp", of=lambda size, settings: size * settings.data_parallel_size
+            "--tp", value_from=lambda size, settings: size * settings.data_parallel_size
         ),
         "data_parallel_size": Flag("--dp"),
         "dtype": Flag(
@@ -162,9 +162,9 @@ ENGINE = Engine(
         "enforce_eager": Flag("--disable_cudagraph", "bare"),
         "speculative": (
             # `mtp` becomes the mode for DeepSeek's checkpoints; LightLLM's own names are kept
-            Flag("--mtp_mode", of=lambda spec, _: MTP.get(spec.method, spec.method)),
-            Flag("--mtp_draft_model_dir", of=lambda spec, _: spec.model),
-            Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
+            Flag("--mtp_mode", value_from=lambda spec, _: MTP.get(spec.method, spec.method)),
+            Flag("--mtp_draft_model_dir", value_from=lambda spec, _: spec.model),
+            Flag("--mtp_step", value_from=lambda spec, _: spec.num_speculative_tokens),
         ),
     },
     handled_fields=("served_model_name",),

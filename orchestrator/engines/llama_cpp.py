@@ -130,13 +130,13 @@ def _looked_up_by(lookup: str, spec: Speculative, settings: EngineSettings) -> i
 def _draft_flags() -> tuple[Flag, ...]:
     """The flags of ``speculative``; each kind of n-grams has two of its own."""
     flags = [
-        Flag("--spec-type", of=_type),
-        Flag("--spec-draft-model", of=lambda spec, _: spec.model),
-        Flag("--spec-draft-n-max", of=_of_draft),
+        Flag("--spec-type", value_from=_type),
+        Flag("--spec-draft-model", value_from=lambda spec, _: spec.model),
+        Flag("--spec-draft-n-max", value_from=_of_draft),
     ]
     for lookup in LOOKUPS:
-        flags.append(Flag(f"--spec-{lookup}-size-m", of=partial(_drafted_by, lookup)))
-        flags.append(Flag(f"--spec-{lookup}-size-n", of=partial(_looked_up_by, lookup)))
+        flags.append(Flag(f"--spec-{lookup}-size-m", value_from=partial(_drafted_by, lookup)))
+        flags.append(Flag(f"--spec-{lookup}-size-n", value_from=partial(_looked_up_by, lookup)))
     return tuple(flags)
 
 
@@ -200,7 +200,9 @@ ENGINE = Engine(
         "kv_cache_tokens": Flag("--ctx-size"),
         "max_num_batched_tokens": (
             Flag("--batch-size"),
-            Flag("--ubatch-size", of=lambda batch, _: min(batch, CHUNK)),  # what one pass computes
+            Flag(
+                "--ubatch-size", value_from=lambda batch, _: min(batch, CHUNK)
+            ),  # what one pass computes
         ),
         "kv_cache_dtype": (
             Flag("--cache-type-k", choices=KV_TYPES),

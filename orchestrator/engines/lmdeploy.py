@@ -35,13 +35,13 @@ ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     device = of_hardware(hardware)
     if device is None:
-        return command.BATCH
+        return command.PINNED_BATCH
     sequences = DEFAULT_SEQUENCES
     for part_of_name, size in SEQUENCES.items():
         if part_of_name in device.name.lower():
             sequences = size
             break
-    return command.BATCH | {"max_num_seqs": sequences}
+    return command.PINNED_BATCH | {"max_num_seqs": sequences}
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
@@ -113,9 +113,9 @@ ENGINE = Engine(
         "hf_overrides": Flag("--hf-overrides", "json"),
         "tensor_parallel_size": Flag("--tp"),
         # turbomind/parallel_config.py: experts are spread over dp x tp devices
-        "data_parallel_size": Flag("--dp", of=lambda size, _: size if size > 1 else None),
+        "data_parallel_size": Flag("--dp", value_from=lambda size, _: size if size > 1 else None),
         "enable_expert_parallel": Flag(
-            "--ep", of=lambda on, settings: settings.world_size if on else None
+            "--ep", value_from=lambda on, settings: settings.world_size if on else None
         ),
         "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
         # All but hf need a checkpoint with that quantization.
@@ -133,17 +133,20 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--enable-prefix-caching", "bare"),
         # of what is free after the weights
         "gpu_memory_utilization": Flag("--cache-max-entry-count"),
-        "kv_cache_tokens": Flag("--num-gpu-blocks", of=command.blocks(BLOCK)),
+        "kv_cache_tokens": Flag("--num-gpu-blocks", value_from=command.blocks(BLOCK)),
         "block_size": Flag("--cache-block-seq-len"),
         "enforce_eager": Flag("--eager-mode", "bare"),
         "distributed_executor_backend": Flag("--distributed-executor-backend"),
         "speculative": (
             Flag(
                 "--speculative-algorithm",
-                of=lambda spec, _: ALGORITHMS.get(spec.method, spec.method),
+                value_from=lambda spec, _: ALGORITHMS.get(spec.method, spec.method),
             ),
-            Flag("--speculative-draft-model", of=lambda spec, _: spec.model),
-            Flag("--speculative-num-draft-tokens", of=lambda spec, _: spec.num_speculative_tokens),
+            Flag("--speculative-draft-model", value_from=lambda spec, _: spec.model),
+            Flag(
+                "--speculative-num-draft-tokens",
+                value_from=lambda spec, _: spec.num_speculative_tokens,
+            ),
         ),
     },
     unsupported={

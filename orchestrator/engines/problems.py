@@ -220,7 +220,7 @@ def _flags_with_choices(
         if flag.choices:
             is_open = recorded is not None and recorded.is_open
             flags[name] = RecordedFlag(flag.name, "value", flag.choices, is_open=is_open)
-        elif recorded and recorded.choices and flag.kind == "value" and flag.of is None:
+        elif recorded and recorded.choices and flag.kind == "value" and flag.value_from is None:
             flags[name] = recorded
     for name, values in engine.allowed_values.items():
         if getattr(settings, name) is not None:

@@ -139,8 +139,8 @@ def _memory_class(memory: float) -> MemoryClass:
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     memory = memory_bytes(hardware)
     if memory is None:
-        return command.BATCH
-    return command.BATCH | {"max_num_batched_tokens": _memory_class(memory).prefill_tokens}
+        return command.PINNED_BATCH
+    return command.PINNED_BATCH | {"max_num_batched_tokens": _memory_class(memory).prefill_tokens}
 
 
 def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
@@ -279,7 +279,7 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         )
         if not command.release(settings, "sglang", 3):
             oldest = ".".join(map(str, ATTENTION_RANKS))
-            notes.append(command.for_granted(f"{oldest} or a later one"))
+            notes.append(command.assumed_release_note(f"{oldest} or a later one"))
     return Command(tuple(argv), env, notes=tuple(notes))
 
 
@@ -477,11 +477,11 @@ ENGINE = Engine(
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--json-model-override-args", "json"),
         "tensor_parallel_size": Flag(
-            "--tp-size", of=lambda size, settings: _tensor_ranks(settings)
+            "--tp-size", value_from=lambda size, settings: _tensor_ranks(settings)
         ),
         "pipeline_parallel_size": Flag("--pp-size"),
         "enable_expert_parallel": Flag(
-            "--ep-size", of=lambda on, settings: _tensor_ranks(settings) if on else None
+            "--ep-size", value_from=lambda on, settings: _tensor_ranks(settings) if on else None
         ),
         "dtype": Flag(
             "--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -492,7 +492,7 @@ ENGINE = Engine(
         "max_num_seqs": Flag("--max-running-requests"),
         "max_num_batched_tokens": (
             Flag("--max-prefill-tokens"),
-            Flag("--chunked-prefill-size", of=_chunk),
+            Flag("--chunked-prefill-size", value_from=_chunk),
         ),
         "max_num_queued_reqs": Flag("--max-queued-requests"),
         "scheduling_policy": Flag("--schedule-policy", choices=POLICIES),
@@ -503,19 +503,21 @@ ENGINE = Engine(
         "gpu_memory_utilization": Flag("--mem-fraction-static"),
         "kv_cache_tokens": Flag("--max-total-tokens"),
         "block_size": Flag("--page-size"),
-        "cpu_offload_gb": Flag("--cpu-offload-gb", of=lambda size, settings: int(size) or None),
+        "cpu_offload_gb": Flag(
+            "--cpu-offload-gb", value_from=lambda size, settings: int(size) or None
+        ),
         "enforce_eager": (
-            Flag("--cuda-graph-backend-decode", of=_disabled),
-            Flag("--cuda-graph-backend-prefill", of=_disabled),
+            Flag("--cuda-graph-backend-decode", value_from=_disabled),
+            Flag("--cuda-graph-backend-prefill", value_from=_disabled),
         ),
         "load_format": Flag("--load-format", choices=LOAD_FORMATS),
         "attention_backend": Flag("--attention-backend"),
         "speculative": (
-            Flag("--speculative-algorithm", of=_algorithm),
-            Flag("--speculative-draft-model-path", of=lambda spec, settings: spec.model),
-            Flag("--speculative-num-steps", of=_steps),
-            Flag("--speculative-eagle-topk", of=_branches),
-            Flag("--speculative-num-draft-tokens", of=_verified),
+            Flag("--speculative-algorithm", value_from=_algorithm),
+            Flag("--speculative-draft-model-path", value_from=lambda spec, settings: spec.model),
+            Flag("--speculative-num-steps", value_from=_steps),
+            Flag("--speculative-eagle-topk", value_from=_branches),
+            Flag("--speculative-num-draft-tokens", value_from=_verified),
         ),
     },
     handled_fields=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),

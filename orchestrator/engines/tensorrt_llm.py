@@ -79,7 +79,7 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     notes = _unknown_keys(settings, of_recorded_release=False)
     spec = settings.speculative
     if spec is not None and spec.method == "draft_model" and not _release(settings):
-        notes.append(command.for_granted("one before 1.3"))
+        notes.append(command.assumed_release_note("one before 1.3"))
     return Command(tuple(argv), files=files, notes=tuple(notes))
 
 
@@ -266,7 +266,7 @@ ENGINE = Engine(
         without_model=("ngram", "NGram"),
         has=("prompt_lookup_max",),
     ),
-    pins=lambda settings, hardware: command.BATCH,
+    pins=lambda settings, hardware: command.PINNED_BATCH,
     more_problems=_problems,
     start=_start,
     rules=ModelRules(

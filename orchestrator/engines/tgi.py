@@ -159,8 +159,8 @@ ENGINE = Engine(
         "max_num_batched_tokens": Flag("--max-batch-prefill-tokens"),
         "max_num_queued_reqs": Flag("--max-concurrent-requests"),
         "gpu_memory_utilization": Flag("--cuda-memory-fraction"),
-        "enforce_eager": Flag("--cuda-graphs", of=lambda on, _: 0 if on else None),
-        "speculative": Flag("--speculate", of=lambda spec, _: spec.num_speculative_tokens),
+        "enforce_eager": Flag("--cuda-graphs", value_from=lambda on, _: 0 if on else None),
+        "speculative": Flag("--speculate", value_from=lambda spec, _: spec.num_speculative_tokens),
     },
     # set by environment variables only
     handled_fields=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),

@@ -105,7 +105,7 @@ ENGINE = Engine(
         # of memory that is free after loading
         "gpu_memory_utilization": Flag("--cb-max-memory-percent"),
         "max_num_batched_tokens": Flag("--cb-max-batch-tokens"),
-        "kv_cache_tokens": Flag("--cb-num-blocks", of=command.blocks(BLOCK)),
+        "kv_cache_tokens": Flag("--cb-num-blocks", value_from=command.blocks(BLOCK)),
         "block_size": Flag("--cb-block-size"),
         "enforce_eager": Flag("--no-cb-use-cuda-graph", "bare", inverse="--cb-use-cuda-graph"),
     },

@@ -24,7 +24,7 @@ from orchestrator.spec.stages import PinnedSettings
 DAY_S = 86_400
 # vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a
 # CPU rank, for A100s and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get
-# command.BATCH.
+# command.PINNED_BATCH.
 CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
@@ -66,14 +66,14 @@ def _batch(hardware: Hardware) -> dict[str, int]:
         return CPU_BATCH
     memory = memory_bytes(hardware)
     if memory is None:
-        return command.BATCH
+        return command.PINNED_BATCH
     if memory >= 160 * GIB:
         return LARGE_BATCH
     device = of_hardware(hardware)
     is_a100 = device is not None and "A100" in device.name
     if is_a100 or memory < 70 * GIB:
         return SMALL_BATCH
-    return command.BATCH
+    return command.PINNED_BATCH
 
 
 def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
@@ -252,8 +252,8 @@ ENGINE = Engine(
     | command.named(*SWITCH_FIELDS, kind="switch")
     | command.named(*JSON_FIELDS, kind="json")
     | {
-        "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(GPU_BLOCK)),
-        "speculative": Flag("--speculative-config", of=_draft_config),
+        "kv_cache_tokens": Flag("--num-gpu-blocks-override", value_from=command.blocks(GPU_BLOCK)),
+        "speculative": Flag("--speculative-config", value_from=_draft_config),
     },
     handled_fields=("data_parallel_size", "served_model_name"),
     value_names={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},

@@ -22,7 +22,7 @@ from orchestrator.report.documents.answer import (
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
 from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
 from orchestrator.report.form import Form
-from orchestrator.report.origin import badge_of, model_error_texts, origin_texts
+from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
 from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.report.text import (
     FEW_MARK,
@@ -149,7 +149,7 @@ def _origin_notes(documents: Sequence[ComparisonDocument], form: Form) -> Iterat
     ranked: list[RankedDocument] = []
     for document in documents:
         ranked += document.ranking
-    for text in model_error_texts([each.deployment.point for each in ranked]):
+    for text in model_error_lines([each.deployment.point for each in ranked]):
         yield from form.short_note(text, "dim")
 
 

@@ -67,7 +67,7 @@ def imported_text(sources: Sequence[str]) -> str:
     )
 
 
-def model_error_texts(points: Iterable[StoredPoint]) -> list[str]:
+def model_error_lines(points: Iterable[StoredPoint]) -> list[str]:
     """Two lines on the intervals of simulated points: what they mean, and on what they rest.
 
     ``intervals: 9 in 10 measurements within 1.55-2.40x (TTFT), 1.41-1.99x (all else)`` and
@@ -89,8 +89,8 @@ def model_error_texts(points: Iterable[StoredPoint]) -> list[str]:
     ]
 
 
-def model_errors_text(points: Iterable[StoredPoint]) -> str:
-    """``model_error_texts`` as one sentence with every source; empty without simulated points."""
+def model_error_sentence(points: Iterable[StoredPoint]) -> str:
+    """``model_error_lines`` as one sentence with every source; empty without simulated points."""
     simulated = [point for point in points if point.simulated]
     if not simulated:
         return ""

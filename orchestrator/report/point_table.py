@@ -19,7 +19,7 @@ from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.footnotes import Footnotes, RowNote
 from orchestrator.report.form import Form
-from orchestrator.report.origin import badge_of, common_badge, model_error_texts, origin_texts
+from orchestrator.report.origin import badge_of, common_badge, model_error_lines, origin_texts
 from orchestrator.report.prediction_error import (
     predicted_vs_measured_columns,
     predicted_vs_measured_notes,
@@ -176,7 +176,7 @@ def closing_text(
     points = [document.point for document in documents]
     for text in origin_texts(points):
         yield from form.note(text, "yellow")
-    for text in model_error_texts(points):
+    for text in model_error_lines(points):
         yield from form.short_note(text, "dim")
     yield from form.closing()
     yield from form.note(_counts_text(points, left_out), "dim")

@@ -62,10 +62,11 @@ class RequestRow(AttemptKey):
     ]
     input_tokens: A[I32 | None, "prompt length as reported by the engine"] = None
     output_tokens_asked: A[I32, "output length asked for"]
+    # plausible: load/response/counts.py: _is_plausible
     output_tokens: A[
         I32 | None,
         (
-            "length used in all figures: the engine's count if it gives one that can be, else the "
+            "length used in all figures: the engine's count if it gives a plausible one, else the "
             "client's"
         ),
     ] = None
@@ -85,7 +86,11 @@ class RequestRow(AttemptKey):
     ] = None
     chunks: A[I32, "events with content; those of one speculative step count as one"]
     coalesced_chunks: A[
-        I32, "chunks in one read with the one before, or within 0.2 ms and a tenth of the mean gap"
+        I32,
+        (
+            "chunks in one read with the one before, or closer to it than both 0.2 ms and a tenth of "
+            "the mean gap"
+        ),
     ]
     itl_kind: A[
         str | None, "token: every chunk held one token; chunk: gaps are spread over several tokens"
@@ -145,10 +150,11 @@ class PointHead(AttemptKey):
     window_end_ns: A[int, "its end, exclusive"]
     ended_early: A[
         str | None,
-        "of a probe that ended sooner: holds | fails | mixed | undecided; null: it did not",
+        "of a probe that ended early: holds | fails | mixed | undecided; null: it did not",
     ] = None
     ended_for: A[
-        str | None, "of one that ended sooner: the limits it was to tell of, SLOs apart by ;"
+        str | None,
+        "of a probe that ended early: the limits whose verdicts it waited for, SLOs separated by ;",
     ] = None
     capped_share: A[
         float | None,
@@ -275,7 +281,9 @@ class LaunchRow:
 
     @property
     def source(self) -> None:
-        """No other tool: what others measured has no launch."""
+        """None: what another tool measured has no launch. It is here so that launches satisfy
+        ``report/origin.py: HasOrigin``.
+        """
         return None
 
 
@@ -436,7 +444,9 @@ class HostRow(AttemptKey):
     sampler_cpu_s: A[float | None, "CPU seconds of these readings since the first one"] = None
 
 
-METRICS_VERSION = 12  # of everything below: rises when its columns or how they are computed change
+# The version of ``AttemptData`` and ``PooledFigures``, with the records that they contain. It rises
+# when a column changes, or how one is computed.
+METRICS_VERSION = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -550,7 +560,9 @@ class Committed(AttemptKey):
     spoilt counts forever (``results/store.py: best_ok``).
     """
 
-    earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
+    earlier: A[
+        I32, "how many attempts at the measurement had been committed before it: orders them"
+    ] = 0
     created_unix_ns: A[
         int, "time of its manifest: orders attempts that were committed at the same instant"
     ]

@@ -78,7 +78,7 @@ class SimulatedSweep:
         self._whole_s: dict[str, float] = {}
         for deployment in plan.runnable():
             whole = DeploymentWork(plan, deployment, {})
-            self._whole_s[deployment.id] = whole.rest_s(more_starts=1)
+            self._whole_s[deployment.id] = whole.rest_s(extra_starts=1)
         self._left_s = 0.0
         self._named_files = 0
         self._begin({})
@@ -253,7 +253,7 @@ class SimulatedSweep:
     def _next_launch(self) -> None:
         """Simulate a launch of the deployment that is next."""
         self._fill_shortlist()
-        self._left_s = sum(work.rest_s(more_starts=1) for work in self._queued.values())
+        self._left_s = sum(work.rest_s(extra_starts=1) for work in self._queued.values())
         waiting = [name for name in self._queued if self._shortlist.has(name)]
         if not waiting:
             if self.stored.are_left:

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
 
 OVERHEAD_S = 2.0  # seconds that a point takes beside its load: barrier, verdict, commit
-# The key under which failures of a start are counted. Those of a measurement are counted under its
-# id.
-START = "start {}"
-NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
+# Failures of these kinds never forbid another try.
+UNLIMITED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 
 class WorkStage(StrEnum):
@@ -130,8 +128,9 @@ class DeploymentWork:
         self._start_times = start_times or StartTimes()
         self._race = race
         self._followed_version = -1  # the version of the race that was looked at last
-        # each time it let others be probed first: whether its capacities were known well
-        self._yielded_when_known: set[bool] = set()
+        # whether it let others be probed first before, and after, its capacities were well known
+        self._yielded_before_known = False
+        self._yielded_after_known = False
         self._searches = [
             _WorkloadSearch(load, plan.strategy(load, deployment.id, race))
             for load in plan.loads_of(deployment.id)
@@ -149,8 +148,8 @@ class DeploymentWork:
         earlier: list[Committed] = []
         for search in self._searches:
             earlier += self._tell_all(search)
-        for ahead in self._ahead():
-            attempt = committed.get(ahead.measurement.measurement_id)
+        for planned in self._ahead():  # without the repeats that were just told
+            attempt = committed.get(planned.measurement.measurement_id)
             if attempt is not None:
                 earlier.append(attempt)
         self.done = frozenset(attempt.measurement_id for attempt in earlier)
@@ -188,19 +187,19 @@ class DeploymentWork:
         """What the next measurement must find out, after which it may end early; None if it is not
         a probe.
         """
-        search = self._next.search.capacity if self._next is not None else None
-        if search is None:
+        capacity = self._next.search.capacity if self._next is not None else None
+        if capacity is None:
             return None
-        return ProbeWatch(self._plan.slos, search.before, search.size)
+        return ProbeWatch(self._plan.slos, capacity.before, capacity.size)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does
         not search for one.
         """
-        search = self.search_of(workload)
-        return search.claims() if search is not None else {}
+        capacity = self.capacity_of(workload)
+        return capacity.claims() if capacity is not None else {}
 
-    def search_of(self, workload: str) -> Capacity | None:
+    def capacity_of(self, workload: str) -> Capacity | None:
         """The search for its capacity under a workload; None if the workload has another strategy,
         or if the search was given up.
         """
@@ -222,7 +221,8 @@ class DeploymentWork:
             return WorkStage.DOMINATED if self._is_dominated() else WorkStage.DONE
         if not self.has_begun:
             return WorkStage.NEW
-        return WorkStage.YIELDED if self._yielded_when_known else WorkStage.BEGUN
+        has_yielded = self._yielded_before_known or self._yielded_after_known
+        return WorkStage.YIELDED if has_yielded else WorkStage.BEGUN
 
     @property
     def has_begun(self) -> bool:
@@ -243,7 +243,13 @@ class DeploymentWork:
         """Whether its searches know enough to let others be probed first. It yields at most once
         before its capacities are well known, and at most once after that.
         """
-        if not self.races or self._is_well_known in self._yielded_when_known:
+        if not self.races:
+            return False
+        if self._is_well_known:
+            has_yielded = self._yielded_after_known
+        else:
+            has_yielded = self._yielded_before_known
+        if has_yielded:
             return False
         return all(search.can_wait for search in self._searches)
 
@@ -296,11 +302,11 @@ class DeploymentWork:
             return 0.0
         return self.start_estimate_s + expected_s(following.point)
 
-    def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
+    def rest_s(self, slowness: float = 1.0, extra_starts: int = 0) -> float:
         """Seconds for all that is left, without the start of the next launch. ``slowness``: see
-        ``SweepState``. ``more_starts``: how many starts to add to those that follow the next one.
+        ``SweepState``. ``extra_starts``: how many starts to assume in addition to those that follow the next launch.
         """
-        starts = self._later_starts + more_starts
+        starts = self._later_starts + extra_starts
         start_s = starts * self.start_estimate_s
         return start_s + self._open_load_s * slowness
 
@@ -324,7 +330,10 @@ class DeploymentWork:
 
     def yield_to_others(self) -> None:
         """Its launch ends so that others are probed first."""
-        self._yielded_when_known.add(self._is_well_known)
+        if self._is_well_known:
+            self._yielded_after_known = True
+        else:
+            self._yielded_before_known = True
 
     def hurry(self, left_s: float) -> None:
         """Tell its searches how many seconds are left for them."""
@@ -362,7 +371,7 @@ class DeploymentWork:
         There is no limit for preemptions, nor for points that the clients slowed down: those fail
         only as long as the cluster has more clients (measure.py: ``judged``).
         """
-        if failure.kind in NOT_COUNTED:
+        if failure.kind in UNLIMITED:
             self._failures[key, failure.kind] += 1
             return True
         self._failures[key, failure.failure_class] += 1
@@ -421,7 +430,9 @@ class DeploymentWork:
             search.tell(level, following.measurement.repeat, attempt)
 
     def _tell_race(self, search: _WorkloadSearch, over: bool = False) -> None:
-        """Tell the race what one search knows now. ``over``: the search asks for nothing more."""
+        """Tell the race what one search knows now. ``over``: the search asks for nothing more.
+        ``Race.tell`` says what ``reach`` and ``asks`` are.
+        """
         if self._race is None or search.capacity is None:
             return
         asking = search.capacity.asking()
@@ -457,10 +468,12 @@ class DeploymentWork:
         for attempt in self._committed.values():
             if isinstance(attempt, AttemptData) and attempt.deployment_id == self.deployment.id:
                 own.append(attempt)
+        # not by ``age``, which orders attempts at the same measurement only
         for attempt in sorted(own, key=lambda attempt: attempt.created_unix_ns):
             point = attempt.point
             level = Level(control=cast("Control", point.control), value=point.level)
-            planned = self._measurement_at(search, level, point.repeat, point.start)
+            start = point.start if search.start is not None else None
+            planned = self._measurement_at(search, level, point.repeat, start)
             # with another id it belongs to another search
             if planned.measurement.measurement_id == attempt.measurement_id:
                 search.tell(level, point.repeat, attempt)
@@ -473,13 +486,18 @@ class DeploymentWork:
     def _make_measurement(
         self, search: _WorkloadSearch, level: Level, repeat: int, start: int | None
     ) -> NextMeasurement:
-        """Make the measurement of one repeat. ``start`` is used only if the search's strategy
-        decides on starts.
+        """Make the measurement of one repeat. ``start``: which start of the deployment it belongs
+        to; None if the search's strategy does not decide on starts.
         """
         point = self._point_at(search, level)
-        if search.start is None:
-            start = None
         return NextMeasurement(point, self._plan.measurement(point, repeat, start))
+
+
+def start_key(start: int) -> str:
+    """The key under which failures of a start of the engine are counted. Those of a measurement are
+    counted under its id.
+    """
+    return f"start {start}"
 
 
 def expected_s(point: Point) -> float:

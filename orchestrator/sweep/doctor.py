@@ -12,7 +12,7 @@ from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.load import counted
 from orchestrator.sweep.examine import REPORT_S, ExaminedNode, Finding, Requirements, Severity
-from orchestrator.sweep.resource_request import resources_of
+from orchestrator.sweep.resource_request import AmbiguousTypes, resources_of
 
 GIB = 2**30
 # Open files that an engine needs, or a client with many streams. Both raise their own soft limit as
@@ -98,17 +98,19 @@ def _shared_memory(node: ExaminedNode) -> Iterator[NodeFault]:
 
 
 def _ports(node: ExaminedNode) -> Iterator[NodeFault]:
-    first, last = node.facts["outgoing_ports"] or (LAST_PORT + 1, LAST_PORT + 1)
-    if first <= LAST_PORT and last >= FIRST_PORT:
-        yield NodeFault(
-            "warning",
-            (
-                f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to "
-                f"{LAST_PORT}"
-            ),
-            "an engine's port may be taken when it starts",
-            f"sysctl net.ipv4.ip_local_port_range='{LAST_PORT + 1} 60999'",
-        )
+    outgoing_ports = node.facts["outgoing_ports"]
+    if outgoing_ports:
+        first, last = outgoing_ports
+        if first <= LAST_PORT and last >= FIRST_PORT:
+            yield NodeFault(
+                "warning",
+                (
+                    f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to "
+                    f"{LAST_PORT}"
+                ),
+                "an engine's port may be taken when it starts",
+                f"sysctl net.ipv4.ip_local_port_range='{LAST_PORT + 1} 60999'",
+            )
     taken = node.facts["taken_ports"]
     if taken > MOST_TAKEN_PORTS:
         yield NodeFault(
@@ -355,7 +357,7 @@ def _fabric(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Iterat
     spanning = []
     for deployment in _deployments(requirements):
         need = resources_of(deployment, exclusive=False)
-        if need.gang and need.gpus:
+        if need.gang and need.gpus_on_a_node:
             spanning.append(deployment)
     for node in nodes:
         if any("ACTIVE" in state for state in node.facts["infiniband"].values()):
@@ -430,29 +432,32 @@ def _engine(node: ExaminedNode, engine: Mapping[str, Any], why: str) -> Iterator
 
 def _autoscaler(growth: Growth, requirements: Requirements) -> Iterator[Finding]:
     """An autoscaler that does not work, or that cannot tell which nodes it is asked for."""
-    silence = str(growth)
-    if not silence and growth.reports in (0, 1):
-        silence = f"an autoscaler is configured and has not reported for {REPORT_S:g} s"
-    if silence:
+    problem = growth.why_no_nodes()
+    if not problem and growth.may_be_dead:  # growth_of has waited for its reports
+        problem = f"an autoscaler is configured and has not reported for {REPORT_S:g} s"
+    if problem:
         yield Finding(
             "warning",
             "autoscaler",
             "cluster",
-            silence,
+            problem,
             "nodes that a sweep needs may never come",
             "look at its log on the head (monitor.log), or the operator's",
         )
     needs = {resources_of(deployment, exclusive=False) for deployment in _deployments(requirements)}
-    sentences = {need.ambiguous_types(growth.types) for need in needs}
-    for sentence in sorted(sentences - {""}):
-        what, _, do = sentence.partition("; ")
+    ambiguities: set[AmbiguousTypes] = set()
+    for need in needs:
+        ambiguous = need.ambiguous_types(growth.types)
+        if ambiguous is not None:
+            ambiguities.add(ambiguous)
+    for ambiguous in sorted(ambiguities):
         yield Finding(
             "warning",
             "autoscaler",
             "cluster",
-            what,
+            ambiguous.problem,
             "nodes are paid for that no deployment runs on",
-            do,
+            ambiguous.remedy,
         )
 
 
@@ -460,9 +465,9 @@ def _room(
     nodes: Sequence[ExaminedNode], requirements: Requirements, growth: Growth
 ) -> Iterator[Finding]:
     """Deployments that have too few nodes, even with those that the autoscaler may add."""
-    grows = any(NODE_GROUP in node.machine.labels for node in nodes)
+    has_node_groups = any(NODE_GROUP in node.machine.labels for node in nodes)
     has_gpus = any(node.machine.gpus for node in nodes)
-    may_have_gpus = grows or any(kind.gpus and kind.most > 0 for kind in growth.types)
+    may_have_gpus = has_node_groups or any(kind.gpus and kind.most > 0 for kind in growth.types)
     for deployment in _deployments(requirements):
         need = resources_of(deployment, exclusive=False)
         widest = max(map(len, need.replicas), default=0)
@@ -470,13 +475,14 @@ def _room(
         places += sum(kind.most for kind in growth.types if need.could_use_type(kind))
         if places >= widest:
             continue
-        if need.gpus and not has_gpus and not may_have_gpus:
-            what = f"{deployment.label} needs {counted(need.gpus, 'GPU')}, and no node has a GPU"
+        if need.gpus_on_a_node and not has_gpus and not may_have_gpus:
+            gpus = counted(need.gpus_on_a_node, "GPU")
+            what = f"{deployment.label} needs {gpus} on a node, and no node has a GPU"
         else:
             needed = counted(widest, "node")
             what = f"{deployment.label} needs {needed}, but {places:g} can ever hold it"
         level: Severity = "fail"
-        if grows and not growth.types:
+        if has_node_groups and not growth.types:
             level = "warning"
             what += "; what the autoscaler may add is not known"
         yield Finding(
@@ -501,4 +507,8 @@ def _deployments(requirements: Requirements) -> list[Deployment]:
 def _holds(machine: Machine, deployment: Deployment) -> bool:
     """Whether a machine has the devices, the cores and the labels for a part of a deployment."""
     need = resources_of(deployment, exclusive=False)
-    return machine.gpus >= need.gpus and machine.cpus >= need.cpus and need.accepts(machine)
+    return (
+        machine.gpus >= need.gpus_on_a_node
+        and machine.cpus >= need.cpus_on_a_node
+        and need.accepts(machine)
+    )

@@ -24,13 +24,13 @@ class SpoiltAttempts:
     counts.
 
     ``open``: those that are measured again. ``kept``: those that were measured again as often as is
-    allowed, and stay as they are. ``tries``: how many attempts were spoilt, by measurement id.
-    ``verdicts``: the verdict on each spoilt attempt, by the attempt's ids.
+    allowed, and stay as they are. ``spoilt_counts``: how many attempts were spoilt, by measurement
+    id. ``verdicts``: the verdict on each spoilt attempt, by the attempt's ids.
     """
 
     open: dict[str, Committed]
     kept: dict[str, Committed]
-    tries: Mapping[str, int]
+    spoilt_counts: Mapping[str, int]
     verdicts: Mapping[tuple[str, str], str]
 
     def words(self, attempts: Iterable[Committed]) -> str:
@@ -44,12 +44,12 @@ def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> Sp
     how often a spoilt measurement is made again.
     """
     verdicts = store.spoilt(commits)
-    tries = Counter(measurement_id for measurement_id, _ in verdicts)
-    spoilt = SpoiltAttempts({}, {}, tries, verdicts)
+    spoilt_counts = Counter(measurement_id for measurement_id, _ in verdicts)
+    spoilt = SpoiltAttempts({}, {}, spoilt_counts, verdicts)
     for measurement_id, attempt in best_ok(commits, verdicts).items():
         if attempt.ids not in verdicts:
             continue
-        if tries[measurement_id] <= most_again:
+        if spoilt_counts[measurement_id] <= most_again:
             spoilt.open[measurement_id] = attempt
         else:
             spoilt.kept[measurement_id] = attempt
@@ -73,7 +73,8 @@ def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
 
 def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
     """The measurements at which the engine died under load in every try that is allowed: by
-    measurement id, the last attempt. For a search, such a death is an answer.
+    measurement id, the last attempt. For a search, such a death is an answer. ``commits``: oldest
+    first.
     """
     tries: Counter[str] = Counter()
     last: dict[str, Committed] = {}

@@ -145,7 +145,7 @@ def growth_of(cluster: Cluster) -> Growth:
     """
     until_s = time.monotonic() + REPORT_S
     growth = cluster.growth()
-    while growth.reports in (0, 1) and time.monotonic() < until_s:
+    while growth.may_be_dead and time.monotonic() < until_s:
         time.sleep(1.0)
         growth = cluster.growth()
     return growth

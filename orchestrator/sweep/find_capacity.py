@@ -172,7 +172,7 @@ class CapacitySearch:
             if spoilt.verdicts[attempt.ids] != Validity.INTERRUPTED:
                 del committed[measurement_id]
         tries = Counter(commit.measurement_id for commit in commits if commit.status != "ok")
-        tries.update(spoilt.tries)
+        tries.update(spoilt.spoilt_counts)
         with_figures = attempt_data(self.store, committed.values())
         return _Probes({probe.measurement_id: probe for probe in with_figures}, tries)
 

@@ -236,16 +236,16 @@ class FormingAnswer:
             to_repeat = {level_of(point) for point in points if is_measured_again(point)}
             open_levels = work.open_levels(workload) | to_repeat
             return standing_of_levels(points, open_levels, divisor, self._compares_rates(workload))
-        search = work.search_of(workload)
-        if search is None:  # it was given up
+        capacity = work.capacity_of(workload)
+        if capacity is None:  # it was given up
             return self._standings.at(contest, deployment_id).ended
-        return self._standing_of_search(search, load, slo, deployment_id)
+        return self._standing_of_capacity(capacity, load, slo, deployment_id)
 
-    def _standing_of_search(
-        self, search: Capacity, load: PlannedLoad, slo: Slo, deployment_id: str
+    def _standing_of_capacity(
+        self, capacity: Capacity, load: PlannedLoad, slo: Slo, deployment_id: str
     ) -> Standing:
-        claim = search.claims()[slo.name]
-        is_over = slo.name in search.over()
+        claim = capacity.claims()[slo.name]
+        is_over = slo.name in capacity.over()
         divisor = self._entrants[deployment_id].divisor
         if load.control == "concurrency":
             points = self._points(deployment_id, load.workload.name, slo)

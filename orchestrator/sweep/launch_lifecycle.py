@@ -33,7 +33,12 @@ from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.commit import AttemptRecord, commit_attempt
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.deployment_work import START, DeploymentWork, NextMeasurement, expected_s
+from orchestrator.sweep.deployment_work import (
+    DeploymentWork,
+    NextMeasurement,
+    expected_s,
+    start_key,
+)
 from orchestrator.sweep.engine_start import EngineStart, LaunchHooks, SweepStopped
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Loaded, Measurer
@@ -432,7 +437,7 @@ class LaunchLifecycle:
         """Count a failure of the launch and tell the user of it. Returns whether the engines are
         started again.
         """
-        is_tried_again = self._work.count_failure(START.format(self._start_index), failure)
+        is_tried_again = self._work.count_failure(start_key(self._start_index), failure)
         self._tell("retry" if is_tried_again else "gave_up", failure.sentence)
         return is_tried_again
 

@@ -56,6 +56,14 @@ class WaitLimit:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class AmbiguousTypes:
+    """Why an autoscaler may add nodes with other GPUs than those asked for, and what to do."""
+
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class _NodeSize:
     """GPUs and CPU cores of one node. Sizes are ordered by GPUs, then by cores."""
 
@@ -112,12 +120,12 @@ class ResourceRequest:
         return any(len(bundles) > 1 for bundles in self.replicas)
 
     @property
-    def gpus(self) -> int:
+    def gpus_on_a_node(self) -> int:
         """The most GPUs that a replica takes of one node."""
         return max((bundle.gpus for bundle in self._bundles), default=0)
 
     @property
-    def cpus(self) -> float:
+    def cpus_on_a_node(self) -> float:
         """The most CPU cores that a replica takes of one node."""
         return max((bundle.cpus for bundle in self._bundles), default=0.0)
 
@@ -182,26 +190,27 @@ class ResourceRequest:
         """The types of which an autoscaler may add nodes for it."""
         return [kind for kind in types if kind.most > 0 and self.could_use_type(kind)]
 
-    def ambiguous_types(self, types: Sequence[NodeType]) -> str:
-        """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not,
+    def ambiguous_types(self, types: Sequence[NodeType]) -> AmbiguousTypes | None:
+        """Why an autoscaler may add nodes with other GPUs, again and again; None if it will not,
         or if that is unknown.
 
         An autoscaler is asked by size and labels alone. Nodes that it adds in vain leave once they
         have been idle, and are added again.
         """
-        if not (self.gpus and self.accelerator):
-            return ""
+        if not (self.gpus_on_a_node and self.accelerator):
+            return None
         fitting = [kind for kind in types if self.could_use_type(kind)]
         accelerators = {
             _accelerator_of(kind) for kind in fitting if kind.labels is not None or not self.labels
         }
         are_all_the_same = len(accelerators) == 1 and "" not in accelerators
         if len(fitting) < 2 or not accelerators or are_all_the_same:
-            return ""
+            return None
         kinds = listed([kind.name for kind in fitting], 5)
-        return (
+        return AmbiguousTypes(
             f"for {self.accelerator} the autoscaler may add nodes of {kinds}: no label of the "
-            "hardware tells them apart; give 'labels' one that only the right ones have"
+            "hardware tells them apart",
+            "give 'labels' one that only the right ones have",
         )
 
     def least_nodes(
@@ -225,7 +234,9 @@ class ResourceRequest:
         sizes: list[int] = []
         for footprint in self._whole_nodes(machines, types, most):
             sizes += [footprint.bundles[0].gpus] * len(footprint.bundles)
-        if not self.gpus:  # replicas may then share nodes: the largest replica decides how many
+        if (
+            not self.gpus_on_a_node
+        ):  # replicas may then share nodes: the largest replica decides how many
             most_ranks = max(map(len, self.replicas), default=0)
             del sizes[most_ranks:]
         labels = {ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}
@@ -255,7 +266,8 @@ class ResourceRequest:
             return WaitLimit(0.0, reason)
         if not growth.may:
             return WaitLimit(RETURN_S if was_placeable else ROOM_S, "it has no autoscaler")
-        says = f" ({growth})" if str(growth) else ""
+        reason = growth.why_no_nodes()
+        says = f" ({reason})" if reason else ""
         wanted = self.nodes_worth_adding(machines, growth.types, most_nodes)
         if growth.impossible.intersection(wanted):
             reason = f"its autoscaler has no type of node that could{says}"
@@ -275,21 +287,21 @@ class ResourceRequest:
         without GPUs takes the smallest type. Where no size is known, nodes are as large as the
         bundles.
         """
-        if self.gpus and self.gpus_per_node:
-            return self._pack_onto_nodes(_NodeSize(max(self.gpus, self.gpus_per_node)))
+        if self.gpus_on_a_node and self.gpus_per_node:
+            return self._pack_onto_nodes(_NodeSize(max(self.gpus_on_a_node, self.gpus_per_node)))
         addable = sorted({_NodeSize(kind.gpus, kind.cpus) for kind in self._addable(types)})
-        if not self.gpus:
+        if not self.gpus_on_a_node:
             smallest = min(addable, default=_NodeSize(0, 0.0))
             return self._pack_onto_nodes(_NodeSize(0, smallest.cpus))
         largest = addable[-1].gpus if addable else math.inf
         present = {
             _NodeSize(machine.gpus)
             for machine in machines
-            if self.gpus <= machine.gpus <= largest and self.accepts(machine)
+            if self.gpus_on_a_node <= machine.gpus <= largest and self.accepts(machine)
         }
         sizes = sorted(present) + addable
         if not sizes:
-            sizes = [_NodeSize(self.gpus)]
+            sizes = [_NodeSize(self.gpus_on_a_node)]
         if most == math.inf:
             sizes = sizes[:1]
 

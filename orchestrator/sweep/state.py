@@ -48,7 +48,7 @@ class MeasurementCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class DecidedEarly:
+class LeftUnmeasured:
     """What a sweep did not measure to the end because it can no longer be best.
 
     ``is_decided``: no deployment can be better than the best by more than the precision.
@@ -68,7 +68,7 @@ class SweepReport:
     # share of wall_s in which no engine started, nothing was measured and nothing was waited for
     overhead: float
     left: int = 0  # measurements not done because the user stopped the sweep
-    decided_early: DecidedEarly | None = None  # None: nothing was
+    left_unmeasured: LeftUnmeasured | None = None  # None: nothing was left out
 
     @property
     def interrupted(self) -> bool:

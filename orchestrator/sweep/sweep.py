@@ -45,7 +45,7 @@ from orchestrator.sweep.launch_lifecycle import LaunchLifecycle, give_up, leave_
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
 from orchestrator.sweep.state import (
-    DecidedEarly,
+    LeftUnmeasured,
     MeasurementCounts,
     SweepReport,
     cost_of,
@@ -166,7 +166,7 @@ class Sweep:
             self._show(SweepStep.ENDED)
         wall_s = self._clock.now_s() - began_s
         overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
-        return SweepReport(self._state.counts, wall_s, overhead, left, self._decided_early())
+        return SweepReport(self._state.counts, wall_s, overhead, left, self._left_unmeasured())
 
     # --- what a launch asks about the others: see ``Outlook``
 
@@ -249,7 +249,7 @@ class Sweep:
 
     def _estimate_queued(self) -> list[float]:
         """Estimated seconds for each queued deployment that will be started."""
-        return [work.rest_s(self._state.slowness, more_starts=1) for work in self._to_start()]
+        return [work.rest_s(self._state.slowness, extra_starts=1) for work in self._to_start()]
 
     def _fill_queue(self) -> None:
         """Queue every deployment that this cluster may run and that has measurements without an ok
@@ -265,7 +265,9 @@ class Sweep:
         committed = self._settled(commits, ok, spoilt)
         start_times = self._state.start_times
         works = [
-            DeploymentWork(plan, deployment, committed, start_times, self._race, spoilt.tries)
+            DeploymentWork(
+                plan, deployment, committed, start_times, self._race, spoilt.spoilt_counts
+            )
             for deployment in deployments
         ]
         for work in works:  # after all exist: each sees what others hold
@@ -432,17 +434,17 @@ class Sweep:
             self._context.tell(Event("set_aside", text, work.deployment.label))
         self._order()
 
-    def _decided_early(self) -> DecidedEarly | None:
+    def _left_unmeasured(self) -> LeftUnmeasured | None:
         """What was not measured because it can no longer be best."""
         answer = self._context.answer
         left = [work.left for work in self._idle.values() if work.left]
         if answer.within is None or not left or self._context.stop.is_set():
             return None
-        return DecidedEarly(len(left), sum(left), answer.is_decided)
+        return LeftUnmeasured(len(left), sum(left), answer.is_decided)
 
     def _tell_decided(self) -> None:
         """Tell what was not measured because it can no longer be best."""
-        early = self._decided_early()
+        early = self._left_unmeasured()
         within = self._context.answer.within
         if early is None or within is None:
             return
@@ -517,9 +519,11 @@ class Sweep:
             self._remember(replace(inputs, may_start=may_start))
             self._look_for_unplaceable(growth, machines)
             for resources in self._asked_for:
-                self._tell_autoscaler(resources.ambiguous_types(growth.types))
+                ambiguous = resources.ambiguous_types(growth.types)
+                if ambiguous is not None:
+                    self._tell_autoscaler(f"{ambiguous.problem}; {ambiguous.remedy}")
         if self._asked_for or self._unplaceable_since:
-            self._tell_autoscaler(str(growth))
+            self._tell_autoscaler(growth.why_no_nodes())
         if self._unplaceable_since:
             self._give_up_without_room(machines, growth)
 
@@ -865,7 +869,7 @@ def _no_room(resources: ResourceRequest, machines: Sequence[Machine], why: str) 
     """The sentence that says why a deployment is given up. ``why``: its last part."""
     has_gpus = any(machine.gpus for machine in machines)
     reason = ""
-    if resources.gpus > 0 and machines and not has_gpus:
+    if resources.gpus_on_a_node > 0 and machines and not has_gpus:
         reason = "no node has a GPU, so "
     nodes = counted(len(machines), "node")
     return f"No room: {reason}the cluster's {nodes} cannot hold {resources}, and {why}."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.capacity.standing import Lead, Standing
     from orchestrator.load.point import LoadPoint
     from orchestrator.plan.model import Deployment, Point
-    from orchestrator.sweep.state import DecidedEarly
+    from orchestrator.sweep.state import LeftUnmeasured
 
 
 def level_words(point: LoadPoint | Point) -> str:
@@ -143,7 +143,7 @@ def _figure(value: float) -> str:
 _UNITS: dict[Objective, str] = {"gpu": "tok/s per GPU", "usd": "tokens/USD", "deployment": "tok/s"}
 
 
-def decided_words(early: DecidedEarly, within: float) -> str:
+def decided_words(early: LeftUnmeasured, within: float) -> str:
     """``decided within 5 %: 3 deployments not measured to the end (12 measurements left)``."""
     deployments = counted(early.deployments, "deployment")
     left = counted(early.measurements, "measurement")

@@ -21,7 +21,13 @@ BLOCKS_KEPT = 16  # of lengths, in memory
 DOCUMENT_LENGTHS_KEPT = 100_000
 
 # The random streams below SESSION_STREAM, by purpose.
-_TURNS, _PAUSES, _RUNNING, _PAIRS, _DOCUMENTS, _FIRST, _DOCUMENT = range(7)
+_TURNS = 0
+_PAUSES = 1
+_RUNNING = 2
+_PAIR_CHOICE = 3
+_DOCUMENT_CHOICE = 4
+_FIRST_INPUT = 5
+_DOCUMENT_LENGTH = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,9 @@ class _Block:
 class SessionLengths:
     """Turns, pauses, and input and output token counts of every (session, turn) of a point.
 
-    ``running``: so many sessions, the first, have begun before the point, as those of a load that
-    has run for long. Such a session is met at a turn drawn among all its turns, and long sessions
-    are met more often than short ones.
+    The first ``running`` sessions are under way when the point begins. Seen at a random moment, a
+    session is met in proportion to its length, so their lengths are drawn again with that weight,
+    and their current turn uniformly.
     """
 
     def __init__(self, shape: SessionShape, seed: int, running: int = 0) -> None:
@@ -82,7 +88,7 @@ class SessionLengths:
         rng = stream(self._seed, LENGTH_STREAM, number)
         inputs, outputs = self._draw_pairs(number, size, rng)
         if shape.first_input is not None:
-            first_rng = stream(self._seed, SESSION_STREAM, _FIRST, number)
+            first_rng = stream(self._seed, SESSION_STREAM, _FIRST_INPUT, number)
             inputs[:, 0] = draw(shape.first_input, (BLOCK,), first_rng)
         documents = self._draw_documents(number, turns)
         for (row, turn), chosen in documents.items():
@@ -102,8 +108,8 @@ class SessionLengths:
         running = min(max(self._running - number * BLOCK, 0), BLOCK)
         if running:
             running_rng = stream(self._seed, SESSION_STREAM, _RUNNING, number)
-            by_length = choose(turns.astype(np.float64), (running,), running_rng)
-            turns[:running] = turns[by_length]
+            met_rows = choose(turns.astype(np.float64), (running,), running_rng)
+            turns[:running] = turns[met_rows]
             units = running_rng.random(running)
             first_turns[:running] = np.floor(units * turns[:running])
         return turns, first_turns
@@ -117,7 +123,7 @@ class SessionLengths:
             inputs = draw(pairs[0].input, size, rng)
             return inputs, draw(pairs[0].output, size, rng)
         weights = np.array([pair.weight for pair in pairs])
-        chosen = choose(weights, size, stream(self._seed, SESSION_STREAM, _PAIRS, number))
+        chosen = choose(weights, size, stream(self._seed, SESSION_STREAM, _PAIR_CHOICE, number))
         inputs = np.empty(size, np.int64)
         outputs = np.empty(size, np.int64)
         for index, pair in enumerate(pairs):
@@ -131,7 +137,7 @@ class SessionLengths:
         shape = self._shape.documents
         if shape is None or self._choices is None:
             return {}
-        rng = stream(self._seed, SESSION_STREAM, _DOCUMENTS, number)
+        rng = stream(self._seed, SESSION_STREAM, _DOCUMENT_CHOICE, number)
         counts = draw(shape.count, (BLOCK, int(turns.max())), rng)
         documents: dict[tuple[int, int], tuple[int, ...]] = {}
         for row, its_turns in enumerate(turns.tolist()):
@@ -143,7 +149,7 @@ class SessionLengths:
     def _draw_document_tokens(self, document: int) -> int:
         shape = self._shape.documents
         assert shape is not None
-        rng = stream(self._seed, SESSION_STREAM, _DOCUMENT, document)
+        rng = stream(self._seed, SESSION_STREAM, _DOCUMENT_LENGTH, document)
         return int(draw(shape.tokens, (1,), rng)[0])
 
     def document_tokens(self, document: int) -> int:

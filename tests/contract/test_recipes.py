@@ -21,7 +21,7 @@ B200 = Hardware(name="b200", accelerator="B200", gpus_per_node=8)
 FIELDS = {
     flag.name: (field, flag.kind)
     for field, flag in iter_flags(VLLM.flags)
-    if flag.of is None and field not in ("trust_remote_code",)
+    if flag.value_from is None and field not in ("trust_remote_code",)
 } | {
     "--data-parallel-size": ("data_parallel_size", "value"),
     "-tp": ("tensor_parallel_size", "value"),

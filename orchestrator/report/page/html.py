@@ -17,7 +17,7 @@ from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.efficiency_words import mbu_text
-from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_errors_text
+from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_error_sentence
 from orchestrator.report.page.inlined import inlined, page_templates
 from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
@@ -93,7 +93,7 @@ class PageDocument:
         points: list[StoredPoint] = []
         for experiment in self.experiments:
             points += [document.point for document in experiment.points]
-        return model_errors_text(points)
+        return model_error_sentence(points)
 
     @property
     def imported_text(self) -> str:

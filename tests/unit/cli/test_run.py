@@ -15,7 +15,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.state import DecidedEarly, MeasurementCounts, SweepReport
+from orchestrator.sweep.state import LeftUnmeasured, MeasurementCounts, SweepReport
 from tests.unit.cli.commands import Done, invoke
 
 DECIDED_10 = ["--until", "decided", "--within", "10%"]
@@ -157,7 +157,7 @@ def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
 
 def test_the_summary_says_what_need_not_be_measured() -> None:
     report = SweepReport(
-        MeasurementCounts(measured=3), 1.0, 0.0, decided_early=DecidedEarly(2, 7, True)
+        MeasurementCounts(measured=3), 1.0, 0.0, left_unmeasured=LeftUnmeasured(2, 7, True)
     )
     assert "2 deployments not measured to the end, which cannot be best" in summary(report)
 

@@ -40,7 +40,7 @@ def test_an_autoscaler_that_works_says_nothing() -> None:
 def test_why_nodes_do_not_come_names_silence_and_refused_launches() -> None:
     refused = {"spot": RefusedNodes(2, "quota"), "h8": RefusedNodes(1, "")}
     growth = Growth(silent="it has not reported", refused=refused)
-    assert str(growth) == (
+    assert growth.why_no_nodes() == (
         "it has not reported; launches of nodes were refused: 2 x spot (quota), 1 x h8"
     )
 

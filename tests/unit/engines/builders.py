@@ -49,7 +49,7 @@ ACME = Engine(
     title="Acme",
     dialects=lambda settings: {"completions": Dialect("openai_completions", "/v1/completions")},
     flags={
-        "max_num_seqs": (Flag("--batch"), Flag("--half-batch", of=_half)),
+        "max_num_seqs": (Flag("--batch"), Flag("--half-batch", value_from=_half)),
         "dtype": Flag("--type", choices=("half", "float")),
     },
     handled_fields=("tensor_parallel_size", "speculative"),

@@ -40,8 +40,8 @@ def test_no_random_key_looks_like_a_flag() -> None:
         (Flag("--x", "off"), True, []),
         (Flag("--x", "off"), False, ["--x"]),
         (Flag("--x", "json"), {"b": 1, "a": 2}, ["--x", '{"a":2,"b":1}']),
-        (Flag("--x", of=lambda value, settings: value * 2), 3, ["--x", "6"]),
-        (Flag("--x", of=lambda value, settings: None), 3, []),
+        (Flag("--x", value_from=lambda value, settings: value * 2), 3, ["--x", "6"]),
+        (Flag("--x", value_from=lambda value, settings: None), 3, []),
     ],
 )
 def test_a_fields_value_becomes_arguments(flag: Flag, value: Any, arguments: list[str]) -> None:

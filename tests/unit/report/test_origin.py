@@ -11,8 +11,8 @@ from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.report.origin import (
     badge_of,
     common_badge,
-    model_error_texts,
-    model_errors_text,
+    model_error_lines,
+    model_error_sentence,
     origin_texts,
 )
 from orchestrator.report.text import EMULATED, SIMULATED
@@ -67,7 +67,7 @@ def test_each_origin_is_said_once() -> None:
 
 def test_the_error_of_the_model_is_said_once_with_its_source(store: Store) -> None:
     commit_simulation(store)
-    assert model_error_texts(points_of(store)) == [
+    assert model_error_lines(points_of(store)) == [
         "intervals: 9 in 10 measurements within 2.00x (TTFT), 1.25x (all else)",
         f"  model's error by {SOURCE}",
     ]
@@ -82,23 +82,23 @@ def test_errors_of_several_sources_are_a_range_and_the_page_has_each(store: Stor
         replace(first, deployment=replace(first.deployment, prediction=prediction)),
         *others,
     ]
-    assert model_error_texts(points) == [
+    assert model_error_lines(points) == [
         "intervals: 9 in 10 measurements within 2.00-3.00x (TTFT), 1.25x (all else)",
         f"  model's error by 2 sources: {SOURCE}",
     ]
-    text = model_errors_text(points)
+    text = model_error_sentence(points)
     assert f"within 2.00x (TTFT) and 1.25x (all else) by {SOURCE}; within 3.00x" in text
     assert text.endswith("by another source.")
 
 
 def test_an_error_that_is_not_known_is_said_to_be(store: Store) -> None:
     commit_simulation(store, error=None)
-    (text,) = model_error_texts(points_of(store))
+    (text,) = model_error_lines(points_of(store))
     assert text.startswith("intervals: not known")
-    assert model_errors_text(points_of(store)).startswith("Intervals: not known")
+    assert model_error_sentence(points_of(store)).startswith("Intervals: not known")
 
 
 def test_of_measurements_no_error_of_a_model_is_said(store: Store) -> None:
     run(store, planned())
-    assert model_error_texts(points_of(store)) == []
-    assert model_errors_text(points_of(store)) == ""
+    assert model_error_lines(points_of(store)) == []
+    assert model_error_sentence(points_of(store)) == ""

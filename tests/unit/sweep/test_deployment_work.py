@@ -10,7 +10,7 @@ from orchestrator.base.errors import Failure, FailureClass, FailureKind
 from orchestrator.capacity.race import Race
 from orchestrator.plan.order import QueueClass
 from orchestrator.results.records import Committed
-from orchestrator.sweep.deployment_work import START, DeploymentWork, WorkStage
+from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage, start_key
 from tests.unit.plan.files import measurements
 from tests.unit.sweep.simulation import plan_of
 
@@ -34,7 +34,7 @@ def failure(of: FailureClass) -> Failure:
     "of", [one for one in FailureClass if one is not FailureClass.CLIENT_BOUND]
 )
 def test_a_class_is_tried_again_as_often_as_it_says(work: DeploymentWork, of: FailureClass) -> None:
-    answers = [work.count_failure(START, failure(of)) for _ in range(of.retries + 2)]
+    answers = [work.count_failure(start_key(0), failure(of)) for _ in range(of.retries + 2)]
     assert answers == [True] * of.retries + [False, False]
 
 
@@ -53,8 +53,8 @@ def test_nodes_that_are_taken_back_use_up_no_tries(work: DeploymentWork) -> None
 
 def test_lost_infrastructure_is_not_held_against_the_configuration(work: DeploymentWork) -> None:
     for _ in range(3):
-        assert work.count_failure(START, failure(FailureClass.INFRA))
-    assert work.count_failure(START, failure(FailureClass.ENGINE_CRASH))
+        assert work.count_failure(start_key(0), failure(FailureClass.INFRA))
+    assert work.count_failure(start_key(0), failure(FailureClass.ENGINE_CRASH))
 
 
 def test_measurements_count_apart(work: DeploymentWork) -> None:

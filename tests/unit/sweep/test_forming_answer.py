@@ -81,7 +81,7 @@ def test_a_search_is_told_with_its_estimate(tmp_path: Path) -> None:
 def test_what_cannot_be_best_is_not_measured_to_the_end(tmp_path: Path) -> None:
     world, store, plan = world_of(), Store.open(str(tmp_path), "x"), planned(RATES, "repeats: 2")
     report = sweep(world, plan, store, decided_within=0.05)
-    early = report.decided_early
+    early = report.left_unmeasured
     assert early is not None
     assert early.is_decided
     assert report.left == 0
@@ -103,7 +103,7 @@ def test_the_same_command_without_until_goes_on(tmp_path: Path, load: str) -> No
     first = sweep(world_of(), plan, store, decided_within=0.05)
     world = world_of()
     rest = sweep(world, plan, store)
-    assert rest.decided_early is None
+    assert rest.left_unmeasured is None
     assert first.counts.measured + rest.counts.measured == 30
     assert max(measured_levels(store, plan).values()) == 2
     # what was measured before is known from the beginning
@@ -116,7 +116,7 @@ def test_a_decided_sweep_starts_no_engine_again(tmp_path: Path) -> None:
     world = world_of()
     report = sweep(world, plan, store, decided_within=0.05)
     assert report.counts.measured == 0
-    assert report.decided_early is not None
+    assert report.left_unmeasured is not None
     assert "place" not in world.log
 
 
@@ -124,8 +124,8 @@ def test_a_race_ends_when_nobody_can_beat_the_claim_of_the_leader(tmp_path: Path
     whole = sweep(world_of(), planned(SEARCH), Store.open(str(tmp_path / "whole"), "x"))
     world, store = world_of(), Store.open(str(tmp_path / "decided"), "x")
     report = sweep(world, planned(SEARCH), store, decided_within=0.25)
-    assert report.decided_early is not None
-    assert report.decided_early.is_decided
+    assert report.left_unmeasured is not None
+    assert report.left_unmeasured.is_decided
     assert report.counts.measured < whole.counts.measured
     assert "seqs=8 leads: holds " in standings(world)[-1].text
 
@@ -137,7 +137,7 @@ def test_a_level_that_was_spoilt_keeps_it_from_being_decided(tmp_path: Path) -> 
         world, planned(RATES, cases=cases), Store.open(str(tmp_path), "x"), decided_within=0.05
     )
     assert report.counts.measured == 10
-    assert report.decided_early is None
+    assert report.left_unmeasured is None
 
 
 def test_dollars_are_by_the_hour(tmp_path: Path) -> None:

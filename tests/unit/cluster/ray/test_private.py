@@ -159,7 +159,7 @@ def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(
             {"head": 1}, None, [], {}, [], node_availability_summary=tried.summary(), legacy=True
         )
         version1(monkeypatch, {"time": now_s, "autoscaler_report": asdict(report)})
-        return str(autoscaler.growth(dict))
+        return autoscaler.growth(dict).why_no_nodes()
 
     assert refusals(5) == ""  # another sweep's
     assert refusals(None) == ""
