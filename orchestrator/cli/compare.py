@@ -71,6 +71,14 @@ is undecided, with --strict alone; 2 bad input.
     metavar="SLO|NAME",
     help="Limits that attainment is of. Default: the first of BASE's file.",
 )
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    metavar="N",
+    default=12,
+    show_default=True,
+    help="Show so many figures, and all that are worse or better.",
+)
 @click.option("--strict", is_flag=True, help="Status 5 if anything is undecided.")
 @click.option("--experiment", metavar="NAME", help="Only this experiment of BASE and of NEW.")
 @click.option(
@@ -94,6 +102,7 @@ def compare(
     within_text: str,
     gated: str,
     slo_text: str | None,
+    top: int,
     strict: bool,
     experiment: str | None,
     form_name: str,
@@ -130,7 +139,7 @@ def compare(
         form = (
             MarkdownForm() if form_name == "md" else TextForm("a wider terminal or --format json")
         )
-        lines = "\n".join(comparison_text(comparison, form))
+        lines = "\n".join(comparison_text(comparison, form, top))
         if form_name == "md":
             click.echo(lines)
         else:

@@ -1,6 +1,7 @@
 """What ``orchestrator compare`` prints.
 
 One line stands for each figure of a pair, the worst first; then come the counts of the verdicts.
+All that is worse or better is shown, and of the rest as many as fit into ``top`` lines.
 """
 
 from __future__ import annotations
@@ -50,14 +51,18 @@ _STYLES = {
     Verdict.UNDECIDED: "yellow",
 }
 ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
+MOST_ROWS = 12
 _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
 
-def comparison_text(comparison: SweepComparison, form: Form) -> Iterator[str]:
+def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROWS) -> Iterator[str]:
     """The lines of the table, of what could not be compared, and of the counts."""
-    if comparison.changes:
-        rows = [_row(change) for change in comparison.changes]
-        yield from form.table(_COLUMNS, rows)
+    count = len(comparison.changes)
+    shown = _shown(comparison, top)
+    if shown:
+        yield from form.table(_COLUMNS, [_row(change) for change in shown])
+    if len(shown) < count:
+        yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
     for text in not_compared_texts(comparison):
         yield from form.short_note(text, "yellow")
     for text in compared_origin_texts(comparison):
@@ -68,6 +73,20 @@ def comparison_text(comparison: SweepComparison, form: Form) -> Iterator[str]:
         yield from form.note(ONE_START, "yellow")
     yield from form.note(counts_text(comparison), "bold")
     yield from form.closing()
+
+
+def _shown(comparison: SweepComparison, top: int) -> list[MetricChange]:
+    """All changes that are worse or better, and the first others up to ``top`` lines in all."""
+    certain = comparison.counts[Verdict.WORSE] + comparison.counts[Verdict.BETTER]
+    places = top - certain
+    shown: list[MetricChange] = []
+    for change in comparison.changes:
+        if change.judged.verdict in (Verdict.WORSE, Verdict.BETTER):
+            shown.append(change)
+        elif places > 0:
+            shown.append(change)
+            places -= 1
+    return shown
 
 
 def counts_text(comparison: SweepComparison) -> str:

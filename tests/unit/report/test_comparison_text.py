@@ -10,7 +10,13 @@ import pytest
 from orchestrator.analysis.difference import Judged, StartValues, Verdict
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.report.comparison_text import change_text, metric_text, spread_texts, verdict_text
+from orchestrator.report.comparison_text import (
+    change_text,
+    comparison_text,
+    metric_text,
+    spread_texts,
+    verdict_text,
+)
 from orchestrator.report.documents.comparison import (
     DifferenceRules,
     MetricChange,
@@ -18,6 +24,7 @@ from orchestrator.report.documents.comparison import (
     metric_named,
 )
 from orchestrator.report.documents.comparison_defaults import ACROSS
+from orchestrator.report.form import MarkdownForm
 from orchestrator.results.store import Store
 from tests.unit.report.stores import commit_starts
 
@@ -79,3 +86,21 @@ def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: 
     apart = "spread between starts, uneven over the pairs: TTFT p99 25.0%"
     assert lines(even, uneven) == [pooled, apart]
     assert max(map(len, lines(uneven, uneven))) <= 80
+
+
+def test_all_that_changed_is_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    commit_starts(store, (100, 101))
+    metrics = tuple(metric_named(name) for name in ("ttft_ms.p99", "ttft_ms.p50", "tpot_ms.p50"))
+    experiment = StoredExperiment(store)
+    comparison = compare_sweeps(
+        experiment, experiment, DifferenceRules(ACROSS, 0.03, metrics), None
+    )
+    worse = Judged(Verdict.WORSE, None, None)
+    better = Judged(Verdict.BETTER, None, None)
+    first, *others, last = comparison.changes
+    changes = (replace(first, judged=worse), *others, replace(last, judged=better))
+    lines = list(comparison_text(replace(comparison, changes=changes), MarkdownForm(), top=1))
+    rows = [line for line in lines if line.startswith("| emulator")]
+    assert [row.split("|")[-2].strip() for row in rows] == ["worse", "better"]
+    assert f" and {len(others)} more: --top {len(changes)}" in "\n".join(lines)
