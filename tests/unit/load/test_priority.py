@@ -93,7 +93,7 @@ def test_a_thread_that_fills_its_core_leaves_real_time_for_moments(monkeypatch, 
         schedulings = []
         for beat in range(1, beats + 1):
             given.look(beat * beat_ns, int(share * beat * beat_ns))
-            schedulings.append(given.now)
+            schedulings.append(given.current)
     assert schedulings[10:].count("realtime") == pytest.approx(realtime * (beats - 10), abs=1)
     last = [policy & ~os.SCHED_RESET_ON_FORK for policy in policies[:-1]][-1]
     assert last == (os.SCHED_RR if schedulings[-1] == "realtime" else os.SCHED_OTHER)
