@@ -767,7 +767,7 @@ def _trace_of_requests(path: str | None) -> str | None:
 
     A trace that cannot be read is taken for such a trace: planning says what is wrong with it.
     """
-    from orchestrator.workloads.files import first_line
+    from orchestrator.workloads.file_reading import first_line
 
     if path is None:
         return None

@@ -10,7 +10,7 @@ from orchestrator.plan.paths import Paths
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Experiment, examined
 from orchestrator.spec.load import Workload
-from orchestrator.workloads.files import read_file
+from orchestrator.workloads.file_reading import read_file
 
 
 def experiment_at(place: str) -> Experiment:

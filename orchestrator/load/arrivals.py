@@ -1,4 +1,5 @@
-"""When requests are due in an open loop: one pure function per arrival process.
+"""When requests are due in an open loop: one pure function per arrival process. Their registry is
+``spec/load.py: ARRIVALS``, because an experiment file names them.
 
 A process takes an ``ArrivalRequest`` and a random generator. It returns ascending float64 offsets
 in seconds from the point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
@@ -225,7 +226,7 @@ def _is_mooncake(path: str) -> bool:
     Bailian's traces, whose times are seconds, have smaller blocks and name a chat.
     """
     from orchestrator.workloads.entries import block_sizes
-    from orchestrator.workloads.files import first_line
+    from orchestrator.workloads.file_reading import first_line
 
     try:
         row = orjson.loads(first_line("trace", path))
@@ -247,7 +248,7 @@ def recorded(arrivals: Arrivals) -> Offsets:
     Times must ascend, since a trace may also hold the prompts that are sent at its times. The file
     is read again only where it has changed.
     """
-    from orchestrator.workloads.files import status_of  # only a trace needs it
+    from orchestrator.workloads.file_reading import status_of  # only a trace needs it
 
     path = arrivals.trace or ""
     status = status_of("trace", path)
@@ -261,7 +262,7 @@ def _times(path: str, mtime_ns: int, size: int) -> Floats:
     """The times of a trace as they stand in its file. ``mtime_ns``, ``size``: of the file, so that
     it is read again where it has changed.
     """
-    from orchestrator.workloads.files import (
+    from orchestrator.workloads.file_reading import (
         lines_of,
         read_each,
         read_file,

@@ -42,6 +42,8 @@ def queue_position(
     ``priority``: see ``queue_priority``; for a launch that is CONTINUED, how much load the
     deployment may still hold. ``seconds``: how many seconds the launch is expected to take.
 
+    The admission of a sweep orders its queue by it (sweep/admission.py), and so do the estimate of
+    a plan's costs (plan/cost.py) and a simulated sweep (simulation/sweep.py).
     ``tests/unit/sweep/test_admission_order.py`` guards this order.
     """
     goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED

@@ -1,5 +1,6 @@
 """A whole sweep in virtual time: the plan's deployments are simulated with the emulator's step
 model and committed as a sweep commits what it measured. Every row says that it was simulated.
+``predict`` in contrast only forecasts what deployments will hold, to order the queue.
 
 | file | what it does |
 |---|---|

@@ -9,7 +9,7 @@ from functools import lru_cache
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.sessions import ContentSource
-from orchestrator.workloads.files import read_file, refuse_binary, status_of
+from orchestrator.workloads.file_reading import read_file, refuse_binary, status_of
 
 WHAT = "text"  # what problems call the file
 MOST_BYTES = 64 << 20  # every client holds the text and its tokens in memory

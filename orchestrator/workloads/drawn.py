@@ -31,7 +31,6 @@ from orchestrator.spec.sessions import (
     Turns,
 )
 from orchestrator.workloads.corpus import identified, read_text
-from orchestrator.workloads.draws import Choices, mean
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Message,
@@ -43,6 +42,7 @@ from orchestrator.workloads.kind import (
     stream,
 )
 from orchestrator.workloads.lengths import SessionLengths, SessionShape
+from orchestrator.workloads.random_values import Choices, mean
 
 # Phases have different prefixes, because the warm-up must not fill the cache that is measured.
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.spec.load import MOST_TOKENS
-from orchestrator.workloads.files import EntryError
+from orchestrator.workloads.file_reading import EntryError
 from orchestrator.workloads.kind import Message, Speaker
 
 # Names of speakers in "messages", as OpenAI's API has them, and in "conversations".

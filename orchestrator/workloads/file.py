@@ -39,7 +39,7 @@ from orchestrator.workloads.entries import (
     read_entry,
     user_says,
 )
-from orchestrator.workloads.files import (
+from orchestrator.workloads.file_reading import (
     lines_of,
     other_table,
     read_each,

@@ -12,8 +12,8 @@ import numpy as np
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.spec.load import Lengths
 from orchestrator.spec.sessions import Documents, LengthPair, Pauses
-from orchestrator.workloads.draws import Choices, choose, draw, draw_pauses_s
 from orchestrator.workloads.kind import LENGTH_STREAM, SESSION_STREAM, stream
+from orchestrator.workloads.random_values import Choices, choose, draw, draw_pauses_s
 
 BLOCK = 1024  # sessions whose lengths are drawn together
 SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths

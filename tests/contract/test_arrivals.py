@@ -13,7 +13,7 @@ from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import ArrivalRequest, recorded
 from orchestrator.spec.load import ARRIVALS, Arrivals
-from orchestrator.workloads import files
+from orchestrator.workloads import file_reading
 
 EXAMPLES = {
     "constant": Arrivals(process="constant"),
@@ -137,9 +137,9 @@ def test_a_trace_starts_at_zero_and_is_sped_up(tmp_path: Path) -> None:
 def test_a_trace_is_read_again_only_where_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, read_file = list[str](), files.read_file
+    reads, read_file = list[str](), file_reading.read_file
     monkeypatch.setattr(
-        files, "read_file", lambda what, path: reads.append(path) or read_file(what, path)
+        file_reading, "read_file", lambda what, path: reads.append(path) or read_file(what, path)
     )
     arrivals = trace(tmp_path / "t.txt", "1\n2\n4\n")
     assert recorded(arrivals).tolist() == recorded(arrivals).tolist() == [0, 1, 3]

@@ -29,7 +29,7 @@ from orchestrator.workloads.file import (
     parse_prompts,
     summary,
 )
-from orchestrator.workloads.files import MOST_PROBLEMS
+from orchestrator.workloads.file_reading import MOST_PROBLEMS
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 
 KINDS = sorted(WORKLOADS)

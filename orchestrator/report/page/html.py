@@ -18,15 +18,15 @@ from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.efficiency_words import mbu_text
 from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_error_sentence
-from orchestrator.report.page.inlined import inlined, page_templates
-from orchestrator.report.page.payload import Payload, RequestBins, payload_of
-from orchestrator.report.page.prices import RATIO, token_price
-from orchestrator.report.page.sections import (
+from orchestrator.report.page.experiment_tables import (
     MOST_ROWS,
     ExperimentSection,
     experiment_section,
     left_out_counts,
 )
+from orchestrator.report.page.inlined import inlined, page_templates
+from orchestrator.report.page.payload import Payload, RequestBins, payload_of
+from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, explained_columns, left_out_text
 from orchestrator.report.page.timelines import Timelines, timelines_of
 from orchestrator.report.selection import answers, limits, with_limits

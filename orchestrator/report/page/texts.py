@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from orchestrator.capacity.capacities import Exclusion
 from orchestrator.report.columns import PointColumn, point_columns
-from orchestrator.report.page.sections import FAILED, LeftOutCount
+from orchestrator.report.page.experiment_tables import FAILED, LeftOutCount
 from orchestrator.spec.load import counted
 
 # docs/metrics.md#validity in short

@@ -35,8 +35,8 @@ from orchestrator.sweep.detect_dialect import EndpointDialect, salted_first
 from orchestrator.sweep.endpoint import EndpointRun
 from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import RandomWorkload
-from orchestrator.workloads.draws import draw
 from orchestrator.workloads.kind import stream
+from orchestrator.workloads.random_values import draw
 from tests.harness import MODEL
 
 URL = "https://host"

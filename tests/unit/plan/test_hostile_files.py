@@ -21,7 +21,7 @@ from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Arrivals, Lengths
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
-from orchestrator.workloads.files import first_line
+from orchestrator.workloads.file_reading import first_line
 from orchestrator.workloads.lengths import SessionLengths, SessionShape
 from tests.unit.plan.files import planned
 from tests.unit.spec.files import GOOD, problem
@@ -154,7 +154,7 @@ def sparse(tmp_path: Path) -> str:
 def test_files_that_are_too_large_are_not_read(
     sparse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.workloads.files.read_at_most", None)
+    monkeypatch.setattr("orchestrator.workloads.file_reading.read_at_most", None)
     load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": sparse}}
     assert refused(load=load) == f"trace {sparse!r} is larger than 2 GiB"
     prompts = {"name": "w", "kind": "file", "prompts": sparse, "output_tokens": 1}

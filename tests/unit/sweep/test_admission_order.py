@@ -35,7 +35,7 @@ NORMAL, RISKY, CONTINUED = QueueClass
 # Launches in the order of admission. The class comes first: what may not fit waits for all that
 # fits, and what was probed already for all that was not. Within a class: launches with a replica
 # over several nodes, then the best prediction, then the longest; of those that were probed, how far
-# they may still come, whatever nodes they take.
+# they may still come, whatever nodes they take. Launches that are alike in all of this go by their key.
 #  name                  class      nodes  priority  seconds
 ADMISSION_ORDER = [
     ("gang, long",        NORMAL,    2,     0.1,      9.0),
@@ -43,6 +43,7 @@ ADMISSION_ORDER = [
     ("best prediction",   NORMAL,    1,     1.0,      10.0),
     ("long",              NORMAL,    1,     0.4,      100.0),
     ("short",             NORMAL,    1,     0.4,      90.0),
+    ("short, same again", NORMAL,    1,     0.4,      90.0),
     ("no prediction",     NORMAL,    1,     0.0,      500.0),
     ("risky gang",        RISKY,     2,     0.0,      5.0),
     ("risky, best",       RISKY,     1,     1.0,      500.0),

@@ -32,7 +32,7 @@ from tests.unit.sweep.sweeps import (
 def test_events_of_a_sweep_are_stored_with_its_launches(store: Store) -> None:
     sweep(world_of(fails={"load": ["slow"]}), plan_of(), store)
     kinds = store.read("events").column("kind").to_pylist()
-    assert kinds == ["sweep", "launch", "retry", "measured"]
+    assert kinds == ["sweep", "launch", "host_facts", "retry", "measured"]
 
 
 def test_why_a_launch_was_admitted_is_stored(store: Store) -> None:

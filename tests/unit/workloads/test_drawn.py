@@ -13,9 +13,9 @@ from orchestrator.results.ids import digest
 from orchestrator.spec.load import Lengths, LogNormal, Uniform, Workload
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.drawn import ConversationsWorkload, Drawn, RandomWorkload
-from orchestrator.workloads.draws import draw
 from orchestrator.workloads.kind import Message, stream
 from orchestrator.workloads.lengths import BLOCK, SessionLengths, SessionShape
+from orchestrator.workloads.random_values import draw
 
 IDS = RandomIds((1000, 2000))
 UNIFORM = Lengths(uniform=Uniform(min=10, max=30))

@@ -17,7 +17,7 @@ from orchestrator.workloads.entries import (
     PromptEntry,
     read_entry,
 )
-from orchestrator.workloads.files import EntryError
+from orchestrator.workloads.file_reading import EntryError
 
 
 def read(**keys: Any) -> PromptEntry:

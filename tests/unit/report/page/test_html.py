@@ -14,6 +14,13 @@ from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
 from orchestrator.report.page.environment import EngineVersions, HardwareClass, Host, MeasuredWith
+from orchestrator.report.page.experiment_tables import (
+    DeploymentAgreement,
+    EfficiencyNoteCount,
+    ExperimentSection,
+    UnlistedDeployment,
+    VerdictCount,
+)
 from orchestrator.report.page.html import SCRIPTS, PageContent, PageDocument, page_html
 from orchestrator.report.page.inlined import FOLDER
 from orchestrator.report.page.payload import (
@@ -22,13 +29,6 @@ from orchestrator.report.page.payload import (
     PagePeaks,
     Payload,
     RequestBins,
-)
-from orchestrator.report.page.sections import (
-    DeploymentAgreement,
-    EfficiencyNoteCount,
-    ExperimentSection,
-    UnlistedDeployment,
-    VerdictCount,
 )
 from orchestrator.report.page.texts import DEFINITIONS, explained_columns
 from orchestrator.report.page.timelines import Timelines

@@ -1,7 +1,7 @@
 import pytest
 
 from orchestrator.capacity.capacities import Exclusion
-from orchestrator.report.page.sections import LeftOutCount
+from orchestrator.report.page.experiment_tables import LeftOutCount
 from orchestrator.report.page.texts import VERDICTS, explained_columns, left_out_text
 from orchestrator.results.validity import Validity
 

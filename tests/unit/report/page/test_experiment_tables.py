@@ -9,8 +9,8 @@ from orchestrator.capacity.capacities import Excluded, Exclusion
 from orchestrator.catalog.work import MissingWork
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import LeftOut, PredictedShortlist
-from orchestrator.report.page import sections
-from orchestrator.report.page.sections import (
+from orchestrator.report.page import experiment_tables
+from orchestrator.report.page.experiment_tables import (
     EfficiencyNoteCount,
     ExperimentSection,
     LeftOutCount,
@@ -88,7 +88,7 @@ def test_points_stand_beside_what_was_predicted(measured):
 
 
 def test_predictions_that_the_page_has_no_room_for_are_counted(results, measured, monkeypatch):
-    monkeypatch.setattr(sections, "MOST_ROWS", 1)
+    monkeypatch.setattr(experiment_tables, "MOST_ROWS", 1)
     section = section_of(results.store("levels"))
     assert len(section.predicted) == 1
     assert section.more_predicted == len(measured["levels"].predicted) - 1

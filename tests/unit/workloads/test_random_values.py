@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.spec.load import Bin, Lengths, Normal, Uniform
 from orchestrator.spec.sessions import Pauses, Popularity
-from orchestrator.workloads.draws import Choices, choose, draw, draw_pauses_s, mean
 from orchestrator.workloads.kind import stream
+from orchestrator.workloads.random_values import Choices, choose, draw, draw_pauses_s, mean
 
 COUNT = 50_000
 HISTOGRAM = Lengths(
