@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.analysis.deployment_work import work_of_row
+from orchestrator.analysis.token_work import work_of_row
 from orchestrator.catalog.work import MissingWork, StepWork
 from orchestrator.results.ids import model_key
 from orchestrator.results.records import DeploymentRow

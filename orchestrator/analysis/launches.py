@@ -9,8 +9,8 @@ from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# By the name that a figure has in engine_reported_json (see Engine.reported): the name that it has
-# in StoredPrediction.memory.
+# reported name -> predicted name: that in engine_reported_json (see Engine.reported), and that in
+# StoredPrediction.memory
 FIGURES = {
     "weight_bytes": "weight_bytes",  # on the fullest rank
     "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
@@ -55,11 +55,11 @@ def load_launches(store: Store) -> list[StoredLaunch]:
     """All launches of an experiment, failed ones included, sorted by deployment and time."""
     committed = store.manifests("launch")
     deployment_rows = rows_of(
-        store.read_manifests("deployments", committed, leave_out=True), DeploymentRow
+        store.read_manifests("deployments", committed, skip_damaged=True), DeploymentRow
     )
     deployments = {row.deployment_id: stored_deployment(row) for row in deployment_rows}
     launches = []
-    for row in rows_of(store.read_manifests("launches", committed, leave_out=True), LaunchRow):
+    for row in rows_of(store.read_manifests("launches", committed, skip_damaged=True), LaunchRow):
         deployment = deployments.get(row.deployment_id)
         predicted = deployment.prediction.memory if deployment else {}
         reported = json.loads(row.engine_reported_json or "{}")
@@ -71,7 +71,7 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
     """The committed launches on which these attempts ran, by id."""
     launch_ids = {attempt.launch_id for attempt in attempts if attempt.launch_id}
     committed = store.launches(sorted(launch_ids))
-    rows = store.read_manifests("launches", committed, leave_out=True)
+    rows = store.read_manifests("launches", committed, skip_damaged=True)
     return {row.launch_id: row for row in rows_of(rows, LaunchRow)}
 
 

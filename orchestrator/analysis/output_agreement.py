@@ -120,11 +120,11 @@ def agreements(
     ]
     if not manifests:
         return {}
-    answer_rows = rows_of(store.read_manifests("answers", manifests, leave_out=True), AnswerRow)
+    answer_rows = rows_of(store.read_manifests("answers", manifests, skip_damaged=True), AnswerRow)
     answers = grouped((row.launch_id, row) for row in answer_rows)
-    rows = rows_of(store.read_manifests("deployments", manifests, leave_out=True), DeploymentRow)
+    rows = rows_of(store.read_manifests("deployments", manifests, skip_damaged=True), DeploymentRow)
     deployments = {row.deployment_id: described(stored_deployment(row)) for row in rows}
-    launches = rows_of(store.read_manifests("launches", manifests, leave_out=True), LaunchRow)
+    launches = rows_of(store.read_manifests("launches", manifests, skip_damaged=True), LaunchRow)
     answered = [
         AnsweredLaunch(launch, deployments[launch.deployment_id], answers[launch.launch_id])
         for launch in launches

@@ -123,7 +123,7 @@ class Repeat:
     """
 
     head: PointHead
-    output_tokens: Batches  # over the steady window
+    output_tokens: Batches  # tenths of the steady window: tokens and seconds of each
     verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
     attempts: int  # all attempts at this measurement, failed ones included
     requests: RequestTotals
@@ -152,11 +152,14 @@ class Repeat:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is known to have distorted it. Of an imported one nothing is known."""
+        """Whether nothing is known to have distorted it.
+
+        An imported repeat passes, because nothing is known against it.
+        """
         return self.ok and self.head.validity in ("valid", FAILING, UNCHECKED)
 
     @property
-    def counts(self) -> bool:
+    def shows_engine(self) -> bool:
         """Whether its requests show how the engine did, even if the engine fell behind."""
         return self.valid or (self.ok and self.head.validity == BACKLOG)
 
@@ -195,7 +198,7 @@ def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[
     ``starts``: see share_interval.
     """
     results = []
-    for tests in zip(*(repeat.tests for repeat in verdicts), strict=True):
+    for tests in zip(*(of_repeat.tests for of_repeat in verdicts), strict=True):
         share = share_interval([test.met for test in tests], starts)
         if share is not None:
             results.append(Attained(tests[0].name, share, tests[0].target))
@@ -270,12 +273,15 @@ class StoredPoint:
 
     @property
     def validity(self) -> str:
-        """The verdict on the point, from its used repeats.
+        """The verdict on the point. The first of these that applies decides:
 
-        It is ``failing`` where more than 5 % of the requests of valid repeats failed. Requests that
-        failed in a repeat in which the engine fell behind do not count, since the load itself may
-        have ended them. It is ``broken_output`` where any repeat has that verdict: the prompts of
-        the other repeats may just not have shown it.
+        1. ``broken_output`` if any repeat has that verdict: the prompts of the other repeats may
+           just not have shown it.
+        2. ``failing`` if verdict 3 is ``valid`` and more than 5 % of the requests of the valid used
+           repeats failed. Repeats in which the engine fell behind are left out here, since the load
+           itself may have ended requests.
+        3. The verdict on the first valid used repeat, else on the first used one. Where no repeat
+           is used, all repeats take their place.
         """
         if self._broken_output:
             return BROKEN
@@ -392,8 +398,8 @@ class StoredPoint:
         """Output tokens/s with an interval, which shows the model's error where it was simulated.
 
         At a request rate that the engine keeps up with, the throughput is what the requests ask
-        for, even if the engine is faster. The lower bound is below that only where the engine, if
-        slower by the model's error, could not give so much at its peak.
+        for, even if the engine is faster, so the estimate is also the upper bound. The lower bound
+        is the engine's peak divided by the model's error, where that is less than the estimate.
         """
         rate = rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
         if rate is None or not self.simulated:
@@ -441,18 +447,18 @@ def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
     that cannot be left out.
     """
     while True:
-        damaged = len(store.damage)
+        damaged_before = len(store.damage)
+        points: list[StoredPoint] = []
         try:
             points = _points_of(store, slos)
         except DamagedError:
-            if len(store.damage) == damaged:
-                raise
-        else:
-            if len(store.damage) == damaged:
-                return sorted(points, key=_order)
+            if len(store.damage) == damaged_before:
+                raise  # the damaged file cannot be left out
+        if len(store.damage) == damaged_before:
+            return sorted(points, key=_order)
 
 
-def complete(store: Store) -> None:
+def compute_ahead(store: Store) -> None:
     """Computes and stores what later answers need, as far as possible; else logs a warning."""
     try:
         load_points(store)
@@ -492,6 +498,7 @@ def _with_peaks(points: Sequence[StoredPoint]) -> list[StoredPoint]:
     """
     peaks: dict[_Served, float] = {}
     for point in points:
+        # of a throughput only the lower bound depends on the peak; the estimate does not
         rate = point.output_token_throughput()
         if point.head.control == "request_rate" and rate is not None:
             served = _Served(point.head.deployment_id, point.head.workload)
@@ -515,8 +522,8 @@ class _Served:
 
 def _counting(store: Store, committed: Sequence[Committed]) -> list[AttemptIds]:
     """The ids of the attempts that count. ``committed``: all attempts, oldest first."""
-    counting = {attempt.measurement_id: attempt for attempt in committed}
-    counting |= store.counting(committed)
+    latest = {attempt.measurement_id: attempt for attempt in committed}
+    counting = latest | store.counting(committed)  # without an ok attempt the latest counts
     return sorted(attempt.ids for attempt in counting.values())
 
 
@@ -560,7 +567,7 @@ class _AttemptColumns:
         self.columns = [*of_commit, *of_attempt, *of_limits]
         self.deployments: dict[str, StoredDeployment] = {}
         # by deployment: creation time of the attempt that its row came with
-        self._described_unix_ns: dict[str, int] = {}
+        self._row_from_unix_ns: dict[str, int] = {}
         self._attempts: list[_CountingAttempt] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(_LAZY)]
 
@@ -580,9 +587,9 @@ class _AttemptColumns:
         has_deployment = rows["deployment"].is_valid().to_pylist()
         for row, committed in enumerate(rows_of(rows, Committed)):
             deployment_id = points[row].deployment_id
-            described_unix_ns = self._described_unix_ns.get(deployment_id, math.inf)
-            if has_deployment[row] and committed.created_unix_ns < described_unix_ns:
-                self._described_unix_ns[deployment_id] = committed.created_unix_ns
+            row_from_unix_ns = self._row_from_unix_ns.get(deployment_id, math.inf)
+            if has_deployment[row] and committed.created_unix_ns < row_from_unix_ns:
+                self._row_from_unix_ns[deployment_id] = committed.created_unix_ns
                 row_of_deployment[deployment_id] = row
         oldest = pa.array(row_of_deployment.values(), pa.int64())
         for described in rows_of(_unnested(rows["deployment"].take(oldest)), DeploymentRow):
@@ -698,6 +705,7 @@ def _scaled_latencies(
 ) -> dict[str, Floats]:
     """Latencies times the factors of their attempts. ``requests``: how many each attempt has."""
     ttft = np.repeat([of_attempt.ttft for of_attempt in factors], requests)
+    # all other latencies are mostly decode steps, whose error is that of TPOT
     others = np.repeat([of_attempt.tpot for of_attempt in factors], requests)
     return {
         name: latencies * (ttft if "ttft" in name else others)
@@ -715,27 +723,25 @@ def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_R
     empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
     rows = pa.concat_tables([empty, *pooled(store, ids_of_groups)], promote_options="permissive")
     row_of_key = {key: row for row, key in enumerate(rows["attempt_ids"].to_pylist())}
-    rows_in_order = []
-    for ids in ids_of_groups:
-        key = pool_key(attempt_id for _, attempt_id in ids)
-        rows_in_order.append(row_of_key[key])
-    in_order = rows["figures"].take(pa.array(rows_in_order, pa.int64()))
-    pooled_records = LazyRecords[Figures](in_order, Figures)
+    keys = [pool_key(attempt_id for _, attempt_id in ids) for ids in ids_of_groups]
+    # in the order of the groups, since neighbours are decoded together
+    in_order = rows["figures"].take(pa.array([row_of_key[key] for key in keys], pa.int64()))
+    records = LazyRecords[Figures](in_order, Figures)
+    figures_of_key = {key: _StoredRecord(records, row) for row, key in enumerate(keys)}
     figures: list[_Readable[Figures]] = []
-    pooled_row = 0
     for group in groups:
         if len(group) > 1:
-            figures.append(_StoredRecord(pooled_records, pooled_row))
-            pooled_row += 1
+            key = pool_key(repeat.head.attempt_id for repeat in group)
+            figures.append(figures_of_key[key])
         else:
             figures.append(group[0]._figures)
     return figures
 
 
 def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
-    """The repeats that count; where none counts, those that are ok."""
-    counting = tuple(repeat for repeat in repeats if repeat.counts)
-    return counting or tuple(repeat for repeat in repeats if repeat.ok)
+    """The repeats that show how the engine did; where none does, those that are ok."""
+    showing_engine = tuple(repeat for repeat in repeats if repeat.shows_engine)
+    return showing_engine or tuple(repeat for repeat in repeats if repeat.ok)
 
 
 def _without_figures(reason: str) -> str:

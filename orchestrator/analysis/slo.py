@@ -185,6 +185,18 @@ def is_joint(slo: Slo) -> bool:
     return any(limit.share is None for limit in slo.limits)
 
 
+def targets_of(slo: Slo) -> list[float]:
+    """The share of requests that must meet each test, in the order of ``tests``."""
+    targets = [slo.attainment] if is_joint(slo) else []
+    targets += [limit.share for limit in slo.limits if limit.share is not None]
+    return targets
+
+
+def first_target(slo: Slo) -> float:
+    """The target of the first test: the joint one, where the SLO has one."""
+    return targets_of(slo)[0]
+
+
 class LimitColumns:
     """Gathers LimitValues from requests of one attempt, some at a time.
 

@@ -14,7 +14,7 @@ from orchestrator.results.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class ExperimentSpending:
     """What devices cost while they were held, in USD.
 
     ``total``: all launches, from placement to the end. ``starts``: until engines that served were
@@ -43,11 +43,11 @@ class Spending:
 
 
 def spending(
-    launches: Sequence[StoredLaunch], attempts: Iterable[PointHead], counting: Collection[str]
-) -> Spending | None:
+    launches: Sequence[StoredLaunch], attempts: Iterable[PointHead], counting_ids: Collection[str]
+) -> ExperimentSpending | None:
     """What launches cost; None without a launch that has a price and whose time is known.
 
-    ``attempts``: all attempts on these launches. ``counting``: the ids of those that count.
+    ``attempts``: all attempts on these launches. ``counting_ids``: the ids of those that count.
     """
     started = [launch for launch in launches if not launch.row.simulated]
     usd_per_s: dict[str, float] = {}
@@ -66,33 +66,36 @@ def spending(
             failed_starts += usd_of_launch
     if not usd_per_s:
         return None
-    usable = unusable = 0.0
+    counting_usd = other_usd = 0.0
     for attempt in attempts:
-        usd = attempt.window_end_ns / 1e9 * usd_per_s.get(attempt.launch_id, 0.0)
-        if attempt.attempt_id in counting:
-            usable += usd
+        until_window_end_s = attempt.window_end_ns / 1e9  # since the start of the attempt
+        usd = until_window_end_s * usd_per_s.get(attempt.launch_id, 0.0)
+        if attempt.attempt_id in counting_ids:
+            counting_usd += usd
         else:
-            unusable += usd
-    return Spending(
+            other_usd += usd
+    return ExperimentSpending(
         total=total,
         starts=starts,
         failed_starts=failed_starts,
-        counting=usable,
-        not_counting=unusable,
+        counting=counting_usd,
+        not_counting=other_usd,
         priced=len(usd_per_s),
         launches=len(started),
     )
 
 
-def spending_of(store: Store, current: Iterable[StoredPoint]) -> Spending | None:
+def spending_of(store: Store, current: Iterable[StoredPoint]) -> ExperimentSpending | None:
     """What an experiment cost. ``current``: the points that its plan asks for."""
     launches = load_launches(store)
     if not any(launch.deployment and launch.deployment.usd_per_hour for launch in launches):
         return None
-    counting = {
-        repeat.head.attempt_id for point in current for repeat in point.used if repeat.counts
-    }
+    counting_ids: set[str] = set()
+    for point in current:
+        for repeat in point.used:
+            if repeat.shows_engine:  # ``used`` falls back to repeats that show nothing
+                counting_ids.add(repeat.head.attempt_id)
     attempts: list[PointHead] = []
     for rows in computed(store, [attempt.ids for attempt in store.commits()], ["point"]):
         attempts += rows_of(pa.Table.from_struct_array(rows["point"]), PointHead)
-    return spending(launches, attempts, counting)
+    return spending(launches, attempts, counting_ids)

@@ -89,16 +89,7 @@ class Shortlisted:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ranking of deployments of one model that got the same workload, best first.
-
-    ``doubts``: why it is not certain, and the measurements that would make it so. ``content``: what
-    the requests were, where there is no plan to say it. ``run_again``: the N with which ``run
-    --again N`` of the same plan measures something that is in doubt; None: no N does.
-    ``run_command``: that command. ``groups``: the groups in which its points are shown; there are
-    several where prices make different hardware comparable. ``shortlisted``: None: no deployment
-    was left out because of its prediction. ``spread``: with AHEAD: how much starts differ, if all
-    deployments have that in common.
-    """
+    """The ranking of deployments of one model that got the same workload, best first."""
 
     experiment: str
     workload: str
@@ -110,20 +101,25 @@ class Comparison:
     ranking: tuple[RankedDeployment, ...]
     excluded: tuple[Excluded, ...]
     certainty: Certainty
+    # why it is not certain, and the measurements that would make it so
     doubts: tuple[Doubt, ...]
     emulated: bool
     measured: bool  # it has a valid measurement, whether or not the limits hold there
+    # the N with which ``run --again N`` of the same plan measures what is in doubt; None: no N does
     run_again: int | None
     simulated: bool = False
     source: str | None = None  # the other tool that measured its points; None: this program did
     incomparable: Exclusion | None = None  # with INCOMPARABLE
     # with NOTHING_VALID: points by their verdict, or "failed"
     verdict_counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    content: str = ""
-    run_command: str | None = None
+    # where its points are shown; several groups where prices make different hardware comparable
     groups: tuple[Group, ...] = ()
-    shortlisted: Shortlisted | None = None
+    # with AHEAD: how much starts differ; None: deployments do not have that in common
     spread: CommonSpread | None = None
+    # filled in by plan/current.py
+    content: str = ""  # what the requests were, where there is no plan to say it
+    run_command: str | None = None  # ``run --again`` with the N of ``run_again``
+    shortlisted: Shortlisted | None = None  # None: no prediction left a deployment out
 
     @property
     def certain(self) -> bool:
@@ -358,7 +354,9 @@ def _ranking(
             ranked = replace(ranked, notes=(*ranked.notes, note))
         ranking.append(ranked)
     # claims come first: an estimate was not shown to hold
-    return sorted(ranking, key=lambda ranked: (ranked.is_estimate, -ranked.rank, ranked.label))
+    return sorted(
+        ranking, key=lambda ranked: (ranked.is_estimate, -ranked.ranking_value, ranked.label)
+    )
 
 
 def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer:
@@ -420,6 +418,8 @@ def _certainty_of(
         return Certainty.DOUBTED
     if len(ranking) == 1 and not some_outraced:
         return Certainty.ONLY_ONE_HOLDS
+    # Bounds that overlap with the first one's would be a doubt. So all others fail at its claim or
+    # below.
     if all(ranked.bounds for ranked in ranking):
         return Certainty.OTHERS_FAIL
     return Certainty.AHEAD
@@ -438,7 +438,7 @@ def _certainty_without_ranking(
 
 
 def _has_valid_measurement(points: Sequence[StoredPoint]) -> bool:
-    return any(repeat.counts for point in points for repeat in point.repeats)
+    return any(repeat.shows_engine for point in points for repeat in point.repeats)
 
 
 def _verdict_counts(points: Sequence[StoredPoint]) -> Counter[str]:
@@ -450,6 +450,7 @@ def _run_again(evidence: _StoredAndMissing) -> int | None:
     repeats = [repeat for point in evidence.points for repeat in point.repeats]
     spoilt = [repeat for repeat in repeats if repeat.ok and repeat.head.validity in SPOILT]
     if spoilt:
+        # N must be at least the number of spoilt tries, or nothing is tried again (``spoilt_of``)
         return max(MOST_AGAIN, *(repeat.attempts for repeat in spoilt))
     failed = [
         repeat

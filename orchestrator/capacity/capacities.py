@@ -14,19 +14,25 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from operator import attrgetter
 
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, UNCHECKED
 from orchestrator.analysis.output_agreement import Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
-from orchestrator.analysis.slo import shares
+from orchestrator.analysis.slo import first_target, shares, targets_of
 from orchestrator.base.arrays import Bools
 from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
-from orchestrator.capacity.dominance import SETTLED, RivalClaim, among_rivals, lead_of, worth
+from orchestrator.capacity.dominance import (
+    SETTLED,
+    RivalClaim,
+    among_rivals,
+    lead_of,
+    ranking_level,
+)
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.levels import PRECISION, at_levels
-from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
@@ -106,6 +112,11 @@ class SearchedClaim:
 
     control: str
     claim: Claim
+
+    @property
+    def claimed_level(self) -> float | None:
+        """The load at which the limits are confirmed to hold; None: none is."""
+        return self.claim.claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +206,9 @@ class RankedDeployment:
     """The best level of one deployment.
 
     ``lower_bound_only``: no higher level was seen to fail, so it may hold more. ``capacity``: what
-    a search knows of it; None: it was not searched. ``rank``: what it is ranked by: its throughput;
-    after a search, the throughput at the load that it is expected to hold
-    (``capacity/dominance.py``). ``divisor``: what the comparison divides loads by.
+    a search knows of it; None: it was not searched. ``ranking_value``: what it is ranked by, the
+    highest first: its throughput; after a search, the throughput at the load that it is expected to
+    hold (``capacity/dominance.py``). ``divisor``: what the comparison divides loads by.
 
     ``estimate``: set where a search claims nothing yet: the load that is expected to hold. The
     throughput is then the one that is expected at that load, and ``point`` is the probe from which
@@ -209,7 +220,7 @@ class RankedDeployment:
     throughput: Interval  # in the comparison's unit
     lower_bound_only: bool
     notes: tuple[Note, ...]
-    rank: float
+    ranking_value: float
     capacity: Claim | None = None
     divisor: float = 1.0
     estimate: Estimate | None = None
@@ -293,6 +304,7 @@ def deployment_answer(
         else:
             excluded.append(Excluded(point.deployment, reason, level=point, evidence=point))
     usable.sort(key=lambda point: point.head.level)
+    # of each control the last one stays: the highest level that holds
     best_points = {point.head.control: point for point in usable if holds(point)}
     controls = {point.head.control for point in points}
     controls |= {missing_level.level.control for missing_level in missing}
@@ -311,11 +323,11 @@ def deployment_answer(
     for control, point in best_points.items():
         divisor = divisors[control]
         if divisor:
-            ranked.append(_ranked(point, usable, divisor, above[control].none_fails))
+            ranked.append(_ranked(point, usable, divisor, above[control].nothing_missed))
     return DeploymentAnswer(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
-        ranked=max(ranked, key=lambda deployment: deployment.rank, default=None),
+        ranked=max(ranked, key=attrgetter("ranking_value"), default=None),
         excluded=tuple(excluded),
         open_levels=tuple(level for levels in above.values() for level in levels.open),
         lasting_levels=tuple(verdict for levels in above.values() for verdict in levels.lasting),
@@ -329,7 +341,7 @@ def claims(
 ) -> dict[str, Claim]:
     """What probes of one workload on one deployment show, by control.
 
-    ``slo_index``: which of the SLOs that the points were judged by ``slo`` is.
+    ``slo_index``: the index of ``slo`` among the SLOs by which the points were judged.
     """
     launched = points[0].deployment.launched
     probes: dict[str, list[tuple[int, ProbeOutcome]]] = {}
@@ -341,7 +353,7 @@ def claims(
             head = repeat.head
             probe = outcome_of_point(head, head.level, met, slo, launched, rules.starts)
             probes.setdefault(head.control, []).append((head.started_unix_ns, probe))
-    (shares_to_meet,) = targets([slo])
+    shares_to_meet = targets_of(slo)
     claims_by_control: dict[str, Claim] = {}
     for control, timed_probes in probes.items():
         timed_probes.sort(key=lambda timed_probe: timed_probe[0])
@@ -388,7 +400,7 @@ def searched_answer(
     """
     deployment = points[0].deployment
     searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
-    claimed = [search for search in searched if search.claim.claim is not None]
+    claimed = [search for search in searched if search.claimed_level is not None]
     estimated = [] if claimed else _estimated(points, searched)
     ranked: list[RankedDeployment] = []
     for search in claimed:
@@ -410,7 +422,7 @@ def searched_answer(
     return DeploymentAnswer(
         label=deployment.label,
         measured=True,
-        ranked=max(ranked, key=lambda deployment: deployment.rank, default=None),
+        ranked=max(ranked, key=attrgetter("ranking_value"), default=None),
         excluded=tuple(excluded),
         incomparable=incomparable,
         unsettled=tuple(search for search in searched if _is_unsettled(search.claim)),
@@ -431,12 +443,14 @@ def _search_found_no_level(
     """
     deployment = points[0].deployment
     statuses = {search.claim.status for search in searched}
-    for point in points:
-        if point.validity in statuses and point.validity in POINTLESS:
-            reason = reason_to_exclude(point)
-            if reason is not None:
-                return Excluded(deployment, reason, evidence=point)
-            break
+    pointless = [
+        point for point in points if point.validity in statuses and point.validity in POINTLESS
+    ]
+    if pointless:
+        evidence = pointless[0]
+        reason = reason_to_exclude(evidence)
+        if reason is not None:
+            return Excluded(deployment, reason, evidence=evidence)
     excluded = Excluded(deployment, Exclusion.SEARCH_FOUND_NO_LEVEL, claims=tuple(searched))
     if "nothing_holds" not in statuses:
         return excluded
@@ -452,7 +466,7 @@ def _point_of_claim(points: Sequence[StoredPoint], searched: SearchedClaim) -> S
     return next(
         point
         for point in points
-        if point.head.control == searched.control and point.head.level == searched.claim.claim
+        if point.head.control == searched.control and point.head.level == searched.claimed_level
     )
 
 
@@ -460,8 +474,14 @@ def _ranked_by_claim(
     point: StoredPoint, searched: SearchedClaim, divisor: float, slo: Slo
 ) -> RankedDeployment:
     claim = searched.claim
-    ((target, *_),) = targets([slo])
-    return _ranked(point, (), divisor, math.isinf(claim.high), claim, worth(claim, target))
+    return _ranked(
+        point,
+        usable=(),
+        divisor=divisor,
+        lower_bound_only=math.isinf(claim.high),
+        claim=claim,
+        ranking_level=ranking_level(claim, first_target(slo)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,10 +532,10 @@ def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployme
     Throughput is taken to be proportional to the load between the probed and the estimated level.
     """
     estimate, level = estimated.estimate, estimated.point.head.level
-    ranked = _ranked(
-        estimated.point, (), divisor * level, lower_bound_only=False, claim=estimated.claim
-    )
-    per_load = ranked.throughput
+    ranked = _ranked(estimated.point, (), divisor, lower_bound_only=False, claim=estimated.claim)
+    rate = estimated.point.output_token_throughput()
+    assert rate is not None  # see _has_figures
+    per_load = rate.scaled(1 / (divisor * level))
     throughput = replace(
         per_load.scaled(estimate.level),
         lower=per_load.lower * estimate.lower,
@@ -524,8 +544,7 @@ def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployme
     return replace(
         ranked,
         throughput=throughput,
-        rank=throughput.estimate,
-        divisor=divisor,
+        ranking_value=throughput.estimate,
         estimate=estimate,
     )
 
@@ -534,7 +553,7 @@ def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployme
 class _LevelsAbove:
     """The levels above the one that holds; see ``DeploymentAnswer``."""
 
-    none_fails: bool
+    nothing_missed: bool  # no level above was seen to miss a limit, not even by chance
     open: list[Level]
     lasting: list[LastingVerdict]
     near: list[Level]
@@ -565,7 +584,8 @@ def _levels_above(
         reason = reason_to_exclude(point)
         if reason is None:
             near.append(point.head.level)  # it does not hold, since it is above the best point
-        elif reason is not Exclusion.ONLY_FIGURES:  # which no other run would change
+        # imported figures without requests leave no level open: no other run would add requests
+        elif reason is not Exclusion.ONLY_FIGURES:
             open_values.add(point.head.level)
             if point.validity in LASTING_VERDICTS:
                 lasting.append(LastingVerdict(level_of(point), Validity(point.validity)))
@@ -574,7 +594,7 @@ def _levels_above(
         if level.control == control and floor < level.value < ceiling:
             open_values.add(level.value)
     return _LevelsAbove(
-        none_fails=not failing and not near,
+        nothing_missed=not failing and not near,
         open=_levels(control, open_values),
         lasting=lasting,
         near=_levels(control, near),
@@ -645,11 +665,11 @@ def _ranked(
     divisor: float,
     lower_bound_only: bool,
     claim: Claim | None = None,
-    expected_level: float | None = None,
+    ranking_level: float | None = None,
 ) -> RankedDeployment:
     """Ranks a deployment by one of its points.
 
-    ``expected_level``: the level by which a search is ranked; None or 0: that of the point.
+    ``ranking_level``: the level by which a search is ranked. None or 0: that of the point.
     """
     rate = point.output_token_throughput()
     attainment = point.attainment
@@ -663,7 +683,7 @@ def _ranked(
         throughput=throughput,
         lower_bound_only=lower_bound_only,
         notes=tuple(_notes(point, usable, lower_bound_only, claim is not None)),
-        rank=throughput.estimate * (expected_level or level) / level,
+        ranking_value=throughput.estimate * (ranking_level or level) / level,
         capacity=claim,
         divisor=divisor,
     )
@@ -736,6 +756,7 @@ def divisor_of_point(point: StoredPoint, per: Per) -> float | None:
 def _reason_without_divisor(deployment: StoredDeployment, per: Per) -> Exclusion:
     if per == "joule":
         return Exclusion.ENERGY_UNKNOWN
+    # With GPUs, only a price can be missing. Without them both are: prices are per GPU.
     return Exclusion.PRICE_UNKNOWN if deployment.devices else Exclusion.GPUS_UNKNOWN
 
 
@@ -759,6 +780,8 @@ def shortfall_of(point: StoredPoint, slo: Slo) -> Shortfall:
     if percentile is not None:
         return Shortfall(test, percentile)
     requests = point.figures.requests
+    # Every request that met a limit was answered, so fewer met it than were answered if some
+    # answered request missed it. Half a request is for the rounding of ``share * scheduled``.
     missed = tuple(
         MissedLimit(limit, share)
         for limit, share in met.items()

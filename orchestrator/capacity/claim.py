@@ -39,8 +39,10 @@ POINTLESS: tuple[ClaimStatus, ...] = ("broken_output", "invalid", "stream_buffer
 class Claim:
     """What the probes of a search show of the capacity.
 
-    ``claim``: the load at which the tier is confirmed to hold; None: none is. ``high``: infinite
-    where no level was shown to fail. ``passed``: the highest level below ``high`` whose probes met
+    ``claim``: the load at which the tier is confirmed to hold; None: none is. ``low``: the highest
+    level below ``high`` that was shown to hold; 0: none was. ``high``: the lowest level that was
+    shown to fail; infinite: none was. ``levels``: what the probes of each level show, the lowest
+    level first. ``passed``: the highest level below ``high`` whose probes met
     the limits, confirmed or not. ``estimate``: the load that is expected to hold; None: too little
     is known.
 
@@ -65,6 +67,11 @@ class Claim:
     levels: tuple[LevelEvidence, ...]
     passed: float | None = None
     estimate: Estimate | None = None
+
+    @property
+    def search_is_over(self) -> bool:
+        """Whether the search knows all that more probes could tell."""
+        return self.status != "budget"
 
     @property
     def pointless(self) -> bool:

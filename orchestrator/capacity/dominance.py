@@ -3,8 +3,11 @@
 The rule is the same while searches run and afterwards. A *value* is a level divided by what the
 deployment takes: its GPUs, its price (USD per second), or 1. The *lead* is the highest value of all
 deployments that are compared: what one was shown to hold or, once its search is over, claims.
-A deployment that is shown to fail at the lead, or below it, is *dominated*, and its status is
-``outraced``. Nothing else about it changes: its bounds stay, and so does its claim if it had one.
+
+An example per GPU: deployment A holds 80 requests/s on 8 GPUs, so the lead is a value of 10. For B,
+with 2 GPUs, the lead is a level of 20 requests/s. If B is shown to fail at 20 or less, it can no
+longer be the best: it is *dominated*, and its status is ``outraced``. Nothing else about B changes:
+its bounds stay, and so does its claim if it had one.
 
 Claims lie on a grid and end where more probes would hardly tell anything. So claims that are close
 to each other say little about which deployment is better, and deployments that have one are ranked
@@ -22,6 +25,8 @@ from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 SETTLED = ("converged", "cliff")
 # An expectation counts up to this many times the claim: more than that was never shown.
 NEAR = 1.1
+# A level may tie with the lead if it is less than one and a half steps of the grid below it.
+TIED = 2 ** (1.5 / STEPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,7 @@ class RivalClaim:
     @property
     def leading_value(self) -> float:
         """The value with which the deployment may lead; 0: none."""
-        is_over = self.claim.status != "budget"
-        return leading_level(self.claim, is_over) / self.divisor
+        return leading_level(self.claim, self.claim.search_is_over) / self.divisor
 
 
 def lead_of(rivals: Iterable[RivalClaim]) -> float:
@@ -53,15 +57,16 @@ def leading_level(claim: Claim, is_over: bool) -> float:
     return claim.low
 
 
-def is_dominated(claim: Claim, lead: float) -> bool:
+def is_dominated(claim: Claim, lead_level: float) -> bool:
     """Whether a deployment fails at the lead or below, and was not shown to hold as much.
 
-    ``lead``: as a level of this deployment: the lead times what the deployment takes.
+    ``lead_level``: the lead as a level of this deployment: the lead times what it takes.
     """
-    if claim.high > lead * SAME:
+    if claim.high > lead_level * SAME:
         return False
     return not any(
-        evidence.verdict == "holds" and evidence.level * SAME >= lead for evidence in claim.levels
+        evidence.verdict == "holds" and evidence.level * SAME >= lead_level
+        for evidence in claim.levels
     )
 
 
@@ -77,42 +82,46 @@ def expected(claim: Claim, target: float) -> float | None:
     return min(max(level, claim.low), claim.high)
 
 
-def worth(claim: Claim, target: float) -> float:
-    """The level with which a deployment is ranked; 0: it claims nothing."""
+def ranking_level(claim: Claim, target: float) -> float | None:
+    """The level with which a deployment is ranked; None: it claims or expects nothing."""
     if claim.claim is None:
-        return 0.0
-    return min(expected(claim, target) or 0.0, NEAR * claim.claim)
+        return None
+    expected_level = expected(claim, target)
+    if expected_level is None:
+        return None
+    return min(expected_level, NEAR * claim.claim)
 
 
-def among_rivals(claim: Claim, lead: float) -> Claim:
+def among_rivals(claim: Claim, lead_level: float) -> Claim:
     """The claim with the status that it has among rivals.
 
-    It is ``outraced`` where the deployment is dominated, so that nothing more is probed. It is
-    ``client_bound`` or ``unresolved`` where probes at the lead cannot be made, or do not tell
-    enough, since levels below the lead are not probed. ``lead``: as a level of this deployment.
+    It becomes ``outraced`` if the deployment is dominated. The status of a search that is not over
+    becomes ``client_bound`` if the clients are too slow for a level, at the lead or below, that
+    could still be claimed. It becomes ``unresolved`` if more probes of such a level would not tell
+    it apart from the lead. ``lead_level``: as in ``is_dominated``.
     """
     if claim.status in (*SETTLED, "non_monotonic") or claim.pointless:
         return claim
-    if is_dominated(claim, lead):
+    if is_dominated(claim, lead_level):
         return replace(claim, status="outraced")
-    open_levels = [evidence for evidence in claim.levels if _is_open(evidence, claim, lead)]
-    if claim.status != "budget" or not open_levels:
+    open_levels = [evidence for evidence in claim.levels if _is_open(evidence, claim, lead_level)]
+    if claim.search_is_over or not open_levels:
         return claim
     if any(evidence.blocked and evidence.client_bound for evidence in open_levels):
         return replace(claim, status="client_bound")
-    if any(_is_tied(evidence, lead) for evidence in open_levels):
+    if any(_is_tied(evidence, lead_level) for evidence in open_levels):
         return replace(claim, status="unresolved")
     return claim
 
 
-def _is_open(evidence: LevelEvidence, claim: Claim, lead: float) -> bool:
+def _is_open(evidence: LevelEvidence, claim: Claim, lead_level: float) -> bool:
     """Whether the level could still be claimed, and lies at the lead or below."""
-    if evidence.level > lead * SAME or evidence.verdict == "fails" or evidence.confirmed:
+    if evidence.level > lead_level * SAME or evidence.verdict == "fails" or evidence.confirmed:
         return False
     return evidence.level > claim.low or evidence.verdict == "holds"
 
 
-def _is_tied(evidence: LevelEvidence, lead: float) -> bool:
+def _is_tied(evidence: LevelEvidence, lead_level: float) -> bool:
     """Whether more probes of the level could not tell it apart from the lead."""
-    near_the_lead = lead / 2 ** (1.5 / STEPS)
-    return evidence.blocked or (is_spent(evidence) and evidence.level > near_the_lead)
+    is_near = evidence.level > lead_level / TIED
+    return evidence.blocked or (is_spent(evidence) and is_near)

@@ -520,7 +520,9 @@ def _lower_levels(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
 
 def _tells_of_load(point: StoredPoint) -> bool:
     """Whether its requests show how the engine did, and another load could change the verdict."""
-    return point.validity not in LASTING_VERDICTS and any(repeat.counts for repeat in point.repeats)
+    return point.validity not in LASTING_VERDICTS and any(
+        repeat.shows_engine for repeat in point.repeats
+    )
 
 
 def _labels(deployments: Sequence[RankedDeployment]) -> tuple[str, ...]:

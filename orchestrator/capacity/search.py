@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.analysis.slo import targets_of
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.choose_level import (
     is_screening,
@@ -32,7 +33,6 @@ from orchestrator.capacity.levels import (
     earlier_probes,
     search_state,
 )
-from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt
 from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
 from orchestrator.capacity.strategy import SearchQuestion
@@ -110,7 +110,7 @@ class Capacity:
             return "it finds levels by itself; leave out `levels` (or use search: levels)"
         if question.control is None:
             return "say what is searched: control: request_rate or control: concurrency"
-        if any(target >= 1 for of_tier in targets(question.slos) for target in of_tier):
+        if any(max(targets_of(slo)) >= 1 for slo in question.slos):
             return "no load can be shown to hold for every request: give an attainment below 1"
         if not question.slos:
             return "it needs limits: slos: {interactive: {ttft: 500ms, attainment: 0.95}}"
@@ -296,7 +296,7 @@ class Tier:
         self.slo = slo
         self._whole_numbers = whole_numbers
         self._precision = precision
-        (self._targets,) = targets([slo])
+        self._targets = targets_of(slo)
         self._probes: list[ProbeOutcome] = []
         self._claim: Claim | None = None
         self._is_over: bool | None = None

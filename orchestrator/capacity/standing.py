@@ -23,7 +23,7 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.capacity.capacities import holds, is_shown_to_fail, level_of, reason_to_exclude
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.dominance import SETTLED, worth
+from orchestrator.capacity.dominance import SETTLED, ranking_level
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.results.validity import SPOILT
 from orchestrator.spec.load import Level
@@ -80,7 +80,7 @@ def standing_of_rates(claim: Claim, target: float, divisor: float, is_over: bool
     """
     if claim.pointless:
         return OUT
-    rank = worth(claim, target)
+    rank = ranking_level(claim, target) or 0.0
     claimed = claim.claim or 0.0
     most = claim.high
     if is_over and claim.status in FINAL:

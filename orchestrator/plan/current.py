@@ -286,7 +286,7 @@ class StoredExperiment:
             if manifest:
                 manifests.append(manifest)
         columns = ["point_id", "workload_json", "load_json", "client_version"]
-        table = self.store.read_manifests("points", manifests, columns, leave_out=True)
+        table = self.store.read_manifests("points", manifests, columns, skip_damaged=True)
         questions = {}
         for row in table.to_pylist():
             point_id = row.pop("point_id")

@@ -239,7 +239,7 @@ def requests(
                 continue
             if point is None or manifest.point_id == point:
                 is_found = True
-                yield with_units(store.read_manifests("requests", [manifest], leave_out=True))
+                yield with_units(store.read_manifests("requests", [manifest], skip_damaged=True))
     if not is_found:
         raise InputError(f"no requests of a point {point!r} are stored; points(uri) has the ids")
 

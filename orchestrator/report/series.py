@@ -80,7 +80,7 @@ def _readings(store: Store, repeat: Repeat, table: ReadingsTable) -> pa.Table:
     manifest = store.manifest(*repeat.head.ids)
     if manifest is None:
         return schema.empty_table()
-    stored = store.read_manifests(table, [manifest], leave_out=True)
+    stored = store.read_manifests(table, [manifest], skip_damaged=True)
     stored = stored.select(arrow_schema(RECORDS[table]).names)
     window_begin_ns = repeat.head.started_unix_ns + repeat.head.window_start_ns
     since_ns = driver_unix_ns(stored) - window_begin_ns

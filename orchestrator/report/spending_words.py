@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from orchestrator.analysis.spending import Spending
+from orchestrator.analysis.spending import ExperimentSpending
 from orchestrator.report.column import ReportColumn
 from orchestrator.report.text import figure
 from orchestrator.spec.load import counted
@@ -32,13 +32,13 @@ class SpendingRow:
     """What one experiment cost."""
 
     experiment: str
-    spending: Spending
+    spending: ExperimentSpending
 
 
 SpendingColumn = ReportColumn[SpendingRow]
 
 
-def spending_text(spending: Spending) -> str:
+def spending_text(spending: ExperimentSpending) -> str:
     """``held devices cost 12.4 USD: 70 % points that count, 20 % starting engines, …``."""
     parts = []
     for name, words in _PARTS.items():

@@ -22,7 +22,7 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
         if point.head.workload in searches:
             probes.append(point)
         else:
-            missing += [repeat for repeat in point.repeats if not repeat.counts]
+            missing += [repeat for repeat in point.repeats if not repeat.shows_engine]
     probes_by_search = grouped(
         ((point.head.deployment_id, point.head.workload), point) for point in probes
     )
@@ -53,7 +53,7 @@ def _tells_of_its_level(repeat: Repeat) -> bool:
     """Whether it was measured, or ended because its limits fail: by then perhaps nothing was
     answered, so no figure of it is valid.
     """
-    return repeat.counts or repeat.engine_failed or _ended_as_failing(repeat)
+    return repeat.shows_engine or repeat.engine_failed or _ended_as_failing(repeat)
 
 
 def _ended_as_failing(repeat: Repeat) -> bool:

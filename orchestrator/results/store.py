@@ -377,7 +377,7 @@ class Store:
         manifest = self.manifest(*ids)
         if manifest is None:
             return ""
-        rows = self.read_manifests("points", [manifest], ["validity"], leave_out=True)
+        rows = self.read_manifests("points", [manifest], ["validity"], skip_damaged=True)
         return str(rows["validity"][0].as_py()) if rows.num_rows else ""
 
     def read(
@@ -396,7 +396,7 @@ class Store:
         if is_keyed and not include_failed:
             counting = {attempt.ids for attempt in self.counting(self.commits()).values()}
             manifests = [manifest for manifest in manifests if manifest.ids in counting]
-        return self.read_manifests(table, manifests, columns, leave_out=True)
+        return self.read_manifests(table, manifests, columns, skip_damaged=True)
 
     def read_manifests(
         self,
@@ -404,12 +404,12 @@ class Store:
         manifests: Iterable[Manifest],
         columns: Sequence[str] | None = None,
         *,
-        leave_out: bool = False,
+        skip_damaged: bool = False,
     ) -> pa.Table:
         """Rows of one table that the given manifests name, without token_events that were deleted
         to save space.
 
-        Raises DamagedError for a part that cannot be read, or with ``leave_out`` skips it. Files
+        Raises DamagedError for a part that cannot be read, or with ``skip_damaged`` skips it. Files
         are read one by one, because a scan of pyarrow.dataset fails as a whole, cannot try a
         refused call again, and takes a third more CPU time for many small files.
         """
@@ -422,7 +422,7 @@ class Store:
             try:
                 return self._read_part(part, needed)
             except DamagedError as error:
-                if not leave_out:
+                if not skip_damaged:
                     raise
                 self.leave_out(manifest.ids, str(error))
                 return None

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.points import complete
+from orchestrator.analysis.points import compute_ahead
 from orchestrator.base.errors import Failure
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.order import QueueClass, QueuePosition, queue_position, queue_priority
@@ -119,7 +119,7 @@ class SimulatedSweep:
                 self._next_launch()
         left = self._left()
         if not left:
-            complete(self.store)
+            compute_ahead(self.store)
         return SimulationReport(self.state.counts, self.clock.now_s, left)
 
     @property

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from orchestrator import __version__
 from orchestrator.analysis.attempt_summary import attempt_of_rows, store_computed
-from orchestrator.analysis.deployment_work import work_json
 from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.analysis.token_work import work_json
 from orchestrator.base.errors import Failure, ResultsError
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import ClientStats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from orchestrator.capacity.outcomes import targets
+from orchestrator.analysis.slo import first_target
 from orchestrator.capacity.proposing import Shortlist
 from orchestrator.capacity.race import Entrant, Race
 from orchestrator.plan.model import Plan
@@ -56,8 +56,8 @@ def shortlist_of(plan: Plan, race: Race | None, priority: Mapping[str, float]) -
     if race is None or limiting_load is None:
         return Shortlist(Race({}), {}, None)
     goals: dict[str, float] = {}  # share of requests, by name of SLO
-    for slo, shares in zip(plan.slos, targets(plan.slos), strict=True):
-        goals[slo.name] = shares[0]
+    for slo in plan.slos:
+        goals[slo.name] = first_target(slo)
     return Shortlist(race, goals, plan.most_started, priority, limiting_load.proposer, plan.seed)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, Protocol
 
-from orchestrator.analysis.slo import format_limits
-from orchestrator.capacity.outcomes import outcomes, targets
+from orchestrator.analysis.slo import format_limits, targets_of
 from orchestrator.capacity.probe_outcome import SEPARATOR
+from orchestrator.capacity.running_requests import outcomes
 from orchestrator.capacity.sequential_test import Probe, next_look_s
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Progress, SoFar
@@ -55,7 +55,8 @@ class EarlyEnd:
         self._point = point
         self._slos = watch.slos
         self._is_search_over = watch.over
-        self._probe = Probe(targets(watch.slos), watch.before, watch.size)
+        targets = [targets_of(slo) for slo in watch.slos]
+        self._probe = Probe(targets, watch.before, watch.size)
         self._next_look_s = 0.0  # since the start of the probe
         self._is_capped = False  # max_in_flight keeps the load below the level
         self.end: EarlyStop | None = None

@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 
 from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
 from orchestrator.analysis.points import Repeat, StoredPoint, load_points, point_of, repeat_of
+from orchestrator.analysis.slo import first_target
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.capacity.capacities import level_of
-from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.race import Entrant
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.standing import (
@@ -250,8 +250,7 @@ class FormingAnswer:
         if load.control == "concurrency":
             points = self._points(deployment_id, load.workload.name, slo)
             return standing_of_concurrency(claim, points, divisor, is_over)
-        ((target, *_),) = targets([slo])
-        return standing_of_rates(claim, target, divisor, is_over)
+        return standing_of_rates(claim, first_target(slo), divisor, is_over)
 
     def _points(self, deployment_id: str, workload: str, slo: Slo) -> list[StoredPoint]:
         """The measured levels of one workload."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from orchestrator.analysis.attempt_summary import attempt_data
-from orchestrator.analysis.points import complete
+from orchestrator.analysis.points import compute_ahead
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.cluster.base import Growth, Machine, NodeType
 from orchestrator.cluster.cached_for import CachedFor
@@ -162,7 +162,7 @@ class Sweep:
         left = self._left_to_start()
         if self._state.counts.measured and not left:
             self._show(SweepStep.JOIN_REPEATS)
-            complete(context.store)
+            compute_ahead(context.store)
             self._show(SweepStep.ENDED)
         wall_s = self._clock.now_s() - began_s
         overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.analysis import attempt_summary
-from orchestrator.analysis.points import complete, load_points
+from orchestrator.analysis.points import compute_ahead, load_points
 from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results import computed_cache
 from orchestrator.results.blobs import Blobs
@@ -276,7 +276,7 @@ def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
         rows = [request(nth, nth, first_ms=nth + 100 + index) for nth in range(3)]
         store = Store.open(uri(s3, "kept"), "exp")
         commit_measurement(store, f"m{index}", rows, attempt_id=f"a{index}", repeat=index)
-        complete(store)  # each time one more attempt, and one more pool of all
+        compute_ahead(store)  # each time one more attempt, and one more pool of all
     monkeypatch.setattr(
         attempt_summary, "read_attempt", lambda *_: pytest.fail("it was computed already")
     )

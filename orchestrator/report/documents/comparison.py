@@ -376,7 +376,7 @@ def _least_difference(
 
 
 def _shows_the_engine(point: StoredPoint) -> bool:
-    return point.validity != BROKEN and any(repeat.counts for repeat in point.used)
+    return point.validity != BROKEN and any(repeat.shows_engine for repeat in point.used)
 
 
 def _values(

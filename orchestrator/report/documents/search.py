@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.analysis.slo import stored_values, tests
+from orchestrator.analysis.slo import first_target, stored_values, tests
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.first_change import FirstChange, first_change
-from orchestrator.capacity.outcomes import targets
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Slo
 
@@ -104,7 +103,7 @@ def search_document(
     """
     (slo,) = plan.slos
     (load,) = plan.loads
-    ((target, *_),) = targets([slo])
+    target = first_target(slo)
     assert load.control is not None  # a search has one
     return SearchDocument(
         endpoint=endpoint,

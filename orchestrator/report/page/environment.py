@@ -111,7 +111,9 @@ def _measured_by(experiment: StoredExperiment, points: Sequence[StoredPoint]) ->
         manifest = experiment.store.manifest(*ids)
         if manifest is not None:
             manifests.append(manifest)
-    rows = experiment.store.read_manifests("points", manifests, ["client_version"], leave_out=True)
+    rows = experiment.store.read_manifests(
+        "points", manifests, ["client_version"], skip_damaged=True
+    )
     return tuple(sorted(set(rows["client_version"].to_pylist())))
 
 

@@ -10,7 +10,7 @@ from orchestrator.analysis.energy import PointEnergy
 from orchestrator.analysis.launches import load_launches
 from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.analysis.spending import Spending, spending_of
+from orchestrator.analysis.spending import ExperimentSpending, spending_of
 from orchestrator.base.text import grouped
 from orchestrator.capacity.capacities import Excluded, Exclusion
 from orchestrator.catalog.work import Peaks
@@ -111,7 +111,7 @@ class ExperimentSection:
     verdicts: tuple[VerdictCount, ...]
     efficient: tuple[EfficientPoint, ...]
     efficiency_notes: tuple[EfficiencyNoteCount, ...]
-    spending: Spending | None
+    spending: ExperimentSpending | None
     predicted: tuple[PointDocument, ...]
     more_predicted: int
     found: str

@@ -137,7 +137,7 @@ def timelines_of(
         if is_cheap:
             gaps_left -= gaps
         timeline = _timeline(attempt, source.point, repeat, with_gaps=is_cheap)
-        telemetry = source.store.read_manifests("telemetry", [attempt.manifest], leave_out=True)
+        telemetry = source.store.read_manifests("telemetry", [attempt.manifest], skip_damaged=True)
         gpus = gpu_readings_of(telemetry, repeat.head.started_unix_ns)
         timelines.append(replace(timeline, gpus=gpus))
     return Timelines(timelines, max(len(sources) - MOST_TIMELINES, 0))

@@ -21,7 +21,7 @@ from orchestrator.analysis import attempt_summary
 from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.analysis.intervals import rate_interval, share_interval
 from orchestrator.analysis.metrics import figures, merge, observe
-from orchestrator.analysis.points import StoredPoint, complete, load_points
+from orchestrator.analysis.points import StoredPoint, compute_ahead, load_points
 from orchestrator.analysis.slo import judge, limit_values, parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.report.as_json import point_json
@@ -214,7 +214,7 @@ def test_what_was_measured_meanwhile_is_added_and_pooled_anew(folder: str) -> No
     store = Store.open(folder, "exp")
     more = {"token_events": events({0: []}), "window_end_ns": WINDOW[1]}
     commit_measurement(store, "m2", [request(0)], attempt_id="a2", repeat=2, **more)
-    complete(store)
+    compute_ahead(store)
     first = shown(folder)[0]
     assert (first["merged"], first["requests"]["scheduled"]) == (
         {"of": 3, "used": 3, "failed": 0},

@@ -18,7 +18,7 @@ from orchestrator.analysis.points import (
     VerdictBounds,
     attained,
     attained_by,
-    complete,
+    compute_ahead,
     load_points,
 )
 from orchestrator.analysis.slo import Test, Verdicts, parse_slo
@@ -73,7 +73,7 @@ def test_points_are_sorted_by_deployment_workload_and_level(store: Store) -> Non
 def test_a_repeat_that_the_engine_fell_behind_in_counts(store: Store) -> None:
     commit(store, 0, validity="engine_bound_backlog")
     (repeat,) = only_point(store).repeats
-    assert repeat.counts
+    assert repeat.shows_engine
     assert not repeat.valid
 
 
@@ -201,7 +201,7 @@ def test_the_oldest_attempt_describes_a_deployment_in_any_order(
         priced = deployment_row(label=f"label {number}", usd_per_hour=float(number))
         ids = {"attempt_id": f"a{number}", "point_id": f"p{number}", "created_unix_ns": number + 1}
         commit_measurement(store, f"m{number}", [request(0)], deployment=priced, **ids)
-        complete(store)
+        compute_ahead(store)
     if not is_computed:
         shutil.rmtree(tmp_path / "exp" / "computed")
     points = load_points(Store.open(str(tmp_path), "exp"))

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.analysis.deployments import unknown_deployment
 from orchestrator.analysis.launches import StoredLaunch
 from orchestrator.analysis.points import load_points
-from orchestrator.analysis.spending import Spending, spending, spending_of
+from orchestrator.analysis.spending import ExperimentSpending, spending, spending_of
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
@@ -45,7 +45,7 @@ def attempt(attempt_id: str, launch_id: str, seconds: float) -> PointHead:
     return head
 
 
-def as_spending(result: Spending | None) -> Spending:
+def as_spending(result: ExperimentSpending | None) -> ExperimentSpending:
     assert result is not None
     return result
 

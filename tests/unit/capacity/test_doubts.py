@@ -48,7 +48,7 @@ def ranked(label: str, rate: float, starts: int = 2, **changes: Any) -> RankedDe
     )
     throughput = Interval(rate, rate - 1, rate + 1, starts=starts, standard_error=0.1)
     share = Interval(1.0, 1.0, 1.0)
-    fields: dict[str, Any] = {"lower_bound_only": False, "notes": (), "rank": rate}
+    fields: dict[str, Any] = {"lower_bound_only": False, "notes": (), "ranking_value": rate}
     return RankedDeployment(point, share, throughput, **fields | changes)
 
 
@@ -205,7 +205,7 @@ def judged(label: str, validity: str, level: float = 8.0) -> Any:
         validity=validity,
         head=SimpleNamespace(control="request_rate", level=level),
         tests=(SimpleNamespace(share=share, target=0.9),),
-        repeats=[SimpleNamespace(counts=True)],
+        repeats=[SimpleNamespace(shows_engine=True)],
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.analysis.spending import Spending
+from orchestrator.analysis.spending import ExperimentSpending
 from orchestrator.report.spending_words import SpendingRow, spending_columns, spending_text
 
-SPENDING = Spending(
+SPENDING = ExperimentSpending(
     total=10.0,
     starts=2.0,
     failed_starts=0.0,
@@ -24,7 +24,7 @@ def test_the_parts_are_shares_of_the_whole_and_nothing_is_left_out() -> None:
 
 
 def test_launches_of_unknown_price_are_named() -> None:
-    unpriced = Spending(1.0, 0.0, 0.0, 1.0, 0.0, priced=1, launches=3)
+    unpriced = ExperimentSpending(1.0, 0.0, 0.0, 1.0, 0.0, priced=1, launches=3)
     assert spending_text(unpriced).endswith("(without 2 starts of unknown price or time)")
 
 

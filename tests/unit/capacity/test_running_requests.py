@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestrator.analysis.slo import judge, limit_values
-from orchestrator.capacity.outcomes import ALL_NS, outcomes, targets
+from orchestrator.analysis.slo import judge, limit_values, targets_of
+from orchestrator.capacity.running_requests import ALL_NS, outcomes
 from orchestrator.load.point import SoFar
 from orchestrator.spec.load import Slo
 from tests.unit.results.builders import events, failed_request, request, requests
@@ -32,7 +32,8 @@ def test_a_request_meets_while_the_probe_runs_what_its_row_meets_afterwards() ->
     ]
     assert found.tolist() == np.stack([test.met for test in stored], axis=-1).tolist()
     assert found.tolist() == [[False, False, False, True], [False] * 4, [True] * 4]
-    assert targets((FAST, WHOLE, P90)) == [[0.95], [0.95], [0.95, 0.9]]
+    targets = [targets_of(slo) for slo in (FAST, WHOLE, P90)]
+    assert targets == [[0.95], [0.95], [0.95, 0.9]]
 
 
 def test_instants_stand_beside_their_requests_and_warm_up_is_left_out() -> None:

@@ -32,7 +32,8 @@ def work_of(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingW
     if device is None:
         return MissingWork.DEVICE
     facts = model_facts(settings.model, settings.revision, settings.hf_overrides, online=False)
-    return _work(settings, facts, device, hardware.memory_bandwidth_gb_s is not None)
+    bandwidth_is_users = hardware.memory_bandwidth_gb_s is not None
+    return _work(settings, facts, device, bandwidth_is_users)
 
 
 def _emulated_work(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingWork:
@@ -48,16 +49,23 @@ def _emulated_work(settings: EngineSettings, hardware: Hardware) -> StepWork | M
         facts = facts_of(profile, settings)
     except OrchestratorError:
         return MissingWork.MODEL  # its profile is not at hand
-    is_overridden = profile.accelerator is None and hardware.memory_bandwidth_gb_s is not None
-    return _work(settings, facts, device, is_overridden and not hardware.is_cpu)
+    bandwidth_is_users = (
+        profile.accelerator is None
+        and hardware.memory_bandwidth_gb_s is not None
+        and not hardware.is_cpu
+    )
+    return _work(settings, facts, device, bandwidth_is_users)
 
 
 def _work(
-    settings: EngineSettings, facts: ModelFacts | None, device: Accelerator, is_overridden: bool
+    settings: EngineSettings,
+    facts: ModelFacts | None,
+    device: Accelerator,
+    bandwidth_is_users: bool,
 ) -> StepWork | MissingWork:
     if facts is None:
         return MissingWork.MODEL
-    return step_work(facts, settings, device, is_overridden)
+    return step_work(facts, settings, device, bandwidth_is_users)
 
 
 def work_json(settings: EngineSettings, hardware: Hardware) -> str:
@@ -68,7 +76,7 @@ def work_json(settings: EngineSettings, hardware: Hardware) -> str:
 
 
 def work_of_row(
-    stored: str | None, settings_json: str, hardware: str, accelerator: str
+    stored: str | None, settings_json: str, hardware_name: str, accelerator: str
 ) -> StepWork | MissingWork:
     """The work of a stored deployment. ``stored``: from ``work_json``; None: an older version
     stored the row, so the work is computed from the other columns.
@@ -81,16 +89,18 @@ def work_of_row(
             return StepWork.from_json(document)
         except (KeyError, TypeError, ValueError):
             pass  # a newer version stored other fields
-    return _computed_work(settings_json, hardware, accelerator)
+    return _computed_work(settings_json, hardware_name, accelerator)
 
 
 @lru_cache(maxsize=4096)  # every point of a deployment brings its row
-def _computed_work(settings_json: str, hardware: str, accelerator: str) -> StepWork | MissingWork:
-    if hardware == NO_HARDWARE:
+def _computed_work(
+    settings_json: str, hardware_name: str, accelerator: str
+) -> StepWork | MissingWork:
+    if hardware_name == NO_HARDWARE:
         return MissingWork.ENDPOINT
     try:
         settings = EngineSettings.model_validate(json.loads(settings_json))
-        hardware_class = Hardware(name=hardware, accelerator=accelerator)
+        hardware = Hardware(name=hardware_name, accelerator=accelerator)
     except ValueError:  # settings of another version
         return MissingWork.MODEL
-    return work_of(settings, hardware_class)
+    return work_of(settings, hardware)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.deployment_work import work_json, work_of, work_of_row
+from orchestrator.analysis.token_work import work_json, work_of, work_of_row
 from orchestrator.catalog.work import MissingWork, StepWork
 from orchestrator.spec.settings import EngineSettings, Hardware
 

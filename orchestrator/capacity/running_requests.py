@@ -21,8 +21,8 @@ class Outcomes:
 
     ``now_s``: the instant up to which all clients have reported. ``ended``: the values of the
     requests that ended since the last call; they were due at ``due_s`` and over at ``done_s``.
-    ``open``: the least that the values of the requests that are still open can become; these were
-    due at ``open_due_s``.
+    ``open``: lower bounds on the final values of requests that have not ended yet; these were due
+    at ``open_due_s``.
     """
 
     now_s: float
@@ -47,6 +47,7 @@ def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Tabl
     ``reports``: the last report of each client, which gives the open requests. ``requests``,
     ``token_events``: the rows of the requests that ended.
     """
+    # the requests of ``ended`` in its order: ``limit_values`` leaves out warm-up and sorts likewise
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
     open_due_s, open_values = _open_requests(reports)
     return Outcomes(
@@ -65,7 +66,7 @@ def _seconds(column_ns: pa.ChunkedArray) -> Floats:
 
 
 def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
-    """When open requests were due, and the least that their values can still become.
+    """When open requests were due, and lower bounds on their final values.
 
     The end-to-end time of a request is at least the time since it was due. So is its TTFT, while
     nothing of its answer has come.
@@ -80,21 +81,12 @@ def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
         is_silent += [True] * len(report.silent_due_ns)
         is_silent += [False] * len(report.answering_due_ns)
     age_s = np.array(ages_ns, np.float64) / 1e9
-    unknown = np.full(age_s.size, -np.inf)
-    least = dict.fromkeys(LIMITS, unknown)
+    no_bound = np.full(age_s.size, -np.inf)
+    least = dict.fromkeys(LIMITS, no_bound)
     least["e2e"] = age_s
-    least["ttft"] = np.where(np.array(is_silent, np.bool_), age_s, unknown)
-    values = LimitValues(np.ones(age_s.size, np.bool_), least)
+    least["ttft"] = np.where(np.array(is_silent, np.bool_), age_s, no_bound)
+    values = LimitValues(ok=np.ones(age_s.size, np.bool_), seconds=least)
     return np.array(due_ns, np.float64) / 1e9, values
-
-
-def targets(slos: Sequence[Slo]) -> list[list[float]]:
-    """The targets of the tests of each SLO, in the order of the columns of ``Outcomes.met``."""
-    no_requests = LimitValues(np.zeros(0, np.bool_), dict.fromkeys(LIMITS, np.zeros(0)))
-    targets_by_slo: list[list[float]] = []
-    for slo in slos:
-        targets_by_slo.append([test.target for test in tests(no_requests, slo)])
-    return targets_by_slo
 
 
 def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
