@@ -59,7 +59,7 @@ _SHAPES = re.compile(
     r"|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,})"
 )
-# A JSON web token, which may follow other letters of its alphabet. Of ``id-eyJhbGci….eyJzdWIi….c2ln``
+# A JSON web token, which may follow other letters of its alphabet. Of ``id-eyJhb….eyJzd….c2ln``
 # group 1 is ``id-``, which stays. The lookahead examines once what follows the run of letters, and
 # not again for each "eyJ".
 _WEB_TOKEN = re.compile(

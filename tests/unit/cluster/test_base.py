@@ -34,7 +34,7 @@ def test_a_footprint_in_words_names_nodes_and_devices(
 
 
 def test_an_autoscaler_that_works_says_nothing() -> None:
-    assert str(Growth(coming={"h8": 2})) == ""
+    assert Growth(coming={"h8": 2}).why_no_nodes() == ""
 
 
 def test_why_nodes_do_not_come_names_silence_and_refused_launches() -> None:

@@ -35,7 +35,8 @@ NORMAL, RISKY, CONTINUED = QueueClass
 # Launches in the order of admission. The class comes first: what may not fit waits for all that
 # fits, and what was probed already for all that was not. Within a class: launches with a replica
 # over several nodes, then the best prediction, then the longest; of those that were probed, how far
-# they may still come, whatever nodes they take. Launches that are alike in all of this go by their key.
+# they may still come, whatever nodes they take. Launches that are alike in all of this go
+# by their key.
 #  name                  class      nodes  priority  seconds
 ADMISSION_ORDER = [
     ("gang, long",        NORMAL,    2,     0.1,      9.0),

@@ -158,7 +158,7 @@ def test_a_wait_for_nodes_ends_with_what_the_autoscaler_said(
     (row,) = launches(store)
     assert str(row.reason).endswith(f"cannot hold one node with 1 GPU (H100-80GB), and {why}")
     told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
-    assert told == ([str(says)] if str(says) else [])
+    assert told == ([says.why_no_nodes()] if says.why_no_nodes() else [])
 
 
 def test_node_types_that_no_label_tells_apart_are_told_once(

@@ -137,14 +137,14 @@ def test_without_an_answer_nodes_may_come_and_without_types_none_do() -> None:
 def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None:
     never = Saying(AutoscalerReport(HEAD))
     assert never.after(5.0) == Growth(reports=0)
-    assert "configured and has not reported" in str(never.after(60.0))
+    assert "configured and has not reported" in never.after(60.0).why_no_nodes()
     stopped = Saying(AutoscalerReport(HEAD, 1), AutoscalerReport(HEAD, 2))
     stopped.after(5.0)
-    assert str(stopped.after(59.0)) == ""
-    assert str(stopped.after(59.0)) == ""
-    assert "has not reported" in str(stopped.after(5.0))
+    assert stopped.after(59.0).why_no_nodes() == ""
+    assert stopped.after(59.0).why_no_nodes() == ""
+    assert "has not reported" in stopped.after(5.0).why_no_nodes()
     assert (
-        str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0))
+        Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0).why_no_nodes()
         == "the autoscaler ended: KeyError"
     )
 
@@ -183,8 +183,11 @@ def test_launches_refused_since_the_first_look_are_named() -> None:
     reports = Saying(
         AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later)
     )
-    assert str(reports.after(5.0)) == ""
-    assert str(reports.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
+    assert reports.after(5.0).why_no_nodes() == ""
+    assert (
+        reports.after(5.0).why_no_nodes()
+        == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
+    )
 
 
 def test_a_last_launch_of_version_1_counts_as_one() -> None:
