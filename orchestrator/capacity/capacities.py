@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from operator import attrgetter
 
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
@@ -327,7 +326,7 @@ def deployment_answer(
     return DeploymentAnswer(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
-        ranked=max(ranked, key=attrgetter("ranking_value"), default=None),
+        ranked=max(ranked, key=lambda deployment: deployment.ranking_value, default=None),
         excluded=tuple(excluded),
         open_levels=tuple(level for levels in above.values() for level in levels.open),
         lasting_levels=tuple(verdict for levels in above.values() for verdict in levels.lasting),
@@ -422,7 +421,7 @@ def searched_answer(
     return DeploymentAnswer(
         label=deployment.label,
         measured=True,
-        ranked=max(ranked, key=attrgetter("ranking_value"), default=None),
+        ranked=max(ranked, key=lambda deployment: deployment.ranking_value, default=None),
         excluded=tuple(excluded),
         incomparable=incomparable,
         unsettled=tuple(search for search in searched if _is_unsettled(search.claim)),
@@ -480,7 +479,7 @@ def _ranked_by_claim(
         divisor=divisor,
         lower_bound_only=math.isinf(claim.high),
         claim=claim,
-        ranking_level=ranking_level(claim, first_target(slo)),
+        ranked_level=ranking_level(claim, first_target(slo)),
     )
 
 
@@ -665,11 +664,11 @@ def _ranked(
     divisor: float,
     lower_bound_only: bool,
     claim: Claim | None = None,
-    ranking_level: float | None = None,
+    ranked_level: float | None = None,
 ) -> RankedDeployment:
     """Ranks a deployment by one of its points.
 
-    ``ranking_level``: the level by which a search is ranked. None or 0: that of the point.
+    ``ranked_level``: the level by which a search is ranked. None or 0: that of the point.
     """
     rate = point.output_token_throughput()
     attainment = point.attainment
@@ -683,7 +682,7 @@ def _ranked(
         throughput=throughput,
         lower_bound_only=lower_bound_only,
         notes=tuple(_notes(point, usable, lower_bound_only, claim is not None)),
-        ranking_value=throughput.estimate * (ranking_level or level) / level,
+        ranking_value=throughput.estimate * (ranked_level or level) / level,
         capacity=claim,
         divisor=divisor,
     )
