@@ -14,7 +14,7 @@ from orchestrator.analysis.output_agreement import NEAR_CHANCE, disagreement
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.errors import FailureClass
-from orchestrator.capacity.capacities import (
+from orchestrator.capacity.answers import (
     DeploymentAnswer,
     Excluded,
     Exclusion,
@@ -24,6 +24,8 @@ from orchestrator.capacity.capacities import (
     NoteKind,
     RankedDeployment,
     SearchRules,
+)
+from orchestrator.capacity.capacities import (
     claims,
     claims_among_rivals,
     deployment_answer,

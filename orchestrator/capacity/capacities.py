@@ -13,15 +13,29 @@ Everything here is a fact; ``report/words.py`` has the sentences.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 from orchestrator.analysis.deployments import StoredDeployment
-from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, UNCHECKED
-from orchestrator.analysis.output_agreement import Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import first_target, shares, targets_of
 from orchestrator.base.arrays import Bools
+from orchestrator.capacity.answers import (
+    DeploymentAnswer,
+    ExceededPercentile,
+    Excluded,
+    Exclusion,
+    LastingVerdict,
+    MissedLimit,
+    MissingLevel,
+    Note,
+    NoteKind,
+    RankedDeployment,
+    SearchedClaim,
+    SearchRules,
+    Shortfall,
+    level_at,
+    level_of,
+)
 from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
 from orchestrator.capacity.dominance import (
     SETTLED,
@@ -31,7 +45,7 @@ from orchestrator.capacity.dominance import (
     ranking_level,
 )
 from orchestrator.capacity.estimate import Estimate
-from orchestrator.capacity.levels import PRECISION, at_levels
+from orchestrator.capacity.levels import at_levels
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
@@ -45,249 +59,6 @@ _FIGURE_OF = {
     "e2e": "e2e_ms",
     "normalized_ttft": "normalized_ttft_ms",
 }
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Group:
-    """What is ranked together.
-
-    ``model``: as ``ids.model_key`` names it. ``hardware`` is empty where prices make several kinds
-    comparable. ``source``: the other tool that measured it; empty: this program did.
-    """
-
-    experiment: str
-    workload: str
-    model: str
-    hardware: str
-    emulated: bool
-    simulated: bool = False
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRules:
-    """How the capacity under a workload was searched.
-
-    ``precision``: how far the lowest level that fails may lie above the claim, as a share of it.
-    ``starts``: how often the engine is started.
-    """
-
-    precision: float = PRECISION
-    starts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MissingLevel:
-    """A level of a deployment that the plan asks for and of which nothing is stored yet."""
-
-    group: Group
-    deployment_id: str
-    label: str
-    model: str
-    level: Level
-
-
-class Exclusion(Enum):
-    """Why a level, or a whole deployment, is not in the ranking."""
-
-    # of a level
-    FAILED = auto()  # a repeat failed because of the engine, or none ran
-    NOT_VALID = auto()
-    ENDED_EARLY = auto()  # a probe that missed its limits early
-    NO_REQUESTS = auto()  # no request was due in the steady window
-    ONLY_FIGURES = auto()  # imported from a file that has no requests
-    # of a deployment
-    NO_LEVEL_HOLDS = auto()
-    SEARCH_FOUND_NO_LEVEL = auto()
-    GPUS_UNKNOWN = auto()
-    PRICE_UNKNOWN = auto()
-    ENERGY_UNKNOWN = auto()
-    DISAGREES = auto()  # its answers differ from the reference's, or were not compared
-
-
-@dataclass(frozen=True, slots=True)
-class SearchedClaim:
-    """What the search of one deployment shows under one control."""
-
-    control: str
-    claim: Claim
-
-    @property
-    def claimed_level(self) -> float | None:
-        """The load at which the limits are confirmed to hold; None: none is."""
-        return self.claim.claim
-
-
-@dataclass(frozen=True, slots=True)
-class ExceededPercentile:
-    """A percentile of the requests' latencies that lies above a limit. ``name``: ``p90``."""
-
-    limit: Limit
-    name: str
-    value_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class MissedLimit:
-    """A limit that some answered requests missed. ``met``: the share of all requests within it."""
-
-    limit: Limit
-    met: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """What keeps a level from holding the limits.
-
-    ``test``: the test that is furthest below its target. ``percentile``: the percentile of one
-    limit that says it all; None: there is none, and ``missed`` lists the limits that answered
-    requests missed.
-    """
-
-    test: Attained
-    percentile: ExceededPercentile | None
-    missed: tuple[MissedLimit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """A level, or a whole deployment, that is not in the ranking.
-
-    ``level``: None: the whole deployment is excluded. ``evidence``: the point that shows the
-    reason; None: no single point does.
-    """
-
-    deployment: StoredDeployment
-    reason: Exclusion
-    level: StoredPoint | None = None
-    evidence: StoredPoint | None = None
-    # with NO_LEVEL_HOLDS, and with searches under which nothing holds
-    shortfall: Shortfall | None = None
-    claims: tuple[SearchedClaim, ...] = ()  # with SEARCH_FOUND_NO_LEVEL
-    disagreement: Disagreement | None = None  # with DISAGREES
-
-
-class NoteKind(Enum):
-    """What a reader must know of a deployment in the ranking."""
-
-    NO_LEVEL_FAILED = auto()  # its capacity may be higher
-    NOT_MONOTONIC = auto()  # a lower level does not hold the limits
-    MAY_MISS_TARGET = auto()
-    FAILING = auto()  # many requests failed
-    REPEATS_LEFT_OUT = auto()
-    FELL_BEHIND = auto()
-    ANSWERS_DIFFER = auto()  # hardly any answer equals the reference's
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A note on a deployment's best level, whose point has the figures.
-
-    ``test``: set with MAY_MISS_TARGET. ``agreeing``: set with ANSWERS_DIFFER: the labels of the
-    deployments whose answers equal the reference's.
-    """
-
-    kind: NoteKind
-    test: Attained | None = None
-    agreeing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The highest request rate that a search claims and the lowest that fails, per unit."""
-
-    claim: float
-    fails: float
-
-
-@dataclass(frozen=True, slots=True)
-class RankedDeployment:
-    """The best level of one deployment.
-
-    ``lower_bound_only``: no higher level was seen to fail, so it may hold more. ``capacity``: what
-    a search knows of it; None: it was not searched. ``ranking_value``: what it is ranked by, the
-    highest first: its throughput; after a search, the throughput at the load that it is expected to
-    hold (``capacity/dominance.py``). ``divisor``: what the comparison divides loads by.
-
-    ``estimate``: set where a search claims nothing yet: the load that is expected to hold. The
-    throughput is then the one that is expected at that load, and ``point`` is the probe from which
-    it is computed.
-    """
-
-    point: StoredPoint
-    attainment: Interval
-    throughput: Interval  # in the comparison's unit
-    lower_bound_only: bool
-    notes: tuple[Note, ...]
-    ranking_value: float
-    capacity: Claim | None = None
-    divisor: float = 1.0
-    estimate: Estimate | None = None
-
-    @property
-    def is_estimate(self) -> bool:
-        return self.estimate is not None
-
-    @property
-    def bounds(self) -> Bounds | None:
-        """The bounds of the request rate that was searched.
-
-        None: nothing is claimed, or requests in flight were searched: more of them do not mean more
-        throughput.
-        """
-        capacity = self.capacity
-        if capacity is None or capacity.claim is None:
-            return None
-        if self.point.head.control != "request_rate":
-            return None
-        return Bounds(capacity.claim / self.divisor, capacity.high / self.divisor)
-
-    @property
-    def label(self) -> str:
-        return self.point.deployment.label
-
-    @property
-    def level(self) -> Level:
-        return level_of(self.point)
-
-
-@dataclass(frozen=True, slots=True)
-class LastingVerdict:
-    """A level whose points have a verdict that neither another load nor a repeat changes."""
-
-    level: Level
-    validity: Validity
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentAnswer:
-    """What is known of one deployment.
-
-    ``open_levels``: levels that could hold and have no valid measurement. ``near_levels``: levels
-    that missed a target by no more than chance. Both lie above what holds and below what is shown
-    to fail. ``lasting_levels``: the open levels whose verdict another run would not change.
-    ``incomparable``: why the deployment has no figure to be ranked by. ``unsettled``: the claims of
-    searches that ended before they knew enough.
-    """
-
-    label: str
-    measured: bool
-    ranked: RankedDeployment | None
-    excluded: tuple[Excluded, ...]
-    open_levels: tuple[Level, ...] = ()
-    lasting_levels: tuple[LastingVerdict, ...] = ()
-    near_levels: tuple[Level, ...] = ()
-    incomparable: Exclusion | None = None
-    unsettled: tuple[SearchedClaim, ...] = ()
-
-
-def level_of(point: StoredPoint) -> Level:
-    """The load level of a point."""
-    return _level(point.head.control, point.head.level)
-
-
-def _level(control: str, value: float) -> Level:
-    return Level.model_validate({"control": control, "value": value})
 
 
 def deployment_answer(
@@ -601,7 +372,7 @@ def _levels_above(
 
 
 def _levels(control: str, values: Iterable[float]) -> list[Level]:
-    return [_level(control, value) for value in sorted(values)]
+    return [level_at(control, value) for value in sorted(values)]
 
 
 def is_shown_to_fail(point: StoredPoint) -> bool:

@@ -14,13 +14,15 @@ from orchestrator.analysis.intervals import Interval, exceeds, starts_to_decide
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.start_spread import CommonSpread, common_spread
 from orchestrator.base.text import grouped
-from orchestrator.capacity.capacities import (
+from orchestrator.capacity.answers import (
     DeploymentAnswer,
     RankedDeployment,
     SearchedClaim,
+    level_of,
+)
+from orchestrator.capacity.capacities import (
     divisor_of_point,
     holds,
-    level_of,
     reason_to_exclude,
     tests_that_may_miss,
 )

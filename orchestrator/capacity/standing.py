@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.capacity.capacities import holds, is_shown_to_fail, level_of, reason_to_exclude
+from orchestrator.capacity.answers import level_of
+from orchestrator.capacity.capacities import holds, is_shown_to_fail, reason_to_exclude
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.dominance import SETTLED, ranking_level
 from orchestrator.capacity.estimate import Estimate

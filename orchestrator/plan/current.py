@@ -17,8 +17,8 @@ from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, 
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
+from orchestrator.capacity.answers import Group, MissingLevel, SearchRules
 from orchestrator.capacity.best import Comparison, ComparisonRules, Shortlisted, best
-from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.capacity.levels import PRECISION
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad

@@ -25,7 +25,7 @@ from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped, listed
-from orchestrator.capacity.capacities import Excluded
+from orchestrator.capacity.answers import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions

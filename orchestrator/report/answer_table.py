@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.base.text import grouped, listed_within
-from orchestrator.capacity.capacities import NoteKind, RankedDeployment
+from orchestrator.capacity.answers import NoteKind, RankedDeployment
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.text import grouped, listed_within
-from orchestrator.capacity.capacities import Excluded, Exclusion, level_of
+from orchestrator.capacity.answers import Excluded, Exclusion, level_of
 from orchestrator.capacity.doubts import DeploymentLevels
 from orchestrator.report.documents.answer import ExcludedDocument
 from orchestrator.report.words import at_levels_text

@@ -9,8 +9,8 @@ from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
+from orchestrator.capacity.answers import Group, MissingLevel
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
-from orchestrator.capacity.capacities import Group, MissingLevel
 from orchestrator.plan.current import Points, StoredExperiment, differences
 from orchestrator.results.root import Results
 from orchestrator.spec.load import Per, Slo

@@ -15,8 +15,7 @@ from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.text import listed
-from orchestrator.capacity.best import Certainty, Comparison
-from orchestrator.capacity.capacities import (
+from orchestrator.capacity.answers import (
     Excluded,
     Exclusion,
     Note,
@@ -25,6 +24,7 @@ from orchestrator.capacity.capacities import (
     SearchedClaim,
     Shortfall,
 )
+from orchestrator.capacity.best import Certainty, Comparison
 from orchestrator.capacity.claim import POINTLESS, Claim, ClaimStatus
 from orchestrator.capacity.doubts import (
     GRID_STEP,

@@ -14,7 +14,7 @@ from orchestrator.analysis.deployments import StoredDeployment, stored_deploymen
 from orchestrator.analysis.points import Repeat, StoredPoint, load_points, point_of, repeat_of
 from orchestrator.analysis.slo import first_target
 from orchestrator.base.errors import InputError, OrchestratorError
-from orchestrator.capacity.capacities import level_of
+from orchestrator.capacity.answers import level_of
 from orchestrator.capacity.race import Entrant
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.standing import (

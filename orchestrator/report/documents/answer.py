@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from orchestrator.capacity.answers import Excluded, RankedDeployment
 from orchestrator.capacity.best import Comparison
-from orchestrator.capacity.capacities import Excluded, RankedDeployment
 from orchestrator.report.words import (
     exclusion_text,
     model_text,

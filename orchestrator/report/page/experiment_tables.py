@@ -12,7 +12,7 @@ from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.spending import ExperimentSpending, spending_of
 from orchestrator.base.text import grouped
-from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.capacity.answers import Excluded, Exclusion
 from orchestrator.catalog.work import Peaks
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents

@@ -10,8 +10,8 @@ from markupsafe import Markup, escape
 
 from orchestrator import __version__
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.capacity.answers import level_of
 from orchestrator.capacity.best import Comparison
-from orchestrator.capacity.capacities import level_of
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells

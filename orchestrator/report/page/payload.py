@@ -25,15 +25,9 @@ from orchestrator.analysis.throughput import BATCHES
 from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
+from orchestrator.capacity.answers import Excluded, Exclusion, Group, level_of
 from orchestrator.capacity.best import Comparison, group_of
-from orchestrator.capacity.capacities import (
-    Excluded,
-    Exclusion,
-    Group,
-    level_of,
-    per_or_default,
-    reason_to_exclude,
-)
+from orchestrator.capacity.capacities import per_or_default, reason_to_exclude
 from orchestrator.catalog.work import StepWork
 from orchestrator.report.page.packing import json_line, packed, packed_bins
 from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from orchestrator.capacity.capacities import Exclusion
+from orchestrator.capacity.answers import Exclusion
 from orchestrator.report.columns import PointColumn, point_columns
 from orchestrator.report.page.experiment_tables import FAILED, LeftOutCount
 from orchestrator.spec.load import counted

@@ -15,8 +15,8 @@ from orchestrator.analysis.output_agreement import Agreement, AgreementNote
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
+from orchestrator.capacity.answers import Group, MissingLevel, SearchRules
 from orchestrator.capacity.best import ComparisonRules, best, group_of
-from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.report.as_json import answer_json, point_json
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import PointDocument, point_document

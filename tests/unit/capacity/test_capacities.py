@@ -9,13 +9,15 @@ import pytest
 
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.capacity.capacities import (
+from orchestrator.capacity.answers import (
     DeploymentAnswer,
     Exclusion,
     Group,
     LastingVerdict,
     MissingLevel,
     NoteKind,
+)
+from orchestrator.capacity.capacities import (
     claims_among_rivals,
     deployment_answer,
     divisor_of_capacity,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.capacity.capacities import (
+from orchestrator.capacity.answers import (
     DeploymentAnswer,
     Exclusion,
     LastingVerdict,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.capacity.capacities import SearchedClaim
+from orchestrator.capacity.answers import SearchedClaim
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import (
     DeploymentClaims,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.capacity.answers import Excluded, Exclusion
 from orchestrator.report.documents.answer import ExcludedDocument
 from orchestrator.report.exclusion_lines import (
     exclusion_line_text,

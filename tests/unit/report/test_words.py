@@ -13,8 +13,7 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.output_agreement import Agreement, AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.capacity.best import Certainty, Comparison
-from orchestrator.capacity.capacities import (
+from orchestrator.capacity.answers import (
     ExceededPercentile,
     Exclusion,
     MissedLimit,
@@ -22,6 +21,7 @@ from orchestrator.capacity.capacities import (
     NoteKind,
     Shortfall,
 )
+from orchestrator.capacity.best import Certainty, Comparison
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.doubts import DeploymentLevels, Doubt, DoubtKind, Remedy
 from orchestrator.capacity.first_change import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.capacity.capacities import Excluded, Exclusion
+from orchestrator.capacity.answers import Excluded, Exclusion
 from orchestrator.catalog.work import MissingWork
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import LeftOut, PredictedShortlist

@@ -1,6 +1,6 @@
 import pytest
 
-from orchestrator.capacity.capacities import Exclusion
+from orchestrator.capacity.answers import Exclusion
 from orchestrator.report.page.experiment_tables import LeftOutCount
 from orchestrator.report.page.texts import VERDICTS, explained_columns, left_out_text
 from orchestrator.results.validity import Validity
