@@ -60,6 +60,12 @@ class Facts(NamedTuple):
     untold: set[str]  # columns of metrics that it tells only when it happens
 
 
+# told only by engines that were asked to estimate their own work
+ESTIMATES = {
+    "estimated_flops_per_gpu_total",
+    "estimated_read_bytes_per_gpu_total",
+    "estimated_write_bytes_per_gpu_total",
+}
 ENGINES = {
     "vllm": Facts(
         {"enforce_eager": True},
@@ -75,7 +81,7 @@ ENGINES = {
             "/reset_prefix_cache",
             "/update_weights",
         ),
-        {"spec_draft_tokens_total", "spec_accepted_tokens_total"},
+        ESTIMATES | {"spec_draft_tokens_total", "spec_accepted_tokens_total"},
     ),
     "sglang": Facts(
         {},
@@ -84,7 +90,7 @@ ENGINES = {
         None,
         "Cache flushed",
         ("/flush_cache", "/abort_request", "/pause_generation", "/release_memory_occupation"),
-        {"preemptions_total"},
+        ESTIMATES | {"preemptions_total"},
     ),
 }
 
