@@ -59,7 +59,8 @@ class _Gpu:
             return EnergyNote.RESET
         if math.isnan(power_w):
             return EnergyNote.GPU_LOST
-        if power_w < IDLE_W <= self.power_w.mean(window):
+        is_idle = self.power_w.mean(window) < IDLE_W  # false where power was not read
+        if power_w < IDLE_W and not is_idle:
             return EnergyNote.STANDS_STILL
         return power_w * window.length_s
 

@@ -316,6 +316,7 @@ class EngineHost:
 
     def begin_metrics(self) -> None:
         """Reads the engine's /metrics from now on, if it has any."""
+        self.end_metrics()  # of a point that was cut short
         read_metrics = self._metrics_reader()
         if read_metrics is not None:
             self._metrics_sampler = Sampler(read_metrics, INTERVAL_S, "engine-metrics")

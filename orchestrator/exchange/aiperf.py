@@ -222,15 +222,18 @@ def _is_records(file: ImportFile) -> bool:
 
 
 def _summary(file: ImportFile) -> _Summary:
-    """Raises UnreadableFile for a version that is not known, and for a run that did not finish."""
+    """Raises UnreadableFile for a version that is not known, and for a run that did not finish or
+    was cancelled.
+    """
     (document,) = file.documents
     assert isinstance(document, dict)
     version = document["aiperf_version"]
     if not isinstance(version, str) or not version.startswith(VERSIONS):
         raise UnreadableFile([f"it is of AIPerf {version!r}: what is read is AIPerf 0.13"])
     summary = read_fields(_Summary, document)
-    if summary.is_complete is False:
-        reason = summary.incomplete_reason or "no reason given"
+    if summary.is_complete is False or summary.was_cancelled:
+        default_reason = "it was cancelled" if summary.was_cancelled else "no reason given"
+        reason = summary.incomplete_reason or default_reason
         raise UnreadableFile([f"its run is not complete: {reason}"])
     return summary
 

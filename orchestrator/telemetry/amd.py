@@ -7,25 +7,44 @@ cores.
 import importlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from typing import Any
 
 from orchestrator.telemetry.gpu_sample import GpuLost, GpuReader
 
 MIB = 2**20
 PREFIX = "amd-"  # of the names
+# codes of amdsmi_status_t
+LACKING = frozenset({2, 3})  # AMDSMI_STATUS_NOT_SUPPORTED, _NOT_YET_IMPLEMENTED
+PASSING = frozenset({8, 9, 11, 30})  # AMDSMI_STATUS_TIMEOUT, _RETRY, _INTERRUPT, _BUSY
+
+
+class _Gap(Enum):
+    """Why a question to a GPU has no answer."""
+
+    LACKING = auto()  # the GPU does not support it
+    PASSING = auto()  # the driver is busy: the next reading may succeed
+    FAILED = auto()  # another error, or an answer without a number
 
 
 class AmdGpu:
-    """One GPU (``GpuReader``). ``uuid``: the name under which it is leased, ``amd-<index>``."""
+    """One GPU (``GpuReader``). ``uuid``: the name under which it is leased, ``amd-<index>``.
+
+    A column is not asked for again once the GPU does not support it, or where the first answer was
+    no number. A failure of a column that was reported before is a gap in one reading.
+    """
 
     def __init__(self, uuid: str, handle: Any, amdsmi: Any) -> None:
         self.uuid = uuid
         self._handle = handle
         self._amdsmi = amdsmi
         self._unsupported: set[str] = set()
+        self._reported: set[str] = set()
 
     def read(self) -> dict[str, int | float]:
-        """The columns that it reports now."""
+        """The columns that it reports now. Raises GpuLost where every question fails, although it
+        reported something before.
+        """
         questions: dict[str, Callable[[], Any]] = {
             "power_w": self._power_w,
             "energy_mj": self._energy_mj,
@@ -38,18 +57,38 @@ class AmdGpu:
             "ecc_uncorrected": self._ecc_uncorrected,
         }
         values: dict[str, int | float] = {}
+        gaps: dict[str, _Gap] = {}
         for column, question in questions.items():
             if column in self._unsupported:
                 continue
-            value: Any = None
-            # a field may have another name in another release, and "N/A" in place of a number
-            with suppress(self._amdsmi.AmdSmiException, AttributeError, KeyError, TypeError):
-                value = question()
-            if isinstance(value, int | float):
-                values[column] = value
+            answer = self._answer(question)
+            if isinstance(answer, _Gap):
+                gaps[column] = answer
             else:
+                values[column] = answer
+        self._reported |= values.keys()
+        is_busy = _Gap.PASSING in gaps.values()
+        if self._reported and not values and not is_busy:
+            raise GpuLost("amdsmi answers no question about it any more")
+        for column, gap in gaps.items():
+            has_never_answered = gap is _Gap.FAILED and column not in self._reported
+            if gap is _Gap.LACKING or has_never_answered:
                 self._unsupported.add(column)
         return values
+
+    def _answer(self, question: Callable[[], Any]) -> int | float | _Gap:
+        """The number that amdsmi answers, or why there is none."""
+        try:
+            value = question()
+        except self._amdsmi.AmdSmiLibraryException as error:
+            code = error.get_error_code()
+            if code in LACKING:
+                return _Gap.LACKING
+            return _Gap.PASSING if code in PASSING else _Gap.FAILED
+        # a field may have another name in another release, and "N/A" in place of a number
+        except (self._amdsmi.AmdSmiException, AttributeError, KeyError, TypeError, ValueError):
+            return _Gap.FAILED
+        return value if isinstance(value, int | float) else _Gap.FAILED
 
     def foreign_bytes(self, own_pids: Collection[int]) -> int | None:
         """Memory of processes other than these. None if the driver does not say, or lists none of

@@ -1,15 +1,19 @@
 """What disturbed a GPU while a point ran, from its samples."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.text import grouped
 from orchestrator.telemetry.gpu_sample import GpuSample
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 
-# bits of nvmlDeviceGetCurrentClocksEventReasons
-POWER_LIMIT = 0x4  # the software's limit on power
-BRAKES = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, heat (software, hardware), power brake
+# Counters of the time in which clocks were held down, and the bits of
+# nvmlDeviceGetCurrentClocksEventReasons that mean the same.
+POWER_LIMIT = {"throttled_ns_power": 0x4}  # the software's limit on power
+BRAKES = {
+    "throttled_ns_thermal": 0x20,  # heat, by software
+    "throttled_ns_hw": 0x8 | 0x40 | 0x80,  # hardware slowdown, heat by hardware, power brake
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +51,35 @@ def _condition(uuid: str, host: str, samples: Sequence[GpuSample], is_lost: bool
     return GpuCondition(
         gpu_uuid=uuid,
         host=host,
-        power_limited_share=_throttled_share(samples, ("throttled_ns_power",), POWER_LIMIT),
-        braked_share=_throttled_share(samples, ("throttled_ns_thermal", "throttled_ns_hw"), BRAKES),
+        power_limited_share=_throttled_share(samples, POWER_LIMIT),
+        braked_share=_throttled_share(samples, BRAKES),
         foreign_bytes=max(foreign, default=0),
         ecc_errors=int(_growth(samples, "ecc_uncorrected") or 0),
         is_lost=is_lost,
     )
 
 
-def _throttled_share(samples: Sequence[GpuSample], counters: Sequence[str], bits: int) -> float:
-    """The share of the time in which clocks were held down, by the counter that grew most; without
-    counters the share of samples whose event reasons have one of ``bits``.
+def _throttled_share(samples: Sequence[GpuSample], bits_of: Mapping[str, int]) -> float:
+    """The share of the time in which clocks were held down, by the counter that grew most. In place
+    of the counters that are missing, the share of samples whose event reasons have one of their bits.
+
+    ``bits_of``: counter -> its bits.
     """
     if len(samples) < 2:
         return 0.0
-    growths = [_growth(samples, counter) for counter in counters]
-    throttled_ns = [growth for growth in growths if growth is not None]
-    if throttled_ns:
-        took_ns = samples[-1].unix_ns - samples[0].unix_ns
-        return min(1.0, max(throttled_ns) / max(1, took_ns))
+    took_ns = max(1, samples[-1].unix_ns - samples[0].unix_ns)
+    missing_bits = 0
+    shares: list[float] = []
+    for counter, bits in bits_of.items():
+        throttled_ns = _growth(samples, counter)
+        if throttled_ns is None:
+            missing_bits |= bits
+        else:
+            shares.append(min(1.0, throttled_ns / took_ns))
     reasons = [int(sample.values.get("event_reasons", 0)) for sample in samples]
-    return sum(bool(reason & bits) for reason in reasons) / len(reasons)
+    with_reason = [reason for reason in reasons if reason & missing_bits]
+    shares.append(len(with_reason) / len(reasons))
+    return max(shares)
 
 
 def _growth(samples: Sequence[GpuSample], counter: str) -> float | None:

@@ -41,8 +41,8 @@ GPM_METRICS = {
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of NVML and the column that it belongs to. Its value times ``scale`` has the column's
-    unit; the fields of one column add up. ``fallback``: the field to read where the GPU lacks this
-    one.
+    unit; the fields of one column add up, so a GPU that lacks one of them has no value there.
+    ``fallback``: the field to read where the GPU lacks this one.
     """
 
     number: int
@@ -124,6 +124,7 @@ class NvidiaGpu:
             if answer.nvmlReturn in PASSING:
                 incomplete.add(field.column)
             elif answer.nvmlReturn:
+                incomplete.add(field.column)
                 self._replace(field)
             else:
                 value = getattr(answer.value, MEMBERS[answer.valueType]) * field.scale
@@ -136,10 +137,14 @@ class NvidiaGpu:
         return values
 
     def _replace(self, field: Field) -> None:
-        """Reads the fallback from now on instead of a field that the GPU lacks."""
-        self._fields.remove(field)
+        """Reads the fallback from now on instead of a field that the GPU lacks. Without a fallback it
+        reads no field of that column any more: a part of a sum would be taken for the whole.
+        """
         if field.fallback is not None:
+            self._fields.remove(field)
             self._fields.append(field.fallback)
+        else:
+            self._fields = [other for other in self._fields if other.column != field.column]
 
     def _other_values(self) -> dict[str, int | float]:
         """The columns for which NVML has no field."""

@@ -131,6 +131,14 @@ def test_power_that_was_never_read_leaves_the_counter_unchecked() -> None:
     assert unchecked.integral_j is None
 
 
+def test_a_counter_that_stands_still_where_power_was_never_read_is_no_energy() -> None:
+    rows = of_gpu(energy_mj=lambda at_s: 7_000_000)
+    for row in rows:
+        row["power_w"] = None
+    still = side(rows)
+    assert (still.energy_j, still.energy_notes) == (None, (EnergyNote.STANDS_STILL,))
+
+
 def test_shares_are_means_over_the_window_and_the_gpus() -> None:
     both = side(of_gpu(dram_share=0.6, tensor_share=0.2), of_gpu("GPU-1", dram_share=0.4))
     assert both.dram_share == pytest.approx(0.5)

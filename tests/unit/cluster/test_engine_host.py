@@ -184,6 +184,24 @@ def test_a_cache_that_hangs_holds_nobody_up_and_is_asked_once(
     assert wait_for(lambda: agent.downloaded() == 7, 10.0, "its answer")
 
 
+def test_metrics_that_are_begun_twice_are_read_by_one_thread(
+    agent: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.cluster.engine_host.read", lambda *_: None)
+    node = Node(port=agent.reserve_ports(1)[0])
+    agent.start(EngineSettings(engine="emulator", model="m"), Hardware(name="cpu"), node, "")
+
+    def reading_threads() -> int:
+        return [thread.name for thread in threading.enumerate()].count("engine-metrics")
+
+    threads_before = reading_threads()
+    agent.begin_metrics()
+    agent.begin_metrics()
+    assert reading_threads() == threads_before + 1
+    agent.end_metrics()
+    assert reading_threads() == threads_before
+
+
 def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:
     agent = EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1")
     work = Path(agent.allocation.log_path).parent

@@ -132,6 +132,13 @@ def test_a_run_that_did_not_finish_is_refused(tmp_path: Path) -> None:
     assert reasons(path) == ["its run is not complete: stalled"]
 
 
+def test_a_run_that_was_cancelled_is_refused(tmp_path: Path) -> None:
+    path = changed(AIPERF, tmp_path, was_cancelled=True)
+    assert reasons(path) == ["its run is not complete: it was cancelled"]
+    path = changed(AIPERF, tmp_path, is_complete=False)
+    assert reasons(path) == ["its run is not complete: no reason given"]
+
+
 def test_another_version_is_refused_with_what_was_seen(tmp_path: Path) -> None:
     path = changed(AIPERF, tmp_path, aiperf_version="0.14.1")
     assert reasons(path) == ["it is of AIPerf '0.14.1': what is read is AIPerf 0.13"]

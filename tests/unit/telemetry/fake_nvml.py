@@ -14,10 +14,11 @@ import pynvml
 GIB = 2**30
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+ENERGY = 83  # number of the field
 # of an H100 under load: field -> value
 FIELDS = {
     186: 650_000,  # mW
-    83: 1_000_000,  # mJ
+    ENERGY: 1_000_000,  # mJ
     82: 70,
     4: 0,
     74: 5_000_000,  # ns
@@ -39,7 +40,7 @@ class NvmlError(Exception):
 @dataclass
 class FakeGpu:
     """``errors``: function, or number of a field -> code that it answers with. ``block_s``: how long
-    a call takes.
+    a call takes. ``energy_step_mj``: by how much its counter of energy grows from reading to reading.
     """
 
     uuid: str
@@ -48,8 +49,13 @@ class FakeGpu:
     processes: list[tuple[int, int | None]] = field(default_factory=list)
     has_gpm: bool = True
     block_s: float = 0.0
+    energy_step_mj: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     asked_fields: list[Sequence[tuple[int, int]]] = field(default_factory=list)
+
+    def reset_energy(self) -> None:
+        """The counter of energy begins at 0 again, as when the driver is loaded again."""
+        self.fields[ENERGY] = 0
 
 
 class FakeNvml:
@@ -100,6 +106,7 @@ class FakeNvml:
                     latencyUsec=number,
                 )
             )
+        gpu.fields[ENERGY] += gpu.energy_step_mj
         return answers
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> Any:

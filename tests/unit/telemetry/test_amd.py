@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.results.schemas import TABLES
 from orchestrator.telemetry.amd import AmdGpus, amd_group
-from orchestrator.telemetry.gpu_sample import GpuLost
+from orchestrator.telemetry.gpu_sample import GpuLost, GpuReader
 
 MIB = 2**20
 
@@ -17,16 +17,34 @@ MIB = 2**20
 class AmdSmiException(Exception): ...
 
 
+class AmdSmiLibraryException(AmdSmiException):
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self._code = code
+
+    def get_error_code(self) -> int:
+        return self._code
+
+
+NOT_SUPPORTED = AmdSmiLibraryException(2)
+IO_ERROR = AmdSmiLibraryException(12)
+BUSY = AmdSmiLibraryException(30)
+
+
 class FakeAmdsmi:
-    """Two GPUs, as ROCm 6.2 and later answer; ``answers`` replaces some of it."""
+    """Two GPUs, as ROCm 6.2 and later answer; ``answers`` replaces some of it. ``error``: what every
+    question about a GPU raises.
+    """
 
     AmdSmiException = AmdSmiException
+    AmdSmiLibraryException = AmdSmiLibraryException
     AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
     AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot", VRAM="vram")
     AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
 
     def __init__(self, **answers: Any) -> None:
         self.open = 0
+        self.error: Exception | None = None
         self.asked: list[str] = []
         self.answers: dict[str, Any] = {
             "power_info": {"current_socket_power": 610, "average_socket_power": "N/A"},
@@ -50,10 +68,16 @@ class FakeAmdsmi:
         return [0, 1]
 
     def amdsmi_get_clock_info(self, handle: int, kind: str) -> dict[str, int]:
+        self._raise_error()
         return {"clk": {"gfx": 2100, "mem": 1300}[kind]}
 
     def amdsmi_get_temp_metric(self, handle: int, sensor: str, metric: str) -> int:
+        self._raise_error()
         return {"hotspot": 80, "vram": 60}[sensor]
+
+    def _raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def __getattr__(self, name: str) -> Any:
         what = name.removeprefix("amdsmi_get_")
@@ -62,6 +86,7 @@ class FakeAmdsmi:
 
         def answer(handle: int) -> Any:
             self.asked.append(what)
+            self._raise_error()
             if isinstance(self.answers[what], Exception):
                 raise self.answers[what]
             return self.answers[what]
@@ -117,6 +142,79 @@ def test_what_a_gpu_lacks_is_asked_for_once() -> None:
         assert not {"busy_share", "energy_mj"} & set(reader.read())
     assert amdsmi.asked.count("gpu_activity") == amdsmi.asked.count("energy_count") == 1
     assert amdsmi.asked.count("power_info") == 3
+
+
+def reader_of(amdsmi: FakeAmdsmi) -> GpuReader:
+    group = AmdGpus(["amd-0"], amdsmi)
+    group.open()
+    return group.reader("amd-0")
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "column"),
+    [
+        ("gpu_activity", {"gfx_activity": "N/A"}, "busy_share"),
+        ("power_info", {"average_socket_power": "N/A"}, "power_w"),
+        ("energy_count", IO_ERROR, "energy_mj"),
+        ("energy_count", BUSY, "energy_mj"),
+    ],
+)
+def test_what_was_reported_before_and_fails_once_is_a_gap_in_one_reading(
+    what: str, answer: object, column: str
+) -> None:
+    amdsmi = FakeAmdsmi()
+    reader = reader_of(amdsmi)
+    before = reader.read()
+    amdsmi.answers |= {what: answer}
+    assert reader.read() == {name: before[name] for name in before if name != column}
+    amdsmi.answers |= {what: FakeAmdsmi().answers[what]}
+    assert reader.read() == before
+
+
+def test_a_driver_that_is_busy_at_the_first_reading_is_asked_again() -> None:
+    amdsmi = FakeAmdsmi()
+    amdsmi.error = BUSY
+    reader = reader_of(amdsmi)
+    assert reader.read() == {}
+    amdsmi.error = None
+    assert reader.read() == read(FakeAmdsmi())
+
+
+def test_what_a_gpu_no_longer_supports_is_not_asked_for_again() -> None:
+    amdsmi = FakeAmdsmi()
+    reader = reader_of(amdsmi)
+    reader.read()
+    amdsmi.answers |= {"energy_count": NOT_SUPPORTED}
+    for _ in range(3):
+        assert "energy_mj" not in reader.read()
+    assert amdsmi.asked.count("energy_count") == 2
+
+
+@pytest.mark.parametrize("error", [IO_ERROR, NOT_SUPPORTED, AmdSmiException("gone")])
+def test_a_gpu_that_answers_nothing_any_more_is_lost(error: Exception) -> None:
+    amdsmi = FakeAmdsmi()
+    reader = reader_of(amdsmi)
+    reader.read()
+    amdsmi.error = error
+    with pytest.raises(GpuLost, match="no question"):
+        reader.read()
+
+
+def test_a_gpu_whose_driver_is_busy_is_not_lost() -> None:
+    amdsmi = FakeAmdsmi()
+    reader = reader_of(amdsmi)
+    before = reader.read()
+    amdsmi.error = BUSY
+    assert reader.read() == {}
+    amdsmi.error = None
+    assert reader.read() == before
+
+
+def test_a_gpu_that_never_reported_anything_is_not_lost() -> None:
+    amdsmi = FakeAmdsmi()
+    amdsmi.error = NOT_SUPPORTED
+    reader = reader_of(amdsmi)
+    assert [reader.read(), reader.read()] == [{}, {}]
 
 
 @pytest.mark.parametrize(("own", "foreign_bytes"), [({11}, 7 * MIB), ({11, 99}, 0), ({5}, None)])

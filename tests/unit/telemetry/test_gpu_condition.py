@@ -47,6 +47,19 @@ def test_without_counters_the_reasons_of_samples_count(
     assert (result.power_limited_share, result.braked_share) == (power_limited, braked)
 
 
+def test_reasons_count_in_place_of_a_counter_that_is_missing() -> None:
+    result = condition(
+        {"throttled_ns_thermal": 0, "event_reasons": 0x40},
+        {"throttled_ns_thermal": SECOND // 4, "event_reasons": 0x20},
+    )
+    assert result.braked_share == 0.5, "of hardware alone: heat by software has its counter"
+    result = condition(
+        {"throttled_ns_thermal": 0, "event_reasons": 0x40},
+        {"throttled_ns_thermal": 3 * SECOND // 4, "event_reasons": 0x20},
+    )
+    assert result.braked_share == 0.75
+
+
 def test_a_counter_that_was_reset_is_not_used() -> None:
     result = condition(
         {"throttled_ns_hw": 9 * SECOND, "ecc_uncorrected": 7, "event_reasons": 0},

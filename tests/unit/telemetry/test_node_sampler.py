@@ -6,6 +6,11 @@ import os
 import threading
 import time
 
+import pyarrow as pa
+
+from orchestrator.analysis.counters import Window
+from orchestrator.analysis.energy import EnergyNote, device_side
+from orchestrator.results.schemas import TABLES
 from orchestrator.telemetry.gpu_sample import GpuGroup
 from orchestrator.telemetry.node_sampler import NodeSampler, NodeTelemetry
 from orchestrator.telemetry.nvidia import NvidiaGpus
@@ -55,6 +60,27 @@ def test_every_gpu_and_the_host_are_sampled_in_order_of_time() -> None:
 def test_a_gpu_that_stands_still_reports_what_it_reported() -> None:
     telemetry = sampled(Counted(FakeGpu("GPU-a")))
     assert {sample.values["energy_mj"] for sample in telemetry.gpu_samples} == {1_000_000}
+
+
+def test_a_counter_that_was_reset_stays_visible_and_gives_no_energy() -> None:
+    class Reloaded(Counted):
+        def nvmlDeviceGetFieldValues(self, gpu, keys):
+            if gpu.calls["nvmlDeviceGetFieldValues"] == 2:
+                gpu.reset_energy()
+            return super().nvmlDeviceGetFieldValues(gpu, keys)
+
+    telemetry = sampled(Reloaded(FakeGpu("GPU-a", energy_step_mj=500), until=4))
+    samples = telemetry.gpu_samples
+    energies_mj = [sample.values["energy_mj"] for sample in samples]
+    assert energies_mj[:4] == [1_000_000, 1_000_500, 0, 500]
+    keys = {"measurement_id": "m", "attempt_id": "a", "host": "h", "gpu_uuid": "GPU-a"}
+    rows = [{**keys, "unix_ns": sample.unix_ns, **sample.values} for sample in samples]
+    table = pa.Table.from_pylist(rows, schema=TABLES["telemetry"])
+    window = Window(samples[0].unix_ns / 1e9, samples[-1].unix_ns / 1e9)
+    side = device_side(table, window, devices=1)
+    assert side is not None
+    assert side.energy_j is None
+    assert EnergyNote.RESET in side.energy_notes
 
 
 def test_a_lost_gpu_has_no_more_samples_and_the_others_go_on() -> None:

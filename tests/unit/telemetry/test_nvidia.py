@@ -71,6 +71,25 @@ def test_what_a_gpu_lacks_is_asked_for_once() -> None:
     assert gpu.calls["nvmlDeviceGetClockInfo"] == 6, "two clocks at each reading"
 
 
+@pytest.mark.parametrize(
+    ("lacking", "column"),
+    [
+        (138, "nvlink_bytes"),
+        (139, "nvlink_bytes"),
+        (270, "throttled_ns_hw"),
+        (271, "throttled_ns_hw"),
+    ],
+)
+def test_a_sum_of_which_a_gpu_lacks_a_part_is_not_reported(lacking: int, column: str) -> None:
+    gpu = FakeGpu("GPU-a", errors={lacking: NOT_SUPPORTED})
+    reader = reader_of(gpu)
+    for _ in range(3):
+        values = reader.read()
+        assert column not in values, "a part of a sum would be taken for the whole"
+        assert {"energy_mj", "throttled_ns_thermal"} <= set(values)
+    assert [len(keys) for keys in gpu.asked_fields] == [10, 8, 8]
+
+
 def test_an_older_driver_counts_heat_in_another_field() -> None:
     reader = reader_of(FakeGpu("GPU-a", errors={269: NOT_SUPPORTED}))
     assert "throttled_ns_thermal" not in reader.read()
