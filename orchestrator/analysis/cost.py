@@ -1,7 +1,8 @@
 """What tokens cost, under conventions that are named, and what a sweep cost beside them.
 
-``output`` and ``input_only`` each carry the whole hour, so they must not be added (NVIDIA's formula
-for total cost of ownership: USD per hour / (3600 x tokens/s) x 10^6).
+In MillionTokens, ``output`` and ``input_only`` each charge the whole hour to tokens of one kind, so
+they must not be added (NVIDIA's formula for total cost of ownership: USD per hour / (3600 x
+tokens/s) x 10^6).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +15,9 @@ from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import grouped
 
 MILLION = 1e6
-# prices of input and output tokens that make the mixes of workloads less different than this
-# cannot be told apart
-_LEAST_DIFFERENT = 0.05
+# If the shares of output tokens differ by less than this between workloads, the prices of input and
+# output tokens cannot be told apart.
+_LEAST_MIX_DIFFERENCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _allocated(points: Sequence[StoredPoint], usd_per_hour: float | None) -> All
         ]
     )
     output_shares = rates[:, 1] / rates.sum(axis=1)
-    if np.ptp(output_shares) < _LEAST_DIFFERENT:
+    if np.ptp(output_shares) < _LEAST_MIX_DIFFERENCE:
         return None
     usd_per_s = np.full(len(points), usd_per_hour / 3600)
     (input_price, output_price), _ = nnls(rates, usd_per_s)

@@ -35,7 +35,8 @@ class PredictedLevel:
 class ErrorFactors:
     """The factors within which nine in ten predictions are right.
 
-    ``ttft``: of TTFT. ``tpot``: of every other figure. ``source``: what was measured to find them.
+    ``ttft``: of TTFT. ``tpot``: of TPOT, and taken for every other figure, too, throughput among
+    them. ``source``: what was measured to find them.
     """
 
     ttft: float

@@ -16,7 +16,8 @@ def on_frontier(first: Floats, second: Floats) -> Bools:
     is_known = ~(np.isnan(first) | np.isnan(second))
     # the best first figure comes first, and of equal ones the best second figure
     order = np.lexsort((-second, -first))
-    best = -np.inf  # of the second figure, among points that are better in the first
+    # the best second figure of the points before this one, all at least as good in the first
+    best = -np.inf
     best_first = np.inf  # the first figure of the point that has ``best``
     for index in order[is_known[order]]:
         is_equal_to_best = first[index] == best_first and second[index] == best

@@ -10,21 +10,20 @@ from orchestrator.analysis.metrics import BACKLOG, FAILING, UNCHECKED
 from orchestrator.analysis.points import StoredPoint
 
 LEAST_LEVELS = 4
-LEAST_DISTANCE = 0.1  # from the straight line (both axes scaled to 0..1); less is noise
+LEAST_DISTANCE = 0.1  # above the diagonal (both axes scaled to 0..1); less is noise
 
 
 def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
     """Index of the knee of throughput over load; None where there is none. ``levels``: ascending.
 
-    With both scaled to 0..1, the knee is the point furthest above the straight line between the
-    ends: Kneedle (Satopaa et al., "Finding a Kneedle in a Haystack", ICDCSW 2011), without
-    smoothing.
+    With both scaled to 0..1, the knee is the point furthest above the diagonal: Kneedle (Satopaa
+    et al., "Finding a Kneedle in a Haystack", ICDCSW 2011), without smoothing.
     """
     x, y = np.asarray(levels, float), np.asarray(throughputs, float)
     if x.size < LEAST_LEVELS or np.ptp(y) <= 0:
         return None
-    straight_line = (x - x[0]) / (x[-1] - x[0])
-    distances = (y - y.min()) / np.ptp(y) - straight_line
+    diagonal = (x - x[0]) / (x[-1] - x[0])
+    distances = (y - y.min()) / np.ptp(y) - diagonal
     furthest = int(distances.argmax())
     return furthest if distances[furthest] >= LEAST_DISTANCE else None
 

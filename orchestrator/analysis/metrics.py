@@ -32,6 +32,7 @@ FAILING_SHARE = 0.05
 # the verdicts that blame the engine
 BACKLOG = Validity.ENGINE_BOUND_BACKLOG
 BROKEN = Validity.BROKEN_OUTPUT
+# the verdict on what another tool measured: it blames nothing
 UNCHECKED = Validity.UNCHECKED
 
 
@@ -95,11 +96,13 @@ class Observed:
 def steady_window_ns(
     warmup_s: float | None, duration_s: float | None, requests: Rows | None
 ) -> WindowNs:
-    """The steady window of a run, which begins when its warm-up ends.
+    """The steady window of a run.
 
-    ``warmup_s``: None: the window begins where the run became steady; it is the whole run where it
-    never did, or where no duration is given. ``duration_s``: how long requests were due after the
-    given warm-up; None: the window ends when the last request did.
+    - Without ``duration_s``, from the end of the warm-up, or from the beginning where none is
+      given, until the last request ended.
+    - With ``duration_s`` and ``warmup_s``, for this duration from the end of the warm-up.
+    - With ``duration_s`` alone, from where the run became steady until the duration was over; where
+      it never became steady, for the whole duration.
     """
     start_ns = round((warmup_s or 0.0) * 1e9)
     if duration_s is None:
@@ -170,6 +173,9 @@ def _joined(first: Observed, more: Observed) -> Observed:
     """Adds more requests of the same attempt. The samples of ``first`` grow in place."""
     for name, column in more.samples[0].items():
         first.samples[0][name].add(column.values())
+    # ``merge`` takes the two for different attempts: it lists the samples and batches of both and
+    # adds the lengths of their windows. Here the window and its batches are the same, so these
+    # three fields are replaced.
     amounts = first.token_batches[0].amounts + more.token_batches[0].amounts
     batches = throughput.Batches(amounts, first.token_batches[0].sizes)
     both = merge([first, more])
@@ -222,6 +228,7 @@ def figures(observed: Observed) -> Figures:
         output_token_throughput=_rate(delivered.output_tokens, window_s),
         input_token_throughput=_rate(delivered.input_tokens, window_s),
         total_token_throughput=_rate(total_tokens, window_s),
+        # the basis is empty where no answer has two tokens: then no times of chunks were needed
         throughput_basis=_only_or_mixed(observed.basis) or "interpolated",
         **_distributions(observed),
         itl_ms=_gap_distribution(observed.gaps),
@@ -242,7 +249,7 @@ def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
 
 
 def are_too_few(count: int, quantile: float) -> bool:
-    """Whether ``count`` values are too few for a percentile: less than one should lie above it."""
+    """Whether ``count`` values are too few: less than one is expected above the percentile."""
     return count * (1 - quantile) < 1 - 1e-9
 
 

@@ -216,7 +216,7 @@ class LimitColumns:
         self._index.add(columns.index[due])
         self._scheduled_ns.add(columns.scheduled_ns[due])
         self._ok.add(columns.ok[due])
-        for name, seconds in _seconds(columns):
+        for name, seconds in _values_by_limit(columns):
             self._seconds[name].add(seconds[due])
 
     def values(self) -> LimitValues:
@@ -241,15 +241,15 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
     return limit_columns.values()
 
 
-def _seconds(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
+def _values_by_limit(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
     """Yields one value per request for each of LIMITS; see ``limit_values``."""
     intervals = arrays.intervals
-    known_intervals = np.where(intervals > 0, intervals, np.nan)
+    positive_intervals = np.where(intervals > 0, intervals, np.nan)
     prompt_tokens = np.where(arrays.input_tokens > 0, arrays.input_tokens, np.nan)
     ttft_ns = arrays.first_ns - arrays.scheduled_ns
-    tpot_s = (arrays.last_ns - arrays.first_ns) / known_intervals / 1e9
+    tpot_s = (arrays.last_ns - arrays.first_ns) / positive_intervals / 1e9
     yield "ttft", ttft_ns / 1e9
-    yield "tpot", np.where(intervals <= 0, -np.inf, tpot_s)
+    yield "tpot", np.where(intervals <= 0, -np.inf, tpot_s)  # 0 intervals: nothing to violate
     yield "e2e", (arrays.last_ns - arrays.scheduled_ns) / 1e9
     yield "normalized_ttft", ttft_ns / prompt_tokens / 1e9
     if arrays.token_events is not None:

@@ -16,8 +16,8 @@ from orchestrator.base.arrays import Floats
 from orchestrator.results.lazy_rows import Rows, slices
 
 PARTS = 64  # into which the run is cut; each has its mean number of requests in flight
-# The first cut counts whose error is at most this many times the least error: in a flat run the
-# least error may lie anywhere.
+# The first cut is taken whose squared error is at most this many times the least one: in a flat run
+# the least one may lie anywhere.
 NEARLY = 1.25
 FIRST_REQUESTS = 8  # at least so many requests give the end-to-end time of an empty engine
 # Share of the run, at its beginning, in which more requests may be in flight than later, because
@@ -59,19 +59,20 @@ def steady_from(parts: Callable[[], Iterable[RequestSpans]], now: float) -> floa
     """When the steady part of a run begins; None: there is none.
 
     ``parts``: yields the requests of the run; it is called twice, so that the requests need not all
-    be in memory. ``now``: up to when the run has gone, in the unit of ``parts``.
+    be in memory. ``now``: how long the run has lasted so far, in the unit of ``parts``.
     """
     edges = np.linspace(0, max(now, 0), PARTS + 1)
-    time_in_flight = np.zeros(PARTS + 1)
+    # for each edge, how long all requests together were in flight before it
+    in_flight_until_edge = np.zeros(PARTS + 1)
     earliest_due = np.zeros(0)
     for times in parts():
         since_due = _time_since(np.sort(times.due), edges)
         since_done = _time_since(np.sort(times.done), edges)
-        time_in_flight += since_due - since_done
+        in_flight_until_edge += since_due - since_done
         earliest_due = np.sort(np.concatenate([earliest_due, times.due]))[:FIRST_REQUESTS]
     if not earliest_due.size or now <= 0:
         return None
-    in_flight = np.diff(time_in_flight) * PARTS / now
+    in_flight = np.diff(in_flight_until_edge) * PARTS / now
     # the requests that were due first, at least FIRST_REQUESTS of them, met an empty engine
     first_until = max(float(edges[1]), float(earliest_due[-1]))
     end_to_end = [
@@ -94,8 +95,10 @@ def _cut(in_flight: Floats) -> int:
     is_below_mean = sum_before_cut < in_flight.mean() * cuts
     squared_errors = _variances_from(in_flight)[cuts] / (PARTS - cuts)
     errors = np.where(is_cold_start | is_below_mean, squared_errors, np.inf)
-    negligible = (1e-3 * in_flight.mean()) ** 2 / PARTS
-    return int(np.argmax(errors <= NEARLY * errors.min() + negligible))
+    # In a run that hardly varies, NEARLY times the least error is still close to zero. So the error
+    # of parts that vary by a thousandth of their mean is allowed beside it.
+    allowed_error = NEARLY * errors.min() + (1e-3 * in_flight.mean()) ** 2 / PARTS
+    return int(np.argmax(errors <= allowed_error))  # the first that is allowed
 
 
 def _variances_from(values: Floats) -> Floats:

@@ -14,7 +14,7 @@ from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.sequential_test import FEWEST, FEWEST_TO_FAIL, requests_needed
 
 # below the lowest level probed, the odds of a miss are expected to rise with this power of the load
-LEAST_POWER = 3.0
+MISS_ODDS_POWER = 3.0
 
 
 class AttainmentFit:
@@ -22,8 +22,11 @@ class AttainmentFit:
 
     At the levels that were probed it is found by isotonic regression (pool adjacent violators: Ayer
     et al. 1955). Between two of them the logit of the share is linear in the logarithm of the
-    level. Below the lowest of them the odds of a miss fall with the third power of the load. A
-    level without figures that failed, or could not be measured, counts as one where ``FEWEST``
+    level. Below the lowest of them the odds of a miss fall with the third power of the load, down
+    to 1/e of that level. Below that the share stays the same, and so it does above the highest
+    level that was probed.
+
+    A level without figures that failed, or could not be measured, counts as one where ``FEWEST``
     requests missed.
     """
 
@@ -32,23 +35,26 @@ class AttainmentFit:
 
         usable = [evidence for evidence in levels if is_known(evidence)]
         shares = [_smoothed_share(evidence) for evidence in usable]
+        # Levels weigh as much as their independent requests. The second figure takes no design
+        # effect for larger than PRIOR_EFFECT; the third gives levels without requests a weight.
         weights = [
             max(evidence.effective, evidence.requests / PRIOR_EFFECT, 1.0) for evidence in usable
         ]
         logits = logit(isotonic(shares, weights))
         log_levels = np.log([evidence.level for evidence in usable])
         self._log_levels = np.concatenate([[log_levels[0] - 1.0], log_levels])
-        self._logits = np.concatenate([[logits[0] + LEAST_POWER], logits])
+        self._logits = np.concatenate([[logits[0] + MISS_ODDS_POWER], logits])
         self._target = target
         self.effect = levels[0].usual_effect  # the design effect that was learned
         self._by_level = {evidence.level: evidence for evidence in levels}
+        # a probe ends at its verdict, so levels with a verdict do not show how long one may run
         requests_per_probe = [
             evidence.requests / evidence.probes
             for evidence in levels
             if evidence.verdict is None and evidence.whole
         ]
-        # requests of a probe that ran its time; infinite where that is not known
-        self.longest_probe = max(requests_per_probe, default=math.inf)
+        # requests of a probe that runs its time; infinite where that is not known
+        self.requests_of_whole_probe = max(requests_per_probe, default=math.inf)
 
     def level_of(self, share: float) -> float:
         """The level at which this attainment is expected."""
@@ -75,25 +81,28 @@ class AttainmentFit:
         share = self.share(level)
         evidence = self._by_level.get(level)
         if evidence is None:
-            shown = independent = effective = 0.0
+            shown = independent_requests = requests_as_evidence = 0.0
         else:
             shown = evidence.log_evidence(share > self._target)
-            independent = evidence.requests / self.effect
-            effective = evidence.effective
-        if independent >= FEWEST:
-            share = self._off_target(share, independent)
+            # all its requests, by the effect that was learned: how well the share is known
+            independent_requests = evidence.requests / self.effect
+            # of the test that has fewest, by the effect that its probes show, too: "fails" needs
+            # FEWEST_TO_FAIL of them
+            requests_as_evidence = evidence.effective
+        if independent_requests >= FEWEST:
+            share = self._off_target(share, independent_requests)
         needed = requests_needed(share, self._target, self.effect, shown)
         if share <= self._target:
-            needed = max(needed, self.effect * (FEWEST_TO_FAIL - effective))
+            needed = max(needed, self.effect * (FEWEST_TO_FAIL - requests_as_evidence))
         return needed
 
-    def _off_target(self, share: float, independent: float) -> float:
+    def _off_target(self, share: float, independent_requests: float) -> float:
         """Moves a share away from the target, so that it is a standard error away at least.
 
-        The standard error is the binomial one of ``independent`` requests; the share stays on its
-        side. Without this, 22 of 128 searches ended unresolved, with it 5.
+        The standard error is the binomial one of so many independent requests; the share stays on
+        its side. Without this, 22 of 128 searches ended unresolved, with it 5.
         """
-        error = math.sqrt(self._target * (1 - self._target) / independent)
+        error = math.sqrt(self._target * (1 - self._target) / independent_requests)
         distance = share - self._target
         return self._target + math.copysign(max(error, abs(distance)), distance)
 

@@ -228,7 +228,7 @@ def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> Pr
 def affordable_requests(fit: AttainmentFit, level: float) -> float | None:
     """How many requests a verdict on the level should take; None: more than any level gets."""
     requests = fit.requests(level)
-    most = min(MOST_REQUESTS, MOST_REPEATS * fit.longest_probe)
+    most = min(MOST_REQUESTS, MOST_REPEATS * fit.requests_of_whole_probe)
     return requests if requests <= most else None
 
 

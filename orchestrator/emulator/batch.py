@@ -35,8 +35,8 @@ _PROMPT_STEP = 1000
 
 
 class Life(NamedTuple):
-    """What a sequence did until it was preempted: the step of its first token, and how many it
-    gave out.
+    """What a sequence gave out from a prefill to a preemption or to its end: the step of its first
+    token, and how many tokens.
     """
 
     start_step: int

@@ -43,8 +43,12 @@ def queue_position(
     deployment may still hold. ``seconds``: how many seconds the launch is expected to take.
 
     The admission of a sweep orders its queue by it (sweep/admission.py), and so do the estimate of
-    a plan's costs (plan/cost.py) and a simulated sweep (simulation/sweep.py).
-    ``tests/unit/sweep/test_admission_order.py`` guards this order.
+    a plan's costs (plan/cost.py) and a simulated sweep (simulation/sweep.py). In a sweep,
+    ``DeploymentWork.queue_class`` decides the class (sweep/deployment_work.py), and
+    ``Sweep._waiting`` the priority (sweep/sweep.py).
+
+    ``tests/unit/plan/test_order.py`` and ``tests/unit/sweep/test_admission_order.py`` guard this
+    order.
     """
     goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED
     return QueuePosition(queue_class, goes_after_gangs, -priority, -seconds)

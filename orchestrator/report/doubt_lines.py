@@ -115,7 +115,11 @@ def _cause_text(doubt: Doubt) -> str:
 
 
 def _names(doubt: Doubt) -> tuple[str, ...]:
-    """The names in a line; empty where its words have them."""
+    """The names in a line: deployments, with their levels or statuses where they matter.
+
+    Empty where the remedy names them (``repair_text``), and where the doubt is about the first of
+    the ranking alone.
+    """
     if doubt.remedy is Remedy.REPAIR or doubt.kind is DoubtKind.MAY_MISS_TARGET:
         return ()
     if doubt.kind in _ABOUT_LEVELS:
@@ -144,7 +148,7 @@ _CAUSES: Mapping[DoubtKind, str] = {
     DoubtKind.REPEATS_NOT_VALID: "repeats failed or not valid",
     DoubtKind.ONE_START: "one start, spread unknown",
     DoubtKind.ONE_VALID_START: "one valid start",
-    DoubtKind.MORE_IS_CLAIMED: "more is claimed, but less expected",
+    DoubtKind.MORE_IS_CLAIMED: "claims more than the first, but is estimated lower",
     DoubtKind.STARTS_DIFFER: "behind by less than starts differ",
     # the verdict says that nothing holds
     DoubtKind.NO_LEVEL_HOLDS: "",
@@ -164,10 +168,14 @@ def _bounds_overlap(doubt: Doubt) -> str:
     cause = f"could hold up to {doubt.excess:.1%} more than the first"
     if doubt.remedy is not None:
         return cause
+    # no level of the grid lies between the bounds of any of them, so no search tells more
     return f"{cause}, levels are {GRID_STEP - 1:.1%} apart"
 
 
 def _simulated(doubt: Doubt) -> str:
+    """What is in doubt about a simulation: the order of the deployments that are behind by less
+    than the model's error; where there are none, only that nothing was measured.
+    """
     return "within model error" if doubt.deployments else "nothing was measured"
 
 
@@ -227,7 +235,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
-    Remedy.MEASURE: "run --shortlist",  # how many: in the whole sentence; so it is said once
+    Remedy.MEASURE: "run --shortlist",  # without the number of deployments: words.py says it
     Remedy.LONGER_PROBES: "a longer duration",
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",

@@ -2,10 +2,10 @@
 
 Frames are pandas frames, Polars frames with ``library="polars"``, or Arrow tables with
 ``library="arrow"``. The JSON of ``orchestrator results`` has the same names, nested values with
-dots. There are two exceptions: ``repeats`` is a number here and a list in JSON (``merged.used``),
-and ``slo`` is a text here and an object in JSON (``slo.text``). The unit and the description of
-each column are metadata of the Arrow fields. A pandas frame has them as ``attrs["units"]`` and
-``attrs["descriptions"]``; a Polars frame has none.
+dots. There are two exceptions: ``repeats`` is a number here and a list in JSON, where
+``merged.used`` is the number; ``slo`` is a text here and an object in JSON, where ``slo.text`` is
+the text. The unit and the description of each column are metadata of the Arrow fields. A pandas
+frame has them as ``attrs["units"]`` and ``attrs["descriptions"]``; a Polars frame has none.
 
 ``columns``: None: the usual ones; ``"all"``; or a list of names. An empty frame has its columns
 too. Each function raises InputError for a name that is no column, for an unknown experiment, and
@@ -139,7 +139,7 @@ def repeats(
     superseded: bool = False,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per repeat of each point, failed ones too: the attempt that counts.
+    """One row per repeat of each point, failed ones too; it shows the attempt that counts.
 
     The arguments are those of ``points``.
     """
@@ -245,13 +245,13 @@ def requests(
 
 
 def frontier(points: Frame) -> Frame:
-    """The valid rows of ``points`` (or of ``metrics``) that no other row beats.
+    """The rows of ``points`` (or of ``metrics``) that no other row beats.
 
-    A row beats another if it is better in tokens/s that a user sees (``per_user``) or in tokens/s
-    per device (``per_device``), and not worse in either. Equal rows all stay. Points of different
-    workloads or models should not be compared: filter them first. Raises InputError for a frame
-    without these columns, and for a frame with both simulated and measured points, or with points of
-    several tools.
+    Only rows that are valid or unchecked (other tools) count. A row beats another if it is better
+    in tokens/s that a user sees (``per_user``) or in tokens/s per device (``per_device``), and not
+    worse in either. Equal rows all stay. Points of different workloads or models should not be
+    compared: filter them first. Raises InputError for a frame without these columns, for a frame
+    with both simulated and measured points, and for a frame with points of several tools.
     """
     import numpy as np
 
@@ -263,8 +263,8 @@ def frontier(points: Frame) -> Frame:
         raise InputError(SIMULATED_BESIDE_MEASURED)
     if "source" in names and len(_sources(points)) > 1:
         raise InputError(SOURCES_MIXED)
-    is_valid = np.isin(points["validity"].to_numpy().tolist(), ("valid", "unchecked"))
-    per_user = np.where(is_valid, columns["per_user"], np.nan)
+    is_eligible = np.isin(points["validity"].to_numpy().tolist(), ("valid", "unchecked"))
+    per_user = np.where(is_eligible, columns["per_user"], np.nan)
     stays = on_frontier(per_user, columns["per_device"])
     is_pandas = hasattr(points, "iloc")
     return points[stays] if is_pandas else points.filter(stays)

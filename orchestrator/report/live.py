@@ -35,8 +35,8 @@ STYLES = {
 }
 BAR = 24  # width in characters of a phase's bar
 WIDEST_BAR = 60  # width in characters of the bar over all measurements
-STILL_S = 60.0  # without a terminal: how often a phase that goes on is logged again
-LOAD_STILL_S = 10.0  # the same in ``load``
+REPEAT_LINE_S = 60.0  # without a terminal: how often a phase that goes on is logged again
+LOAD_REPEAT_LINE_S = 10.0  # the same in ``load``
 MOST_LINES = 4  # of a terminal, for one sentence
 MOST_STANDINGS = 4  # shown on a terminal
 MOST_DETAIL = 100  # characters of an engine's log line
@@ -69,9 +69,9 @@ class LiveSweep:
     It is called with each event and each phase of the sweep.
     """
 
-    def __init__(self, console: Console, still_s: float | None = None) -> None:
+    def __init__(self, console: Console, repeat_line_s: float | None = None) -> None:
         self._console = console
-        self._still_s = still_s or STILL_S
+        self._repeat_line_s = repeat_line_s or REPEAT_LINE_S
         self._lock = threading.Lock()
         self._phases: dict[str, _Shown] = {}  # by the deployment's label
         self._total = 0  # measurements that the sweep asks for
@@ -158,6 +158,8 @@ class LiveSweep:
             self._count_outcome(event)
         if "left_s" in event.data:
             self._end_s = time.monotonic() + float(event.data["left_s"])
+        # "told": the measurement was given up with its deployment, and the reason was shown before
+        # (sweep/launch_lifecycle.py: close)
         if event.kind in QUIET_KINDS or "told" in event.data:
             return None
         line = Text(f"{_clock()} ")
@@ -202,14 +204,14 @@ class LiveSweep:
 
     def _keep_printing(self) -> None:
         """Prints phases that go on again, so that a log never stands still for minutes."""
-        while not self._over.wait(min(1.0, self._still_s)):
+        while not self._over.wait(min(1.0, self._repeat_line_s)):
             now_s = time.monotonic()
             lines = []
             with self._lock:
                 for shown in self._phases.values():
-                    if now_s - shown.printed_s >= self._still_s:
+                    if now_s - shown.printed_s >= self._repeat_line_s:
                         shown.printed_s = now_s
-                        lines.append(f"{_clock()} {_still(shown, now_s)}")
+                        lines.append(f"{_clock()} {_progress_line(shown, now_s)}")
             for line in lines:
                 self.print_line(line)
 
@@ -227,7 +229,7 @@ class LiveSweep:
             lines += _wrapped(event.text, 0, width)
         for shown in phases:
             if shown.is_occupied:
-                lines += _wrapped(_still(shown, now_s), len(shown.phase.deployment), width)
+                lines += _wrapped(_progress_line(shown, now_s), len(shown.phase.deployment), width)
         working = [shown for shown in phases if not shown.is_occupied]
         lines += _phase_lines(working, now_s, width)
         for line in lines:
@@ -241,7 +243,7 @@ class LiveSweep:
 
 def live_load() -> LiveSweep:
     """The live display of ``load``."""
-    return LiveSweep(Console(stderr=True), LOAD_STILL_S)
+    return LiveSweep(Console(stderr=True), LOAD_REPEAT_LINE_S)
 
 
 def _who_leads(event: Event) -> tuple[object, object]:
@@ -274,8 +276,8 @@ def _phase_lines(phases: Sequence[_Shown], now_s: float, width: int) -> list[Tex
     return lines
 
 
-def _still(shown: _Shown, now_s: float) -> str:
-    """A phase that goes on, and how far it is."""
+def _progress_line(shown: _Shown, now_s: float) -> str:
+    """The line of a phase that goes on: how far it is, or for how long it has been waiting."""
     phase = shown.phase
     if not shown.is_occupied:
         return f"{_named(phase)}: {_progress(shown, now_s)}"

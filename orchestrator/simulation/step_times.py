@@ -22,20 +22,26 @@ class StepEnds:
         self._ends_s: list[float] = [0.0]
 
     def add(self, step: int, end_s: float) -> None:
-        """Note when a step ended, in seconds since the start. A step that gave decoding sequences
-        no tokens has no number of its own; its time counts with the next step.
+        """Note when a step ended, in seconds since the start. A step in which decoding sequences
+        got no tokens comes with the number of the step before and is ignored; its time falls to the
+        next one.
         """
         if step > self._steps[-1]:
             self._steps.append(step)
             self._ends_s.append(end_s)
 
     def gaps(self, request_index: int, sequence: Sequence) -> TokenGaps:
-        """The gaps of a sequence that has ended, rounded to 1 us with the remainder carried."""
+        """The gaps of a sequence that has ended, rounded to 1 us with the remainder carried.
+
+        Each of its lives goes from a prefill to a preemption or to its end.
+        """
         last_life = Life(sequence.start_step, sequence.output_tokens - sequence.earlier_tokens)
         tokens_s = [self._token_times(life) for life in (*(sequence.lives or ()), last_life)]
         times_s = np.concatenate(tokens_s)
         times_s[0] = sequence.first_token_s
         times_s[-1] = sequence.last_token_s
+        # These two are exact. All others are put at the end of their step, which may lie before the
+        # first token's time, or after the last one's. The later time counts: no gap is negative.
         whole_us = np.round(np.maximum.accumulate(times_s) * 1e6).astype(np.int64)
         gaps_us = np.diff(whole_us).astype(np.int32)
         return TokenGaps(request_index, array("i", gaps_us.tolist()), None)

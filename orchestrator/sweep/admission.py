@@ -135,7 +135,7 @@ class Queue:
     def in_turn(self, closed: Collection[ResourceRequest]) -> Iterator[Waiting]:
         """The launches class by class, and within a class one of each resource request in turn: the
         first launch of every request in the order of admission, then the second launch of every
-        request, and so on.
+        request, and so on. This is the order in which nodes are asked for, not that of admission.
 
         Launches of requests that become ``closed`` during the iteration are passed over.
         """

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpoiltAttempts:
-    """The measurements whose ok attempts were all spoilt: by measurement id, the attempt that
-    counts.
+    """The measurements whose ok attempts were all spoilt, and how often measurements were spoilt.
 
-    ``open``: those that are measured again. ``kept``: those that were measured again as often as is
-    allowed, and stay as they are. ``spoilt_counts``: how many attempts were spoilt, by measurement
-    id. ``verdicts``: the verdict on each spoilt attempt, by the attempt's ids.
+    ``open``, ``kept``: by measurement id, the attempt that counts. Those in ``open`` are measured
+    again. Those in ``kept`` were measured again as often as is allowed, and stay as they are.
+    ``spoilt_counts``: by measurement id, how many attempts were spoilt, even if another one was
+    not. ``verdicts``: the verdict on each spoilt attempt, by the attempt's ids.
     """
 
     open: dict[str, Committed]
@@ -47,6 +47,7 @@ def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> Sp
     spoilt_counts = Counter(measurement_id for measurement_id, _ in verdicts)
     spoilt = SpoiltAttempts({}, {}, spoilt_counts, verdicts)
     for measurement_id, attempt in best_ok(commits, verdicts).items():
+        # best_ok takes a spoilt attempt only where all are spoilt
         if attempt.ids not in verdicts:
             continue
         if spoilt_counts[measurement_id] <= most_again:
@@ -56,7 +57,7 @@ def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> Sp
     return spoilt
 
 
-def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
+def failed_by_configuration(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
     """The measurements whose last attempt failed because of a fault in the experiment file: by
     measurement id, that attempt. ``commits``: oldest first.
     """
@@ -64,11 +65,11 @@ def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
     badly_configured = [
         attempt for attempt in last.values() if attempt.failure_class == FailureClass.BAD_CONFIG
     ]
-    refused_by_id: dict[str, Committed] = {}
+    failed_by_id: dict[str, Committed] = {}
     for attempt in attempt_data(store, badly_configured):
         if attempt.point.failure_kind not in FIXED_ON_THE_HOST:
-            refused_by_id[attempt.measurement_id] = attempt
-    return refused_by_id
+            failed_by_id[attempt.measurement_id] = attempt
+    return failed_by_id
 
 
 def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
@@ -83,9 +84,9 @@ def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
         if attempt.point.clients:  # otherwise it died before any load
             tries[attempt.measurement_id] += 1
             last[attempt.measurement_id] = attempt
-    most_tries = FailureClass.ENGINE_CRASH.retries
+    retries = FailureClass.ENGINE_CRASH.retries  # after the first try
     return {
         measurement_id: attempt
         for measurement_id, attempt in last.items()
-        if tries[measurement_id] > most_tries
+        if tries[measurement_id] > retries
     }

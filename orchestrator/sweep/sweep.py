@@ -39,7 +39,12 @@ from orchestrator.sweep.competition import choose_next, not_started, race_of, sh
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.default_hardware import check_same, on_this_cluster
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
-from orchestrator.sweep.earlier_attempts import SpoiltAttempts, died_at, refused, spoilt_of
+from orchestrator.sweep.earlier_attempts import (
+    SpoiltAttempts,
+    died_at,
+    failed_by_configuration,
+    spoilt_of,
+)
 from orchestrator.sweep.engine_start import store_launch
 from orchestrator.sweep.launch_lifecycle import LaunchLifecycle, give_up, leave_out
 from orchestrator.sweep.launch_state import LaunchEvent
@@ -297,7 +302,7 @@ class Sweep:
         store = self._context.store
         settled = {key: attempt for key, attempt in ok.items() if key not in spoilt.open}
         if not self._context.retry_failed:
-            failed = refused(store, commits)
+            failed = failed_by_configuration(store, commits)
             if any(load.searches for load in plan.loads):
                 failed |= died_at(store, commits)
             settled = failed | settled

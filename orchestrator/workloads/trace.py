@@ -126,8 +126,8 @@ class TraceWorkload(Workload):
     def notes(self, timed: bool = False) -> list[str]:
         rows = self.rows()
         notes = [f"{count:,} rows are left out: {reason}" for reason, count in rows.left_out]
-        if rows.longest_pauses:
-            pauses = counted(rows.longest_pauses, "pause")
+        if rows.cut_pauses:
+            pauses = counted(rows.cut_pauses, "pause")
             notes.append(f"{pauses} cut to {self.longest_pause:g} s")
         if rows.starts_ns is not None and not self.spread:
             per_stamp = rows.requests / max(rows.distinct_times, 1)
@@ -162,7 +162,7 @@ class TraceRequests(WorkloadKind):
         self._seed = seed
         self._chosen = np.arange(rows.sessions) if chosen is None else chosen
         self._stretched = stretched
-        counts = np.diff(rows.first)[self._chosen]
+        counts = np.diff(rows.first_request)[self._chosen]
         self.mean_turns = float(counts.mean())
         self.sessions = rows.requests > rows.sessions
 
@@ -224,11 +224,11 @@ class TraceRequests(WorkloadKind):
         return round_number, int(self._chosen[index])
 
     def _row(self, session: int, turn: int) -> int:
-        return int(self._rows.first[self._place(session)[1]]) + turn
+        return int(self._rows.first_request[self._place(session)[1]]) + turn
 
     def turns(self, session: int) -> int:
         recorded = self._place(session)[1]
-        return int(self._rows.first[recorded + 1] - self._rows.first[recorded])
+        return int(self._rows.first_request[recorded + 1] - self._rows.first_request[recorded])
 
     def pause_s(self, session: int, turn: int) -> float:
         if self._rows.pauses_s is None or turn + 1 >= self.turns(session):
@@ -259,7 +259,7 @@ class TraceRequests(WorkloadKind):
         their number.
         """
         round_number, recorded = self._place(session)
-        row = int(self._rows.first[recorded]) + turn
+        row = int(self._rows.first_request[recorded]) + turn
         tokens_left = int(self._rows.inputs[row])
         parts: list[tuple[tuple[int, ...], int]] = []
         scope = recorded + 1 if self._rows.local_blocks else 0

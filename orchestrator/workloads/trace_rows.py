@@ -36,7 +36,7 @@ from orchestrator.workloads.trace_reader import (
 )
 
 # Why a row is left out.
-OUTSIDE, FILTERED, EMPTY, BEYOND = (
+OUTSIDE, FILTERED, EMPTY, OTHER_LENGTHS = (
     "outside the window",
     "not of the wanted values",
     "without tokens (a failed request)",
@@ -61,8 +61,9 @@ class TraceRules:
 
 @dataclass(frozen=True, slots=True)
 class TraceLengths:
-    """What a plan asks of the lengths for each of its deployments. ``totals``: the smallest and the
-    largest number of tokens of a prompt with its answer. ``sorted_inputs``: of all prompts.
+    """The figures of the lengths that a plan needs for every deployment. ``totals``: the smallest
+    and the largest number of tokens of a prompt with its answer. ``sorted_inputs``: tokens of all
+    prompts.
     """
 
     totals: tuple[int, int]
@@ -83,16 +84,16 @@ class TraceLengths:
 class TraceRows:
     """Requests of a trace by session, in the order in which sessions begin.
 
-    The requests of session s are rows ``first[s]`` to ``first[s + 1]``. ``starts_ns``: of sessions,
-    since the first; None: the trace has no times. ``offsets_ns``: of requests, since the start of
-    their session. ``pauses_s``: before each request, after the answer before it; None where a trace
-    does not say how long answers took. ``blocks``: names of blocks of all requests,
-    ``first_block[r]`` to ``first_block[r + 1]`` those of request r. ``rows``: their numbers in the
-    file.
+    The requests of session s are ``first_request[s]:first_request[s + 1]``. ``rows``: of each
+    request, the number of its row in the file. ``starts_ns``: of sessions, since the first; None:
+    the trace has no times. ``offsets_ns``: of requests, since the start of their session.
+    ``pauses_s``: before each request, after the answer before it; None where a trace does not say
+    how long answers took. ``blocks``: names of blocks of all requests; those of request r are
+    ``first_block[r]:first_block[r + 1]``.
     """
 
     format: TraceFormat
-    first: Ints
+    first_request: Ints
     inputs: Ints
     outputs: Ints
     rows: Ints
@@ -106,13 +107,13 @@ class TraceRows:
     total: int = 0  # rows of the file
     left_out: tuple[tuple[str, int], ...] = ()
     distinct_times: int = 0
-    longest_pauses: int = 0  # pauses that were cut
+    cut_pauses: int = 0  # how many pauses were cut to the longest that is wanted
     lengths: TraceLengths | None = None  # set when all rows are read
     digest: str = ""  # 16 hex digits over everything that is sent; set when all rows are read
 
     @property
     def sessions(self) -> int:
-        return len(self.first) - 1
+        return len(self.first_request) - 1
 
     @property
     def requests(self) -> int:
@@ -130,7 +131,7 @@ class TraceRows:
 
     @property
     def requests_per_s(self) -> float | None:
-        """The recorded rate: sessions by their mean number of requests."""
+        """The recorded rate: sessions/s times their mean number of requests."""
         rate = self.sessions_per_s
         return None if rate is None else rate * self.requests / self.sessions
 
@@ -138,7 +139,7 @@ class TraceRows:
         """16 hex digits over everything that is sent."""
         content = hashlib.sha256()
         for array in (
-            self.first,
+            self.first_request,
             self.inputs,
             self.outputs,
             self.starts_ns,
@@ -197,7 +198,7 @@ class _Selection:
         self._kept: list[RowBatch] = []
         self._row_numbers: list[Ints] = []
         self._left_out: Counter[str] = Counter()
-        self._count = 0
+        self._kept_count = 0
         self.total = 0
 
     def add(self, batch: RowBatch) -> None:
@@ -217,13 +218,13 @@ class _Selection:
         has_tokens = (batch.inputs > 0) & (batch.outputs > 0)
         is_kept = self._narrowed(EMPTY, is_kept, has_tokens)
         if self._rules.keep is not None:
-            is_kept = self._narrowed(BEYOND, is_kept, _is_within(self._rules.keep, batch))
+            is_kept = self._narrowed(OTHER_LENGTHS, is_kept, _is_within(self._rules.keep, batch))
         self._refuse_images(batch, is_kept)
         places = np.flatnonzero(is_kept)
         if not len(places):
             return
-        self._count += len(places)
-        if self._count > MOST_REQUESTS:
+        self._kept_count += len(places)
+        if self._kept_count > MOST_REQUESTS:
             raise problem(
                 self._rules.path,
                 f"has more than {MOST_REQUESTS:,} requests: give a 'window', like [0s, 1h]",
@@ -267,11 +268,11 @@ class _Selection:
         if times_ns is not None:
             distinct_times = len(np.unique(times_ns))
             times_ns = self._spread(times_ns)
-        order, first = _by_session(self._session_keys(numbers), times_ns, len(numbers))
-        return _sent(
+        order, first_request = _by_session(self._session_keys(numbers), times_ns, len(numbers))
+        return _with_times_and_blocks(
             TraceRows(
                 format=self._format,
-                first=first,
+                first_request=first_request,
                 inputs=_joined([batch.inputs for batch in self._kept])[order],
                 outputs=_joined([batch.outputs for batch in self._kept])[order],
                 rows=numbers[order],
@@ -301,12 +302,13 @@ class _Selection:
         ]
 
     def _spread(self, times_ns: Ints) -> Ints:
-        """Times with the rows of one time stamp evenly over the seconds from it on."""
+        """Spreads rows that share a time stamp evenly over ``spread_s`` from it."""
         if self._rules.spread_s is None:
             return times_ns
         _, inverse, counts = np.unique(times_ns, return_inverse=True, return_counts=True)
         order = np.argsort(inverse, kind="stable")
         first_of_stamp = np.cumsum(counts) - counts
+        # the place of each row among those of its time stamp
         places = np.empty(len(times_ns), np.int64)
         places[order] = np.arange(len(times_ns)) - np.repeat(first_of_stamp, counts)
         shares = places / counts[inverse]
@@ -354,14 +356,15 @@ def _joined(arrays: Sequence[Ints]) -> Ints:
 
 
 def _roots(chats: list[Any], parents: list[Any]) -> list[Any]:
-    """For each row the first request of its conversation. A parent that is not among the rows
-    begins one.
+    """For each row the first request of its conversation. A request whose parent is not among the
+    rows begins one.
     """
     parent_of = dict(zip(chats, parents, strict=True))
     root_of: dict[Any, Any] = {}
     for chat in chats:
         members: dict[Any, None] = {}  # from this request up
         root = chat
+        # stops at a request whose root is known, at a missing parent, or in a circle
         while root not in root_of and root not in members:
             members[root] = None
             if parent_of[root] not in parent_of:
@@ -390,7 +393,7 @@ def _by_session(keys: list[Any] | None, times_ns: Ints | None, count: int) -> tu
     return order, np.append(begins, len(order))
 
 
-def _sent(
+def _with_times_and_blocks(
     rows: TraceRows,
     times_ns: Ints | None,
     elapsed_ns: Ints | None,
@@ -400,17 +403,17 @@ def _sent(
     """The rows with what follows from their times and blocks."""
     changes: dict[str, Any] = {}
     if times_ns is not None and len(times_ns):
-        starts_ns = times_ns[rows.first[:-1]]
-        of_session = np.repeat(starts_ns, np.diff(rows.first))
+        starts_ns = times_ns[rows.first_request[:-1]]
+        of_session = np.repeat(starts_ns, np.diff(rows.first_request))
         changes["starts_ns"] = starts_ns - starts_ns[0]
         changes["offsets_ns"] = times_ns - of_session
     if times_ns is not None and elapsed_ns is not None:
         ends_ns = times_ns + elapsed_ns
         pauses_s = np.zeros(len(times_ns))
         pauses_s[1:] = np.maximum(times_ns[1:] - ends_ns[:-1], 0) / 1e9
-        pauses_s[rows.first[:-1]] = 0.0
+        pauses_s[rows.first_request[:-1]] = 0.0
         if longest_pause_s is not None:
-            changes["longest_pauses"] = int(np.count_nonzero(pauses_s > longest_pause_s))
+            changes["cut_pauses"] = int(np.count_nonzero(pauses_s > longest_pause_s))
             pauses_s = np.minimum(pauses_s, longest_pause_s)
         changes["pauses_s"] = pauses_s
     if blocks is not None:
@@ -479,7 +482,7 @@ class _WekaSelection:
             return False
         keep = self._rules.keep
         if keep is not None and not request.is_within(keep):
-            self._left_out[BEYOND] += 1
+            self._left_out[OTHER_LENGTHS] += 1
             return False
         return True
 
@@ -494,15 +497,15 @@ class _WekaSelection:
         counts = [len(session) for session in self.sessions]
         pauses_s = np.array([pause for session in self.sessions for pause in _pauses_s(session)])
         longest = self._rules.longest_pause_s
-        cut = 0
+        cut_pauses = 0
         if longest is not None:
-            cut = int(np.count_nonzero(pauses_s > longest))
+            cut_pauses = int(np.count_nonzero(pauses_s > longest))
             pauses_s = np.minimum(pauses_s, longest)
         blocks = [block for request in requests for block in request.blocks]
         block_counts = [len(request.blocks) for request in requests]
         return TraceRows(
             format=self._format,
-            first=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
+            first_request=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
             inputs=np.array([request.inputs for request in requests], np.int64),
             outputs=np.array([request.outputs for request in requests], np.int64),
             rows=np.array([request.row for request in requests], np.int64),
@@ -513,7 +516,7 @@ class _WekaSelection:
             local_blocks=self.scopes != {"global"},
             total=self.total,
             left_out=tuple(sorted(self._left_out.items())),
-            longest_pauses=cut,
+            cut_pauses=cut_pauses,
         )
 
 
@@ -562,8 +565,8 @@ def _agent_request(
 
 def _pauses_s(session: list[_AgentRequest]) -> Iterator[float]:
     """The pause before each request of a session: the time since the answer before it ended. Where
-    the trace does not say how long that answer took (``api_time``), the time since that request
-    would count the server's time twice, and there is no pause.
+    the trace does not say how long that answer took (``api_time``), only the time since the request
+    before is known. As a pause it would count the server's time twice, so there is none.
     """
     yield 0.0
     for before, request in pairwise(session):

@@ -79,7 +79,7 @@ def test_why_a_launch_failed_is_said_once_and_all_its_measurements_are_counted()
 def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
+    monkeypatch.setattr("orchestrator.report.live.REPEAT_LINE_S", 0.05)
     out = io.StringIO()
     with LiveSweep(Console(file=out, width=80)) as live:
         live(
@@ -140,7 +140,7 @@ def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
 def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("orchestrator.report.live.LOAD_STILL_S", 0.05)
+    monkeypatch.setattr("orchestrator.report.live.LOAD_REPEAT_LINE_S", 0.05)
     said = ""
     with live_load() as live:
         live(Phase("", PhaseName.MEASURE, "load 4 req/s", 12.0, 60.0, RequestProgress(48, 3, 1)))
@@ -213,7 +213,7 @@ def test_who_is_waited_for_is_shown_whole_on_a_narrow_terminal() -> None:
 
 
 def test_a_log_says_each_minute_who_is_waited_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
+    monkeypatch.setattr("orchestrator.report.live.REPEAT_LINE_S", 0.05)
     out = io.StringIO()
     with LiveSweep(Console(file=out, width=80)) as live:
         live(Phase("vllm", PhaseName.WAIT_FOR_HOST, elapsed_s=61.0, says="host vm is held by x"))

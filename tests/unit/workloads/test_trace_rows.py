@@ -49,7 +49,7 @@ def test_images_are_refused_unless_rows_without_them_are_wanted(tmp_path: Path) 
 
 def test_sessions_keep_their_order_and_pauses_begin_when_answers_end(tmp_path: Path) -> None:
     read = rows(tmp_path / "t.csv", traces.BURSTGPT_2)
-    assert read.first.tolist() == [0, 2, 3]
+    assert read.first_request.tolist() == [0, 2, 3]
     assert read.rows.tolist() == [1, 3, 2]
     assert read.starts_ns is not None and read.pauses_s is not None
     assert read.starts_ns.tolist() == [0, 1_500_000_000]
@@ -57,12 +57,12 @@ def test_sessions_keep_their_order_and_pauses_begin_when_answers_end(tmp_path: P
     cut = rows(tmp_path / "t.csv", traces.BURSTGPT_2, longest_pause="10s")
     assert cut.pauses_s is not None
     assert cut.pauses_s.tolist() == [0.0, 10.0, 0.0]
-    assert cut.longest_pauses == 1
+    assert cut.cut_pauses == 1
 
 
 def test_a_chat_is_its_own_and_its_descendants(tmp_path: Path) -> None:
     read = rows(tmp_path / "t.jsonl", traces.BAILIAN)
-    assert read.first.tolist() == [0, 2, 3]
+    assert read.first_request.tolist() == [0, 2, 3]
     assert read.rows.tolist() == [1, 3, 2]
     assert read.offsets_ns is not None
     assert read.offsets_ns.tolist() == [0, 28_500_000_000, 0]
@@ -94,7 +94,7 @@ def test_an_agent_has_its_subagents_beside_it_and_waits_only_between_answers(
 ) -> None:
     read = rows(tmp_path / "t.jsonl", traces.WEKA)
     assert read.starts_ns is None, "its sessions say no start"
-    assert read.first.tolist() == [0, 1, 4, 5]
+    assert read.first_request.tolist() == [0, 1, 4, 5]
     assert read.inputs.tolist() == [64, 130, 256, 300, 128]
     assert read.pauses_s is not None
     assert read.pauses_s.tolist() == [0.0, 0.0, 2.5, 60.0, 0.0]
