@@ -83,12 +83,11 @@ def test_the_frontier_is_the_one_of_python(page, points):
 
 def test_the_roofline_has_the_points_of_python_below_the_peaks(page, points):
     option = option_of(page, "roofline")
-    placed = [
-        each["value"]
-        for series in option["series"]
-        if series["type"] == "scatter"
-        for each in series["data"]
-    ]
+    placed = []
+    for series in option["series"]:
+        if series["type"] == "scatter":
+            coordinates = np.array(series["data"])  # x and y in turn
+            placed += coordinates.reshape(-1, 2).tolist()
     expected = []
     for point in points:
         if isinstance(point.efficiency, Efficiency):

@@ -816,7 +816,7 @@ const app = (() => {
         state: stateOf(judged),
       });
     }
-    return charts.roofline(chart, roofs(), points);
+    charts.roofline(chart, roofs(), points);
   }
 
   /* The roofs of the devices in sight, each once. */

@@ -91,20 +91,30 @@ const charts = (() => {
     return coordinates;
   }
 
+  /* Three lists of points: those that hold the limits, that miss them, and that are not valid. */
+  function byState(points) {
+    return ["holds", "misses", "excluded"].map((state) => points.filter((point) => point.state === state));
+  }
+
+  /* A series of marks for each list of points that byState returns: one path for all marks of a series. */
+  function marksOf(pointsOfSeries, soft) {
+    const looks = [
+      { name: "holds the limits", itemStyle: { color: COLOURS[2] } },
+      { name: "misses them", itemStyle: { color: COLOURS[1] } },
+      { name: "cannot hold (not valid)", itemStyle: { color: "transparent", borderColor: soft, borderWidth: 1.5 } },
+    ];
+    return looks.map((look, index) => ({
+      type: "scatter", ...look, symbolSize: 10,
+      large: pointsOfSeries[index].length > 0, largeThreshold: 0, progressive: 0,
+      data: coordinatesOf(pointsOfSeries[index]),
+    }));
+  }
+
   /* points: {x, y, lower, upper, label, load, state} with state one of holds, misses, excluded. */
   function frontier(chart, points, xName, yName) {
     const { soft, accent } = theme();
-    const looks = [
-      { state: "holds", name: "holds the limits", itemStyle: { color: COLOURS[2] } },
-      { state: "misses", name: "misses them", itemStyle: { color: COLOURS[1] } },
-      { state: "excluded", name: "cannot hold (not valid)", itemStyle: { color: "transparent", borderColor: soft, borderWidth: 1.5 } },
-    ];
-    const pointsOfSeries = looks.map((look) => points.filter((point) => point.state === look.state));
-    const series = looks.map((look, index) => ({
-      type: "scatter", name: look.name, symbolSize: 10, itemStyle: look.itemStyle,
-      large: pointsOfSeries[index].length > 0, largeThreshold: 0, progressive: 0,  // one path for all marks
-      data: coordinatesOf(pointsOfSeries[index]),
-    }));
+    const pointsOfSeries = byState(points);
+    const series = marksOf(pointsOfSeries, soft);
     const edge = paretoEdge(pointsOfSeries[0]);
     series.push({
       type: "line", name: "frontier", step: "start", symbol: "none", silent: true,
@@ -240,20 +250,12 @@ const charts = (() => {
      roofs: {name, bandwidth, flops} in B/s and FLOP/s of one device; points: {x, y, mbu, mfu, label,
      load, state}, with x in FLOPs per byte and y in FLOP/s of one device. */
   function roofline(chart, roofs, points) {
-    if (isShown(chart, [roofs, points])) return false;
     const { soft } = theme();
     const intensities = [...points.map((point) => point.x), ...roofs.map((roof) => roof.flops / roof.bandwidth)];
     const least = Math.min(...intensities) / ROOF_ROOM;
     const most = Math.max(...intensities) * ROOF_ROOM;
-    const looks = [
-      { state: "holds", name: "holds the limits", itemStyle: { color: COLOURS[2] } },
-      { state: "misses", name: "misses them", itemStyle: { color: COLOURS[1] } },
-      { state: "excluded", name: "cannot hold (not valid)", itemStyle: { color: "transparent", borderColor: soft, borderWidth: 1.5 } },
-    ];
-    const series = looks.map((look) => ({
-      type: "scatter", name: look.name, symbolSize: 10, itemStyle: look.itemStyle,
-      data: points.filter((point) => point.state === look.state).map((point) => ({ value: [point.x, point.y / TERA], point })),
-    }));
+    const pointsOfSeries = byState(points.map((point) => ({ ...point, y: point.y / TERA })));
+    const series = marksOf(pointsOfSeries, soft);
     roofs.forEach((roof, index) => {
       const ridge = roof.flops / roof.bandwidth;
       const edge = [least, ridge, most].map((x) => [x, Math.min(roof.bandwidth * x, roof.flops) / TERA]);
@@ -264,7 +266,7 @@ const charts = (() => {
     });
     const option = base(`FLOP/s against FLOPs per byte: ${points.length} points below ${roofs.map((roof) => roof.name).join(", ")}`);
     option.tooltip.formatter = (item) => {
-      const { point } = item.data;
+      const point = pointsOfSeries[item.seriesIndex][item.dataIndex];
       return `${point.label} at ${point.load}\n${percent(point.mbu)} of the bandwidth (decode MBU)\n${percent(point.mfu)} of the FLOP/s (MFU)`;
     };
     const log = { type: "log", scale: undefined };
@@ -274,7 +276,6 @@ const charts = (() => {
       yAxis: axis("TFLOP/s of one device", { ...log, nameGap: 46 }),
       series,
     });
-    return true;
   }
 
   const percent = (share) => `${(share * 100).toFixed(1)} %`;
