@@ -98,7 +98,8 @@ def test_each_point_has_readings_of_its_host_while_it_ran(swept: tuple[Path, Pat
         for row in of_point:
             driver_ns = row["unix_ns"] - row["clock_offset_ns"]
             since_s.append((driver_ns - point["started_unix_ns"]) / 1e9)
-        assert since_s[0] <= 0.25 and since_s[-1] >= 1.5, "from before the load to its end"
+        # the load lasts for 1.5 s; its last request may end a little before
+        assert since_s[0] <= 0.25 and since_s[-1] >= 1.3, "from before the load to its end"
         assert of_point[-1]["engine_rss_bytes"] > 2**20
     assert all(row["host"] for row in rows(results, "engine_metrics"))
     facts = [row for row in rows(results, "events") if row["kind"] == "host_facts"]
