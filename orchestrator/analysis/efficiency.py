@@ -32,6 +32,7 @@ class EfficiencyNote(StrEnum):
 
     ABOVE_PEAK = "above_peak"  # more than the device can do: a formula or a peak is wrong
     OVERRIDDEN_PEAK = "overridden_peak"  # the bandwidth is the experiment file's
+    DRAFTS_VARY = "drafts_vary"  # steps with fewer drafts are counted as if they had all
     HITS_UNKNOWN = "hits_unknown"  # the engine does not report prefix hits: taken as none
     # the engine's own estimate of FLOPs, or of bytes, is another one
     ENGINE_FLOPS_DIFFER = "engine_flops_differ"
@@ -137,8 +138,11 @@ def efficiency_of(
     token_ms = figures.itl_ms or figures.tpot_ms
     if token_ms is None or not token_ms.mean:
         return MissingFigures.TIMES
-    hit_share = _mean([side.prefix_hit_share for side in engine_sides if side])
-    accepted_share = _mean([side.spec_accepted_share for side in engine_sides if side])
+    reports = [side for side in engine_sides if side is not None]
+    if len(reports) < len(engine_sides):
+        reports = []  # what the engines of some repeats say is not taken for all of them
+    hit_share = _mean([report.prefix_hit_share for report in reports])
+    accepted_share = _mean([report.spec_accepted_share for report in reports])
     if work.draft_tokens and accepted_share is None:
         return MissingFigures.ACCEPTANCE
     mean_square = prompts.mean**2 + prompts.std**2
@@ -154,8 +158,8 @@ def efficiency_of(
     result = efficiency(work, served)
     result = replace(
         result,
-        engine_flops_s=_mean([side.estimated_flops_s for side in engine_sides if side]),
-        engine_bytes_s=_mean([side.estimated_bytes_s for side in engine_sides if side]),
+        engine_flops_s=_mean([report.estimated_flops_s for report in reports]),
+        engine_bytes_s=_mean([report.estimated_bytes_s for report in reports]),
     )
     notes = [*result.notes, *_checks(result, counted)]
     if hit_share is None:
@@ -204,6 +208,8 @@ def efficiency(work: StepWork, served: Served) -> Efficiency:
         notes.append(EfficiencyNote.ABOVE_PEAK)
     if peaks.is_overridden:
         notes.append(EfficiencyNote.OVERRIDDEN_PEAK)
+    if work.drafts_vary:
+        notes.append(EfficiencyNote.DRAFTS_VARY)
     return Efficiency(
         running=running,
         step_s=step_s,

@@ -6,19 +6,25 @@ import json
 from functools import lru_cache
 
 from orchestrator.base.errors import OrchestratorError
-from orchestrator.catalog.accelerators import Accelerator, of_hardware
-from orchestrator.catalog.models import ModelFacts, model_facts
+from orchestrator.catalog.accelerators import of_hardware
+from orchestrator.catalog.models import model_facts
 from orchestrator.catalog.work import MissingWork, StepWork, step_work
 from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
 _MISSING = "missing"
 _EMULATOR = "emulator"  # the engine that imitates a device
+# Engines of which every data-parallel rank has all experts unless these are parallel, as
+# ``engines/model_rules.py: ModelRules.whole_replicas`` says: for rows without stored work.
+WHOLE_REPLICAS = frozenset({"sglang"})
 
 
-def work_of(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingWork:
+def work_of(
+    settings: EngineSettings, hardware: Hardware, whole_replicas: bool = False
+) -> StepWork | MissingWork:
     """The work of a deployment. An emulator has the work of the engine and device that it imitates.
 
-    Only what is at hand is read: local files, the hub's cache and the catalogue.
+    ``whole_replicas``: see ``step_work``. Only what is at hand is read: local files, the hub's
+    cache and the catalogue.
     """
     if settings.url or hardware.name == NO_HARDWARE:
         return MissingWork.ENDPOINT
@@ -32,8 +38,10 @@ def work_of(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingW
     if device is None:
         return MissingWork.DEVICE
     facts = model_facts(settings.model, settings.revision, settings.hf_overrides, online=False)
+    if facts is None:
+        return MissingWork.MODEL
     bandwidth_is_users = hardware.memory_bandwidth_gb_s is not None
-    return _work(settings, facts, device, bandwidth_is_users)
+    return step_work(facts, settings, device, bandwidth_is_users, whole_replicas)
 
 
 def _emulated_work(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingWork:
@@ -54,23 +62,12 @@ def _emulated_work(settings: EngineSettings, hardware: Hardware) -> StepWork | M
         and hardware.memory_bandwidth_gb_s is not None
         and not hardware.is_cpu
     )
-    return _work(settings, facts, device, bandwidth_is_users)
-
-
-def _work(
-    settings: EngineSettings,
-    facts: ModelFacts | None,
-    device: Accelerator,
-    bandwidth_is_users: bool,
-) -> StepWork | MissingWork:
-    if facts is None:
-        return MissingWork.MODEL
     return step_work(facts, settings, device, bandwidth_is_users)
 
 
-def work_json(settings: EngineSettings, hardware: Hardware) -> str:
-    """The work of a deployment as it is stored with its row."""
-    work = work_of(settings, hardware)
+def work_json(settings: EngineSettings, hardware: Hardware, whole_replicas: bool = False) -> str:
+    """The work of a deployment as stored with its row. ``whole_replicas``: see ``step_work``."""
+    work = work_of(settings, hardware, whole_replicas)
     document = {_MISSING: work} if isinstance(work, MissingWork) else work.as_json()
     return json.dumps(document, sort_keys=True)
 
@@ -103,4 +100,4 @@ def _computed_work(
         hardware = Hardware(name=hardware_name, accelerator=accelerator)
     except ValueError:  # settings of another version
         return MissingWork.MODEL
-    return work_of(settings, hardware)
+    return work_of(settings, hardware, settings.engine in WHOLE_REPLICAS)

@@ -27,6 +27,14 @@ MTP = ("mtp", "nextn")
 AUXILIARY_STATES = 3  # hidden states of the model that EAGLE-3 joins
 
 
+def looks_tokens_up(settings: EngineSettings) -> bool:
+    """Whether drafts are looked up in earlier tokens, instead of coming from a model."""
+    speculative = settings.speculative
+    if speculative is None or speculative.method is None:
+        return False
+    return speculative.method.lower().startswith(WITHOUT_MODEL)
+
+
 def is_own_layers(settings: EngineSettings) -> bool:
     """Whether the model's own layers for multi-token prediction are the draft."""
     speculative = settings.speculative
@@ -45,7 +53,7 @@ def draft_bytes(
     are not known.
     """
     speculative = settings.speculative
-    if speculative is None or (speculative.method or "").lower().startswith(WITHOUT_MODEL):
+    if speculative is None or looks_tokens_up(settings):
         return NO_DRAFT
     if is_own_layers(settings):
         return _own_layers(facts, settings)

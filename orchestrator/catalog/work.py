@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.arithmetic import attention_pair_flops, no_term
+from orchestrator.catalog.drafts import looks_tokens_up
 from orchestrator.catalog.memory import ExpertRouting, StepBytes, compute_type, step_bytes
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.spec.settings import EngineSettings
@@ -69,6 +70,7 @@ class StepWork:
     ``step``: what one tensor-parallel rank reads. ``window``: tokens of a sliding window; 0: the
     model has none. ``tensor_ranks`` and ``stages``: of one data-parallel rank. ``data_ranks``: of
     all replicas. ``draft_tokens``: tokens that are proposed for one step; 0: no speculation.
+    ``drafts_vary``: whether a step may propose fewer, or none, because it finds none to look up.
     """
 
     step: StepBytes
@@ -78,6 +80,7 @@ class StepWork:
     stages: int
     data_ranks: int
     draft_tokens: int
+    drafts_vary: bool
     peaks: Peaks
 
     def as_json(self) -> dict[str, Any]:
@@ -97,15 +100,22 @@ class StepWork:
             stages=values["stages"],
             data_ranks=values["data_ranks"],
             draft_tokens=values["draft_tokens"],
+            drafts_vary=values.get("drafts_vary", False),  # older versions did not store it
             peaks=Peaks(**values["peaks"]),
         )
 
 
 def step_work(
-    facts: ModelFacts, settings: EngineSettings, device: Accelerator, is_overridden: bool = False
+    facts: ModelFacts,
+    settings: EngineSettings,
+    device: Accelerator,
+    is_overridden: bool = False,
+    whole_replicas: bool = False,
 ) -> StepWork | MissingWork:
-    """The work of a deployment without roles. ``is_overridden``: the device's bandwidth is not that
-    of its source.
+    """The work of a deployment without roles.
+
+    ``is_overridden``: the device's bandwidth is not that of its source. ``whole_replicas``: without
+    expert parallelism every data-parallel rank of the engine has all experts.
     """
     if device.name == "cpu":
         return MissingWork.CPU
@@ -115,19 +125,23 @@ def step_work(
         return MissingWork.TERM
     if settings.cpu_offload_gb:
         return MissingWork.OFFLOAD
+    of_rank = settings  # for what one data-parallel rank reads
+    if whole_replicas and not settings.enable_expert_parallel:
+        of_rank = settings.model_copy(update={"data_parallel_size": 1})
     kind = compute_type(facts, settings)
     speculative = settings.speculative
     draft_tokens = 0
     if speculative is not None:
         draft_tokens = speculative.num_draft_tokens or speculative.num_speculative_tokens
     return StepWork(
-        step=step_bytes(facts, settings),
+        step=step_bytes(facts, of_rank),
         flops=_token_flops(facts),
         window=facts.sliding_window or 0,
         tensor_ranks=settings.tensor_parallel_size,
         stages=settings.pipeline_parallel_size,
         data_ranks=settings.data_parallel_size * settings.replicas,
         draft_tokens=draft_tokens,
+        drafts_vary=looks_tokens_up(settings),
         peaks=Peaks(
             device=device.name,
             bandwidth_bytes_s=device.bandwidth_bytes_s,

@@ -25,6 +25,9 @@ _MISSING_FIGURES = {
 _NOTES = {
     EfficiencyNote.ABOVE_PEAK: "above the peak: a formula or the peak is wrong",
     EfficiencyNote.OVERRIDDEN_PEAK: "the bandwidth is the experiment file's",
+    EfficiencyNote.DRAFTS_VARY: (
+        "steps with fewer drafts are counted as full ones: tokens_per_step is the most it can be"
+    ),
     EfficiencyNote.HITS_UNKNOWN: "prefix hits are not reported: taken as none",
     EfficiencyNote.ENGINE_FLOPS_DIFFER: "the engine estimates other FLOPs (engine_flops_s)",
     EfficiencyNote.ENGINE_BYTES_DIFFER: "the engine estimates other bytes (engine_bytes_s)",

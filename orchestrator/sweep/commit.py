@@ -143,9 +143,11 @@ def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) ->
     )
 
 
-def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
+def deployment_row(
+    deployment: Deployment, experiment: str, simulated: bool = False
+) -> DeploymentRow:
     """The deployment's row; columns named like a setting hold that setting. Settings contain no
-    secrets.
+    secrets. ``simulated``: its work is what the model of its steps assumes.
     """
     settings = deployment.settings
     hardware = deployment.hardware
@@ -153,6 +155,8 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
     price = hardware.usd_per_gpu_hour
     columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
     columns -= {"roles", "router", "replicas"}
+    # the model of steps divides experts among all data-parallel ranks, whatever the engine
+    whole_replicas = ENGINES[settings.engine].rules.whole_replicas and not simulated
     return DeploymentRow(
         **{name: getattr(settings, name) for name in columns},
         deployment_id=deployment.id,
@@ -168,7 +172,7 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
         usd_per_hour=price * devices if price is not None else None,
         settings_json=json.dumps(settings.without_defaults(), sort_keys=True),
         predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
-        work_json=work_json(settings, hardware),
+        work_json=work_json(settings, hardware, whole_replicas),
     )
 
 
@@ -186,7 +190,7 @@ def commit_attempt(
     loaded = record.attempt.loaded
     # the deployment's row is written, too: a driver that dies before the launch is committed must
     # not leave the deployment unknown
-    described = _described(record.deployment, store.experiment)
+    described = _described(record.deployment, store.experiment, point.simulated)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
     driver_files = [
         _part(store, "points", [point], keys),
@@ -243,7 +247,7 @@ def commit_launch(
     then the manifest. ``created_unix_ns``: see ``commit_attempt``.
     """
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
-    described = _described(deployment, store.experiment)
+    described = _described(deployment, store.experiment, launch.simulated)
     files = [
         _part(store, "launches", [launch], keys),
         store.put_part(described.file, writer="driver", **keys),
@@ -337,8 +341,8 @@ class _DescribedDeployment:
 
 
 @lru_cache(64)  # about as many as run at a time; what a plan says of a deployment never changes
-def _described(deployment: Deployment, experiment: str) -> _DescribedDeployment:
-    row = deployment_row(deployment, experiment)
+def _described(deployment: Deployment, experiment: str, simulated: bool) -> _DescribedDeployment:
+    row = deployment_row(deployment, experiment, simulated)
     rows = conform("deployments", table_of([row], DeploymentRow))
     return _DescribedDeployment(row, RowFile("deployments", 1, to_parquet("deployments", rows)))
 

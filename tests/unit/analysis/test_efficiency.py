@@ -296,6 +296,33 @@ def test_speculation_without_accepted_tokens_has_no_steps() -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+def test_drafts_that_are_looked_up_are_noted(method: str) -> None:
+    speculative = {"method": method, "num_speculative_tokens": 3}
+    drafting = work("meta-llama/Llama-3.1-8B-Instruct", "H100", speculative=speculative)
+    sides = [reported(spec_accepted_share=0.6)]
+    notes = as_efficiency(efficiency_of(drafting, served_figures(), sides)).notes
+    assert notes == ((EfficiencyNote.DRAFTS_VARY,) if method == "ngram" else ())
+
+
+def test_what_the_engines_of_some_repeats_report_is_not_taken_for_all() -> None:
+    model = "meta-llama/Llama-3.1-8B-Instruct"
+    report = reported(
+        prefix_hit_share=0.5,
+        spec_accepted_share=0.6,
+        estimated_flops_s=1.0,
+        estimated_bytes_s=1.0,
+    )
+    result = as_efficiency(efficiency_of(work(model, "H100"), served_figures(), [report, None]))
+    assert (result.engine_flops_s, result.engine_bytes_s) == (None, None)
+    assert result.notes == (EfficiencyNote.HITS_UNKNOWN,)
+    unknown = as_efficiency(efficiency_of(work(model, "H100"), served_figures(), []))
+    assert result == unknown
+    speculative = {"method": "eagle3", "num_speculative_tokens": 3}
+    drafting = work(model, "H100", speculative=speculative)
+    assert efficiency_of(drafting, served_figures(), [report, None]) is MissingFigures.ACCEPTANCE
+
+
 def test_an_engine_that_does_not_report_hits_is_noted() -> None:
     on_h100 = work("meta-llama/Llama-3.1-8B-Instruct", "H100")
     for sides in ([], [None], [reported(prefix_hit_share=None)]):

@@ -32,6 +32,11 @@ def settings(**changes: object) -> EngineSettings:
     return EngineSettings.model_validate({"engine": "vllm", "model": MODEL, **changes})
 
 
+def as_work(work: StepWork | MissingWork) -> StepWork:
+    assert isinstance(work, StepWork)
+    return work
+
+
 def test_work_comes_back_from_json_as_it_was() -> None:
     work = step_work(facts(), settings(tensor_parallel_size=2), device())
     assert isinstance(work, StepWork)
@@ -79,6 +84,40 @@ def test_a_tree_of_drafts_counts_the_tokens_that_are_verified() -> None:
         assert isinstance(work, StepWork)
         drafts.append(work.draft_tokens)
     assert drafts == [16, 3]
+
+
+@pytest.mark.parametrize(
+    ("method", "vary"),
+    [("ngram", True), ("NGRAM", True), ("suffix", True), ("mtp", False), ("eagle", False)],
+)
+def test_drafts_that_are_looked_up_vary_in_number(method: str, vary: bool) -> None:
+    speculative = {"method": method, "num_speculative_tokens": 3}
+    work = as_work(step_work(facts(), settings(speculative=speculative), device()))
+    assert work.drafts_vary is vary
+    assert StepWork.from_json(json.loads(json.dumps(work.as_json()))) == work
+
+
+def test_without_speculation_no_drafts_vary_and_older_records_do_not_say() -> None:
+    work = as_work(step_work(facts(), settings(), device()))
+    assert not work.drafts_vary
+    document = work.as_json()
+    del document["drafts_vary"]
+    assert StepWork.from_json(document) == work
+
+
+@pytest.mark.parametrize(
+    ("whole_replicas", "expert_parallel", "ranks_with_experts"),
+    [(True, False, 1), (True, True, 4), (False, False, 4), (False, True, 4)],
+)
+def test_data_parallel_ranks_divide_experts_unless_each_is_a_whole_replica(
+    whole_replicas: bool, expert_parallel: bool, ranks_with_experts: int
+) -> None:
+    of_one = as_work(step_work(facts(), settings(), device()))
+    described = settings(data_parallel_size=4, enable_expert_parallel=expert_parallel)
+    work = as_work(step_work(facts(), described, device(), whole_replicas=whole_replicas))
+    assert work.step.experts == pytest.approx(of_one.step.experts / ranks_with_experts)
+    assert work.step.weights == of_one.step.weights
+    assert work.data_ranks == 4
 
 
 def test_the_shares_of_experts_are_ordered_and_full_with_many_tokens() -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.analysis.requests import request_arrays
+from orchestrator.analysis.token_work import work_of_row
 from orchestrator.base.errors import Failure, FailureKind
+from orchestrator.catalog.work import StepWork
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.load.client import LoadClient
@@ -24,6 +26,7 @@ from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import (
     AttemptRecord,
     commit_attempt,
+    commit_launch,
     engine_metrics,
     launch_row,
     telemetry_rows,
@@ -36,7 +39,7 @@ from orchestrator.telemetry.host import HostSample
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM
-from tests.unit.plan.files import measurements
+from tests.unit.plan.files import H100, measurements, planned
 from tests.unit.results.builders import events, part_of, request, requests
 
 KEYS = {"measurement_id": "m" * 16, "attempt_id": "a" * 26}
@@ -81,6 +84,30 @@ def test_an_attempt_is_committed_with_its_deployment_and_why_it_failed(tmp_path:
         row.point_id,
         "L" * 26,
     )
+
+
+def committed_work(folder: Path, simulated: bool, **settings: object) -> StepWork:
+    """The work that is committed with a launch of a model with experts."""
+    described = {"engine": "sglang", "hardware": "h100", "tensor_parallel_size": 2} | settings
+    plan = planned(model={"id": "openai/gpt-oss-120b"}, deployments=described, hardware=H100)
+    (deployment,) = plan.deployments
+    store = Store.open(str(folder), "x")
+    launch = replace(launch_row(deployment, "x", 1), launch_id="L" * 26, simulated=simulated)
+    commit_launch(store, deployment, launch)
+    (row,) = rows_of(store.read("deployments"), DeploymentRow)
+    work = work_of_row(row.work_json, "{}", "", "")
+    assert isinstance(work, StepWork)
+    return work
+
+
+def test_whole_replicas_have_all_experts_but_not_in_the_model_of_simulations(
+    tmp_path: Path,
+) -> None:
+    of_one = committed_work(tmp_path / "one", False)
+    measured = committed_work(tmp_path / "measured", False, data_parallel_size=2)
+    simulated = committed_work(tmp_path / "simulated", True, data_parallel_size=2)
+    assert measured.step.experts == of_one.step.experts
+    assert simulated.step.experts == of_one.step.experts / 2
 
 
 def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: Path) -> None:
