@@ -72,7 +72,9 @@ class TraceLengths:
     @classmethod
     def of(cls, inputs: Ints, outputs: Ints) -> TraceLengths:
         totals = inputs + outputs
-        return cls((int(totals.min()), int(totals.max())), np.sort(inputs.astype(np.uint32)))
+        least_and_most = (int(totals.min()), int(totals.max()))
+        sorted_inputs = np.sort(inputs.astype(np.uint32))
+        return cls(least_and_most, sorted_inputs)
 
     def share_longer(self, tokens: int) -> float:
         """The share of prompts with more than ``tokens`` tokens."""

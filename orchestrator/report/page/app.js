@@ -953,25 +953,6 @@ const app = (() => {
     showAll();
   }
 
-  /* Colours follow the browser's. */
-  function takeTheme() {
-    charts.takeTheme(document.documentElement);
-    drawn.redraw();
-  }
-
-  /* Every chart, in the colours of a light page. */
-  function drawForPaper() {
-    document.documentElement.dataset.printing = "";
-    takeTheme();
-    drawn.resize();
-    drawn.drawAll();
-  }
-
-  function leavePaper() {
-    delete document.documentElement.dataset.printing;
-    takeTheme();
-  }
-
   function announceReady() {
     document.body.dataset.ready = "yes";
   }
@@ -1002,9 +983,7 @@ const app = (() => {
     byId("heat-y").addEventListener("change", (event) => chooseForChart("heatY", event.currentTarget.value, "heat"));
     addEventListener("hashchange", followAddress);
     addEventListener("resize", () => drawn.resize());
-    addEventListener("beforeprint", drawForPaper);
-    addEventListener("afterprint", leavePaper);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", takeTheme);
+    drawing.followBrowser(drawn);
   }
 
   async function start() {

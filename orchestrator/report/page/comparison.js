@@ -105,23 +105,6 @@ const comparison = (() => {
     document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
   }
 
-  function takeTheme() {
-    charts.takeTheme(document.documentElement);
-    drawn.redraw();
-  }
-
-  function drawForPaper() {
-    document.documentElement.dataset.printing = "";
-    takeTheme();
-    drawn.resize();
-    drawn.drawAll();
-  }
-
-  function leavePaper() {
-    delete document.documentElement.dataset.printing;
-    takeTheme();
-  }
-
   function makeChoice(kind) {
     const select = byId(`${kind}-choice`);
     charted[`${kind}s`].forEach((chart, index) => select.add(new Option(chart.title, index)));
@@ -144,9 +127,7 @@ const comparison = (() => {
     byId("charts").hidden = false;
     sizeChanges();
     addEventListener("resize", () => drawn.resize());
-    addEventListener("beforeprint", drawForPaper);
-    addEventListener("afterprint", leavePaper);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", takeTheme);
+    drawing.followBrowser(drawn);
     drawn.look();
     drawn.redraw();
   }

@@ -96,5 +96,30 @@ const drawing = (() => {
     }
   }
 
-  return { Charts };
+  /* Draws the charts (of class Charts) again when the browser's colours change, and all of them, in the
+     colours of a light page, when the page is printed. */
+  function followBrowser(drawn) {
+    function takeTheme() {
+      charts.takeTheme(document.documentElement);
+      drawn.redraw();
+    }
+
+    function drawForPaper() {
+      document.documentElement.dataset.printing = "";
+      takeTheme();
+      drawn.resize();
+      drawn.drawAll();
+    }
+
+    function leavePaper() {
+      delete document.documentElement.dataset.printing;
+      takeTheme();
+    }
+
+    addEventListener("beforeprint", drawForPaper);
+    addEventListener("afterprint", leavePaper);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", takeTheme);
+  }
+
+  return { Charts, followBrowser };
 })();
