@@ -5,11 +5,12 @@ Their names and labels are a promise to dashboards, such as docs/grafana-dashboa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from orchestrator.analysis.points import StoredPoint
+from orchestrator.capacity.best import Comparison
 from orchestrator.report.documents.answer import ComparisonDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.page.html import PageDocument
@@ -17,7 +18,7 @@ from orchestrator.results.records import Distribution
 from orchestrator.spec.load import load_text
 from orchestrator.web.watched import Watched
 
-POINT_LABELS = ("experiment", "workload", "deployment", "load", "emulated", "simulated")
+POINT_LABELS = ("experiment", "workload", "deployment", "load", "source")
 
 
 def exposition(watched: Watched) -> bytes:
@@ -72,13 +73,13 @@ def _add_runs(registry: CollectorRegistry, watched: Watched) -> None:
 def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
     points = Gauge(
         "orchestrator_points",
-        "Points by how they were measured: valid, another verdict, or failed",
-        ("experiment", "validity"),
+        "Points by how honestly they were measured: valid, another verdict, or failed",
+        ("experiment", "validity", "source"),
         registry=registry,
     )
     for section in document.experiments:
-        for validity, count in _by_validity(section.points).items():
-            points.labels(section.name, validity).set(count)
+        for point in section.points:
+            points.labels(section.name, _validity(point), _source(point.point)).inc()
     measured: list[PointDocument] = []
     for section in document.experiments:
         measured += [point for point in section.points if point.point.used]
@@ -96,8 +97,8 @@ def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
                 attainment.labels(*labels).set(result.attainment.estimate)
 
 
-def _by_validity(points: Iterable[PointDocument]) -> Counter[str]:
-    return Counter(point.point.validity if point.point.used else "failed" for point in points)
+def _validity(point: PointDocument) -> str:
+    return point.point.validity if point.point.used else "failed"
 
 
 def _add_figures(registry: CollectorRegistry, points: Iterable[PointDocument]) -> None:
@@ -145,9 +146,20 @@ def _labels(point: PointDocument) -> tuple[str, ...]:
     """The labels of a point, in the order of POINT_LABELS."""
     head = point.point.head
     load = load_text(head.control, head.level)
-    emulated = str(point.point.emulated).lower()
-    simulated = str(point.point.simulated).lower()
-    return head.experiment, head.workload, point.label, load, emulated, simulated
+    return head.experiment, head.workload, point.label, load, _source(point.point)
+
+
+def _source(figures: StoredPoint | Comparison) -> str:
+    """Where the figures come from: ``simulated``, ``emulated`` or ``measured``; if another tool
+    measured them, its name and version.
+    """
+    if figures.source:
+        return figures.source
+    if figures.simulated:
+        return "simulated"
+    if figures.emulated:
+        return "emulated"
+    return "measured"
 
 
 def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDocument]) -> None:
@@ -156,7 +168,7 @@ def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDo
         "Throughput of the best deployment under the limits, in `unit`",
         (
             *("experiment", "workload", "model", "hardware", "slo", "deployment", "unit"),
-            *("certain", "simulated"),
+            *("certain", "source"),
         ),
         registry=registry,
     )
@@ -174,5 +186,5 @@ def _add_answers(registry: CollectorRegistry, comparisons: Iterable[ComparisonDo
             winner.label,
             document.unit,
             str(comparison.certain).lower(),
-            str(comparison.simulated).lower(),
+            _source(comparison),
         ).set(winner.throughput.estimate)

@@ -15,7 +15,7 @@ from orchestrator.results.store import Store
 from orchestrator.web.prometheus import exposition
 from orchestrator.web.watched import Watched, WatchedResults
 from tests.unit.plan.test_current import planned, run
-from tests.unit.report.stores import commit_simulation, points_of
+from tests.unit.report.stores import points_of
 
 GRID_COLUMNS = 24
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
@@ -78,19 +78,28 @@ def test_the_best_deployment_is_that_of_the_answer(samples, store) -> None:
         assert found == winner.throughput.estimate
 
 
-def test_what_was_simulated_is_labelled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    store = Store.open(str(tmp_path_factory.mktemp("simulation")), "exp")
-    commit_simulation(store)
+SOURCES = {
+    "measured": {},
+    "emulated": {"emulated": True},
+    "simulated": {"simulated": True, "emulated": True},
+    "guidellm 0.8.1": {"source": "guidellm 0.8.1"},
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_figure_says_where_it_comes_from(tmp_path: Path, source: str) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    run(store, planned(), **SOURCES[source])
     watched = WatchedResults(store.uri)
     watched.look()
     families = text_string_to_metric_families(exposition(watched.now).decode())
     labelled = {
-        family.name: {sample.labels["simulated"] for sample in family.samples}
+        family.name: {sample.labels.get("source") for sample in family.samples}
         for family in families
-        if any("simulated" in sample.labels for sample in family.samples)
+        if not family.name.startswith("orchestrator_run_")
     }
-    assert labelled["orchestrator_best_throughput"] == {"true"}
-    assert labelled["orchestrator_point_output_tokens_per_second"] == {"true"}
+    assert len(labelled) == 6
+    assert set.union(*labelled.values()) == {source}
 
 
 def test_points_are_counted_by_validity(samples, store) -> None:
@@ -99,6 +108,17 @@ def test_points_are_counted_by_validity(samples, store) -> None:
 
 def test_nothing_stored_is_no_error() -> None:
     assert b"orchestrator_points" in exposition(WatchedResults("nowhere").now)
+
+
+def test_the_documentation_lists_each_metric_with_its_labels(samples) -> None:
+    text = (DASHBOARD.parent / "metrics.md").read_text()
+    section = text.partition("## For Prometheus")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(orchestrator_\w+)` \| (.*?) \|", section, re.MULTILINE)
+    assert {name for name, _ in rows} == samples.keys()
+    for name, labels in rows:
+        if not labels.startswith("the same"):
+            documented = set(re.findall(r"`(\w+)`", labels)) | {"experiment"}
+            assert documented == {label for each in samples[name] for label in each.labels}
 
 
 def test_the_dashboard_asks_for_metrics_that_are_there(samples) -> None:
