@@ -38,7 +38,7 @@ from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.memory import share_one_heap
+from orchestrator.sweep.driver_heap import share_one_heap
 from orchestrator.sweep.sweep import Sweep
 from tests.unit.sweep.simulation import (
     FakeAgent,

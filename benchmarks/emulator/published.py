@@ -30,7 +30,7 @@ from silicon import ENGINES, Point, read
 from orchestrator.base.arrays import Floats
 from orchestrator.emulator import profile
 from orchestrator.emulator.profile import Constants
-from orchestrator.emulator.tables import NoRow
+from orchestrator.emulator.step_tables import NoRow
 
 SHIPPED = Path(profile.__file__).with_name("constants.json")
 FOLDS = Path(__file__).with_name("folds.json")

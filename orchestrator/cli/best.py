@@ -86,7 +86,6 @@ def best(
     from orchestrator.report.answer_table import AnswerView, best_text, rows_to_show
     from orchestrator.report.as_json import answer_json
     from orchestrator.report.documents.answer import answer_document
-    from orchestrator.report.form import MarkdownForm, TextForm
     from orchestrator.report.formats import json_text
     from orchestrator.report.next_step import next_step_text, next_steps
     from orchestrator.report.selection import (
@@ -98,6 +97,7 @@ def best(
     )
     from orchestrator.report.text import echo, output_width
     from orchestrator.report.words import decided_notes, experiment_notes, without_limits_text
+    from orchestrator.report.written_form import MarkdownForm, TextForm
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 

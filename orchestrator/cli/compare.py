@@ -116,10 +116,10 @@ def compare(
         compare_sweeps,
         metric_named,
     )
-    from orchestrator.report.form import MarkdownForm, TextForm
     from orchestrator.report.formats import json_text
     from orchestrator.report.selection import limits
     from orchestrator.report.text import echo
+    from orchestrator.report.written_form import MarkdownForm, TextForm
     from orchestrator.results.pandas_hook import leave_pandas_out
 
     leave_pandas_out()

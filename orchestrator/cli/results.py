@@ -13,10 +13,10 @@ from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
     from orchestrator.plan.current import StoredExperiment
-    from orchestrator.report.form import Form
     from orchestrator.report.point_selection import PointQuery
     from orchestrator.report.selection import JudgedExperiment
     from orchestrator.report.spending_words import SpendingRow
+    from orchestrator.report.written_form import Form
 
 EXAMPLES = """
 \b
@@ -236,7 +236,7 @@ def _points(
 
 
 def _form_of(form: str, shown_by: str) -> Form:
-    from orchestrator.report.form import MarkdownForm, TextForm
+    from orchestrator.report.written_form import MarkdownForm, TextForm
 
     return MarkdownForm() if form == "md" else TextForm(shown_by)
 

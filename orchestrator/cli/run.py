@@ -171,7 +171,7 @@ def run(
     EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
     """
     from orchestrator.results.pandas_hook import leave_pandas_out
-    from orchestrator.sweep.memory import share_one_heap
+    from orchestrator.sweep.driver_heap import share_one_heap
 
     leave_pandas_out()
     share_one_heap()  # must come before any thread starts
@@ -315,9 +315,9 @@ def _print_answer(store: Store) -> bool:
     """
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.answer_table import MOST_ROWS, AnswerView, answer_text
-    from orchestrator.report.form import TextForm
     from orchestrator.report.text import echo, output_width
     from orchestrator.report.unmeasured import unmeasured
+    from orchestrator.report.written_form import TextForm
 
     width = output_width(err=True)
     view = AnswerView(TextForm(shown_by="orchestrator best", width=width), width, MOST_ROWS)

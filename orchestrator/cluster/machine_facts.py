@@ -28,7 +28,7 @@ from orchestrator.node.reaper import output_of
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import CHECK, Retry
+from orchestrator.results.storage_retry import CHECK, Retry
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.gpus import health

@@ -171,7 +171,7 @@ def replica(
     )
     costs: StepTimes = _costs(settings, facts, device, constants)
     if constants.tables:
-        from orchestrator.emulator.tables import tables_of  # a package that few have
+        from orchestrator.emulator.step_tables import tables_of  # a package that few have
 
         costs = tables_of(settings, facts, device, constants)
     return Replica(

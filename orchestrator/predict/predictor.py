@@ -33,7 +33,7 @@ from orchestrator.emulator.profile import (
     load_profile,
     typical,
 )
-from orchestrator.emulator.tables import NoRow
+from orchestrator.emulator.step_tables import NoRow
 from orchestrator.engines.registry import ENGINES
 from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
 from orchestrator.spec.experiment import Predictions

@@ -21,7 +21,6 @@ from orchestrator.report.documents.answer import (
 )
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
 from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
-from orchestrator.report.form import Form
 from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
 from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.report.text import (
@@ -47,6 +46,7 @@ from orchestrator.report.words import (
     slo_text,
     unanswered_text,
 )
+from orchestrator.report.written_form import Form
 from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking

@@ -9,10 +9,10 @@ from orchestrator.base.text import grouped
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
-from orchestrator.report.form import Form
 from orchestrator.report.origin import CLAIMS_OF_MODEL, badge_of
 from orchestrator.report.text import Cell, Column, FilledColumn, figure, rows_of
 from orchestrator.report.words import NOT_THE_LIMIT
+from orchestrator.report.written_form import Form
 from orchestrator.spec.load import UNITS, load_text
 
 

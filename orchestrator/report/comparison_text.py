@@ -20,11 +20,11 @@ from orchestrator.report.documents.comparison import (
     SweepComparison,
     WithoutPartner,
 )
-from orchestrator.report.form import Form
 from orchestrator.report.formats import JsonObject
 from orchestrator.report.origin import origin_texts
 from orchestrator.report.text import Column, figure
 from orchestrator.report.words import NO_REASON, failure_text
+from orchestrator.report.written_form import Form
 from orchestrator.spec.load import counted, in_json, load_text
 
 _COLUMNS = (

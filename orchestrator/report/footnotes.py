@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.report.form import Form
+from orchestrator.report.written_form import Form
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.launches import StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
-from orchestrator.report.form import Form
 from orchestrator.report.origin import badge_of
 from orchestrator.report.spending_words import SpendingRow, spending_text
 from orchestrator.report.text import Column, FilledColumn, plain, rows_of, size_text, styled
 from orchestrator.report.words import failure_text
+from orchestrator.report.written_form import Form
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
 

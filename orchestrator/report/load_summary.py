@@ -8,7 +8,6 @@ from orchestrator.analysis.metrics import are_too_few
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import SloResult
-from orchestrator.report.form import TextForm
 from orchestrator.report.point_table import met_cell
 from orchestrator.report.text import (
     EMULATED,
@@ -27,6 +26,7 @@ from orchestrator.report.text import (
     table,
 )
 from orchestrator.report.words import level_text
+from orchestrator.report.written_form import TextForm
 from orchestrator.results.records import Distribution
 from orchestrator.spec.load import counted
 

@@ -18,7 +18,6 @@ from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.footnotes import Footnotes, RowNote
-from orchestrator.report.form import Form
 from orchestrator.report.origin import badge_of, common_badge, model_error_lines, origin_texts
 from orchestrator.report.prediction_error import (
     predicted_vs_measured_columns,
@@ -48,6 +47,7 @@ from orchestrator.report.words import (
     short_model_text,
     slo_text,
 )
+from orchestrator.report.written_form import Form
 from orchestrator.results.records import Distribution
 from orchestrator.spec.load import UNITS, counted, load_text
 

@@ -13,7 +13,6 @@ from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.load_run import LoadRunDocument, load_run_documents
 from orchestrator.report.documents.point import PointDocument, point_document
-from orchestrator.report.form import Form
 from orchestrator.report.point_selection import PointSelection
 from orchestrator.report.point_table import (
     PointSection,
@@ -23,6 +22,7 @@ from orchestrator.report.point_table import (
     points_text,
 )
 from orchestrator.report.selection import JudgedExperiment
+from orchestrator.report.written_form import Form
 from orchestrator.results.records import PointHead
 
 

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from orchestrator.base.errors import ResultsError
 from orchestrator.results.location import Location
-from orchestrator.results.patience import FOLDER, OBJECT_STORE, Patience, Retry
+from orchestrator.results.storage_retry import FOLDER, OBJECT_STORE, Patience, Retry
 
 T = TypeVar("T")
 UNFINISHED = ".tmp"  # ends the names of files being written, before they get their final name

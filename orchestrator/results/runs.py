@@ -30,9 +30,9 @@ from orchestrator.results.blobs import Blobs
 from orchestrator.results.events import Event, Listener, standing_key
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import RUN_RECORD, Retry
 from orchestrator.results.phases import SWEEP, Phase
 from orchestrator.results.root import MARKS, open_results
+from orchestrator.results.storage_retry import RUN_RECORD, Retry
 
 EVERY_S = 10.0  # between heartbeats
 SILENT_S = 60.0  # a run on another host is dead once its record has not changed for this long

@@ -33,7 +33,6 @@ from orchestrator.results.manifest import (
     kind_of,
     manifest_key,
 )
-from orchestrator.results.patience import Patience, Retry
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import (
@@ -45,6 +44,7 @@ from orchestrator.results.schemas import (
     to_parquet,
     unify,
 )
+from orchestrator.results.storage_retry import Patience, Retry
 from orchestrator.results.validity import SPOILT
 
 __all__ = ["FilePart", "Manifest", "Store", "best_ok", "first_ok"]

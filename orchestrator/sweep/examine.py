@@ -21,7 +21,7 @@ from orchestrator.plan.model import Deployment
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import CHECK, Retry
+from orchestrator.results.storage_retry import CHECK, Retry
 from orchestrator.spec.stages import PlannedSettings
 
 Severity = Literal["fail", "warning"]

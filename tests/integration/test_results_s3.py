@@ -22,8 +22,8 @@ from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results import computed_cache
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import OBJECT_STORE, Retry
 from orchestrator.results.root import open_results
+from orchestrator.results.storage_retry import OBJECT_STORE, Retry
 from orchestrator.results.store import FilePart, Manifest, Store
 from tests.harness import free_port
 from tests.unit.results.builders import commit_measurement, request

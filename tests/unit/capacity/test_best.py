@@ -20,10 +20,10 @@ from orchestrator.capacity.best import ComparisonRules, best, group_of
 from orchestrator.report.as_json import answer_json, point_json
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import PointDocument, point_document
-from orchestrator.report.form import TextForm
 from orchestrator.report.formats import json_text
 from orchestrator.report.point_table import PointSection, PointView, points_text
 from orchestrator.report.words import exclusion_text, note_texts
+from orchestrator.report.written_form import TextForm
 from orchestrator.spec.load import Level, Objective, Per
 from tests.unit.capacity.stored_levels import SLO, StoredLevels
 from tests.unit.results.builders import (

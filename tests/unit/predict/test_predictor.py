@@ -252,7 +252,7 @@ def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewher
         return "no row for TP=4" if ("tp_size", 4) in words else Kernels(most=10**6)
 
     formula = predicted_plan()
-    monkeypatch.setattr("orchestrator.emulator.tables._compiled", compiled)
+    monkeypatch.setattr("orchestrator.emulator.step_tables._compiled", compiled)
     monkeypatch.setattr("orchestrator.plan.checks.find_spec", lambda name: name)
     plan = predicted_plan(predictions={"tables": True})
     for one, by_formula in zip(plan.deployments, formula.deployments, strict=True):

@@ -23,9 +23,9 @@ from orchestrator.report.answer_table import (
 )
 from orchestrator.report.as_json import comparison_fields
 from orchestrator.report.documents.answer import AnswerDocument, answer_document
-from orchestrator.report.form import MarkdownForm, TextForm
 from orchestrator.report.selection import answers, limits
 from orchestrator.report.text import SIMULATED
+from orchestrator.report.written_form import MarkdownForm, TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row

@@ -21,9 +21,9 @@ from orchestrator.plan.make import make_plan
 from orchestrator.report.as_json import capacity_json
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import capacity_documents
-from orchestrator.report.form import TextForm
 from orchestrator.report.origin import CLAIMS_OF_MODEL
 from orchestrator.report.words import NOT_THE_LIMIT
+from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo

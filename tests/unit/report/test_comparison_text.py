@@ -24,7 +24,7 @@ from orchestrator.report.documents.comparison import (
     metric_named,
 )
 from orchestrator.report.documents.comparison_defaults import ACROSS
-from orchestrator.report.form import MarkdownForm
+from orchestrator.report.written_form import MarkdownForm
 from orchestrator.results.store import Store
 from tests.unit.report.stores import commit_starts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.report.footnotes import Footnotes, RowNote
-from orchestrator.report.form import TextForm
+from orchestrator.report.written_form import TextForm
 
 
 def lines_of(footnotes: Footnotes, width: int = 80) -> list[str]:

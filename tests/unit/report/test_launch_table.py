@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.analysis.launches import load_launches
 from orchestrator.report.documents.launch import launch_documents
-from orchestrator.report.form import TextForm
 from orchestrator.report.launch_table import launches_text, log_text
+from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from tests.unit.analysis.test_launches import PREDICTED, commit
 from tests.unit.results.builders import deployment_row

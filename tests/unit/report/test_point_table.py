@@ -14,7 +14,6 @@ from orchestrator.analysis.points import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, point_document
-from orchestrator.report.form import Form, MarkdownForm, TextForm
 from orchestrator.report.point_table import (
     USUAL,
     PointSection,
@@ -25,6 +24,7 @@ from orchestrator.report.point_table import (
     points_text,
 )
 from orchestrator.report.text import EMULATED, SIMULATED, Column
+from orchestrator.report.written_form import Form, MarkdownForm, TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.report.stores import commit_simulation

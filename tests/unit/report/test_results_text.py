@@ -10,11 +10,11 @@ import pytest
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.point import PointDocument
-from orchestrator.report.form import TextForm
 from orchestrator.report.point_selection import PointSelection, parse_query
 from orchestrator.report.point_table import USUAL, PointView
 from orchestrator.report.results_text import result_rows, results_text, shown_results
 from orchestrator.report.selection import JudgedExperiment, with_limits
+from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.test_capacity_table import searched

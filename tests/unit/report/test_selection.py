@@ -15,9 +15,9 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.answer_table import AnswerView, answer_text
-from orchestrator.report.form import TextForm
 from orchestrator.report.selection import answers, check_prices, limits, parse_prices, with_limits
 from orchestrator.report.words import remedy_texts, verdict_text
+from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import Retry
+from orchestrator.results.storage_retry import Retry
 
 
 class ThirdRefused:

@@ -28,8 +28,8 @@ from orchestrator.report.as_json import answer_json
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.capacity import capacity_documents
-from orchestrator.report.form import TextForm
 from orchestrator.report.selection import ExperimentLimits, answers
+from orchestrator.report.written_form import TextForm
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store

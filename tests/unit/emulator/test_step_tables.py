@@ -14,10 +14,10 @@ import pytest
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
 from orchestrator.catalog.quantization import quantization_from_config
-from orchestrator.emulator import tables
+from orchestrator.emulator import step_tables
 from orchestrator.emulator.model import Chunk, Replica, replica
 from orchestrator.emulator.profile import Constants
-from orchestrator.emulator.tables import NoRow, Tables
+from orchestrator.emulator.step_tables import NoRow, Tables
 from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
@@ -70,7 +70,7 @@ def a_replica(
 
 @pytest.fixture
 def in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_compiled", lambda *_: Kernels())
+    monkeypatch.setattr(step_tables, "_compiled", lambda *_: Kernels())
 
 
 def test_a_step_is_its_kernels_and_its_host(in_the_tables: None) -> None:
@@ -151,7 +151,7 @@ def test_kernels_follow_the_kv_cache_and_quantization_while_loading(
         precisions.append(dict(words))
         return Kernels()
 
-    monkeypatch.setattr(tables, "_compiled", compiled)
+    monkeypatch.setattr(step_tables, "_compiled", compiled)
     a_replica(**changes)
     assert [
         (options["kvcache_quant_mode"], options.get("gemm_quant_mode")) for options in precisions
@@ -161,10 +161,10 @@ def test_kernels_follow_the_kv_cache_and_quantization_while_loading(
 def test_without_the_package_the_tables_have_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
     monkeypatch.setitem(sys.modules, "aiconfigurator_core.sdk", None)
-    tables._compiled.cache_clear()
+    step_tables._compiled.cache_clear()
     with pytest.raises(NoRow, match=r"need the extra: llm-serving-orchestrator\[tables\]"):
         a_replica()
-    tables._compiled.cache_clear()
+    step_tables._compiled.cache_clear()
 
 
 def test_a_shape_beyond_the_tables_is_an_error_of_one_line(in_the_tables: None) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.report.form import MarkdownForm, TextForm
 from orchestrator.report.text import Cell, Column
+from orchestrator.report.written_form import MarkdownForm, TextForm
 
 COLUMNS = [Column("deployment", fold=True), Column("tokens/s"), Column("E2E ms", drop_rank=1)]
 ROWS = [["vllm tp=2", Cell("1,612", "green"), "200"]]

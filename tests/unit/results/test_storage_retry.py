@@ -9,7 +9,13 @@ import threading
 import pytest
 
 from orchestrator.base.errors import ResultsError
-from orchestrator.results.patience import FOLDER, LONGEST_PAUSE_S, OBJECT_STORE, Patience, Retry
+from orchestrator.results.storage_retry import (
+    FOLDER,
+    LONGEST_PAUSE_S,
+    OBJECT_STORE,
+    Patience,
+    Retry,
+)
 
 CALLER = 1
 OTHER = 2

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import ctypes, threading
 import pyarrow as pa
-from orchestrator.sweep.memory import share_one_heap
+from orchestrator.sweep.driver_heap import share_one_heap
 {call}
 meet = threading.Barrier(6)
 def run():
