@@ -19,7 +19,7 @@ from orchestrator.plan.predictions import with_predictions
 from orchestrator.predict import predictor
 from orchestrator.predict.predictor import LADDER, ErrorEstimate
 from orchestrator.report.predictions import predictions_text
-from tests.unit.emulator.test_tables import Kernels
+from tests.unit.emulator.test_step_tables import Kernels
 from tests.unit.plan.files import planned
 from tests.unit.plan.predicted import (
     EXPERIMENT,
