@@ -66,8 +66,8 @@ def show(
 
     from orchestrator.cli.workload_file import experiment_at, workloads_at
     from orchestrator.report.workload_text import sample_lines, workload_lines
-    from orchestrator.simulation.reuse import reuse_of
     from orchestrator.workloads.facts import facts_of, sampled, sessions_within
+    from orchestrator.workloads.reuse import reuse_of
 
     experiment = experiment_at(place)
     workloads = workloads_at(experiment, place)

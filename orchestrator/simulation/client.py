@@ -19,12 +19,12 @@ from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.schedule import PlannedRequest, Schedule
-from orchestrator.simulation.contents import PromptContents, Segment
 from orchestrator.simulation.fleet import Fleet
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from orchestrator.simulation.rows import record_of
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.segments import PromptContents, Segment
 
 LOOKS_UNTIL_END_S = 2.0  # seconds before its end in which a probe is no longer looked at
 _REFUSED_AT_ONCE = (RequestEnd.REFUSED, RequestEnd.QUEUE_FULL)

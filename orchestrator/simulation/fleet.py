@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from orchestrator.emulator.batch import Batch, refusal
 from orchestrator.emulator.model import Replica
-from orchestrator.simulation.contents import Cache, Segment
+from orchestrator.simulation.contents import Cache
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from orchestrator.simulation.step_times import StepEnds
+from orchestrator.workloads.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)

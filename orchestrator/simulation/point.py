@@ -26,7 +26,6 @@ from orchestrator.predict.simulate import RequestTimes, Trace, run
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.row_writer import RowFile
 from orchestrator.simulation.client import ClientLoad, VirtualClient
-from orchestrator.simulation.contents import NameOfDraw, PromptContents, share_tokens
 from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd
 from orchestrator.simulation.rows import RequestOutcomes
@@ -34,6 +33,7 @@ from orchestrator.spec.load import Level, Workload
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.sweep.measure import Attempt, Loaded, judged
 from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.segments import NameOfDraw, PromptContents, share_tokens
 
 LOADS_KEPT = 64  # schedules with their lengths, in memory
 

@@ -17,10 +17,10 @@ from orchestrator.predict.predictor import NotPredictable
 from orchestrator.results.records import LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
-from orchestrator.simulation.contents import NameOfDraw
 from orchestrator.simulation.models import EngineModels, model_digest
 from orchestrator.simulation.virtual_clock import began_at, launch_id_at
 from orchestrator.spec.load import counted
+from orchestrator.workloads.segments import NameOfDraw
 
 LOOKED_AT = 64  # requests of a workload
 

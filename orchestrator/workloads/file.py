@@ -438,6 +438,11 @@ class FileRequests(WorkloadKind):
             tokens_left -= size
         return parts
 
+    @property
+    def has_lengths(self) -> bool:
+        """Whether all entries give the length of their prompt: none is a text."""
+        return all(entry.input_tokens for entry in self._entries)
+
     def turns(self, session: int) -> int:
         return 1 + len(self._entries[self._index(session)].later)
 

@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.load.point import LoadPoint, Progress, SoFar, Target
 from orchestrator.load.schedule import Schedule
 from orchestrator.simulation.client import ClientLoad, VirtualClient
-from orchestrator.simulation.contents import NameOfDraw
 from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd
 from orchestrator.spec.dialect import openai
@@ -18,6 +17,7 @@ from orchestrator.spec.load import Level
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop, WatchedRun
 from orchestrator.workloads.drawn import RandomWorkload
 from orchestrator.workloads.kind import Message, Prompt, WorkloadKind
+from orchestrator.workloads.segments import NameOfDraw
 from tests.unit.emulator.builders import a_replica
 
 WORKLOAD = RandomWorkload(name="w", input_tokens=8, output_tokens=5)

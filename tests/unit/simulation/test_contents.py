@@ -1,68 +1,10 @@
-"""Which tokens prompts share, and what a cache keeps of them."""
+"""What a simulated prefix cache keeps."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from orchestrator.emulator.prefix import PrefixCache
-from orchestrator.simulation.contents import (
-    Cache,
-    NameOfDraw,
-    PromptContents,
-    Segment,
-    share_tokens,
-)
-from orchestrator.spec.load import WORKLOADS
-from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
-from orchestrator.workloads.file import FileWorkload
-
-
-def test_only_shared_prefixes_conversations_and_files_share_tokens() -> None:
-    alone = RandomWorkload(name="w", input_tokens=8, output_tokens=4)
-    assert not share_tokens(alone)
-    assert share_tokens(alone.model_copy(update={"shared_prefix_tokens": 16}))
-    talk = {"kind": "conversations", "name": "w", "input_tokens": 8, "output_tokens": 4, "turns": 2}
-    assert share_tokens(ConversationsWorkload.model_validate(talk))
-
-
-def test_a_turn_contains_what_was_said_before() -> None:
-    talk = {"kind": "conversations", "name": "w", "input_tokens": 8, "output_tokens": 4, "turns": 3}
-    kind = ConversationsWorkload.model_validate(talk).requests(NameOfDraw(), 7)
-    contents = PromptContents(kind)
-    first = contents.segments(5, 0, "measure")
-    answer = contents.answered(5, 0, 4)
-    second = contents.segments(5, 1, "measure")
-    assert answer is not None
-    assert second[:2] == [*first, answer]
-    assert sum(segment.tokens for segment in second) == kind.input_tokens(5, 1)
-    other = contents.segments(6, 0, "measure")
-    assert other != first
-
-
-def test_a_warm_up_has_another_prefix() -> None:
-    workload = RandomWorkload(name="w", input_tokens=8, output_tokens=4, shared_prefix_tokens=32)
-    contents = PromptContents(workload.requests(NameOfDraw(), 7))
-    one, two = contents.segments(0, 0, "measure"), contents.segments(1, 0, "measure")
-    assert one[0] == two[0]
-    assert one[1] != two[1]
-    assert contents.segments(0, 0, "warmup")[0] != one[0]
-
-
-def test_equal_blocks_of_a_trace_are_equal_segments(tmp_path: Path) -> None:
-    lines = [
-        {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [1, 2, 3]},
-        {"timestamp": 9, "input_length": 1536, "output_length": 5, "hash_ids": [1, 2, 4]},
-    ]
-    path = tmp_path / "trace.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    workload = FileWorkload(kind="file", name="w", prompts=str(path))
-    contents = PromptContents(workload.requests(NameOfDraw(), 0))
-    one, two = contents.segments(0, 0, "measure"), contents.segments(1, 0, "measure")
-    assert one[:2] == two[:2]
-    assert [segment.tokens for segment in one] == [512, 512, 76]
-    assert two[2] != one[2]
-    assert "file" in WORKLOADS
+from orchestrator.simulation.contents import Cache
+from orchestrator.workloads.segments import Segment
 
 
 def test_a_cache_hits_as_the_emulators_does() -> None:

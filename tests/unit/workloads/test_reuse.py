@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.simulation.reuse import Reuse, reuse_of
 from orchestrator.spec.load import Workload
+from orchestrator.workloads.reuse import Reuse, reuse_of
 
 
 def reuse(sessions: int, **keys: Any) -> Reuse:
@@ -29,8 +29,9 @@ def test_all_but_the_first_have_a_shared_prefix() -> None:
 
 def test_a_turn_has_everything_before_it() -> None:
     talk = {"kind": "conversations", "turns": 3, "input_tokens": 32}
-    # prompts of 32, 80 and 128 tokens; of the second 48 are known, of the third 96
-    assert reuse(10, **talk) == Reuse(10 * 240, 10 * 144)
+    # Prompts of 32, 80 and 128 tokens. Of an answer the last token is in no cache, so of the second
+    # prompt 47 tokens are known, and of the third 95: 2 and 5 blocks of 16.
+    assert reuse(10, **talk) == Reuse(10 * 240, 10 * 112)
 
 
 def test_blocks_of_a_trace_are_found_again(tmp_path: Path) -> None:

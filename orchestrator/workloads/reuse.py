@@ -7,11 +7,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.simulation.contents import Cache, NameOfDraw, PromptContents, share_tokens
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.segments import (
+    EndlessCache,
+    NameOfDraw,
+    PromptContents,
+    are_known,
+    share_tokens,
+)
 
-ENDLESS = 1 << 62  # tokens that the cache holds
+BLOCK_TOKENS = 16  # that an engine keeps together: vLLM's on GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +37,21 @@ def reuse_of(workload: Workload, seed: int, sessions: Sequence[int]) -> Reuse | 
     not known.
     """
     kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
-    if not kind.input_tokens(0, 0):
+    if not are_known(kind):
         return None
+    shares_tokens = share_tokens(workload)
     contents = PromptContents(kind)
-    cache = Cache(ENDLESS)
+    cache = EndlessCache(BLOCK_TOKENS)
     prompt_tokens = 0
     cached_tokens = 0
     for session in sessions:
         for turn in range(kind.turns(session)):
-            tokens = kind.input_tokens(session, turn)
-            prompt_tokens += tokens
-            if not share_tokens(workload):
+            prompt_tokens += kind.input_tokens(session, turn)
+            if not shares_tokens:
                 continue
-            held = cache.take(contents.segments(session, turn, "measure"), 0)
-            # an engine always computes the last token of a prompt
-            cached_tokens += min(held.hit_tokens, tokens - 1)
+            segments = contents.segments(session, turn, "measure")
+            cached_tokens += cache.take(segments)
             answer = contents.answered(session, turn, kind.output_tokens(session, turn))
-            cache.give_back(held, answer, 0)
+            if answer is not None:
+                cache.keep(segments, answer)
     return Reuse(prompt_tokens, cached_tokens)

@@ -1,0 +1,152 @@
+"""Says which tokens prompts have in common, without their text: a prompt is a row of segments, and
+equal segments stand for equal tokens.
+
+``EndlessCache`` says how many tokens of prompts a prefix cache would have that forgets nothing: the
+upper bound of prefix hits, without any engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from orchestrator.spec.load import Workload
+from orchestrator.workloads.drawn import Drawn, DrawnRequests
+from orchestrator.workloads.file import FileRequests
+from orchestrator.workloads.kind import Message, Part, WorkloadKind
+from orchestrator.workloads.trace import TraceRequests
+
+
+class Segment(NamedTuple):
+    """A row of ``tokens`` tokens. Segments of the same name and length have the same tokens."""
+
+    name: Hashable
+    tokens: int
+
+
+class EndlessCache:
+    """A prefix cache that forgets nothing and is shared by all requests. ``block_tokens``: an engine
+    keeps and finds whole blocks of so many tokens.
+    """
+
+    def __init__(self, block_tokens: int = 1) -> None:
+        self._block_tokens = block_tokens
+        # Tokens by a hash of a segment's name and of everything before it: the most that were seen.
+        self._held: dict[int, int] = {}
+
+    def take(self, segments: Sequence[Segment]) -> int:
+        """How many tokens of a prompt are held already. From now on all of them are.
+
+        The last token of a prompt is computed in any case, because the answer begins with it.
+        """
+        hit_tokens = self._add(segments)
+        prompt_tokens = sum(segment.tokens for segment in segments)
+        most = max(0, min(hit_tokens, prompt_tokens - 1))
+        return most // self._block_tokens * self._block_tokens
+
+    def keep(self, segments: Sequence[Segment], answer: Segment) -> None:
+        """Holds an answer to a prompt, too. Its last token was never computed into the cache."""
+        if answer.tokens > 1:
+            self._add([*segments, Segment(answer.name, answer.tokens - 1)])
+
+    def _add(self, segments: Sequence[Segment]) -> int:
+        """Adds segments; returns how many of their tokens, from the first on, were held before.
+        Segments of one name begin with the same tokens, however long they are.
+        """
+        hit_tokens = 0
+        is_hit = True
+        before = 0
+        for segment in segments:
+            name = hash((before, segment.name))
+            held_tokens = self._held.get(name, 0)
+            if is_hit:
+                hit_tokens += min(held_tokens, segment.tokens)
+                is_hit = held_tokens >= segment.tokens
+            if segment.tokens > held_tokens:
+                self._held[name] = segment.tokens
+            before = hash((name, segment.tokens))
+        return hit_tokens
+
+
+class NameOfDraw:
+    """A prompter that makes a name for random tokens instead of the tokens themselves."""
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        return np.array([*rng.integers(0, 2**31, 2), tokens], dtype=np.int32)
+
+    def count(self, text: str) -> int | None:
+        return None
+
+    def words(self) -> NameOfDraw:
+        return self
+
+    def slices(self, text: str) -> NameOfDraw:
+        return self
+
+
+class PromptContents:
+    """The segments of the prompts of one point."""
+
+    def __init__(self, kind: WorkloadKind) -> None:
+        self._kind = kind
+        self._history: dict[int, list[Segment]] = {}  # by session, until its last turn
+
+    def segments(self, session: int, turn: int, phase: str) -> list[Segment]:
+        """The segments of a prompt; the turns before it must be over."""
+        if isinstance(self._kind, FileRequests):
+            return [Segment(*part) for part in self._kind.parts(session)]
+        if isinstance(self._kind, TraceRequests):
+            return [Segment(*part) for part in self._kind.parts(session, turn)]
+        prompt = self._kind.prompt(session, turn, phase, ())
+        segments = _segments_of(prompt.messages[:-1])
+        user = _segments_of(prompt.messages[-1:])
+        history: list[Segment] = []
+        if self._kind.sessions:
+            if session not in self._history:
+                self._history[session] = _segments_of(self._kind.history(session))
+            history = self._history[session]
+        segments += history
+        if self._kind.sessions:
+            history += user
+        return segments + user
+
+    def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
+        """The segment of an answer, which the next turn contains; None if there is no next turn."""
+        if not self._kind.sessions or isinstance(self._kind, TraceRequests):
+            return None  # what a trace says next is in its own prompts
+        if turn + 1 >= self._kind.turns(session):
+            self._history.pop(session, None)
+            return None
+        answer = Segment((session, turn), tokens)
+        self._history[session].append(answer)
+        return answer
+
+
+def _segments_of(messages: Sequence[Message]) -> list[Segment]:
+    """The segments of messages whose parts are names that ``NameOfDraw`` made."""
+    segments: list[Segment] = []
+    for message in messages:
+        for part in message.content:
+            assert isinstance(part, np.ndarray)
+            tokens = int(part[-1])
+            segments.append(Segment(part.tobytes(), tokens))
+    return segments
+
+
+def are_known(kind: WorkloadKind) -> bool:
+    """Whether the segments of all prompts are known: not where they are texts of a file, whose
+    tokens nobody counted.
+    """
+    if isinstance(kind, FileRequests):
+        return kind.has_lengths
+    return isinstance(kind, DrawnRequests | TraceRequests)
+
+
+def share_tokens(workload: Workload) -> bool:
+    """Whether prompts of a workload may have more than a few tokens in common."""
+    if isinstance(workload, Drawn):
+        has_shared_parts = workload.shared_prefix_tokens > 0 or workload.documents is not None
+        return workload.converses or has_shared_parts
+    return True
