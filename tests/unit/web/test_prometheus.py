@@ -146,6 +146,28 @@ def test_each_expression_selects_by_labels_that_its_metric_has(samples, dashboar
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, target
 
 
+ONE_NUMBER = {"stat", "bargauge", "table"}  # panels that show the present alone
+
+
+def test_a_panel_of_the_present_asks_for_the_present(dashboard) -> None:
+    """Over a time, it would show the state of an hour ago, and the one that came since."""
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            assert target.get("instant", False) == (panel["type"] in ONE_NUMBER), panel["title"]
+            assert target.get("range", True) == (panel["type"] not in ONE_NUMBER), panel["title"]
+
+
+def test_each_series_of_a_chart_has_a_name_of_its_own(samples, dashboard) -> None:
+    for panel in dashboard["panels"]:
+        if panel["type"] != "timeseries":
+            continue
+        for target in panel["targets"]:
+            ((metric, matchers), *_) = re.findall(r"(orchestrator_\w+)\{([^}]*)\}", target["expr"])
+            labels = {name for sample in samples[metric] for name in sample.labels}
+            pinned = set(re.findall(r'(\w+)="', matchers))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels - pinned
+
+
 def test_its_variables_ask_for_labels_that_are_there(samples, dashboard) -> None:
     source, *variables = dashboard["templating"]["list"]
     assert (source["type"], source["query"]) == ("datasource", "prometheus")
