@@ -2,7 +2,7 @@
 confidence out.
 
 For notebooks: ``points``, ``best``, ``repeats``, ``capacities``, ``launches``, ``costs``, ``series``,
-``requests``, ``frontier`` and the pictures of ``plot`` (docs/recipes.md).
+``requests``, ``frontier`` and the pictures of ``plot`` (docs/guides/notebooks.md).
 """
 
 from typing import TYPE_CHECKING, Any

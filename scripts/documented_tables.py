@@ -106,11 +106,11 @@ def columns() -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "columns": ("metrics.md", columns),
-    "engine metrics": ("extending.md", engine_metrics),
-    "event kinds": ("data-format.md", event_kinds),
-    "failure classes": ("failures.md", failure_classes),
-    "failure kinds": ("failures.md", failure_kinds),
+    "columns": ("reference/columns.md", columns),
+    "engine metrics": ("reference/engines.md", engine_metrics),
+    "event kinds": ("reference/tables.md", event_kinds),
+    "failure classes": ("reference/failures.md", failure_classes),
+    "failure kinds": ("reference/failures.md", failure_kinds),
 }
 
 

@@ -107,9 +107,9 @@ LLAMA_CPP_OPTIONS = {
 LLAMA_CPP_PROGRAMS = ("llama-server", "llama-quantize")
 
 # Two shims of ours, all that SGLang needs besides its own code to serve text models on a CPU
-# (docs/extending.md). Its CPU kernels are on no package index. It imports these names at start and
-# calls them for speculation (and for
-# moving KV pages) only, which therefore does not work here and says so.
+# (docs/reference/engines.md). Its CPU kernels are on no package index. It imports these names at
+# start and calls them for speculation (and for moving KV pages) only, which therefore does not work
+# here and says so.
 SGL_KERNEL = '''"""Stands in for SGLang's CPU kernels, which no package index has: names that it imports at start."""
 
 

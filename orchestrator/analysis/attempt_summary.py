@@ -1,7 +1,7 @@
 """Summaries of attempts: all that answers need, computed once and stored beside the requests.
 
-The requests stay the truth (docs/data-format.md). A summary is written when its attempt is
-committed, and again by any reader that finds it missing, damaged or of another version. The same
+The requests stay the truth (docs/reference/data-format.md). A summary is written when its attempt
+is committed, and again by any reader that finds it missing, damaged or of another version. The same
 function makes it each time, so it is the same to the last digit.
 """
 

@@ -1,9 +1,9 @@
 """How much of its devices' peaks a point used: MBU and MFU, with numerators and denominators.
 
-docs/metrics.md has the definitions. Sources: model bandwidth utilization is Databricks' "LLM
-Inference Performance Engineering" (2023), model FLOPs utilization PaLM's (arXiv 2204.02311,
-appendix B). Added here: pipeline stages, latents of MLA, replicated KV heads, the experts that a
-step reads, prefix hits and speculation.
+docs/reference/efficiency.md has the definitions. Sources: model bandwidth utilization is
+Databricks' "LLM Inference Performance Engineering" (2023), model FLOPs utilization PaLM's (arXiv
+2204.02311, appendix B). Added here: pipeline stages, latents of MLA, replicated KV heads, the
+experts that a step reads, prefix hits and speculation.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,8 @@
 Latencies are those of the ok requests of phase ``measure`` that were due inside the window.
 Throughput counts all that was completed inside the window, whichever request it belongs to: a
 steady window begins and ends with requests under way. Failed requests are counted and add neither
-latency nor throughput. docs/metrics.md says where other tools define these figures differently.
+latency nor throughput. docs/reference/metrics.md says where other tools define these figures
+differently.
 """
 
 import math
@@ -208,7 +209,7 @@ def merge(parts: Iterable[Observed]) -> Observed:
 
 
 def figures(observed: Observed) -> Figures:
-    """The metrics of docs/metrics.md.
+    """The metrics of docs/reference/metrics.md.
 
     request_throughput = ok requests completed in the window / its length; requests_per_minute = 60
     times that; output_token_throughput and input_token_throughput are the same for tokens,

@@ -2,7 +2,7 @@
 
 The prompts are sent before anything is measured. The comparison does not evaluate quality: it tells
 a fast engine from one that computes something else. Only answers of one model to the same prompt
-through the same API are compared (docs/metrics.md).
+through the same API are compared (docs/explained/certainty.md).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -23,7 +23,7 @@ from enum import StrEnum
 
 class FailureClass(StrEnum):
     """Who or what is to blame for a failure. The class decides how often a point or launch is tried
-    again (docs/failures.md).
+    again (docs/reference/failures.md).
     """
 
     retries: int
@@ -61,7 +61,7 @@ _BOUND = FailureClass.CLIENT_BOUND
 
 class FailureKind(StrEnum):
     """What went wrong, as ``failure_kind`` stores it. Each kind belongs to one class
-    (docs/failures.md).
+    (docs/reference/failures.md).
 
     ``meaning`` is a clause. A failure that is read from an engine's log becomes the sentence
     ``<meaning>: <the line of the log>``.

@@ -1,5 +1,5 @@
 """What a deployment has to read and to compute for its tokens, and the peaks of its devices: the
-numerators and denominators of MBU and MFU (docs/metrics.md).
+numerators and denominators of MBU and MFU (docs/reference/efficiency.md).
 """
 
 from collections.abc import Mapping

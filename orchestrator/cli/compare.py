@@ -33,7 +33,8 @@ partner, and what is invalid on either side, is listed and fails nothing.
   worse, better   certain (5 % false alarms over all figures together), and measured beyond --within
   same            certainly within --within
   undecided       so many more starts of each side would decide; with one start nothing is ever decided
-What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/compare.md).
+What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more
+(docs/guides/compare-versions.md).
 Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 5 if anything
 is undecided, with --strict alone; 2 bad input.
 """

@@ -21,7 +21,7 @@ Formats:
   inferencex   rows as InferenceX has them, one file per experiment; valid closed-loop points only
 
 \b
-What has no place in a format is counted, with the reason (docs/exchange.md).
+What has no place in a format is counted, with the reason (docs/guides/other-tools.md).
 Exit status: 0; 3 if nothing was written or files are damaged; 2 bad input.
 """
 

@@ -29,7 +29,7 @@ What is read, found by content and not by name:
   AIPerf 0.13        profile_export_aiperf.json, and profile_export.jsonl together with it
 
 \b
-Figures stay those of the tool, under its definitions, and are shown with its name (docs/exchange.md).
+Figures stay those of the tool, under its definitions, and are shown with its name (docs/guides/other-tools.md).
 They are ranked among themselves, never with what this program measured. A file imported twice counts once.
 Exit status: 0; 2 if any file cannot be read: then nothing is stored.
 """

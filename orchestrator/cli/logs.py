@@ -14,7 +14,8 @@ Examples:
 
 \b
 Without DEPLOYMENT you get the logs of launches that failed. DEPLOYMENT is part of a label, or the beginning of a
-deployment id or launch id; then you also get those that served. docs/failures.md explains the kinds of failures.
+deployment id or launch id; then you also get those that served.
+docs/reference/failures.md explains the kinds of failures.
 """
 
 

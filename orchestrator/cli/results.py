@@ -33,7 +33,7 @@ Examples:
 
 \b
 Latencies are in milliseconds and count from when a request was due. Throughput is per second of the steady window, with
-its 95 % interval (docs/metrics.md). Valid repeats of a point are pooled ("2 of 3"). JSON lists each repeat
+its 95 % interval (docs/explained/certainty.md). Valid repeats of a point are pooled ("2 of 3"). JSON lists each repeat
 under "repeats", CSV on a line of its own ("row" tells which). Capacities that were searched have a table below the
 points; in JSON and CSV they have "row": "capacity".
 

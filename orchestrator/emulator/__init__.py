@@ -1,5 +1,5 @@
 """A server that computes nothing: real HTTP streams whose timing comes from a stated model
-(docs/emulator.md).
+(docs/reference/emulator.md).
 
 profile.py    what is imitated: device, model, constants, faults
 model.py      how long a step takes, and what a replica can hold      tables.py   steps from measured kernels

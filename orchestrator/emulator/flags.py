@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="see docs/emulator.md",
+        help="see docs/reference/emulator.md",
     )
     add(
         "--max-concurrent-requests",

@@ -1,5 +1,5 @@
 """The emulator's model of an engine: how long a step takes, and what one replica can hold. The
-formulas are explained in docs/emulator.md.
+formulas are explained in docs/explained/predictions.md.
 
 With pipeline stages, a token passes all of them, so every weight is read once per token, however
 many stages there are. But ``m = min(stages, sequences)`` micro-batches are in flight at the same

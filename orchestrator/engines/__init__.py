@@ -1,5 +1,5 @@
 """What is started: one file for each engine and router. ``registry.py`` lists them, ``engine.py``
-documents the record that each file makes, docs/extending.md says how to add one.
+documents the record that each file makes, docs/guides/your-own-engine.md says how to add one.
 
 command.py, container.py       from settings to the process of a rank
 problems.py, extra_args.py     what of the settings an engine refuses

@@ -1,4 +1,4 @@
-"""Engines and routers by name. docs/extending.md says what a new one needs."""
+"""Engines and routers by name. docs/guides/your-own-engine.md says what a new one needs."""
 
 from __future__ import annotations
 

@@ -543,8 +543,8 @@ def _backlog(end: OpenAtTheEnd | None, evidence: dict[str, float], point: LoadPo
     """Why an open loop's requests came in faster than they were answered, over the whole run with
     its warm-up; empty where they did not.
 
-    Below about 85 % of the engine's capacity a batch that fills up is no backlog. docs/metrics.md
-    says how often this errs.
+    Below about 85 % of the engine's capacity a batch that fills up is no backlog.
+    docs/explained/validity.md says how often this errs.
     """
     if end is None:
         return []

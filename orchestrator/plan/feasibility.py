@@ -2,7 +2,8 @@
 accelerator's data sheet.
 
 ``impossible`` means that the engine itself would refuse it or could not load the model. What merely
-looks tight is ``risky`` and runs last. docs/emulator.md, "Feasibility", explains the rules.
+looks tight is ``risky`` and runs last. docs/explained/feasibility.md, "Feasibility", explains the
+rules.
 """
 
 from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@
 ``--where``, ``--sort`` and ``--columns`` of ``orchestrator results`` name them, and frames of
 ``orchestrator.points`` have them. The JSON of a point has the same names, nested ones with dots.
 Two of them are no single values there: ``repeats`` is a list (``merged.used`` is its number), and
-``slo`` is an object (``slo.text`` has the limits). docs/metrics.md defines the figures.
+``slo`` is an object (``slo.text`` has the limits). docs/reference/metrics.md defines the figures.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ def _is_knee(document: PointDocument) -> bool:
 def _verdict() -> Iterator[PointColumn]:
     yield ReportColumn("status", "", "ok, or failed", _status, str)
     yield ReportColumn("reason", "", "why it failed", _failure("reason"), str)
-    description = "who failed: docs/failures.md"
+    description = "who failed: docs/reference/failures.md"
     yield ReportColumn("failure_class", "", description, _failure("failure_class"), str)
-    description = "what failed: docs/failures.md"
+    description = "what failed: docs/reference/failures.md"
     yield ReportColumn("failure_kind", "", description, _failure("failure_kind"), str)
     yield ReportColumn("log_uri", "", "log of the engine", field_of(_launch, "log_uri"), str)
     yield ReportColumn("log_tail", "", "its last lines", field_of(_launch, "log_tail"), str)

@@ -1,5 +1,5 @@
 """The columns of a point about efficiency: MBU, MFU, their numerators and denominators, and what
-tokens cost. docs/metrics.md defines the figures.
+tokens cost. docs/reference/efficiency.md defines the figures.
 """
 
 from __future__ import annotations

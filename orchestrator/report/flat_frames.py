@@ -1,7 +1,7 @@
 """The frames that came before ``orchestrator.points``; they are kept for one release.
 
-Every setting of a deployment is a column ``settings.<name>`` (docs/experiment-file.md). It has the
-default where the file gave no value; None: the engine decides.
+Every setting of a deployment is a column ``settings.<name>`` (docs/reference/experiment-file.md).
+It has the default where the file gave no value; None: the engine decides.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def read(
     """One stored table of all experiments at ``uri``; ``Store.read`` says which rows count.
 
     It stays for one release. Use ``launches``, ``series`` and ``requests``, or read the Parquet
-    files (docs/data-format.md). Beside ``settings_json`` there is a column for each setting. In
-    pandas, integers that may be null are Int32 or Int64, not floats. Raises InputError for an
+    files (docs/reference/tables.md). Beside ``settings_json`` there is a column for each setting.
+    In pandas, integers that may be null are Int32 or Int64, not floats. Raises InputError for an
     unknown or missing library, and where nothing is stored at ``uri``.
     """
     import pyarrow as pa
@@ -95,11 +95,11 @@ def metrics(
     """One row per current point, with the figures of ``orchestrator results``.
 
     It stays for one release. Use ``points``, which has fewer columns, and intervals as numbers.
-    docs/metrics.md has the units of the figures. Nested values are dotted columns: ``ttft_ms.p99``,
-    ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits, or the name of an SLO of the file;
-    None: all SLOs of the file are columns (``slos.interactive.goodput``), and ``slo.…`` is the
-    first of them. Raises InputError for an unknown SLO, experiment or library, and where nothing is
-    stored at ``uri``.
+    docs/reference/metrics.md has the units of the figures. Nested values are dotted columns:
+    ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits, or the name of an
+    SLO of the file; None: all SLOs of the file are columns (``slos.interactive.goodput``), and
+    ``slo.…`` is the first of them. Raises InputError for an unknown SLO, experiment or library, and
+    where nothing is stored at ``uri``.
     """
     rows = []
     for judged in with_limits(slo, experiments(open_results(uri), experiment)):

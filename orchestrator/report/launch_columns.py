@@ -67,8 +67,8 @@ def _launch_outcome() -> Iterator[LaunchColumn]:
     for name, description in (
         ("status", "ok, or failed"),
         ("reason", "why it failed"),
-        ("failure_class", "who failed: docs/failures.md"),
-        ("failure_kind", "what failed: docs/failures.md"),
+        ("failure_class", "who failed: docs/reference/failures.md"),
+        ("failure_kind", "what failed: docs/reference/failures.md"),
         ("log_uri", "log of the engine"),
         ("log_tail", "its last lines"),
     ):

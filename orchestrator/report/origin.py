@@ -63,7 +63,7 @@ def imported_text(sources: Sequence[str]) -> str:
     """What a reader must know of the figures of other tools."""
     return (
         f"imported from {listed(sources)}: figures as defined there, and not ranked with others "
-        "(docs/exchange.md)"
+        "(docs/guides/other-tools.md)"
     )
 
 

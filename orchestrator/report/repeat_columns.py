@@ -107,9 +107,9 @@ def _repeat_head() -> Iterator[RepeatColumn]:
     yield ReportColumn("seed", "", "seed of the schedule", of("seed"), int)
     yield ReportColumn("status", "", "ok, or failed", of("status"), str)
     yield ReportColumn("reason", "", "why it failed", of("reason"), str)
-    description = "who failed: docs/failures.md"
+    description = "who failed: docs/reference/failures.md"
     yield ReportColumn("failure_class", "", description, of("failure_class"), str)
-    description = "what failed: docs/failures.md"
+    description = "what failed: docs/reference/failures.md"
     yield ReportColumn("failure_kind", "", description, of("failure_kind"), str)
     yield ReportColumn("validity", "", "how honestly it was measured", of("validity"), str)
     description = "what to know of it"

@@ -1,6 +1,6 @@
 """Columns that rows of several kinds share: those of a deployment, of figures and of limits.
 
-docs/metrics.md defines the figures.
+docs/reference/metrics.md defines the figures.
 """
 
 from __future__ import annotations

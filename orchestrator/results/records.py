@@ -2,7 +2,7 @@
 
 The Arrow schemas are made from these classes (schemas.py): a field's type becomes the column's
 type, its text the column's description. Keys are never null; names carry their units. Rules for
-changes: docs/data-format.md.
+changes: docs/reference/data-format.md.
 """
 
 from collections.abc import Mapping
@@ -137,7 +137,9 @@ class PointHead(AttemptKey):
     failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = (
         None
     )
-    failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
+    failure_kind: A[str | None, "what went wrong: docs/reference/failures.md lists the kinds"] = (
+        None
+    )
     validity: A[
         str,
         "valid | broken_output | invalid | network_bound | disturbed | client_bound | "
@@ -476,8 +478,8 @@ class RequestTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The metrics of one attempt, or of several pooled (docs/metrics.md). None: there was no data
-    for it.
+    """The metrics of one attempt, or of several pooled (docs/reference/metrics.md). None: there was
+    no data for it.
     """
 
     requests: RequestTotals
@@ -541,8 +543,8 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSide:
-    """What the GPUs of an attempt did in its steady window, all together (docs/metrics.md). None: not
-    known.
+    """What the GPUs of an attempt did in its steady window, all together
+    (docs/reference/efficiency.md). None: not known.
     """
 
     gpus: int

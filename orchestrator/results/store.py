@@ -1,5 +1,5 @@
 """One experiment's results: immutable Parquet files, and the manifests that make them count
-(docs/data-format.md).
+(docs/reference/data-format.md).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class EndsSearch(Enum):
 
 
 class Validity(StrEnum):
-    """How honestly a point was measured, as ``validity`` stores it (docs/metrics.md#validity)."""
+    """How honestly a point was measured, as ``validity`` stores it (docs/explained/validity.md)."""
 
     VALID = "valid"
     BROKEN_OUTPUT = "broken_output"

@@ -7,11 +7,11 @@ from orchestrator.results.validity import Validity
 # of verdicts that end a search; ``{}`` is what was measured
 _REMEDIES = {
     Validity.BROKEN_OUTPUT: (
-        "change {}: no load makes output of such answers (docs/metrics.md#broken_output)"
+        "change {}: no load makes output of such answers (docs/explained/validity.md#broken_output)"
     ),
     Validity.INVALID: (
         "mend what {} is asked or answers: under another load it is the same "
-        "(docs/metrics.md#validity)"
+        "(docs/explained/validity.md)"
     ),
     Validity.STREAM_BUFFERED: (
         "take away what gathers the events of {}: whatever the load, they do not show its TPOT and "

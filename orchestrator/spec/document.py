@@ -461,7 +461,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return similar
     if len(names) <= MOST_LISTED:
         return f"known: {', '.join(names)}"
-    return "docs/experiment-file.md lists every key"
+    return "docs/reference/experiment-file.md lists every key"
 
 
 def _about_value(

@@ -1,6 +1,6 @@
 """The experiment file: what each part may contain, and a reader that reports all problems at once.
 
-docs/experiment-file.md explains every key to users.
+docs/reference/experiment-file.md explains every key to users.
 """
 
 from __future__ import annotations
@@ -426,7 +426,7 @@ def examined(document: Document) -> Experiment:
         problems.raise_any()
     if content.keys().isdisjoint(PARTS):
         listed = ", ".join(map(repr, PARTS))
-        hint = "docs/experiment-file.md shows one"
+        hint = "docs/reference/experiment-file.md shows one"
         problems.add((), f"this is no experiment file: it has none of {listed}", hint)
         problems.raise_any()
     _check_secrets(content, (), problems)

@@ -211,7 +211,7 @@ class EngineSettings(Strict):
     data_parallel_size: Devices = 1
     enable_expert_parallel: bool | None = None
     nnodes: Devices = 1
-    # ray: refused, see docs/hosts.md
+    # ray: refused, see docs/explained/ray.md
     distributed_executor_backend: Literal["mp", "uni"] | None = None
     replicas: Devices = 1
 

@@ -21,7 +21,9 @@ from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 
 MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
-DOCUMENTATION = "docs/experiment-file.md, 'Prompts from a file' and 'Recorded traces', shows how"
+DOCUMENTATION = (
+    "docs/reference/prompts-and-traces.md, 'Prompts from a file' and 'Recorded traces', shows how"
+)
 _T = TypeVar("_T")
 
 # How files begin that are neither text nor JSON, and what to do with them.
@@ -37,7 +39,7 @@ _SIGNATURES = {
     codecs.BOM_UTF16_LE: ("UTF-16", "save it as UTF-8"),
     codecs.BOM_UTF16_BE: ("UTF-16", "save it as UTF-8"),
 }
-_AS_TRACE = "send it as a workload of 'kind: trace'; docs/experiment-file.md, 'Recorded traces'"
+_AS_TRACE = "send it as a workload of 'kind: trace'; docs/reference/prompts-and-traces.md, 'Recorded traces'"
 _BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
 # The columns by which a published trace is recognised, in lower case.
 _TRACES = {

@@ -449,7 +449,7 @@ except OverloadedError as error:
 
 @pytest.mark.skipif(
     not CLIENT_VENV.exists(),
-    reason=f"no official TGI client in {CLIENT_VENV.parent.parent}, see docs/emulator.md",
+    reason=f"no official TGI client in {CLIENT_VENV.parent.parent}, see docs/reference/emulator.md",
 )
 def test_the_official_tgi_client_accepts_it(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-concurrent-requests", "1") as server:

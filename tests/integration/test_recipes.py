@@ -1,4 +1,6 @@
-"""docs/recipes.md, run as it stands: it agrees with what ``orchestrator results`` prints."""
+"""The Python and SQL of docs/guides/, run as it stands: it agrees with what ``orchestrator
+results`` prints.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from orchestrator.results.store import Store
 from tests.integration.test_results_commands import documented_query
 from tests.unit.plan.test_current import invoke, planned, run
 
-RECIPES = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+RECIPES = (GUIDES / "notebooks.md").read_text() + (GUIDES / "sql.md").read_text()
 TRACKERS = ("mlflow", "wandb")
 SLO = "ttft<=150ms,attainment>=0.9"
 

@@ -265,9 +265,10 @@ def test_help_shows_examples(command: str) -> None:
 
 
 def documented_query(title: str) -> str:
-    text = (ROOT / "docs" / "data-format.md").read_text()
+    pages = [ROOT / "docs" / "guides" / "sql.md", ROOT / "docs" / "reference" / "data-format.md"]
+    text = "\n".join(page.read_text() for page in pages)
     found = re.search(rf"{re.escape(title)}.*?```sql\n(.*?)```", text, re.DOTALL)
-    assert found, f"docs/data-format.md has no SQL below {title!r}"
+    assert found, f"{pages} have no SQL below {title!r}"
     return found[1]
 
 

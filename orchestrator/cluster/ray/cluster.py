@@ -1,6 +1,6 @@
 """Ray as a cluster: machines, placement groups, and the agents and clients on them.
 
-Why it is built this way: docs/hosts.md, "Ray".
+Why it is built this way: docs/explained/ray.md, "Ray".
 """
 
 import math

@@ -62,7 +62,8 @@ class LevelSource:
 
 @dataclass(frozen=True, slots=True)
 class LevelDocument:
-    """How a level was measured, its metrics (docs/metrics.md) and its verdict. It has no secrets.
+    """How a level was measured, its metrics (docs/reference/metrics.md) and its verdict. It has no
+    secrets.
 
     ``warmup_s``: None: the window begins where the run became steady. ``slo_result``: None: no
     limits were given.

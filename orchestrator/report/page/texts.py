@@ -7,7 +7,7 @@ from orchestrator.report.columns import PointColumn, point_columns
 from orchestrator.report.page.experiment_tables import FAILED, LeftOutCount
 from orchestrator.spec.load import counted
 
-# docs/metrics.md#validity in short
+# docs/explained/validity.md in short
 VERDICTS = {
     "valid": "nothing was found that distorted it",
     "failing": "measured well, but more than 5 % of the requests failed",

@@ -1,6 +1,6 @@
 """Pictures for notebooks: ``from orchestrator import plot``, then ``plot.curve("results/")``.
 
-Each function draws into matplotlib Axes, which it returns. docs/recipes.md has examples.
+Each function draws into matplotlib Axes, which it returns. docs/guides/notebooks.md has examples.
 """
 
 from orchestrator.report.plot.charts import curve, frontier

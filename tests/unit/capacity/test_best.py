@@ -787,7 +787,7 @@ def test_what_answers_with_noise_is_not_helped_by_another_load(sweep: Sweep) -> 
     sweep.deployment("d0")
     for level, good in ((5, 0.5), (10, 1.0)):
         sweep.level("d0", level, good, **NOISE)
-    mend = "change label-d0: no load makes output of such answers (docs/metrics.md#broken_output)"
+    mend = "change label-d0: no load makes output of such answers (docs/explained/validity.md#broken_output)"
     for answer in (sweep.best(), searched(sweep)):
         assert answer["why"] == "no point has a valid measurement: 2 broken_output"
         assert answer["decide"] == [mend]

@@ -90,7 +90,7 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
         (
             Doubt(DoubtKind.NO_LOAD_HELPS, ("a",), Remedy.REPAIR, validity=Validity.BROKEN_OUTPUT),
             "to decide: change a: no load makes output of such answers"
-            " (docs/metrics.md#broken_output)",
+            " (docs/explained/validity.md#broken_output)",
         ),
     ],
     ids=lambda value: value.kind.name if isinstance(value, Doubt) else "",

@@ -1,5 +1,5 @@
-"""docs/experiment-file.md is true: its examples load (and those of the README), it has every key,
-its defaults hold.
+"""The pages about the experiment file are true: their examples load (and those of the README), they
+have every key, their defaults hold.
 """
 
 from __future__ import annotations
@@ -35,7 +35,17 @@ from orchestrator.workloads.hub import HubDataset
 from tests.unit.spec.files import parsed
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+PAGES = (
+    "reference/experiment-file.md",
+    "reference/hardware.md",
+    "reference/deployments.md",
+    "reference/workloads.md",
+    "reference/prompts-and-traces.md",
+    "reference/load.md",
+    "guides/roles.md",
+    "explained/plan.md",
+)
+TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT + README, flags=re.DOTALL)
 WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT)) + " ".join(EXAMPLES)))
@@ -61,7 +71,7 @@ MODELS = [
     "example", EXAMPLES, ids=[example.split("\n", 1)[0][:20] for example in EXAMPLES]
 )
 def test_every_example_is_an_experiment_or_a_part_of_one(example: str) -> None:
-    assert parsed(**parse_document(example, "docs/experiment-file.md").value).combinations
+    assert parsed(**parse_document(example, "docs/reference/experiment-file.md").value).combinations
 
 
 @pytest.mark.parametrize("model", MODELS, ids=[model.__name__ for model in MODELS])
@@ -76,7 +86,9 @@ def test_every_setting_is_documented() -> None:
 
 def test_every_engine_has_a_row_where_engines_are_listed() -> None:
     table = (
-        (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").partition("\n## Engines\n")[2]
+        (ROOT / "docs" / "reference" / "engines.md")
+        .read_text(encoding="utf-8")
+        .partition("\n## Engines\n")[2]
     )
     assert [name for name in ENGINES if f"\n| `{name}` |" not in table] == []
 

@@ -121,7 +121,7 @@ def test_another_file_is_no_experiment_and_says_so_once() -> None:
     (problem,) = caught.value.problems
     assert str(problem) == (
         "package.json:1: this is no experiment file: it has none of 'deployments', 'workloads', "
-        "'load' (docs/experiment-file.md shows one)"
+        "'load' (docs/reference/experiment-file.md shows one)"
     )
 
 

@@ -111,9 +111,8 @@ def test_nothing_stored_is_no_error() -> None:
 
 
 def test_the_documentation_lists_each_metric_with_its_labels(samples) -> None:
-    text = (DASHBOARD.parent / "metrics.md").read_text()
-    section = text.partition("## For Prometheus")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(orchestrator_\w+)` \| (.*?) \|", section, re.MULTILINE)
+    text = (DASHBOARD.parent / "reference" / "prometheus.md").read_text()
+    rows = re.findall(r"^\| `(orchestrator_\w+)` \| (.*?) \|", text, re.MULTILINE)
     assert {name for name, _ in rows} == samples.keys()
     for name, labels in rows:
         if not labels.startswith("the same"):

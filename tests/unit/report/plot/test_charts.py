@@ -25,7 +25,7 @@ from orchestrator.report.plot.points import COLUMNS, MOST_CURVES, values_of
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 
-RECIPES = Path(__file__).resolve().parents[4] / "docs" / "recipes.md"
+RECIPES = Path(__file__).resolve().parents[4] / "docs" / "guides" / "notebooks.md"
 
 
 @pytest.fixture(autouse=True)
