@@ -69,9 +69,19 @@ class Choice:
 class Block(Strict):
     """One block of ``vary``: a list of choices in one of three notations."""
 
-    grid: Axes | None = None
-    zip: Axes | None = None
-    cases: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    grid: Axes | None = Field(
+        default=None,
+        description="Every combination of the values, for example "
+        "`{tensor_parallel_size: [1, 2], max_num_seqs: [128, 512]}`.",
+    )
+    zip: Axes | None = Field(
+        default=None,
+        description="The first values together, then the second ones, and so on; all lists have "
+        "the same length.",
+    )
+    cases: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = Field(
+        default=None, description="Mappings of settings, taken as they are."
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Block:

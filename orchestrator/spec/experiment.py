@@ -114,10 +114,15 @@ class ModelRef(Strict):
     """The model of every deployment that names no other: ``id`` is a hub name or a local folder."""
 
     WANTED: ClassVar[str] = "a name or a folder, or {id: NAME, revision: REVISION}"
+    SHORTHAND: ClassVar[Any] = OneLine
 
-    id: OneLine
-    revision: OneLine | None = None
-    tokenizer: OneLine | None = None
+    id: OneLine = Field(description="A name on the Hugging Face hub, or a folder.")
+    revision: OneLine | None = Field(
+        default=None, description="A branch, tag or commit of the model on the hub."
+    )
+    tokenizer: OneLine | None = Field(
+        default=None, description="The tokenizer; by default the model's own."
+    )
 
 
 def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
@@ -130,10 +135,13 @@ def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
 
 RequestsInFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
 PerGpuRate = Annotated[float, Field(gt=0)]
-RateLevels = Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)]
-ConcurrencyLevels = Annotated[
-    list[Annotated[RequestsInFlight, WrapValidator(_or_expression)]], Field(min_length=1)
+RateLevel = Annotated[Rate, WrapValidator(_or_expression, json_schema_input_type=PerGpuRate | str)]
+RateLevels = Annotated[list[RateLevel], Field(min_length=1)]
+ConcurrencyLevel = Annotated[
+    RequestsInFlight,
+    WrapValidator(_or_expression, json_schema_input_type=RequestsInFlight | str),
 ]
+ConcurrencyLevels = Annotated[list[ConcurrencyLevel], Field(min_length=1)]
 LEVEL_KEYS: dict[str, Control] = {
     "request_rate": "request_rate",
     "request_rate_per_gpu": "request_rate",
@@ -161,11 +169,24 @@ class Levels(Strict):
     """
 
     WANTED: ClassVar[str] = "{request_rate: [1, 2, 4]}, {concurrency: [1, 8, 64]} or auto"
+    SHORTHAND: ClassVar[Any] = Literal["auto"]
 
-    request_rate: RateLevels | None = None
-    request_rate_per_gpu: Annotated[list[PerGpuRate], Field(min_length=1)] | None = None
-    concurrency: ConcurrencyLevels | None = None
-    concurrency_per_gpu: Annotated[list[RequestsInFlight], Field(min_length=1)] | None = None
+    request_rate: RateLevels | None = Field(
+        default=None,
+        description="Requests/s (open loop). `inf`: all `requests` are due at once. Text is an "
+        'expression over the deployment\'s settings, for example `["recorded", "2 * recorded"]`.',
+    )
+    request_rate_per_gpu: Annotated[list[PerGpuRate], Field(min_length=1)] | None = Field(
+        default=None, description="Requests/s for each device of the deployment."
+    )
+    concurrency: ConcurrencyLevels | None = Field(
+        default=None,
+        description="Requests that are kept in flight (closed loop). Text is an expression over "
+        'the deployment\'s settings, for example `["max_num_seqs // 2"]`.',
+    )
+    concurrency_per_gpu: Annotated[list[RequestsInFlight], Field(min_length=1)] | None = Field(
+        default=None, description="Requests kept in flight for each device of the deployment."
+    )
 
     @property
     def written(self) -> list[WrittenLevel]:
@@ -209,7 +230,11 @@ class Levels(Strict):
 class Load(LoadRules):
     """How every deployment is loaded."""
 
-    levels: Levels | None = None
+    levels: Levels | None = Field(
+        default=None,
+        description="The levels to measure: `{request_rate: [1, 2, 4]}`, "
+        "`{concurrency: [1, 8, 64]}` or both; `auto` means `search: curve`. Searches take none.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -288,9 +313,15 @@ class Load(LoadRules):
 class Budget(Strict):
     """What one run may use. No launch or point starts that would exceed one of these."""
 
-    gpu_hours: Annotated[float, Field(gt=0)] | None = None
-    usd: Annotated[float, Field(gt=0)] | None = None
-    wall: Annotated[Duration, Field(gt=0)] | None = None
+    gpu_hours: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Most GPU hours, starts of engines included."
+    )
+    usd: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Most dollars, by the `usd_per_gpu_hour` of the hardware."
+    )
+    wall: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None, description="Longest time that a run may take, for example `12h`."
+    )
 
 
 class Predictions(Strict):
@@ -298,9 +329,16 @@ class Predictions(Strict):
     run first.
     """
 
-    order: bool = True
-    profile: OneLine | None = None  # written by `predict fit`; for deployments on its accelerator
-    tables: bool = False  # use kernels measured in the extra `tables`, and the formula for others
+    order: bool = Field(default=True, description="Whether deployments predicted best run first.")
+    profile: OneLine | None = Field(
+        default=None,
+        description="A file written by `predict fit`, used for deployments on its accelerator.",
+    )
+    tables: bool = Field(
+        default=False,
+        description="Whether predictions are made from tables of measured kernels, where these "
+        "have a row (extra `tables`).",
+    )
 
 
 PARTS = ("deployments", "workloads", "load")  # a file with none of them is something else
@@ -313,15 +351,38 @@ def _model_by_name(value: Any) -> Any:
 class SweepRules(Strict):
     """Keys of the file that govern the sweep as a whole."""
 
-    name: Annotated[str, Field(pattern=NAME)]
-    budget: Budget | None = None
-    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    # of each deployment; its repeats are divided among them
-    starts: Annotated[int, Field(ge=1, le=1000)] = 1
-    isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
-    seed: Annotated[int, Field(ge=0)] = 0
-    clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = None
-    predictions: Predictions = Predictions()
+    name: Annotated[str, Field(pattern=NAME)] = Field(
+        description="The folder of the results: letters, digits, `.`, `_` and `-`."
+    )
+    budget: Budget | None = Field(
+        default=None,
+        description="What one run may use. No launch or point starts that would exceed it.",
+    )
+    repeats: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1, description="Measurements of each point, each with its own requests."
+    )
+    starts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1,
+        description="How often each deployment is launched; its `repeats` are divided among the "
+        "starts.",
+    )
+    isolation: Literal["exclusive_node", "shared"] = Field(
+        default="exclusive_node",
+        description="`exclusive_node`: no other launch runs on a deployment's hosts. `shared`: "
+        "launches that all have `shared` may run side by side.",
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Seed of all schedules and prompts. Another seed measures everything anew.",
+    )
+    clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = Field(
+        default=None,
+        description="How many load client processes to begin with; more are added where they turn "
+        "out to be the bottleneck.",
+    )
+    predictions: Predictions = Field(
+        default=Predictions(), description="What predictions are made from and used for."
+    )
 
     @field_validator("starts")
     @classmethod
@@ -339,14 +400,36 @@ class SweepRules(Strict):
 class ExperimentFile(SweepRules):
     """The file as it is written; ``deployments`` are left to combinations.py."""
 
-    version: Literal[1]
-    model: Annotated[ModelRef, BeforeValidator(_model_by_name)] | None = None
-    hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
-    environments: dict[str, Versions] = {}
-    deployments: Any = None
-    workloads: Annotated[list[AnyWorkload], Field(min_length=1), AfterValidator(_distinct)]
-    load: Load
-    slos: Annotated[dict[str, Slo], BeforeValidator(_keyed), AfterValidator(_limited)] = {}
+    version: Literal[1] = Field(description="The version of this format: 1.")
+    model: Annotated[ModelRef, BeforeValidator(_model_by_name)] | None = Field(
+        default=None,
+        description="The model of every deployment that names none: a name, or "
+        "`{id, revision, tokenizer}`.",
+    )
+    hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = Field(
+        default={},
+        description="Classes of nodes by name, for example "
+        "`h100: {accelerator: H100-80GB, gpus_per_node: 8}`. `cpu` is built in.",
+    )
+    environments: dict[str, Versions] = Field(
+        default={},
+        description="Where each version of an engine is installed: engine, then version, then a "
+        "virtual environment or an image.",
+    )
+    deployments: Any = Field(
+        default=None,
+        description="What is compared: a mapping of settings with `vary`, `derive` and `exclude`, "
+        "or a list of such mappings, whose combinations are added up.",
+    )
+    workloads: Annotated[list[AnyWorkload], Field(min_length=1), AfterValidator(_distinct)] = Field(
+        description="What requests contain. Each workload is measured at every level."
+    )
+    load: Load = Field(description="How every deployment is loaded: levels, arrivals, durations.")
+    slos: Annotated[dict[str, Slo], BeforeValidator(_keyed), AfterValidator(_limited)] = Field(
+        default={},
+        description="Limits by name, for example `interactive: {ttft: 500ms, tpot: 50ms}`. They "
+        "can be changed later without measuring anything again.",
+    )
 
     @field_validator("*")
     @classmethod

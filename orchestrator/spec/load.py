@@ -45,6 +45,10 @@ MOST_TURNS = 1_000  # of a session
 # of one session of each workload, added up; a thousand sessions are drawn at once
 MOST_TURNS_OF_ALL = 20_000
 _NUMBER = re.compile(r"\s*+((?:[0-9]*\.)?[0-9]++(?:[eE][+-]?[0-9]+)?)\s*+([A-Za-zµ]*)\s*")
+# the same for JSON schemas, whose dialect has no possessive quantifiers and no flags
+DURATION_PATTERN = (
+    r"^\s*([0-9]*\.)?[0-9]+([eE][0-9]+)?\s*([nuµmNUM]?[sS]|[mM]([iI][nN])?|[hH]|[dD])\s*$"
+)
 _SECONDS = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -117,7 +121,9 @@ def _duration(value: object, info: ValidationInfo) -> object:
     return parse_duration(value)
 
 
-Duration = Annotated[float, BeforeValidator(_duration)]
+# what a file has for a duration
+WrittenDuration = Annotated[str, Field(pattern=DURATION_PATTERN)] | Literal[0]
+Duration = Annotated[float, BeforeValidator(_duration, json_schema_input_type=WrittenDuration)]
 
 
 class Growing(Strict):
@@ -141,26 +147,48 @@ class LogNormal(Strict):
     logarithm).
     """
 
-    mean: float = Field(gt=0, le=MOST_TOKENS)
-    sigma: float = Field(ge=0, le=10)
-    min: int = Field(default=1, ge=1, le=MOST_TOKENS)
-    max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    mean: float = Field(gt=0, le=MOST_TOKENS, description="Mean, in tokens.")
+    sigma: float = Field(
+        ge=0, le=10, description="Standard deviation of the natural logarithm of the numbers."
+    )
+    min: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_TOKENS,
+        description="The smallest number of tokens: smaller ones become this one.",
+    )
+    max: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="The largest number of tokens: larger ones become this one.",
+    )
 
 
 class Normal(Strict):
     """Normal token counts. What is drawn beyond ``min`` and ``max`` becomes these."""
 
-    mean: float = Field(gt=0, le=MOST_TOKENS)
-    sigma: float = Field(ge=0, le=MOST_TOKENS)  # the standard deviation, in tokens
-    min: int = Field(default=1, ge=1, le=MOST_TOKENS)
-    max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    mean: float = Field(gt=0, le=MOST_TOKENS, description="Mean, in tokens.")
+    sigma: float = Field(ge=0, le=MOST_TOKENS, description="Standard deviation, in tokens.")
+    min: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_TOKENS,
+        description="The smallest number of tokens: smaller ones become this one.",
+    )
+    max: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="The largest number of tokens: larger ones become this one.",
+    )
 
 
 class Uniform(Strict):
     """Uniform integers, both ends included."""
 
-    min: int = Field(ge=1, le=MOST_TOKENS)
-    max: int = Field(ge=1, le=MOST_TOKENS)
+    min: int = Field(ge=1, le=MOST_TOKENS, description="The smallest number of tokens.")
+    max: int = Field(ge=1, le=MOST_TOKENS, description="The largest number of tokens.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -175,7 +203,9 @@ Weight = Annotated[float, Field(gt=0, le=1e12)]
 class Bin(Uniform):
     """One bin of a histogram: uniform within it, both ends included."""
 
-    weight: Weight = 1.0
+    weight: Weight = Field(
+        default=1.0, description="How often this bin comes, relative to the other bins."
+    )
 
 
 Bins = Annotated[tuple[Bin, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=10_000)]
@@ -190,12 +220,24 @@ class Lengths(Growing):
         "a whole number, {uniform: {min: 10, max: 20}} or {lognormal: {mean: 150, sigma: 0.6}}"
     )
     LATER_KEYS = frozenset({"normal", "histogram"})
+    SHORTHAND: ClassVar[Any] = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
-    fixed: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
-    lognormal: LogNormal | None = None
-    uniform: Uniform | None = None
-    normal: Normal | None = None
-    histogram: Bins | None = None
+    fixed: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="The same number always; a number alone means this.",
+    )
+    lognormal: LogNormal | None = Field(
+        default=None, description="Log-normal numbers, by the mean of the numbers themselves."
+    )
+    uniform: Uniform | None = Field(
+        default=None, description="All whole numbers between two are equally likely."
+    )
+    normal: Normal | None = Field(default=None, description="Normal numbers.")
+    histogram: Bins | None = Field(
+        default=None, description="Bins with weights; numbers are uniform within each bin."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -235,10 +277,20 @@ class Workload(Growing, ABC):
     as ``Workload`` gives an object of the subclass that ``kind`` names.
     """
 
-    name: Name
+    name: Name = Field(description="The workload's name in all tables.")
     # a name of WORKLOADS; without a default in other kinds, so that plans always name them
-    kind: str = "random"
-    api: str = "completions"  # a name of ``Engine.dialects``
+    kind: str = Field(
+        default="random",
+        description="`random`: independent prompts. `conversations`: sessions, where each request "
+        "repeats the turns before it. `file`: prompts from a file. `trace`: lengths, sessions and "
+        "times of a recorded trace.",
+    )
+    api: str = Field(  # a name of ``Engine.dialects``
+        default="completions",
+        examples=["completions", "chat", "tgi", "native"],
+        description="What requests are sent to: `completions`, `chat`, `tgi` or `native`, as far "
+        "as the engine has it.",
+    )
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """The same with its files found (``path`` makes paths absolute) and identified by their
@@ -409,17 +461,49 @@ class Arrivals(Growing):
     LATER_KEYS = frozenset({"scale"})
 
     WANTED: ClassVar[str] = "a name like poisson, or {process: gamma, burstiness: 0.5}"
+    SHORTHAND: ClassVar[Any] = str
 
-    process: str = "poisson"
-    # gamma: shape; 1 = Poisson, smaller = burstier
-    burstiness: float = Field(default=1.0, ge=0.001, le=1e6)
-    to: float | None = Field(default=None, gt=0)  # ramp: the rate at the end, from the level's rate
-    steps: list[Step] | None = None  # (factor of the rate, how long)
-    # trace: file with one timestamp in seconds per line, or JSONL with "timestamp"
-    trace: str | None = None
-    speed_up: float = Field(default=1.0, ge=1e-9, le=1e9)  # trace
-    # trace, without a file: of the times that a workload has recorded
-    scale: Annotated[Scale, BeforeValidator(_scale)] = Scale.RECORDED
+    process: str = Field(
+        default="poisson",
+        description="How the times are drawn: `constant`, `poisson`, `gamma`, `ramp`, `steps` or "
+        "`trace`.",
+    )
+    burstiness: float = Field(
+        default=1.0,
+        ge=0.001,
+        le=1e6,
+        description="`gamma`: the shape of its gaps. 1 is the same as `poisson`; smaller is "
+        "burstier.",
+    )
+    to: float | None = Field(
+        default=None,
+        gt=0,
+        description="`ramp`: the rate at the end of the point in requests/s; it begins at the "
+        "level's rate.",
+    )
+    steps: list[Step] | None = Field(
+        default=None,
+        description="`steps`: pairs of a factor of the level's rate and how long it holds, as "
+        "`[[0.5, 60s], [2, 30s]]`. They are repeated until the point ends.",
+    )
+    trace: str | None = Field(
+        default=None,
+        description="`trace`: a file with one time in seconds per line, or JSON lines with "
+        "`timestamp`. Without a file, the recorded times of the workload are used.",
+    )
+    speed_up: float = Field(
+        default=1.0,
+        ge=1e-9,
+        le=1e9,
+        description="`trace` with a file: its times are divided by this, for example 1000 for "
+        "milliseconds.",
+    )
+    scale: Annotated[Scale, BeforeValidator(_scale)] = Field(
+        default=Scale.RECORDED,
+        description="`trace` without a file: `recorded` sends at the recorded times, `stretch` "
+        "stretches the gaps between sessions to the level's rate, `thin` leaves out whole "
+        "sessions.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -517,7 +601,9 @@ def in_json(value: Any) -> Any:
 Rate = Annotated[
     float,
     Field(gt=0, allow_inf_nan=True),
-    BeforeValidator(_from_word),
+    BeforeValidator(
+        _from_word, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["inf"]
+    ),
     PlainSerializer(in_json, when_used="json"),
 ]
 
@@ -525,8 +611,8 @@ Rate = Annotated[
 class Level(Strict):
     """One load level: a rate in requests/s or a number of requests kept in flight."""
 
-    control: Control
-    value: Rate
+    control: Control = Field(description="What the level sets: `request_rate` or `concurrency`.")
+    value: Rate = Field(description="Requests/s, or requests in flight.")
 
     @property
     def slots(self) -> int:
@@ -539,30 +625,77 @@ class LoadRules(Strict):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    search: str = "levels"  # a name of the registry of search strategies
-    # search every deployment to its end, also those that cannot be the best
-    full_grid: bool = False
-    # at the end, high over claim less 1; None: 0.05
-    precision: Annotated[float, Field(ge=0.01, le=1)] | None = None
-    # of a race that are started; None: all
-    max_deployments: Annotated[int, Field(ge=1)] | None = None
-    # says which is started next; None: those predicted best, then in order
-    proposer: Literal["optuna"] | None = None
-    # what capacity is divided by to find the best; None: the default of ``best``
-    objective: Objective | None = None
-    control: Control | None = None
-    arrivals: Arrivals = Arrivals()
-    duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
-    requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
-    # None: found in the data
-    warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")
-    max_in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = None
-    request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(
-        default=600.0, alias="request_timeout"
+    search: str = Field(  # a name of the registry of search strategies
+        default="levels",
+        description="Which level is measured next: `levels` measures those given, in order; "
+        "`curve` goes from idle to saturation; `capacity` finds the highest load that holds each "
+        "of the `slos`.",
     )
-    # after the last arrival; None in a file: the request timeout
+    full_grid: bool = Field(
+        default=False,
+        description="`search: capacity`: search every deployment to its end, also those shown to "
+        "be worse than another.",
+    )
+    precision: Annotated[float, Field(ge=0.01, le=1)] | None = Field(
+        default=None,
+        description="`search: capacity`: the search ends when the lowest level that fails is at "
+        "most this share above the highest that holds. 0.05 by default.",
+    )
+    max_deployments: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="`search: capacity`: start at most so many deployments, those predicted best. "
+        "By default all are started.",
+    )
+    proposer: Literal["optuna"] | None = Field(
+        default=None,
+        description="`search: capacity`: `optuna` chooses the next deployment by what was "
+        "measured of others. By default those predicted best come first.",
+    )
+    objective: Objective | None = Field(
+        default=None,
+        description="What the best deployment is the best of: throughput per `gpu`, per `usd` or "
+        "per `deployment`. `gpu` by default, where all deployments have GPUs of ours.",
+    )
+    control: Control | None = Field(
+        default=None,
+        description="What a search changes: `request_rate` (open loop, the default) or "
+        "`concurrency` (closed loop).",
+    )
+    arrivals: Arrivals = Field(
+        default=Arrivals(),
+        description="When requests are due in an open loop: a name such as `poisson`, or "
+        "`{process: gamma, burstiness: 0.25}`.",
+    )
+    duration_s: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None,
+        alias="duration",
+        description="How long each point is measured after its warm-up: `60s` by default. "
+        "`search: capacity`: the longest that a probe may last, `10m` by default.",
+    )
+    requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = Field(
+        default=None, description="How many requests to send, instead of a `duration`."
+    )
+    warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(
+        default=None,
+        alias="warmup",
+        description="How long load runs before the measurement, for example `20s`. By default the "
+        "measurement begins where the run is steady.",
+    )
+    max_in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = Field(
+        default=None,
+        description="Most requests in flight, over all clients. A request that is due then waits, "
+        "and its latency includes the wait.",
+    )
+    request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=600.0,
+        alias="request_timeout",
+        description="After this time a request has failed; `600s` by default.",
+    )
     drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(
-        default=None, alias="drain_timeout"
+        default=None,
+        alias="drain_timeout",
+        description="How long to wait for answers after the last arrival; what is still open then "
+        "has failed. By default as long as the `request_timeout`.",
     )
 
     @property
@@ -642,6 +775,15 @@ def _share(value: Any) -> Any:
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
+# what a file has for a share
+WrittenShare = Share | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?%$")]
+
+
+def _with_percentiles(schema: dict[str, Any]) -> None:
+    """Makes the JSON schema of further limits that of percentiles, by the pattern of their names."""
+    limit = schema["additionalProperties"]
+    schema["patternProperties"] = {f"^{_PERCENTILE.pattern}$": limit}
+    schema["additionalProperties"] = False
 
 
 class Slo(Strict):
@@ -653,19 +795,53 @@ class Slo(Strict):
     of its answers to fixed prompts equals those of its model's reference.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_with_percentiles)
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_percentile)], Duration]
 
-    name: Name = "slo"
-    ttft: Duration | None = None
-    tpot: Duration | None = None
-    e2e: Duration | None = None
-    itl_p99: Duration | None = None
-    normalized_ttft: Duration | None = None  # per prompt token
+    name: Name = Field(default="slo", description="The key of these limits under `slos`.")
+    ttft: Duration | None = Field(
+        default=None,
+        description="Longest time to the first token, from when the request was due, for example "
+        "`500ms`.",
+    )
+    tpot: Duration | None = Field(
+        default=None,
+        description="Longest mean time per output token after the first, for example `50ms`.",
+    )
+    e2e: Duration | None = Field(
+        default=None, description="Longest time of a whole request, for example `30s`."
+    )
+    itl_p99: Duration | None = Field(
+        default=None,
+        description="Limit on the 99th percentile of the gaps between a request's own tokens, for "
+        "example `200ms`.",
+    )
+    normalized_ttft: Duration | None = Field(
+        default=None,
+        description="Longest time to the first token per token of the prompt, for example `0.5ms`.",
+    )
     # becomes a limit on tpot, see ``resolved``
-    reader: Literal["silent", "subvocal", "visual"] | None = None
-    attainment: Annotated[float, BeforeValidator(_share)] = Field(default=0.95, gt=0, le=1)
-    agreement: Annotated[Share | None, BeforeValidator(_share)] = None
+    reader: Literal["silent", "subvocal", "visual"] | None = Field(
+        default=None,
+        description="A limit on `tpot`: the answer is written as fast as people read it. `silent` "
+        "is 238 words per minute, `subvocal` 250, `visual` 700.",
+    )
+    attainment: Annotated[float, BeforeValidator(_share, json_schema_input_type=WrittenShare)] = (
+        Field(
+            default=0.95,
+            gt=0,
+            le=1,
+            description="Share of all requests that must meet all limits that are no percentiles, as "
+            "0.95 or `95%`.",
+        )
+    )
+    agreement: Annotated[
+        Share | None, BeforeValidator(_share, json_schema_input_type=WrittenShare | None)
+    ] = Field(
+        default=None,
+        description="Share of a deployment's answers to fixed prompts that must equal those of "
+        "its model's reference, whatever the load.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Slo:

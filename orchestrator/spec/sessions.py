@@ -33,6 +33,7 @@ class Turns(Lengths):
     """Requests of a session: as ``Lengths``, at most MOST_TURNS."""
 
     WANTED: ClassVar[str] = Lengths.WANTED.replace("10, max: 20", "2, max: 8")
+    SHORTHAND: ClassVar[Any] = Annotated[int, Field(ge=1, le=MOST_TURNS)]
 
     @model_validator(mode="before")
     @classmethod
@@ -66,8 +67,8 @@ class Turns(Lengths):
 class UniformPause(Strict):
     """Uniform pauses."""
 
-    min: PauseLength
-    max: PauseLength
+    min: PauseLength = Field(description="The shortest pause, for example `1s`.")
+    max: PauseLength = Field(description="The longest pause, for example `9s`.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -79,26 +80,42 @@ class UniformPause(Strict):
 class LogNormalPause(Strict):
     """Log-normal pauses by their mean (of the distribution itself, not of its logarithm)."""
 
-    mean: Annotated[Duration, Field(gt=0, le=MOST_SECONDS)]
-    sigma: float = Field(ge=0, le=10)
-    min: PauseLength = 0.0
-    max: PauseLength | None = None
+    mean: Annotated[Duration, Field(gt=0, le=MOST_SECONDS)] = Field(
+        description="Mean of the pauses, for example `8s`."
+    )
+    sigma: float = Field(
+        ge=0, le=10, description="Standard deviation of the pauses' natural logarithm."
+    )
+    min: PauseLength = Field(
+        default=0.0, description="The shortest pause: shorter ones become this one."
+    )
+    max: PauseLength | None = Field(
+        default=None, description="The longest pause: longer ones become this one."
+    )
 
 
 class NormalPause(Strict):
     """Normal pauses. What is drawn beyond ``min`` and ``max`` becomes these."""
 
-    mean: PauseLength
-    sigma: PauseLength  # the standard deviation
-    min: PauseLength = 0.0
-    max: PauseLength | None = None
+    mean: PauseLength = Field(description="Mean of the pauses, for example `8s`.")
+    sigma: PauseLength = Field(description="Standard deviation of the pauses, for example `2s`.")
+    min: PauseLength = Field(
+        default=0.0, description="The shortest pause: shorter ones become this one."
+    )
+    max: PauseLength | None = Field(
+        default=None, description="The longest pause: longer ones become this one."
+    )
 
 
 class ExponentialPause(Strict):
     """Exponential pauses, as of users who do not wait for anything."""
 
-    mean: Annotated[Duration, Field(gt=0, le=MOST_SECONDS)]
-    max: PauseLength | None = None
+    mean: Annotated[Duration, Field(gt=0, le=MOST_SECONDS)] = Field(
+        description="Mean of the pauses, for example `8s`."
+    )
+    max: PauseLength | None = Field(
+        default=None, description="The longest pause: longer ones become this one."
+    )
 
 
 class Pauses(Strict):
@@ -107,12 +124,21 @@ class Pauses(Strict):
     """
 
     WANTED: ClassVar[str] = "a duration like 2s, or {lognormal: {mean: 8s, sigma: 1}}"
+    SHORTHAND: ClassVar[Any] = PauseLength
 
-    fixed: PauseLength | None = None
-    uniform: UniformPause | None = None
-    lognormal: LogNormalPause | None = None
-    normal: NormalPause | None = None
-    exponential: ExponentialPause | None = None
+    fixed: PauseLength | None = Field(
+        default=None, description="The same pause always; a duration alone means this."
+    )
+    uniform: UniformPause | None = Field(
+        default=None, description="All pauses between two are equally likely."
+    )
+    lognormal: LogNormalPause | None = Field(
+        default=None, description="Log-normal pauses, by the mean of the pauses themselves."
+    )
+    normal: NormalPause | None = Field(default=None, description="Normal pauses.")
+    exponential: ExponentialPause | None = Field(
+        default=None, description="Exponential pauses, as of users who do not wait for anything."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -135,9 +161,11 @@ class Pauses(Strict):
 class LengthPair(Strict):
     """Lengths of a prompt and its answer that belong together, and how often they come."""
 
-    input: Lengths
-    output: Lengths
-    weight: Weight = 1.0
+    input: Lengths = Field(description="Length of the prompt, in tokens.")
+    output: Lengths = Field(description="Length of the answer, in tokens.")
+    weight: Weight = Field(
+        default=1.0, description="How often this pair comes, relative to the other pairs."
+    )
 
 
 LengthPairs = Annotated[
@@ -152,7 +180,12 @@ class Popularity(Strict):
 
     WANTED: ClassVar[str] = "{zipf: 1.2}"
 
-    zipf: float = Field(gt=0, le=20)
+    zipf: float = Field(
+        gt=0,
+        le=20,
+        description="Exponent s of Zipf's law: the k-th most popular is drawn with a probability "
+        "proportional to 1/k^s.",
+    )
 
 
 class Documents(Strict):
@@ -160,10 +193,16 @@ class Documents(Strict):
     same text and length, so a prefix cache finds the first ones of a prompt again.
     """
 
-    count: Lengths  # of a request, all different
-    tokens: Lengths  # of a document
-    pool: int = Field(ge=1, le=MOST_POOLED)
-    popularity: Popularity | None = None  # None: all are as popular
+    count: Lengths = Field(description="Documents of one request, all of them different.")
+    tokens: Lengths = Field(description="Length of a document, in tokens.")
+    pool: int = Field(
+        ge=1, le=MOST_POOLED, description="How many documents there are to choose from."
+    )
+    popularity: Popularity | None = Field(
+        default=None,
+        description="How much more often some documents are chosen, for example `{zipf: 1.0}`. "
+        "By default all are chosen equally often.",
+    )
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -179,10 +218,19 @@ class ContentSource(Strict):
     """``words`` | ``{text: FILE}``: what prompts are made of instead of random token ids."""
 
     WANTED: ClassVar[str] = "words, or {text: FILE}"
+    SHORTHAND: ClassVar[Any] = Literal["words"]
 
-    words: Literal[True] | None = None
-    text: OneLine | None = None  # a UTF-8 file; prompts are slices of it
-    text_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes
+    words: Literal[True] | None = Field(
+        default=None, description="Text made of words; `content: words` means this."
+    )
+    text: OneLine | None = Field(
+        default=None, description="A UTF-8 file of at most 64 MiB; prompts are slices of it."
+    )
+    text_digest: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{16}$",
+        description="Digest of the file's bytes. `plan` sets it.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -25,8 +25,12 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
+    TypeAdapter,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from orchestrator.base.redaction import is_like_secret
 from orchestrator.spec.container_options import RUNTIMES, option_problem
@@ -134,9 +138,21 @@ _EMPTY: dict[Any, Any] = {}  # the default value of several fields, which must s
 class Strict(BaseModel):
     """Base of everything read from a user's file: unknown keys are errors, and objects are
     immutable.
+
+    ``SHORTHAND``: the type of what a file may have in place of the mapping, for the JSON schema.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+    SHORTHAND: ClassVar[Any] = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        mapping = handler(schema)
+        if cls.SHORTHAND is None:
+            return mapping
+        return {"anyOf": [handler(TypeAdapter(cls.SHORTHAND).core_schema), mapping]}
 
     def model_post_init(self, _: Any) -> None:
         fields = self.model_fields_set
@@ -156,16 +172,39 @@ class Speculative(Strict):
     engine's own name; without it the engine works it out from the draft model, if it can.
     """
 
-    method: Word | None = None
-    num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)]  # of a tree: its depth
-    model: OneLine | None = None
-    draft_tensor_parallel_size: Devices | None = None
-    prompt_lookup_min: Size | None = None
-    prompt_lookup_max: Size | None = None
-    eagle_topk: Size | None = None  # branches of a tree of drafts
-    num_draft_tokens: Size | None = None  # tokens of a tree that are verified at a time
-    # further keys of the engine's own draft configuration
-    extra_args: dict[str, Any] = Field(default_factory=lambda: _EMPTY)
+    method: Word | None = Field(
+        default=None,
+        description="How drafts are made: `draft_model`, `ngram`, `eagle`, `eagle3`, `mtp`, "
+        "`medusa`, `suffix`, or the engine's own name for it. vLLM finds it out by the draft "
+        "model if it is left out.",
+    )
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        description="Tokens that are drafted at a time; of a tree, the tokens of its longest "
+        "branch."
+    )
+    model: OneLine | None = Field(
+        default=None, description="The draft model: a name on the hub or a folder."
+    )
+    draft_tensor_parallel_size: Devices | None = Field(
+        default=None, description="Tensor-parallel ranks of the draft model."
+    )
+    prompt_lookup_min: Size | None = Field(
+        default=None, description="`ngram`: the fewest tokens that are looked up in the text."
+    )
+    prompt_lookup_max: Size | None = Field(
+        default=None, description="`ngram`: the most tokens that are looked up in the text."
+    )
+    eagle_topk: Size | None = Field(
+        default=None, description="SGLang: branches of each step of a tree of drafts."
+    )
+    num_draft_tokens: Size | None = Field(
+        default=None, description="SGLang: tokens of a tree of drafts that are verified at a time."
+    )
+    extra_args: dict[str, Any] = Field(
+        default_factory=lambda: _EMPTY,
+        description="Further keys of vLLM's `--speculative-config`, for example "
+        "`{draft_sample_method: probabilistic}`.",
+    )
 
 
 # Flags of ``extra_args``, or keys of an engine's own file, that multiply the ranks of a replica
@@ -183,86 +222,250 @@ class EngineSettings(Strict):
     """
 
     # which engine, and where it is installed
-    engine: OneLine
-    engine_version: OneLine | None = None
-    executable: OneLine | None = None  # path of a venv or of an executable
-    image: OneLine | None = None  # container image reference
-    container_runtime: Runtime | None = None
-    # options of the runtime, after ours and those of the hardware
-    container_args: ContainerArgs = ()
-    url: OneLine | None = None  # engine: endpoint only
-    # engine: endpoint only; how many GPUs all its replicas and roles run on
-    endpoint_gpus: Devices | None = None
-    # engine: endpoint only; the environment variable that holds its key
-    api_key_env: Variable | None = None
-    profile: OneLine | None = None  # engine: emulator only; a file or a name from the catalogue
+    engine: OneLine = Field(
+        description="What serves the model: an engine such as `vllm` or `sglang`, `endpoint` for a "
+        "server that already runs, or `emulator`, which imitates an engine."
+    )
+    engine_version: OneLine | None = Field(
+        default=None,
+        description="The version to compare: a name under `environments`. It is part of the "
+        "deployment's identity and decides which flags the engine is known to have.",
+    )
+    executable: OneLine | None = Field(
+        default=None,
+        description="A virtual environment or an executable on the nodes. By default the engine "
+        "is looked up on the nodes' PATH.",
+    )
+    image: OneLine | None = Field(
+        default=None,
+        description="A container image to run the engine in: a reference, or a path.",
+    )
+    container_runtime: Runtime | None = Field(
+        default=None, description="What runs the `image`: `docker`, `podman` or `apptainer`."
+    )
+    container_args: ContainerArgs = Field(
+        default=(),
+        description="More options for the container runtime, after those of the hardware, for "
+        'example `["--ulimit=core=0"]`.',
+    )
+    url: OneLine | None = Field(
+        default=None,
+        description="`endpoint` only: the address of the server, with or without `/v1`.",
+    )
+    endpoint_gpus: Devices | None = Field(
+        default=None,
+        description="`endpoint` only: how many GPUs all its replicas and roles run on. Figures "
+        "per GPU and per dollar need it.",
+    )
+    api_key_env: Variable | None = Field(
+        default=None,
+        description="`endpoint` only: the name of the environment variable that holds its key.",
+    )
+    profile: OneLine | None = Field(
+        default=None,
+        description="`emulator` only: what it imitates, a file or `ACCELERATOR/MODEL`.",
+    )
 
     # what it serves
-    model: OneLine
-    revision: OneLine | None = None
-    tokenizer: OneLine | None = None
-    served_model_name: OneLine | None = None
-    trust_remote_code: bool | None = None
-    hf_overrides: dict[str, Any] | None = None
+    model: OneLine = Field(
+        description="The model: a name on the Hugging Face hub or a folder. By default that of "
+        "the whole file."
+    )
+    revision: OneLine | None = Field(
+        default=None, description="A branch, tag or commit of the model on the hub."
+    )
+    tokenizer: OneLine | None = Field(
+        default=None,
+        description="The tokenizer that prompts are made with, and that the engine gets if it has "
+        "a flag for it. By default the model's own.",
+    )
+    served_model_name: OneLine | None = Field(
+        default=None,
+        description="The model's name in requests. By default a name with the launch's id.",
+    )
+    trust_remote_code: bool | None = Field(
+        default=None, description="Whether the engine may run code that comes with the model."
+    )
+    hf_overrides: dict[str, Any] | None = Field(
+        default=None, description="Values that replace those of the model's `config.json`."
+    )
 
     # parallelism: a replica has tensor * pipeline * data devices, divided evenly among its nnodes
-    tensor_parallel_size: Devices = 1
-    pipeline_parallel_size: Devices = 1
-    data_parallel_size: Devices = 1
-    enable_expert_parallel: bool | None = None
-    nnodes: Devices = 1
+    tensor_parallel_size: Devices = Field(
+        default=1, description="Devices that share each layer of a replica (TP)."
+    )
+    pipeline_parallel_size: Devices = Field(
+        default=1, description="Stages that the layers of a replica are divided into (PP)."
+    )
+    data_parallel_size: Devices = Field(
+        default=1, description="Data-parallel ranks within one replica (DP)."
+    )
+    enable_expert_parallel: bool | None = Field(
+        default=None,
+        description="Whether whole experts are divided among the devices of a replica (EP).",
+    )
+    nnodes: Devices = Field(
+        default=1,
+        description="Nodes of one replica; its devices are divided evenly among them. If it is "
+        "left out, a replica larger than a node is spread over as few nodes as hold it.",
+    )
     # ray: refused, see docs/explained/ray.md
-    distributed_executor_backend: Literal["mp", "uni"] | None = None
-    replicas: Devices = 1
+    distributed_executor_backend: Literal["mp", "uni"] | None = Field(
+        default=None,
+        description="How vLLM starts its workers: `mp` (processes) or `uni` (one process).",
+    )
+    replicas: Devices = Field(
+        default=1, description="Equal engines that share the load of this deployment."
+    )
 
     # numbers
-    dtype: Word | None = None
-    quantization: Word | None = None
-    kv_cache_dtype: Word | None = None
+    dtype: Word | None = Field(
+        default=None,
+        description="Number format of weights and activations, for example `bfloat16`.",
+    )
+    quantization: Word | None = Field(
+        default=None,
+        description="Quantization that happens while loading, in words that mean the same for "
+        "every engine: `fp8`, `fp8_per_tensor`, `fp8_per_channel`, `fp8_per_block`, `int8`, "
+        "`bitsandbytes`, `awq`, `gptq`, `compressed-tensors`, `mxfp4`; or the engine's own word.",
+    )
+    kv_cache_dtype: Word | None = Field(
+        default=None,
+        description="Number format of the KV cache: `auto`, `fp8` (E4M3), `int8`, `int4`, or the "
+        "engine's own word.",
+    )
 
     # lengths, batching, scheduling
-    max_model_len: Size | None = None
-    max_input_len: Size | None = None
-    max_num_seqs: Size | None = None
-    max_num_batched_tokens: Size | None = None
-    max_num_queued_reqs: int | None = Field(default=None, ge=0, le=MOST)
-    scheduling_policy: Word | None = None
-    enable_chunked_prefill: bool | None = None
-    enable_prefix_caching: bool | None = None
-    stream_interval: Size | None = None
-    # decode steps after which the scheduler looks for new requests again
-    scheduler_recv_interval: Size | None = None
+    max_model_len: Size | None = Field(
+        default=None, description="Longest prompt and answer together, in tokens."
+    )
+    max_input_len: Size | None = Field(default=None, description="Longest prompt, in tokens.")
+    max_num_seqs: Size | None = Field(
+        default=None, description="Most requests that a replica runs at a time: its batch size."
+    )
+    max_num_batched_tokens: Size | None = Field(
+        default=None, description="Most tokens that a replica processes in one step."
+    )
+    max_num_queued_reqs: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST,
+        description="Most requests that wait in the engine's queue before it refuses more.",
+    )
+    scheduling_policy: Word | None = Field(
+        default=None, description="In which order the engine takes requests, for example `fcfs`."
+    )
+    enable_chunked_prefill: bool | None = Field(
+        default=None,
+        description="Whether long prompts are processed in pieces, between steps of others.",
+    )
+    enable_prefix_caching: bool | None = Field(
+        default=None,
+        description="Whether the KV cache of a prompt's beginning is kept for prompts that begin "
+        "alike.",
+    )
+    stream_interval: Size | None = Field(
+        default=None, description="Tokens that are sent together in one event of a stream."
+    )
+    scheduler_recv_interval: Size | None = Field(
+        default=None,
+        description="SGLang: decode steps from one look for new requests to the next.",
+    )
 
     # memory
-    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    kv_cache_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = None  # KV capacity in tokens
-    kv_cache_memory_bytes: Annotated[ByteSize, Field(ge=1, le=2**50)] | None = None  # per GPU
-    block_size: Size | None = None
-    cpu_offload_gb: float | None = Field(default=None, ge=0, le=MOST)
+    gpu_memory_utilization: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory that the engine may use, for example 0.9.",
+    )
+    kv_cache_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        default=None, description="Size of the KV cache in tokens."
+    )
+    kv_cache_memory_bytes: Annotated[ByteSize, Field(ge=1, le=2**50)] | None = Field(
+        default=None, description="Size of the KV cache on each GPU, for example `16GiB`."
+    )
+    block_size: Size | None = Field(
+        default=None, description="Tokens of one block of the KV cache."
+    )
+    cpu_offload_gb: float | None = Field(
+        default=None,
+        ge=0,
+        le=MOST,
+        description="Weights of each GPU that are kept in the host's memory, in GB.",
+    )
 
     # features
-    enforce_eager: bool | None = None
-    speculative: Speculative | None = None
-    guided_decoding_backend: Word | None = None
-    load_format: Word | None = None
-    enable_lora: bool | None = None
-    lora_modules: dict[str, str] | None = None
-    max_loras: Size | None = None
-    max_lora_rank: Size | None = None
-    attention_backend: Word | None = None
-    kv_transfer_config: dict[str, Any] | None = None
+    enforce_eager: bool | None = Field(
+        default=None, description="Whether the engine runs without compiled graphs."
+    )
+    speculative: Speculative | None = Field(
+        default=None,
+        description="Speculative decoding, for example "
+        "`{method: ngram, num_speculative_tokens: 4}`.",
+    )
+    guided_decoding_backend: Word | None = Field(
+        default=None, description="What enforces constraints on answers, for example `xgrammar`."
+    )
+    load_format: Word | None = Field(
+        default=None,
+        description="How weights are read, for example `safetensors`, `runai_streamer` or `dummy`.",
+    )
+    enable_lora: bool | None = Field(
+        default=None, description="Whether the engine serves LoRA adapters."
+    )
+    lora_modules: dict[str, str] | None = Field(
+        default=None, description="LoRA adapters by name: where each of them is."
+    )
+    max_loras: Size | None = Field(
+        default=None, description="Most LoRA adapters that are used in one step."
+    )
+    max_lora_rank: Size | None = Field(
+        default=None, description="Highest rank of the LoRA adapters."
+    )
+    attention_backend: Word | None = Field(
+        default=None,
+        description="The engine's own name of its attention kernels, for example `FLASH_ATTN`.",
+    )
+    kv_transfer_config: dict[str, Any] | None = Field(
+        default=None,
+        description="How a role sends or receives KV caches: keys of vLLM's "
+        "`--kv-transfer-config`.",
+    )
 
     # everything else. {"--flag": value} is a flag of its command line, bare where the value is
     # true; a name without dashes is a key of its own configuration file, with dots between levels
-    extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=lambda: _EMPTY)
+    extra_args: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=lambda: _EMPTY,
+        description='Flags of the engine that no setting covers: `{"--flag": value}`, with '
+        "`true` for a bare flag. A flag that a setting controls is refused.",
+    )
     # {rank}, {host}, … in a value: engines/command.py, PLACES
-    env: dict[Variable, str] = Field(default_factory=lambda: _EMPTY)
-    startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
+    env: dict[Variable, str] = Field(
+        default_factory=lambda: _EMPTY,
+        description="Environment variables of the engine, for example "
+        '`{NCCL_P2P_DISABLE: "1"}`. `{rank}`, `{host}`, `{master_host}`, `{launch_id}` and '
+        "`{workdir}` in a value are filled in for each rank.",
+    )
+    startup_timeout_s: float = Field(
+        default=1800.0,
+        gt=0,
+        le=MOST,
+        description="Seconds until the engine must serve; longer by default where its weights "
+        "have to be downloaded.",
+    )
 
     # separate prefill and decode replicas with their own settings, and the router that clients talk
     # to
-    roles: dict[Role, EngineSettings] | None = None
-    router: EngineSettings | None = None  # its engine is one of ROUTERS
+    roles: dict[Role, EngineSettings] | None = Field(
+        default=None,
+        description="Separate `prefill` and `decode` replicas, each with settings that override "
+        "those beside `roles`.",
+    )
+    router: EngineSettings | None = Field(  # its engine is one of ROUTERS
+        default=None,
+        description="The program in front of the replicas, for example `{engine: vllm_router}`.",
+    )
 
     @property
     def parts(self) -> dict[str, Self]:
@@ -361,16 +564,48 @@ NO_HARDWARE = "none"  # the hardware of endpoints: we place nothing
 class Hardware(Strict):
     """One class of nodes. ``accelerator: cpu`` is built in: devices are then CPU cores."""
 
-    name: Name
-    accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w .+()/-]{0,99}$")] = "cpu"
-    gpus_per_node: Devices | None = None
-    usd_per_gpu_hour: float | None = Field(default=None, ge=0, le=MOST)
-    labels: Labels = Field(default_factory=dict)  # of the Ray nodes to use
-    memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides the catalogue
-    memory_bandwidth_gb_s: float | None = Field(default=None, gt=0, le=1e9)
-    # Ray CPUs reserved for each device
-    cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)
-    container_args: ContainerArgs = ()  # of every container on these nodes
+    name: Name = Field(description="The key of this class under `hardware`.")
+    accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w .+()/-]{0,99}$")] = Field(
+        default="cpu",
+        description="A name from the catalogue, such as `H100-80GB`, any other name, or `cpu`, "
+        "where devices are cores.",
+    )
+    gpus_per_node: Devices | None = Field(
+        default=None, description="GPUs of one node; `plan` finds replicas that do not fit."
+    )
+    usd_per_gpu_hour: float | None = Field(
+        default=None,
+        ge=0,
+        le=MOST,
+        description="Price of one GPU in dollars per hour; without one there are no costs.",
+    )
+    labels: Labels = Field(
+        default_factory=dict,
+        description="Labels that the Ray nodes of this class carry, for example "
+        "`{ray.io/market-type: spot}`.",
+    )
+    memory_gb: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Memory of one device in GB; overrides the catalogue.",
+    )
+    memory_bandwidth_gb_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Memory bandwidth of one device in GB/s; overrides the catalogue.",
+    )
+    cpus_per_device: float | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_DEVICES,
+        description="Ray CPUs that are reserved with each device.",
+    )
+    container_args: ContainerArgs = Field(
+        default=(),
+        description="Options for the container runtime, for every container on these nodes.",
+    )
 
     @property
     def is_cpu(self) -> bool:
@@ -392,9 +627,15 @@ class Environment(Strict):
     an image.
     """
 
-    executable: OneLine | None = None
-    image: OneLine | None = None
-    container_runtime: Runtime | None = None
+    executable: OneLine | None = Field(
+        default=None, description="A virtual environment or an executable on the nodes."
+    )
+    image: OneLine | None = Field(
+        default=None, description="A container image: a reference or a path."
+    )
+    container_runtime: Runtime | None = Field(
+        default=None, description="What runs the `image`: `docker`, `podman` or `apptainer`."
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> Environment:

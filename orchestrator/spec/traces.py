@@ -13,18 +13,28 @@ from orchestrator.spec.settings import OneLine, Strict, as_tuple
 class TraceColumns(Strict):
     """The names of a table's columns, or of the keys of JSON lines."""
 
-    time: OneLine | None = None  # None: rows have no times, and arrivals are drawn
-    input_tokens: OneLine
-    output_tokens: OneLine
-    session: OneLine | None = None  # rows of one session follow one another
-    elapsed: OneLine | None = None  # how long the recorded request took, in the unit of the times
+    time: OneLine | None = Field(
+        default=None,
+        description="The column of times. Without it, rows are sent in their order and arrivals "
+        "are drawn.",
+    )
+    input_tokens: OneLine = Field(description="The column of prompt lengths, in tokens.")
+    output_tokens: OneLine = Field(description="The column of answer lengths, in tokens.")
+    session: OneLine | None = Field(
+        default=None,
+        description="The column that names the session; rows of one session follow one another.",
+    )
+    elapsed: OneLine | None = Field(
+        default=None,
+        description="The column of how long the recorded request took, in the unit of the times.",
+    )
 
 
 class Filter(Strict):
     """Rows whose column has one of these values, compared as text."""
 
-    column: OneLine
-    values: tuple[str, ...]
+    column: OneLine = Field(description="The name of the column.")
+    values: tuple[str, ...] = Field(description="The values that a row may have there, as text.")
 
 
 def _as_filters(value: Any) -> Any:
@@ -47,7 +57,12 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-Filters = Annotated[tuple[Filter, ...], BeforeValidator(_as_filters)]
+# what a file has for the values of one column
+_WrittenValues = str | int | float | list[str | int | float]
+Filters = Annotated[
+    tuple[Filter, ...],
+    BeforeValidator(_as_filters, json_schema_input_type=dict[str, _WrittenValues]),
+]
 _Bound = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Bounds = Annotated[tuple[_Bound, _Bound], BeforeValidator(as_tuple)]
 
@@ -55,9 +70,15 @@ Bounds = Annotated[tuple[_Bound, _Bound], BeforeValidator(as_tuple)]
 class Keep(Strict):
     """Rows whose lengths lie within these bounds, both ends included; others are counted."""
 
-    input_tokens: Bounds | None = None
-    output_tokens: Bounds | None = None
-    total_tokens: Bounds | None = None
+    input_tokens: Bounds | None = Field(
+        default=None, description="Fewest and most tokens of the prompt, as `[4, 8000]`."
+    )
+    output_tokens: Bounds | None = Field(
+        default=None, description="Fewest and most tokens of the answer, as `[1, 2000]`."
+    )
+    total_tokens: Bounds | None = Field(
+        default=None, description="Fewest and most tokens of both together, as `[5, 8192]`."
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -75,9 +96,10 @@ class Window(Strict):
     """``[10m, 20m]``: the rows from 10 to 20 minutes after the first one."""
 
     WANTED: ClassVar[str] = "two durations, like [10m, 20m]"
+    SHORTHAND: ClassVar[Any] = tuple[_WindowEnd, _WindowEnd]
 
-    start: _WindowEnd
-    end: _WindowEnd
+    start: _WindowEnd = Field(description="Begin of the window, since the first row.")
+    end: _WindowEnd = Field(description="End of the window, since the first row.")
 
     @model_validator(mode="before")
     @classmethod

@@ -77,16 +77,48 @@ class Drawn(Workload):
 
     LATER_KEYS = frozenset({"lengths", "popularity", "documents", "content"})
 
-    input_tokens: Lengths | None = None
-    output_tokens: Lengths | None = None
-    lengths: LengthPairs | None = None
-    # tokens that prompts begin with
-    shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
-    # number of such prefixes; a session draws one
-    shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)
-    popularity: Popularity | None = None  # of these prefixes; None: all are as popular
-    documents: Documents | None = None
-    content: ContentSource | None = None  # None: token ids where the API takes them, else words
+    input_tokens: Lengths | None = Field(
+        default=None,
+        description="Tokens of a user message: a number, or for example "
+        "`{lognormal: {mean: 150, sigma: 0.6}}`.",
+    )
+    output_tokens: Lengths | None = Field(
+        default=None,
+        description="Tokens of an answer: a number, or for example "
+        "`{uniform: {min: 50, max: 200}}`.",
+    )
+    lengths: LengthPairs | None = Field(
+        default=None,
+        description="Instead of `input_tokens` and `output_tokens`: pairs that belong together, "
+        "as `[{input: 512, output: 128, weight: 6}]`.",
+    )
+    shared_prefix_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=MOST_TOKENS,
+        description="Tokens that all prompts begin with, in addition to `input_tokens`.",
+    )
+    shared_prefix_count: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_TOKENS,
+        description="How many different prefixes there are; each session draws one.",
+    )
+    popularity: Popularity | None = Field(
+        default=None,
+        description="How much more often some prefixes are drawn, for example `{zipf: 1.2}`. By "
+        "default all are drawn equally often.",
+    )
+    documents: Documents | None = Field(
+        default=None,
+        description="Documents before each user message, out of a pool, in addition to "
+        "`input_tokens`.",
+    )
+    content: ContentSource | None = Field(
+        default=None,
+        description="What prompts are made of: `words`, or `{text: FILE}` for slices of a file. "
+        "By default token ids where the API takes them, else words.",
+    )
     converses: ClassVar[bool] = False  # each request continues the conversation of its session
 
     @model_validator(mode="after")
@@ -210,7 +242,7 @@ class RandomWorkload(Drawn):
     documents.
     """
 
-    kind: Literal["random"] = "random"
+    kind: Literal["random"] = Field(default="random", description="`random`: independent prompts.")
 
 
 class ConversationsWorkload(Drawn):
@@ -227,11 +259,28 @@ class ConversationsWorkload(Drawn):
 
     LATER_KEYS = Drawn.LATER_KEYS | {"first_input_tokens", "start"}
 
-    kind: Literal["conversations"]
-    turns: Turns = Turns(fixed=1)
-    think_time: Pauses = Pauses(fixed=0.0)
-    first_input_tokens: Lengths | None = None
-    start: Literal["first_turn", "anywhere"] = "first_turn"
+    kind: Literal["conversations"] = Field(
+        description="`conversations`: sessions, where each request repeats the turns before it."
+    )
+    turns: Turns = Field(
+        default=Turns(fixed=1),
+        description="Requests of a session: a number, or for example "
+        "`{uniform: {min: 2, max: 8}}`; at most 1,000.",
+    )
+    think_time: Pauses = Field(
+        default=Pauses(fixed=0.0),
+        description="The pause between an answer and the next request: a duration, or for example "
+        "`{exponential: {mean: 8s}}`.",
+    )
+    first_input_tokens: Lengths | None = Field(
+        default=None,
+        description="Tokens of the first user message of a session. By default as `input_tokens`.",
+    )
+    start: Literal["first_turn", "anywhere"] = Field(
+        default="first_turn",
+        description="`anywhere`: a closed loop begins with sessions that are met in the middle, "
+        "as if it had run for long.",
+    )
     converses = True
 
     def session(self) -> SessionShape:

@@ -73,13 +73,25 @@ NO_TOKENIZER = (
 class PromptColumns(Strict):
     """The names that a file has for what is sent; its other columns are not sent."""
 
-    prompt: OneLine | None = None
-    system: OneLine | None = None
-    messages: OneLine | None = None
-    conversations: OneLine | None = None
-    turns: OneLine | None = None
-    output_tokens: OneLine | None = None
-    answer: OneLine | None = None
+    prompt: OneLine | None = Field(default=None, description="The column of the prompt's text.")
+    system: OneLine | None = Field(
+        default=None, description="The column of the system message, beside `prompt`."
+    )
+    messages: OneLine | None = Field(
+        default=None, description="The column of messages with `role` and `content` (OpenAI)."
+    )
+    conversations: OneLine | None = Field(
+        default=None, description="The column of messages with `from` and `value` (ShareGPT)."
+    )
+    turns: OneLine | None = Field(
+        default=None, description="The column with a list of what the user says (MT-Bench)."
+    )
+    output_tokens: OneLine | None = Field(
+        default=None, description="The column of the answer's length, in tokens."
+    )
+    answer: OneLine | None = Field(
+        default=None, description="The column of the recorded answer, for `output_tokens: file`."
+    )
 
     @property
     def named(self) -> dict[str, str]:
@@ -168,8 +180,12 @@ class AnswerLengths(Lengths):
     """
 
     WANTED: ClassVar[str] = Lengths.WANTED.replace(", {uniform", ", file, {uniform")
+    SHORTHAND: ClassVar[Any] = Lengths.SHORTHAND | Literal["file"]
 
-    recorded: bool = False
+    recorded: bool = Field(
+        default=False,
+        description="The length of the recorded answer; `output_tokens: file` means this.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -193,14 +209,37 @@ class FileWorkload(Workload):
 
     LATER_KEYS = frozenset({"columns", "use", "dataset"})
 
-    kind: Literal["file"]
-    prompts: str | None = None  # None in a file that has ``dataset``; a plan always has a path
-    dataset: HubDataset | None = None
-    columns: PromptColumns | None = None
-    use: Literal["first", "sessions"] = "first"  # of what a user says in a conversation
-    output_tokens: AnswerLengths | None = None  # for lines that give no length
-    # of the file's bytes
-    prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
+    kind: Literal["file"] = Field(description="`file`: prompts from a file, in its order.")
+    prompts: str | None = Field(  # None in a file that has ``dataset``; a plan always has a path
+        default=None,
+        description="A UTF-8 file with one prompt per line as text, JSON or a table.",
+    )
+    dataset: HubDataset | None = Field(
+        default=None,
+        description="Instead of `prompts`: a dataset of the Hugging Face hub, for example "
+        "`{id: philschmid/mt-bench}`.",
+    )
+    columns: PromptColumns | None = Field(
+        default=None,
+        description="Which column is what, where the file has other names than ours, for example "
+        "`{prompt: question}`.",
+    )
+    use: Literal["first", "sessions"] = Field(
+        default="first",
+        description="What is sent of a conversation: what the user says `first`, or all turns as "
+        "`sessions`.",
+    )
+    output_tokens: AnswerLengths | None = Field(
+        default=None,
+        description="Tokens of an answer, for requests whose length the file does not give: a "
+        "number, or `file` for the length of the recorded answer.",
+    )
+    prompts_digest: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{16}$",
+        description="The first 16 digits of the file's `sha256sum`; other content is refused. "
+        "`plan` sets it.",
+    )
     _first: int = PrivateAttr(0)  # index of the entry that the first request sends
 
     @model_validator(mode="after")

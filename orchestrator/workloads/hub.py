@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.base.redaction import redact
 from orchestrator.spec.settings import OneLine, Strict
@@ -27,10 +29,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 class HubDataset(Strict):
     """A dataset of the hub. ``file``: which of its files; None: the only one of the split."""
 
-    id: OneLine
-    revision: OneLine = MAIN
-    split: OneLine = "train"
-    file: OneLine | None = None
+    id: OneLine = Field(description="The dataset's name, for example `philschmid/mt-bench`.")
+    revision: OneLine = Field(
+        default=MAIN, description="A branch, tag or commit. `plan` keeps the commit."
+    )
+    split: OneLine = Field(default="train", description="The split whose file is read.")
+    file: OneLine | None = Field(default=None, description="The file, where the split has several.")
 
 
 @dataclass(frozen=True, slots=True)

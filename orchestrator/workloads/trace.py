@@ -41,19 +41,52 @@ _ROW, _BLOCK = range(2)
 class TraceWorkload(Workload):
     """``kind: trace``: the rows of a recorded trace."""
 
-    kind: Literal["trace"]
-    trace: OneLine
-    format: Literal["azure", "burstgpt", "mooncake", "bailian", "weka"] | None = None
-    columns: TraceColumns | None = None  # of a table of the user's own
-    unit: Literal["s", "ms", "us", "ns"] | None = None  # of times that are numbers
-    window: Window | None = None
-    where: Filters = ()
-    keep: Keep | None = None
-    # the requests of one time stamp are spread evenly over this time
-    spread: Duration | None = Field(default=None, gt=0)
-    longest_pause: Duration | None = Field(default=None, gt=0)  # within a session
-    # of what is sent
-    rows_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
+    kind: Literal["trace"] = Field(
+        description="`trace`: lengths, sessions and times of a recorded trace."
+    )
+    trace: OneLine = Field(description="The file: CSV, JSON lines or Parquet, gzipped or not.")
+    format: Literal["azure", "burstgpt", "mooncake", "bailian", "weka"] | None = Field(
+        default=None,
+        description="The format of the file. By default it is found by the names of the columns.",
+    )
+    columns: TraceColumns | None = Field(
+        default=None,
+        description="Which column is what, in a table of your own, for example "
+        "`{time: at, input_tokens: prompt, output_tokens: answer}`.",
+    )
+    unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        default=None, description="The unit of times that are numbers, with `columns`."
+    )
+    window: Window | None = Field(
+        default=None,
+        description="The rows between two times since the first row, for example `[10m, 40m]`.",
+    )
+    where: Filters = Field(
+        default=(),
+        description="Only rows with this value, or one of these, in a column, for example "
+        "`{Model: GPT-4}`.",
+    )
+    keep: Keep | None = Field(
+        default=None,
+        description="Only rows with lengths within bounds, for example "
+        "`{input_tokens: [4, 8000]}`.",
+    )
+    spread: Duration | None = Field(
+        default=None,
+        gt=0,
+        description="The requests of one time stamp are spread evenly over this time, for example "
+        "`3s`.",
+    )
+    longest_pause: Duration | None = Field(
+        default=None,
+        gt=0,
+        description="Pauses within a session are cut to this, for example `60s`.",
+    )
+    rows_digest: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{16}$",
+        description="Digest of what is sent; other rows are refused. `plan` sets it.",
+    )
 
     @model_validator(mode="after")
     def _one_format(self) -> Self:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
 from orchestrator.engines.registry import ENGINES
-from orchestrator.spec.combinations import FIELDS
+from orchestrator.spec.combinations import FIELDS, Block
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
 from orchestrator.spec.load import (
@@ -28,7 +29,7 @@ from orchestrator.spec.load import (
     parse_duration,
 )
 from orchestrator.spec.sessions import Documents, LengthPair, Popularity
-from orchestrator.spec.settings import Environment, Hardware, Speculative
+from orchestrator.spec.settings import EngineSettings, Environment, Hardware, Speculative
 from orchestrator.spec.traces import Keep, TraceColumns
 from orchestrator.workloads.file import PromptColumns
 from orchestrator.workloads.hub import HubDataset
@@ -67,6 +68,21 @@ MODELS = [
 ]
 
 
+def file_models() -> list[type[BaseModel]]:
+    """Every model that a file is read with, also those inside others."""
+    found: dict[str, type[BaseModel]] = {}
+    waiting: list[Any] = [ExperimentFile, EngineSettings, Block]
+    waiting += [WORKLOADS[kind] for kind in WORKLOADS]
+    while waiting:
+        annotation = waiting.pop()
+        waiting += get_args(annotation)
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if is_model and annotation.__name__ not in found:
+            found[annotation.__name__] = annotation
+            waiting += [field.annotation for field in annotation.model_fields.values()]
+    return list(found.values())
+
+
 @pytest.mark.parametrize(
     "example", EXAMPLES, ids=[example.split("\n", 1)[0][:20] for example in EXAMPLES]
 )
@@ -82,6 +98,13 @@ def test_every_key_is_documented(model: type[BaseModel]) -> None:
 
 def test_every_setting_is_documented() -> None:
     assert [name for name in FIELDS if name not in WORDS] == []
+
+
+@pytest.mark.parametrize("model", file_models(), ids=lambda model: model.__name__)
+def test_every_key_of_a_file_has_a_description(model: type[BaseModel]) -> None:
+    descriptions = {name: field.description for name, field in model.model_fields.items()}
+    assert [name for name, text in descriptions.items() if not text] == []
+    assert [name for name, text in descriptions.items() if text and text[-1] not in ".)"] == []
 
 
 def test_every_engine_has_a_row_where_engines_are_listed() -> None:
