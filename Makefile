@@ -1,4 +1,4 @@
-# make demo | make demo-quantization | make test | make chaos | make lint; each installs what it needs, in this folder alone.
+# make demo | make demo-quantization | make test | make chaos | make lint | make site; each installs what it needs, in this folder alone.
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -10,7 +10,7 @@ PARTS := test-clock test-engines test-cluster test-chaos test-unit test-rest tes
 # Ray, pandas and whatever else it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-quantization pictures test $(PARTS) chaos lint install engines compiled model lock newest clean
+.PHONY: demo demo-quantization pictures site test $(PARTS) chaos lint install engines compiled model lock newest clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -53,6 +53,11 @@ pictures: RESULTS = $(lastword $(sort $(wildcard .demo/results*)))
 pictures: install
 	$(BIN)/python scripts/pictures.py $(RESULTS)
 
+# the documentation, in site/; a dead link is an error
+site: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "open site/index.html"
+
 # Two parts side by side, each of which waits most of the time; when one ends the next begins, whatever failed. Tests of
 # what the clock says are the first, beside installations that give way; those of llama.cpp wait for it to be compiled.
 test: install compiled model .engines/tgi-client/installed
@@ -91,7 +96,7 @@ lint: install
 # requirements.lock pins every dependency for development; run after changing pyproject.toml
 lock: install
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --extra dev --extra tables --generate-hashes --strip-extras --allow-unsafe \
+	$(BIN)/pip-compile --quiet --extra dev --extra docs --extra tables --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-options --output-file requirements.lock pyproject.toml
 
 # which engines have newer releases than are known here, and what their parsers changed
@@ -99,4 +104,4 @@ newest:
 	$(PYTHON) scripts/newest_engines.py
 
 clean:
-	rm -rf .venv .engines .demo
+	rm -rf .venv .engines .demo site
