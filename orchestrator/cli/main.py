@@ -34,6 +34,7 @@ COMMANDS = {
     "emulator": "orchestrator.cli.emulator:emulator",
     "predict": "orchestrator.cli.predict:predict",
     "workload": "orchestrator.cli.workload:workload",
+    "init": "orchestrator.cli.init:init",
     "schema": "orchestrator.cli.schema:schema",
 }
 

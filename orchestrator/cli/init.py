@@ -1,0 +1,120 @@
+"""``orchestrator init``: asks five questions and writes a commented experiment file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator init
+  orchestrator init sweep.yaml --engine sglang --model Qwen/Qwen3-32B --gpus "8 x H100-80GB" --workload rag
+  orchestrator init server.yaml --engine http://10.0.0.7:8000 --model llama --gpus none --limits "ttft<=500ms"
+
+Where there is no terminal, nothing is asked: what no option says has its default.
+"""
+DEFAULTS = {
+    "engine": "vllm",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "gpus": "8 x H100-80GB",
+    "workload": "chat",
+    "limits": "ttft<=500ms,tpot<=50ms,attainment>=0.95",
+}
+Answer = TypeVar("Answer")
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="experiment.yaml")
+@click.option("--engine", help="An engine, emulator, or the URL of a server that runs.")
+@click.option("--model", help="A name on the Hugging Face hub, or a folder.")
+@click.option("--gpus", help='GPUs of one node, like "8 x H100-80GB"; or cpu.')
+@click.option("--workload", help="A preset such as chat or rag, or tokens in and out: 512/128.")
+@click.option("--limits", help="As --slo of other commands: ttft<=500ms,tpot<=50ms; or none.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def init(
+    file: Path,
+    engine: str | None,
+    model: str | None,
+    gpus: str | None,
+    workload: str | None,
+    limits: str | None,
+    force: bool,
+) -> int:
+    """Write a commented experiment FILE that plans, after five questions.
+
+    Beside it goes the JSON schema that editors complete and check it with. FILE is experiment.yaml
+    by default.
+    """
+    from orchestrator.base.errors import InputError
+    from orchestrator.cli.output_file import write_whole
+    from orchestrator.cli.schema import schema_text
+    from orchestrator.cli.starter import (
+        Answers,
+        experiment_text,
+        gpus_of,
+        server_of,
+        slo_of,
+        workload_of,
+    )
+    from orchestrator.spec.experiment import parse_experiment
+    from orchestrator.spec.schema import SCHEMA_FILE
+
+    if file.exists() and not force:
+        raise InputError(f"{file} exists: give another name, or --force to replace it")
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {file.absolute().parent}")
+    server = _answer("engine", "Engine, or the URL of a server that runs", engine, server_of)
+    answers = Answers(
+        server=server,
+        model=_answer("model", "Model (a name on the hub, or a folder)", model, str.strip),
+        gpus=_answer("gpus", "GPUs of one node", gpus, lambda text: gpus_of(text, server.engine)),
+        workload=_answer(
+            "workload", "Workload (a preset, or tokens in and out: 512/128)", workload, workload_of
+        ),
+        slo=_answer("limits", "Limits of latency, or none", limits, slo_of),
+    )
+    text = experiment_text(answers, file.name, SCHEMA_FILE)
+    parse_experiment(text, str(file))  # an answer may be no name, or look like a secret
+    schema = file.with_name(SCHEMA_FILE)
+    if not schema.exists() or force:
+        write_whole(schema, schema_text().encode())
+        click.echo(f"wrote {schema}: an editor completes and checks the file with it", err=True)
+    write_whole(file, text.encode())
+    click.echo(f"wrote {file}; next: orchestrator plan {file}", err=True)
+    return 0
+
+
+def _answer(name: str, question: str, given: str | None, read: Callable[[str], Answer]) -> Answer:
+    """The value of an option, else what the user answers, else the default.
+
+    An answer that cannot be read is asked for again, and an option that cannot be read is an error.
+    """
+    if given is None and can_ask():
+        answer: Answer = click.prompt(question, default=DEFAULTS[name], value_proc=_asked(read))
+        return answer
+    if given is None:
+        click.echo(f"{name}: {DEFAULTS[name]} (--{name} says otherwise)", err=True)
+    return read(DEFAULTS[name] if given is None else given)
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at a terminal."""
+    return sys.stdin.isatty()
+
+
+def _asked(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """``read``, whose errors click shows before it asks again."""
+    from orchestrator.base.errors import OrchestratorError
+
+    def read_answer(text: str) -> Any:
+        try:
+            return read(text)
+        except OrchestratorError as error:
+            raise click.UsageError(str(error)) from error
+
+    return read_answer

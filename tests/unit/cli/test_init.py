@@ -1,0 +1,182 @@
+"""``orchestrator init`` writes a file that plans, whatever was answered, and asks only people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.base.errors import InputError
+from orchestrator.cli import init as init_module
+from orchestrator.cli.main import cli
+from orchestrator.cli.schema import schema_text
+from orchestrator.cli.starter import Gpus, experiment_name, gpus_of, server_of, workload_of
+from orchestrator.engines.registry import ENGINES
+from orchestrator.spec.document import parse_document
+from orchestrator.spec.load import PRESETS
+from tests.unit.cli.commands import Done, invoke
+
+LAUNCHED = [name for name in ENGINES if ENGINES[name].launches]
+# presets whose longest requests are longer than any context
+ENDLESS = ("code_agent", "deep_research")
+
+
+def written(folder: Path, *options: str) -> Path:
+    file = folder / "sweep.yaml"
+    assert invoke("init", str(file), *options).status == 0
+    return file
+
+
+def planned(file: Path) -> Done:
+    done = invoke("plan", str(file))
+    assert done.status == 0, done.stdout
+    assert "impossible" not in done.stdout
+    return done
+
+
+@pytest.mark.parametrize("gpus", ["8 x H100-80GB", "1 x A100-80GB"])
+@pytest.mark.parametrize("engine", LAUNCHED)
+def test_the_file_plans_with_every_engine(engine: str, gpus: str, tmp_path: Path) -> None:
+    file = written(tmp_path, "--engine", engine, "--gpus", gpus)
+    assert "risky" not in planned(file).stdout or engine == "transformers"
+
+
+@pytest.mark.parametrize("engine", [name for name in LAUNCHED if ENGINES[name].on_cpus])
+def test_the_file_plans_on_cpus_and_for_an_emulator(engine: str, tmp_path: Path) -> None:
+    gpus = "2 x L4-24GB" if ENGINES[engine].emulated else "cpu"
+    planned(written(tmp_path, "--engine", engine, "--gpus", gpus, "--workload", "512/128"))
+
+
+@pytest.mark.parametrize("preset", PRESETS.names())
+def test_the_file_plans_with_every_preset(preset: str, tmp_path: Path) -> None:
+    done = planned(written(tmp_path, "--workload", preset))
+    assert ("requests of up to" in done.stdout) == (preset in ENDLESS)
+
+
+@pytest.mark.parametrize("gpus", ["none", "16 x H100-80GB"])
+def test_a_server_that_runs_is_an_endpoint(gpus: str, tmp_path: Path) -> None:
+    options = ("--engine", "http://10.0.0.7:8000", "--model", "llama", "--gpus", gpus)
+    file = written(tmp_path, *options, "--limits", "none")
+    assert "endpoint" in planned(file).stdout
+    assert ("of 16 GPUs" in planned(file).stdout) == (gpus != "none")
+    assert "simulate" not in file.read_text()
+
+
+@pytest.mark.parametrize("limits", ["ttft<=500ms", "ttft_p95<=1s,e2e_p99.9<=30s", "reader=visual"])
+def test_limits_are_those_of_the_answer(limits: str, tmp_path: Path) -> None:
+    planned(written(tmp_path, "--limits", limits))
+
+
+def test_an_editor_finds_the_schema_beside_the_file_and_has_no_complaint(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    line, *_ = file.read_text().splitlines()
+    schema = tmp_path / line.partition("$schema=")[2]
+    assert schema.read_text("utf-8") == schema_text()
+    content = parse_document(file.read_text(), str(file)).value
+    jsonschema.Draft7Validator(json.loads(schema.read_text("utf-8"))).validate(content)
+    assert content["name"] == "sweep"
+
+
+def test_a_file_is_replaced_only_by_force(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    file.write_text("mine")
+    with pytest.raises(InputError, match="exists"):
+        invoke("init", str(file))
+    assert file.read_text() == "mine"
+    written(tmp_path, "--force")
+    assert file.read_text() != "mine"
+
+
+def test_a_schema_of_another_version_is_replaced_only_by_force(tmp_path: Path) -> None:
+    schema = tmp_path / "experiment.schema.json"
+    schema.write_text("mine")
+    written(tmp_path)
+    assert schema.read_text() == "mine"
+    written(tmp_path, "--force")
+    assert schema.read_text("utf-8") == schema_text()
+
+
+def test_without_a_terminal_nothing_is_asked_and_defaults_are_said(tmp_path: Path) -> None:
+    done = invoke("init", str(tmp_path / "sweep.yaml"), "--engine", "sglang")
+    assert "model: meta-llama/Llama-3.1-8B-Instruct (--model says otherwise)" in done.stderr
+    assert "engine:" not in done.stderr
+
+
+def test_at_a_terminal_questions_are_asked_until_an_answer_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_module, "can_ask", lambda: True)
+    answers = ["vlm", "sglang", "", "8 x H999", "4xa100-80gb", "rag", "ttft<500", "ttft<=2s", ""]
+    file = tmp_path / "sweep.yaml"
+    done = CliRunner().invoke(cli, ["init", str(file)], input="\n".join(answers))
+    assert done.exit_code == 0, done.output
+    assert "did you mean 'vllm'?" in done.output
+    assert "unknown accelerator 'H999'" in done.output
+    text = file.read_text()
+    assert "engine: sglang" in text
+    assert "{accelerator: A100-80GB, gpus_per_node: 4}" in text
+    assert "preset: rag" in text
+    assert "limits: {ttft: 2s, attainment: 0.95}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("8 x H100-80GB", Gpus(8, "H100-80GB")),
+        ("8xH100-80GB", Gpus(8, "H100-80GB")),
+        ("8 H100-80GB", Gpus(8, "H100-80GB")),
+        ("l4-24gb", Gpus(1, "L4-24GB")),
+        ("cpu", Gpus(1, "cpu")),
+    ],
+)
+def test_gpus_are_a_number_and_a_name_of_the_catalogue(text: str, gpus: Gpus) -> None:
+    assert gpus_of(text, "vllm") == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "reason"),
+    [
+        ("8 x H999", "vllm", "unknown accelerator"),
+        ("0 x H100-80GB", "vllm", "not 0"),
+        ("none", "vllm", "unknown accelerator"),
+        ("cpu", "lmdeploy", "not started on CPUs"),
+        ("cpu", "emulator", "imitates"),
+        ("", "vllm", "no number of GPUs"),
+    ],
+)
+def test_gpus_that_cannot_be_are_refused(text: str, engine: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        gpus_of(text, engine)
+
+
+@pytest.mark.parametrize("text", ["0/5", "chatt", "512", "512/"])
+def test_workloads_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        workload_of(text)
+
+
+def test_an_endpoint_needs_its_url() -> None:
+    with pytest.raises(InputError, match="URL"):
+        server_of("endpoint")
+
+
+@pytest.mark.parametrize("model", ["a: b", "it's", "{x}", "# no", "org/model"])
+def test_a_model_is_text_whatever_it_contains(model: str, tmp_path: Path) -> None:
+    file = written(tmp_path, "--model", model)
+    assert parse_document(file.read_text(), str(file)).value["model"] == model
+
+
+def test_names_of_results_are_made_of_names_of_files() -> None:
+    assert experiment_name("my sweep (2)") == "my-sweep-2"
+    assert experiment_name("...") == "experiment"
+
+
+def test_a_folder_that_is_missing_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no folder"):
+        invoke("init", str(tmp_path / "none" / "sweep.yaml"))
+    with pytest.raises(click.UsageError):
+        invoke("init", str(tmp_path))
