@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from orchestrator.spec.experiment import Experiment
     from orchestrator.spec.load import Workload
-    from orchestrator.workloads.facts import SampledRequest
+    from orchestrator.workloads.facts import PartFacts, SampledRequest
     from orchestrator.workloads.kind import Prompter
 
 
@@ -65,8 +65,8 @@ def show(
     import orjson
 
     from orchestrator.cli.workload_file import experiment_at, workloads_at
-    from orchestrator.report.workload_text import sample_lines, workload_lines
-    from orchestrator.workloads.facts import facts_of, sampled, sessions_within
+    from orchestrator.report.workload_text import part_lines, sample_lines, workload_lines
+    from orchestrator.workloads.facts import facts_by_part, facts_of, sampled, sessions_within
     from orchestrator.workloads.reuse import reuse_of
 
     experiment = experiment_at(place)
@@ -78,6 +78,7 @@ def show(
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
         facts = facts_of(shown, prompter, seed, requests)
+        parts = facts_by_part(shown, prompter, seed, requests)
         sessions = sessions_within(shown, shown.requests(prompter, seed), requests)
         reuse = reuse_of(shown, seed, sessions)
         examples = list(sampled(shown, prompter, seed, sample)) if sample else []
@@ -89,6 +90,7 @@ def show(
                     "api": shown.api,
                     **asdict(facts),
                     "cached_share": None if reuse is None else reuse.share,
+                    "parts": [_part_json(part) for part in parts],
                     "sample": [_sampled_json(example) for example in examples],
                 }
             )
@@ -96,6 +98,8 @@ def show(
         if number:
             click.echo()
         for line in workload_lines(shown, facts, None if reuse is None else reuse.share):
+            click.echo(line)
+        for line in part_lines(parts):
             click.echo(line)
         for line in sample_lines(examples):
             click.echo(line)
@@ -124,10 +128,21 @@ def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) ->
     return prompter(takes_ids=takes_ids, tokenizer=tokenizer, vocabulary=None)
 
 
+def _part_json(part: PartFacts) -> dict[str, Any]:
+    return {
+        "name": part.workload.name,
+        "kind": part.workload.kind,
+        "share_of_sessions": part.share_of_sessions,
+        "share_of_requests": part.share_of_requests,
+        "facts": None if part.facts is None else asdict(part.facts),
+    }
+
+
 def _sampled_json(example: SampledRequest) -> dict[str, Any]:
     return {
         "session": example.session,
         "turn": example.turn,
+        "part": example.part,
         "prompt_tokens": example.prompt_tokens,
         "answer_tokens": example.answer_tokens,
         "messages": [

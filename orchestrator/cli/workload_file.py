@@ -10,6 +10,7 @@ from orchestrator.plan.paths import Paths
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Experiment, examined
 from orchestrator.spec.load import Workload
+from orchestrator.spec.mixes import measured
 from orchestrator.workloads.file_reading import read_file
 
 
@@ -35,6 +36,8 @@ def workloads_at(experiment: Experiment, place: str) -> list[Workload]:
             names = [candidate.name for candidate in workloads]
             raise InputError(unknown_name("workload", name, names))
         workloads = chosen
+    else:
+        workloads = measured(workloads)
     paths = Paths(experiment.folder)
     return [candidate.resolved(paths.path) for candidate in workloads]
 

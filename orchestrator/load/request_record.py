@@ -36,6 +36,7 @@ class RequestRecord:
     phase: str
     session: int | None
     turn: int | None
+    part: str | None = None
     scheduled_ns: int
     sent_ns: int | None = None
     first_byte_ns: int | None = None

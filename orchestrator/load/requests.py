@@ -85,6 +85,7 @@ class Assignment:
             phase=phase,
             session=planned.session if self.kind.sessions else None,
             turn=planned.turn if self.kind.sessions else None,
+            part=self.kind.part(planned.session),
             scheduled_ns=planned.due_ns,
             input_tokens_asked=input_tokens,
             output_tokens_asked=output_tokens,

@@ -84,6 +84,8 @@ def _check_apis(experiment: Experiment, candidates: Sequence[Candidate]) -> None
     for candidate in candidates:
         served.update(dialects_of(candidate.engine, candidate.settings))
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
+        if workload.part_names():
+            continue  # its parts are in the list, too
         if served and workload.api not in served:
             message = f"no deployment has the API {workload.api!r}"
             hint = nearest(workload.api, served)

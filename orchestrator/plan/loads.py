@@ -14,6 +14,7 @@ from orchestrator.results.ids import digest
 from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load
 from orchestrator.spec.load import Arrivals, Level, LoadRules, Workload
+from orchestrator.spec.mixes import measured
 
 STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
 # Keys of ``load`` that only capacity searches use.
@@ -37,7 +38,7 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     _check_search(experiment, load)
     _check_proposer(experiment, load)
     # a workload that cannot be read may have times
-    all_are_read = len(workloads) == len(experiment.parts.get("workloads", ()))
+    all_are_read = len(workloads) == len(measured(experiment.parts.get("workloads", ())))
     have_times = [workload.recorded_rate() is not None for workload in workloads]
     resolved = _arrivals(experiment, load.arrivals, paths, all(have_times) or not all_are_read)
     arrivals = resolved.arrivals
@@ -181,23 +182,44 @@ def _check_arrivals(
 
 
 def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
-    """The workloads, with their files found and identified by content. Reports workloads that
-    cannot be sent, and those that ask for the same as another.
+    """The workloads that are measured, with their files found and identified by content. Reports
+    workloads that cannot be sent, and those that ask for the same as another.
     """
+    in_file: list[Workload] = experiment.parts.get("workloads", [])
+    resolved_by_name: dict[str, Workload] = {}
+    names = {workload.name for workload in in_file}
+    for index, workload in enumerate(in_file):
+        if names.isdisjoint(workload.part_names()):
+            resolved = _resolved(experiment, index, workload, paths)
+            if resolved is not None:
+                resolved_by_name[workload.name] = resolved
+    for workload in in_file:
+        parts = workload.part_names()
+        if parts and resolved_by_name.keys() >= set(parts):  # a missing one is reported already
+            resolved_by_name[workload.name] = workload.with_contents(resolved_by_name)
     by_identity: dict[str, Workload] = {}
-    for index, workload in enumerate(experiment.parts.get("workloads", ())):
-        try:
-            resolved = workload.resolved(paths.path)
-        except ProblemsError as error:
-            for problem in error.problems:
-                experiment.problems.add(("workloads", index), str(problem))
+    are_measured = {workload.name for workload in measured(in_file)}
+    for index, workload in enumerate(in_file):
+        known = resolved_by_name.get(workload.name)
+        if known is None or workload.name not in are_measured:
             continue
-        except ValueError as error:
-            experiment.problems.add(("workloads", index), str(error))
-            continue
-        first = by_identity.setdefault(digest(resolved.identity()), resolved)
-        if first is not resolved:
-            message = f"{resolved.name!r} asks for the same as {first.name!r}"
+        first = by_identity.setdefault(digest(known.identity()), known)
+        if first is not known:
+            message = f"{known.name!r} asks for the same as {first.name!r}"
             hint = "use repeats to measure a workload more than once"
             experiment.problems.add(("workloads", index), message, hint)
     return list(by_identity.values())
+
+
+def _resolved(
+    experiment: Experiment, index: int, workload: Workload, paths: Paths
+) -> Workload | None:
+    """The workload with its files found. Reports why it cannot be sent, and returns None then."""
+    try:
+        return workload.resolved(paths.path)
+    except ProblemsError as error:
+        for problem in error.problems:
+            experiment.problems.add(("workloads", index), str(problem))
+    except ValueError as error:
+        experiment.problems.add(("workloads", index), str(error))
+    return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from orchestrator.spec.load import Workload, counted
-from orchestrator.workloads.facts import SampledRequest, Spread, WorkloadFacts
+from orchestrator.workloads.facts import PartFacts, SampledRequest, Spread, WorkloadFacts
 
 WIDTH = 80
 _TITLES = ("mean", "p50", "p90", "p99", "max")
@@ -26,6 +26,35 @@ def workload_lines(
         in_all = f" (of {facts.requests_in_all:,})"
     yield f"{workload.name}: {workload.kind}, api {workload.api}; {looked_at}{in_all}"
     yield ""
+    yield from _lengths(facts)
+    yield ""
+    if facts.recorded_rate is not None:
+        yield f"recorded: {facts.recorded_rate:.4g} requests/s on average"
+    if cached_share is not None:
+        yield f"reuse: a prefix cache without end would have {cached_share:.1%} of prompt tokens"
+    if facts.prompt_tokens is None:
+        yield from _folded("texts are not counted: give the model's --tokenizer")
+    for note in facts.notes:
+        yield from _folded(note)
+
+
+def part_lines(parts: Sequence[PartFacts]) -> Iterator[str]:
+    """The parts of a mix, below it."""
+    for part in parts:
+        workload = part.workload
+        shares = (
+            f"{part.share_of_sessions:.1%} of sessions, {part.share_of_requests:.1%} of requests"
+        )
+        yield ""
+        yield f"part {workload.name}: {workload.kind}; {shares}"
+        if part.facts is None:
+            yield "none of the requests that were looked at is of it"
+            continue
+        yield from _lengths(part.facts)
+
+
+def _lengths(facts: WorkloadFacts) -> Iterator[str]:
+    """The table of lengths, turns and pauses."""
     yield f"{'':18}" + "".join(f"{title:>11}" for title in _TITLES)
     if facts.prompt_tokens is not None:
         yield _spread("prompt tokens", facts.prompt_tokens)
@@ -37,15 +66,6 @@ def workload_lines(
         yield _spread("turns", facts.turns)
     if facts.pauses_s is not None and facts.pauses_s.most > 0:
         yield _spread("pauses, s", facts.pauses_s)
-    yield ""
-    if facts.recorded_rate is not None:
-        yield f"recorded: {facts.recorded_rate:.4g} requests/s on average"
-    if cached_share is not None:
-        yield f"reuse: a prefix cache without end would have {cached_share:.1%} of prompt tokens"
-    if facts.prompt_tokens is None:
-        yield from _folded("texts are not counted: give the model's --tokenizer")
-    for note in facts.notes:
-        yield from _folded(note)
 
 
 def _spread(title: str, spread: Spread) -> str:
@@ -68,13 +88,17 @@ def sample_lines(requests: list[SampledRequest]) -> Iterator[str]:
     if not requests:
         return
     yield ""
-    yield f"{'session':>7} {'turn':>4} {'in':>7} {'out':>7}  beginning"
+    parts = [len(request.part) for request in requests if request.part is not None]
+    width = max([len("part"), *parts]) if parts else 0
+    title = f" {'part':{width}}" if width else ""
+    yield f"{'session':>7} {'turn':>4}{title} {'in':>7} {'out':>7}  beginning"
     for request in requests:
+        part = f" {request.part:{width}}" if request.part is not None else ""
         head = (
-            f"{request.session:>7} {request.turn:>4} {_or_dash(request.prompt_tokens):>7} "
+            f"{request.session:>7} {request.turn:>4}{part} {_or_dash(request.prompt_tokens):>7} "
             f"{_or_dash(request.answer_tokens):>7}  "
         )
-        yield head + _beginning(request, WIDTH - len(head))
+        yield head + _beginning(request, max(WIDTH - len(head), 10))
 
 
 def _or_dash(tokens: int) -> str:

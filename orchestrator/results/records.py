@@ -45,6 +45,7 @@ class RequestRow(AttemptKey):
     phase: A[str, "warmup | measure"]
     session: A[I32 | None, "conversation it belongs to"] = None
     turn: A[I16 | None, "turn within the conversation, from 0"] = None
+    part: A[str | None, "part of the mix that it is of; null: the workload is no mix"] = None
     scheduled_ns: A[
         int | None,
         "when it was due, ns since the point's start; null: imported, and no schedule is known",

@@ -163,6 +163,7 @@ class VirtualClient:
             session % len(self._point.targets),
             self._kind.input_tokens(session, turn),
             self._kind.output_tokens(session, turn),
+            self._kind.part(session),
         )
         self.requests.append(request)
         return request

@@ -71,6 +71,7 @@ class _KnownLoad:
     due_s: Floats
     input_tokens: Ints
     output_tokens: Ints
+    parts: Sequence[str] | None  # of the mix that each request is of; None: it is no mix
 
 
 class _Lengths:
@@ -236,6 +237,7 @@ class PointSimulator:
             due_s,
             np.array(lengths.prompts[: sessions.begun], np.int64),
             np.array(lengths.outputs[: sessions.begun], np.int64),
+            _parts(kind, sessions.begun),
         )
         of_requests = RequestTimes(
             np.array(times.scheduled_s),
@@ -326,7 +328,15 @@ def _drawn(point: LoadPoint, kind: WorkloadKind) -> _KnownLoad:
         schedule.due_ns / 1e9,
         np.array([kind.input_tokens(session, 0) for session in sessions], np.int64),
         np.array([kind.output_tokens(session, 0) for session in sessions], np.int64),
+        _parts(kind, len(sessions)),
     )
+
+
+def _parts(kind: WorkloadKind, sessions: int) -> list[str] | None:
+    """The parts of a mix that the first sessions are of; None if it is no mix."""
+    parts = [kind.part(session) for session in range(sessions)]
+    named = [part for part in parts if part is not None]
+    return named or None
 
 
 def _outcomes(
@@ -356,6 +366,7 @@ def _outcomes(
         cached_tokens=np.zeros(len(indices), np.int64),
         ends=np.where(is_refused, int(RequestEnd.REFUSED), int(RequestEnd.OK)),
         refusals=refusals,
+        parts=load.parts,
     )
 
 

@@ -39,6 +39,7 @@ class VirtualRequest:
     replica: int
     input_tokens: int
     output_tokens: int
+    part: str | None = None  # of a mix
     sent_s: float = math.nan
     first_token_s: float = math.nan
     last_token_s: float = math.nan

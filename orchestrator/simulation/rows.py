@@ -36,7 +36,7 @@ class RequestOutcomes:
     """What became of the requests of a point; every array has one entry for each request. Times are
     seconds since the point's start; NaN if a request did not get that far. ``ends``: values of
     RequestEnd. ``refusals``: position in the arrays -> what the engine said. ``turns``: None if
-    requests are not turns of conversations.
+    requests are not turns of conversations. ``parts``: None if the workload is no mix.
     """
 
     indices: Ints
@@ -53,6 +53,7 @@ class RequestOutcomes:
     cached_tokens: Ints
     ends: Ints
     refusals: dict[int, str]
+    parts: Sequence[str | None] | None = None
 
     @classmethod
     def of(cls, requests: Sequence[VirtualRequest], are_conversations: bool) -> RequestOutcomes:
@@ -77,6 +78,7 @@ class RequestOutcomes:
             cached_tokens=_ints([request.cached_tokens for request in ordered]),
             ends=_ints([int(request.end) for request in ordered]),
             refusals=refusals,
+            parts=[request.part for request in ordered],
         )
 
     def table(self, point: LoadPoint, reports_cached: bool, has_gaps: bool = False) -> pa.Table:
@@ -118,6 +120,8 @@ class RequestOutcomes:
         if self.turns is not None:
             columns["session"] = pa.array(self.sessions, pa.int32())
             columns["turn"] = pa.array(self.turns, pa.int16())
+        if self.parts is not None:
+            columns["part"] = pa.array(self.parts, pa.string())
         columns |= self._ends(point, is_ok)
         arrays = []
         for field in REQUESTS:
@@ -163,6 +167,7 @@ def record_of(request: VirtualRequest, point: LoadPoint) -> RequestRecord:
         phase="warmup" if planned.due_ns < warmup_ns else "measure",
         session=None,
         turn=None,
+        part=request.part,
         scheduled_ns=planned.due_ns,
         sent_ns=_whole_ns(request.sent_s),
         first_token_ns=_whole_ns(request.first_token_s),

@@ -58,6 +58,7 @@ from orchestrator.spec.load import (
     Workload,
     counted,
 )
+from orchestrator.spec.mixes import with_parts
 from orchestrator.spec.settings import EngineSettings, Hardware, OneLine, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # also names a folder of the results
@@ -91,7 +92,9 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
         if workload.name in seen:
             raise wrong((index, "name"), f"two workloads are named {workload.name!r}")
         seen.add(workload.name)
-    turns = sum(workload.most_turns() for workload in workloads)
+    # the sessions of a mix are those of its parts, which are in the list themselves
+    drawn = [workload for workload in workloads if not workload.part_names()]
+    turns = sum(workload.most_turns() for workload in drawn)
     if turns > MOST_TURNS_OF_ALL:
         text = (
             f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are "
@@ -519,6 +522,12 @@ def examined(document: Document) -> Experiment:
         ExperimentFile.model_validate(content, strict=True, context=context)
     except ValidationError as error:
         add_errors(error, ExperimentFile, problems)
+    if "workloads" in parts:
+        workloads = with_parts(parts["workloads"], problems)
+        if workloads is None:
+            del parts["workloads"]
+        else:
+            parts["workloads"] = workloads
     hardware = content.get("hardware")
     classes = frozenset({CPU.name, *(hardware if isinstance(hardware, dict) else ())})
     # an invalid one is not missing

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -277,13 +277,16 @@ class Workload(Growing, ABC):
     as ``Workload`` gives an object of the subclass that ``kind`` names.
     """
 
+    # why none of this kind can be a part of a mix; None: each can
+    reason_against_mixing: ClassVar[str | None] = None
+
     name: Name = Field(description="The workload's name in all tables.")
     # a name of WORKLOADS; without a default in other kinds, so that plans always name them
     kind: str = Field(
         default="random",
         description="`random`: independent prompts. `conversations`: sessions, where each request "
         "repeats the turns before it. `file`: prompts from a file. `trace`: lengths, sessions and "
-        "times of a recorded trace.",
+        "times of a recorded trace. `mix`: sessions of several workloads.",
     )
     api: str = Field(  # a name of ``Engine.dialects``
         default="completions",
@@ -296,6 +299,14 @@ class Workload(Growing, ABC):
         """The same with its files found (``path`` makes paths absolute) and identified by their
         content. Raises ProblemsError for a file that cannot be sent, and whatever ``path`` raises.
         """
+        return self
+
+    def part_names(self) -> tuple[str, ...]:
+        """Of a mix, the names of the workloads that are its parts."""
+        return ()
+
+    def with_contents(self, workloads: Mapping[str, Workload]) -> Self:
+        """Of a mix, the same with its parts' workloads, by their names."""
         return self
 
     @abstractmethod
@@ -393,6 +404,7 @@ WORKLOADS: Registry[type[Workload]] = Registry(
         "conversations": "orchestrator.workloads.drawn:ConversationsWorkload",
         "file": "orchestrator.workloads.file:FileWorkload",
         "trace": "orchestrator.workloads.trace:TraceWorkload",
+        "mix": "orchestrator.workloads.mix:MixWorkload",
     },
 )
 # Preset -> its keys and their source, an ``orchestrator.workloads.presets.Preset``.

@@ -9,8 +9,10 @@ from itertools import count as counting
 import numpy as np
 
 from orchestrator.base.arrays import Floats
+from orchestrator.base.text import grouped
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.kind import Message, Prompter, WorkloadKind
+from orchestrator.workloads.mix import MixWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class SampledRequest:
 
     session: int
     turn: int
+    part: str | None  # of the mix; None: it is no mix
     prompt_tokens: int
     answer_tokens: int
     messages: tuple[Message, ...]
@@ -91,6 +94,43 @@ def facts_of(workload: Workload, prompter: Prompter, seed: int, requests: int) -
     """The facts of a workload, from its first ``requests`` requests."""
     kind: WorkloadKind = workload.requests(prompter, seed)
     sessions = sessions_within(workload, kind, requests)
+    return _facts_of_sessions(workload, kind, sessions, prompter)
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """One part of a mix. ``facts``: None where none of the sessions is of it."""
+
+    workload: Workload
+    share_of_sessions: float
+    share_of_requests: float
+    facts: WorkloadFacts | None
+
+
+def facts_by_part(
+    workload: Workload, prompter: Prompter, seed: int, requests: int
+) -> list[PartFacts]:
+    """The facts of each part of a mix, from the first ``requests`` requests of the mix; none for
+    other workloads.
+    """
+    if not isinstance(workload, MixWorkload):
+        return []
+    kind = workload.requests(prompter, seed)
+    sessions = sessions_within(workload, kind, requests)
+    by_part = grouped((kind.part(session), session) for session in sessions)
+    parts: list[PartFacts] = []
+    for content in workload.contents:
+        of_part = by_part.get(content.name, [])
+        facts = _facts_of_sessions(content, kind, of_part, prompter) if of_part else None
+        share_of_sessions = workload.shares[content.name]
+        share_of_requests = workload.request_shares[content.name]
+        parts.append(PartFacts(content, share_of_sessions, share_of_requests, facts))
+    return parts
+
+
+def _facts_of_sessions(
+    workload: Workload, kind: WorkloadKind, sessions: Sequence[int], prompter: Prompter
+) -> WorkloadFacts:
     prompts: list[int] = []
     answers: list[int] = []
     characters: list[int] = []
@@ -142,7 +182,9 @@ def sampled(
                 return
             prompt = kind.prompt(session, turn, "measure", tuple(earlier))
             answer_tokens = kind.output_tokens(session, turn)
-            yield SampledRequest(session, turn, prompt.tokens, answer_tokens, prompt.messages)
+            yield SampledRequest(
+                session, turn, kind.part(session), prompt.tokens, answer_tokens, prompt.messages
+            )
             written += 1
             if kind.needs_reply:
                 rng = np.random.default_rng([seed, session, turn])

@@ -109,6 +109,10 @@ class WorkloadKind(ABC):
         """
         return None
 
+    def part(self, session: int) -> str | None:
+        """The part of a mix that a session is of; None for workloads that are no mix."""
+        return None
+
     def turns(self, session: int) -> int:
         """The turn after a session's last one."""
         return 1

@@ -16,6 +16,7 @@ from orchestrator.spec.load import Workload
 from orchestrator.workloads.drawn import Drawn, DrawnRequests
 from orchestrator.workloads.file import FileRequests
 from orchestrator.workloads.kind import Message, Part, WorkloadKind
+from orchestrator.workloads.mix import MixRequests, MixWorkload
 from orchestrator.workloads.trace import TraceRequests
 
 
@@ -92,9 +93,16 @@ class PromptContents:
     def __init__(self, kind: WorkloadKind) -> None:
         self._kind = kind
         self._history: dict[int, list[Segment]] = {}  # by session, until its last turn
+        self._of_parts: dict[str, PromptContents] = {}  # of a mix
+        if isinstance(kind, MixRequests):
+            self._of_parts = {name: PromptContents(part) for name, part in kind.kinds.items()}
 
     def segments(self, session: int, turn: int, phase: str) -> list[Segment]:
         """The segments of a prompt; the turns before it must be over."""
+        if isinstance(self._kind, MixRequests):
+            place = self._kind.place(session)
+            of_part = self._of_parts[place.part].segments(place.session, turn, phase)
+            return [_of_part(place.part, segment) for segment in of_part]
         if isinstance(self._kind, FileRequests):
             return [Segment(*part) for part in self._kind.parts(session)]
         if isinstance(self._kind, TraceRequests):
@@ -114,6 +122,10 @@ class PromptContents:
 
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         """The segment of an answer, which the next turn contains; None if there is no next turn."""
+        if isinstance(self._kind, MixRequests):
+            place = self._kind.place(session)
+            answer = self._of_parts[place.part].answered(place.session, turn, tokens)
+            return None if answer is None else _of_part(place.part, answer)
         if not self._kind.sessions or isinstance(self._kind, TraceRequests):
             return None  # what a trace says next is in its own prompts
         if turn + 1 >= self._kind.turns(session):
@@ -122,6 +134,11 @@ class PromptContents:
         answer = Segment((session, turn), tokens)
         self._history[session].append(answer)
         return answer
+
+
+def _of_part(part: str, segment: Segment) -> Segment:
+    """A segment of a part of a mix: parts have no tokens in common."""
+    return Segment((part, segment.name), segment.tokens)
 
 
 def _segments_of(messages: Sequence[Message]) -> list[Segment]:
@@ -139,6 +156,8 @@ def are_known(kind: WorkloadKind) -> bool:
     """Whether the segments of all prompts are known: not where they are texts of a file, whose
     tokens nobody counted.
     """
+    if isinstance(kind, MixRequests):
+        return all(are_known(of_part) for of_part in kind.kinds.values())
     if isinstance(kind, FileRequests):
         return kind.has_lengths
     return isinstance(kind, DrawnRequests | TraceRequests)
@@ -146,6 +165,8 @@ def are_known(kind: WorkloadKind) -> bool:
 
 def share_tokens(workload: Workload) -> bool:
     """Whether prompts of a workload may have more than a few tokens in common."""
+    if isinstance(workload, MixWorkload):
+        return any(share_tokens(content) for content in workload.contents)
     if isinstance(workload, Drawn):
         has_shared_parts = workload.shared_prefix_tokens > 0 or workload.documents is not None
         return workload.converses or has_shared_parts

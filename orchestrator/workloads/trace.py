@@ -41,6 +41,8 @@ _ROW, _BLOCK = range(2)
 class TraceWorkload(Workload):
     """``kind: trace``: the rows of a recorded trace."""
 
+    reason_against_mixing = "its times and sessions are those of all of its requests"
+
     kind: Literal["trace"] = Field(
         description="`trace`: lengths, sessions and times of a recorded trace."
     )

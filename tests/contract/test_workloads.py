@@ -34,7 +34,7 @@ from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 
 KINDS = sorted(WORKLOADS)
 # kinds that write their prompts
-WRITTEN_KINDS = [kind for kind in KINDS if kind not in ("file", "trace")]
+WRITTEN_KINDS = [kind for kind in KINDS if kind not in ("file", "trace", "mix")]
 TRACE_FILE = Path(__file__).with_name("trace.csv")
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 IDS = RandomIds((1000, 2000))
@@ -51,6 +51,15 @@ def workload(kind: str, **fields: Any) -> Workload:
         "conversations": {**lengths, "turns": 3},
         "file": {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]},
         "trace": {"trace": str(TRACE_FILE)},
+        "mix": {
+            "parts": [
+                {"weight": 2, "workload": "a", "content": {"name": "a", **lengths}},
+                {
+                    "workload": "b",
+                    "content": {"name": "b", "kind": "conversations", "turns": 3, **lengths},
+                },
+            ]
+        },
     }
     return Workload.model_validate({"name": "w", "kind": kind, **required.get(kind, {}), **fields})
 

@@ -1,0 +1,125 @@
+"""Mixes in an experiment file: parts by name, and what keeps a workload from being one."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.plan.make import load_plan
+from orchestrator.plan.model import Plan
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.mixes import measured
+from orchestrator.workloads.mix import MixWorkload
+
+HEAD = """\
+version: 1
+name: x
+model: org/m
+deployments: {engine: emulator, hardware: cpu}
+load: {levels: {request_rate: [1]}}
+workloads:
+  - {name: chat, kind: conversations, turns: 2, input_tokens: 5, output_tokens: 5}
+  - {name: rag, input_tokens: 5, output_tokens: 5}
+"""
+MIX = "  - {name: office, kind: mix, parts: [{weight: 3, workload: chat}, {workload: rag}]}\n"
+
+
+def problems(text: str) -> list[tuple[int | None, str, str | None]]:
+    with pytest.raises(ProblemsError) as error:
+        parse_experiment(text)
+    return [(problem.line, problem.message, problem.hint) for problem in error.value.problems]
+
+
+def test_parts_are_workloads_of_the_file_and_are_not_measured_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    workloads = parse_experiment(HEAD + MIX).parts["workloads"]
+    assert [workload.name for workload in measured(workloads)] == ["office"]
+    file = tmp_path / "x.yaml"
+    file.write_text(HEAD + MIX)
+    plan = load_plan(file)
+    again = Plan.from_json(plan.to_json())
+    assert [point.workload.name for point in again.points] == ["office"]
+    workload = again.points[0].workload
+    assert isinstance(workload, MixWorkload)
+    assert [content.name for content in workload.contents] == ["chat", "rag"]
+    assert workload.shares == {"chat": 0.75, "rag": 0.25}
+    assert any("its parts are not measured alone" in note for note in plan.notes)
+
+
+def test_the_api_of_a_mix_is_that_of_its_parts() -> None:
+    of_chat = HEAD.replace("output_tokens: 5}", "output_tokens: 5, api: chat}")
+    assert parse_experiment(of_chat + MIX).parts["workloads"][2].api == "chat"
+    other_api = MIX.replace("kind: mix", "kind: mix, api: chat")
+    assert problems(HEAD + other_api) == [
+        (
+            9,
+            "the API of 'office' is 'chat', and that of its parts 'completions'",
+            "leave 'api' out of the mix",
+        )
+    ]
+    two_apis = HEAD.replace("turns: 2", "turns: 2, api: chat")
+    assert problems(two_apis + MIX) == [
+        (
+            9,
+            "the parts of a mix have one API, and here they have chat (chat), completions (rag)",
+            "give these workloads the same 'api'",
+        )
+    ]
+
+
+def test_all_parts_that_cannot_be_mixed_are_reported_with_their_lines() -> None:
+    text = (
+        HEAD
+        + """\
+  - {name: azure, kind: trace, trace: t.csv}
+  - {name: "a, b", input_tokens: 5, output_tokens: 5}
+  - name: office
+    kind: mix
+    parts:
+      - {workload: caht}
+      - {workload: azure}
+      - {workload: office}
+      - {workload: rag}
+      - {workload: rag}
+      - {workload: "a, b"}
+"""
+    )
+    assert problems(text) == [
+        (14, "unknown workload 'caht'", "did you mean 'chat'?"),
+        (
+            15,
+            (
+                "'azure' cannot be a part of a mix: its times and sessions are those of all of its "
+                "requests"
+            ),
+            "measure it as a workload of its own",
+        ),
+        (
+            16,
+            "'office' cannot be a part of a mix: it is a mix itself",
+            "measure it as a workload of its own",
+        ),
+        (18, "'rag' is a part twice", "add its weights together"),
+        (
+            19,
+            "'a, b' is no name for a part: limits are written as NAME:ttft<=500ms",
+            "name the workload with letters, digits, '_', '.' and '-'",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("{weight: 0, workload: rag}", "'weight' must be above 0, not 0"),
+        ("{weight: 1}", "'workload' is missing"),
+        ("{workload: rag, content: {name: rag}}", "unknown key 'content'"),
+    ],
+)
+def test_a_part_has_a_weight_and_a_workload(part: str, message: str) -> None:
+    text = HEAD + f"  - {{name: m, kind: mix, parts: [{{workload: chat}}, {part}]}}\n"
+    assert [found[1] for found in problems(text)] == [message]
+
+
+def test_a_mix_has_several_parts() -> None:
+    (problem,) = problems(HEAD + "  - {name: m, kind: mix, parts: [{workload: chat}]}\n")
+    assert "parts" in problem[1]

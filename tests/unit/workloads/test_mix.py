@@ -1,0 +1,184 @@
+"""Mixes: sessions of several workloads, drawn by weight and the same for every number of clients."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.requests import Assignment
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Arrivals, Level, Workload
+from orchestrator.workloads.content import RandomIds
+from orchestrator.workloads.facts import facts_by_part, sampled
+from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.mix import MixRequests, MixWorkload
+from orchestrator.workloads.reuse import reuse_of
+
+IDS = RandomIds((1000, 30_000))
+CHAT = {
+    "name": "chat",
+    "kind": "conversations",
+    "turns": 3,
+    "think_time": 2.0,
+    "input_tokens": 10,
+    "output_tokens": 5,
+}
+RAG = {"name": "rag", "input_tokens": 40, "output_tokens": 7}
+
+
+def mix(*parts: tuple[float, dict[str, Any]], **fields: Any) -> MixWorkload:
+    """A mix of workloads with their weights."""
+    written = [
+        {"weight": weight, "workload": content["name"], "content": content}
+        for weight, content in parts
+    ]
+    workload = Workload.model_validate({"name": "office", "kind": "mix", "parts": written} | fields)
+    assert isinstance(workload, MixWorkload)
+    return workload
+
+
+def requests_of(workload: MixWorkload, seed: int = 3) -> MixRequests:
+    return workload.requests(IDS, seed)
+
+
+def test_sessions_are_of_the_parts_in_proportion_to_their_weights() -> None:
+    requests = requests_of(mix((6, CHAT), (3, RAG), (1, {**RAG, "name": "long"})))
+    parts = [requests.part(session) for session in range(20_000)]
+    counts = [parts.count(name) for name in ("chat", "rag", "long")]
+    assert chisquare(counts, np.array([0.6, 0.3, 0.1]) * 20_000).pvalue > 1e-3
+    independent = sum(a == b == "rag" for a, b in zip(parts, parts[1:], strict=False))
+    assert independent == pytest.approx(0.09 * 20_000, rel=0.1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**63),
+    weights=st.lists(st.floats(0.01, 1e6), min_size=2, max_size=4),
+    clients=st.integers(2, 5),
+    control=st.sampled_from(["request_rate", "concurrency"]),
+)
+def test_any_number_of_clients_sends_the_same_bytes_of_the_same_parts(
+    seed: int, weights: list[float], clients: int, control: str
+) -> None:
+    contents = [CHAT, RAG, {**RAG, "name": "long", "input_tokens": 90}, {**CHAT, "name": "slow"}]
+    point = LoadPoint(
+        targets=(Target("http://127.0.0.1:1", "m"),),
+        dialect=Dialect("openai_completions", "/v1/completions", prompt_token_ids=True),
+        workload=mix(*zip(weights, contents, strict=False)),
+        level=Level(control=control, value=10.0),  # type: ignore[arg-type]
+        duration_s=None,
+        requests=60,
+        seed=seed,
+    )
+
+    def sent(count: int) -> dict[int, tuple[Any, ...]]:
+        rows: dict[int, tuple[Any, ...]] = {}
+        for client in range(count):
+            assignment = Assignment.of(point, client, count)
+            for session in assignment.schedule.own_sessions():
+                planned = assignment.schedule.first_request(session, 0)
+                if planned is None:
+                    continue
+                prompt = assignment.kind.prompt(session, planned.turn, "measure", ())
+                record = assignment.record(planned, 0, "measure", prompt.tokens, 1)
+                rows[planned.index] = (record.part, planned.session, str(prompt.flat()))
+        return rows
+
+    of_one = sent(1)
+    assert sent(clients) == of_one
+    assert {row[0] for row in of_one.values()} <= {content["name"] for content in contents}
+
+
+def test_each_part_sends_its_own_sessions_in_its_own_order() -> None:
+    requests = requests_of(mix((1, CHAT), (1, RAG)))
+    by_part: dict[str, list[int]] = {"chat": [], "rag": []}
+    for session in range(5000):
+        place = requests.place(session)
+        by_part[place.part].append(place.session)
+        assert requests.turns(session) == (3 if place.part == "chat" else 1)
+        assert requests.pause_s(session, 0) == (2.0 if place.part == "chat" else 0.0)
+        assert requests.input_tokens(session, 0) == (10 if place.part == "chat" else 40)
+    for sessions in by_part.values():
+        assert sessions == list(range(len(sessions)))
+
+
+def test_two_parts_of_equal_lengths_send_different_prompts() -> None:
+    requests = requests_of(mix((1, RAG), (1, {**RAG, "name": "again"})))
+    prompts = {str(requests.prompt(session, 0, "measure", ()).flat()) for session in range(200)}
+    assert len(prompts) == 200
+
+
+def test_a_rate_is_one_of_requests_so_sessions_of_several_turns_weigh_as_many() -> None:
+    workload = mix((1, CHAT), (1, RAG))
+    assert workload.mean_turns() == requests_of(workload).mean_turns == 2.0
+    assert workload.shares == {"chat": 0.5, "rag": 0.5}
+    assert workload.request_shares == {"chat": 0.75, "rag": 0.25}
+
+
+def test_a_mix_answers_every_question_that_a_kind_is_asked() -> None:
+    questions = {
+        name
+        for name, member in inspect.getmembers(WorkloadKind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    answered = {name for name in vars(MixRequests) if not name.startswith("_")}
+    # recorded times are those of a whole trace, and no trace is a part
+    assert questions - answered == {"starts_s"}
+
+
+def test_a_closed_loop_meets_the_sessions_of_each_part_in_the_middle() -> None:
+    requests = requests_of(mix((1, {**CHAT, "turns": 50, "start": "anywhere"}), (1, RAG)))
+    at_level = requests.at_level(Level(control="concurrency", value=40.0), Arrivals())
+    chats = [session for session in range(80) if at_level.part(session) == "chat"]
+    begun = [session for session in chats if session < 40]
+    assert len(begun) > 10
+    assert sum(at_level.first_turn(session) > 0 for session in begun) > len(begun) / 2
+    assert not any(at_level.first_turn(session) for session in chats if session >= 40)
+
+
+def test_bounds_and_shares_of_long_prompts_are_those_of_all_parts() -> None:
+    workload = mix((1, CHAT), (1, RAG))
+    # the last turn of a chat: three messages and the answers to them
+    assert workload.token_bounds() == (45, 47)
+    assert workload.longer_prompts(39) == pytest.approx(
+        0.75 * workload.contents[0].longer_prompts(39) + 0.25
+    )  # type: ignore[operator]
+    assert workload.longer_prompts(40) == 0.0
+    assert workload.longer_prompts(9) == 1.0
+    unlimited = {"lognormal": {"mean": 99, "sigma": 1}}
+    assert mix((1, CHAT), (1, {**RAG, "output_tokens": unlimited})).token_bounds()[1] is None
+
+
+def test_the_identity_has_names_and_weights_of_parts() -> None:
+    first = mix((1, CHAT), (1, RAG)).identity()
+    assert mix((1, CHAT), (1, RAG), name="other").identity() == first
+    assert mix((2, CHAT), (1, RAG)).identity() != first
+    assert mix((1, CHAT), (1, {**RAG, "name": "docs"})).identity() != first
+
+
+def test_what_a_mix_holds_is_shown_by_part() -> None:
+    workload = mix((1, CHAT), (1, RAG))
+    by_part = {part.workload.name: part for part in facts_by_part(workload, IDS, 0, 400)}
+    chat, rag = by_part["chat"].facts, by_part["rag"].facts
+    assert chat is not None and rag is not None
+    assert rag.prompt_tokens is not None and rag.prompt_tokens.mean == 40
+    assert chat.prompt_tokens is not None and chat.prompt_tokens.most == 40
+    assert chat.requests + rag.requests >= 400
+    parts = {request.part for request in sampled(workload, IDS, 0, 50)}
+    assert parts == {"chat", "rag"}
+
+
+def test_parts_share_no_tokens_with_each_other() -> None:
+    shared = {**RAG, "shared_prefix_tokens": 160}
+    alone = reuse_of(mix((1, shared), (1, {**RAG, "name": "other"})), 0, range(200))
+    both = reuse_of(mix((1, shared), (1, {**shared, "name": "other"})), 0, range(200))
+    assert alone is not None and both is not None
+    assert both.cached_tokens == 198 * 160, "each part has a prefix of its own"
+    assert 0 < alone.cached_tokens < both.cached_tokens
