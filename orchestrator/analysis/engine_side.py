@@ -45,15 +45,33 @@ def engine_side(samples: pa.Table, window: Window | None = None) -> EngineSide |
             reported.growth("prefix_hit_tokens_total", without_role="decode"),
             reported.growth("prefix_query_tokens_total", without_role="decode"),
         ),
-        spec_accepted_share=_ratio(
-            reported.growth("spec_accepted_tokens_total"),
-            reported.growth("spec_draft_tokens_total"),
-        ),
+        spec_accepted_share=_accepted_share(reported),
+        spec_accepted_length=_accepted_length(reported),
         estimated_flops_s=reported.rate(window, "estimated_flops_per_gpu_total"),
         estimated_bytes_s=reported.rate(
             window, "estimated_read_bytes_per_gpu_total", "estimated_write_bytes_per_gpu_total"
         ),
     )
+
+
+def _accepted_share(reported: "_Readings") -> float | None:
+    """The share of drafted tokens that were accepted: by counters, else the mean of what the engines
+    said.
+    """
+    accepted = reported.growth("spec_accepted_tokens_total")
+    share = _ratio(accepted, reported.growth("spec_draft_tokens_total"))
+    return reported.mean("spec_accept_share") if share is None else share
+
+
+def _accepted_length(reported: "_Readings") -> float | None:
+    """Tokens of a step in which tokens were drafted: those that were accepted, and the one that the
+    model adds. By counters, else the mean of what the engines said.
+    """
+    accepted = reported.growth("spec_accepted_tokens_total")
+    accepted_of_step = _ratio(accepted, reported.growth("spec_drafts_total"))
+    if accepted_of_step is None:
+        return reported.mean("spec_accept_length")
+    return 1 + accepted_of_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +104,11 @@ class _Readings:
         for values in self._of_each_replica(metric):
             highest.append(values.max() if values.size else np.nan)
         return _finite(np.max(highest))
+
+    def mean(self, metric: str) -> float | None:
+        """The mean of all readings of a gauge."""
+        values = np.concatenate(self._of_each_replica(metric))
+        return _finite(float(values.mean())) if values.size else None
 
     def growth(self, metric: str, without_role: str = "") -> float | None:
         """The growth of a counter over all replicas, except those with this role."""

@@ -61,9 +61,11 @@ class PrefixCache:
 
     def give_back(self, held: HeldBlocks, answer: Prompt, used_tokens: int) -> None:
         """Leaves the blocks of a request that is over, and those of its answer, to later requests.
-        The answer has the prompt's type.
+        The answer has the prompt's type. Its last token is in no block: an engine computes a token
+        into the cache when it makes the one after it.
         """
         self._holders.subtract(held.blocks)
+        answer = answer[: max(0, len(answer) - _block_width(answer) // BLOCK_TOKENS)]
         if isinstance(held.tail, bytes) and isinstance(answer, bytes):
             text_after_blocks: Prompt = held.tail + answer
         else:

@@ -13,6 +13,7 @@ import orchestrator
 from orchestrator.base.errors import InputError
 from orchestrator.catalog.models import model_facts
 from orchestrator.emulator.flags import API_KEY_VARIABLE, parser, with_faults
+from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.emulator.profile import load_profile
 from orchestrator.engines import command, vllm
 from orchestrator.engines.command import Command, Node
@@ -113,6 +114,7 @@ ENGINE = Engine(
     several_nodes=True,
     routers=("vllm_router",),
     # it imitates a GPU on any hardware
+    cache_block=lambda settings, hardware: BLOCK_TOKENS,
     pins=lambda settings, hardware: vllm.batch_pins(settings, command.PINNED_BATCH),
     more_problems=_problems,
     start=_start,

@@ -163,6 +163,10 @@ class Engine:
     role_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = no_problems
     # Values for open fields that the engine would otherwise choose by the hardware that it finds.
     pins: Callable[[EngineSettings, Hardware], dict[str, int]] = lambda settings, hardware: {}
+    # tokens that its prefix cache keeps together; where that is not known, 1
+    cache_block: Callable[[EngineSettings, Hardware], int] = lambda settings, hardware: (
+        settings.block_size or 1
+    )
     rules: ModelRules = NO_RULES
     more_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = no_problems
 
@@ -188,6 +192,12 @@ class Engine:
             if word in own_words:
                 values[name] = own_words[word]
         return PinnedSettings(settings.model_copy(update=values))
+
+    def cache_block_tokens(self, settings: EngineSettings, hardware: Hardware) -> int | None:
+        """Tokens that the prefix cache keeps together; None where the settings switch it off."""
+        if settings.enable_prefix_caching is False:
+            return None
+        return self.cache_block(settings, hardware)
 
     def open_pins(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that are left open."""

@@ -467,6 +467,8 @@ ENGINE = Engine(
         "ttft_count": "sglang:time_to_first_token_seconds_count",
         "prompt_tokens_total": "sglang:prompt_tokens_total",
         "generation_tokens_total": "sglang:generation_tokens_total",
+        "spec_accept_length": "sglang:spec_accept_length",
+        "spec_accept_share": "sglang:spec_accept_rate",
     }
     | estimates_of_work("sglang:"),
     dialects=lambda settings: DIALECTS,

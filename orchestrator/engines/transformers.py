@@ -135,6 +135,7 @@ ENGINE = Engine(
     on_cpus=True,
     on_amd=True,
     pins=_pins,
+    cache_block=lambda settings, hardware: settings.block_size or BLOCK,
     # generation/continuous_batching/cache.py; it has no length of its own
     rules=ModelRules(share_of="free", holds_length=lambda settings: False, allocates_tokens=True),
     more_problems=_problems,

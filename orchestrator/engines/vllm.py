@@ -102,6 +102,10 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return pins
 
 
+def _cache_block(settings: EngineSettings, hardware: Hardware) -> int:
+    return settings.block_size or (CPU_BLOCK if hardware.is_cpu else GPU_BLOCK)
+
+
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "vllm"), "serve", node.model_path or settings.model),
@@ -245,6 +249,7 @@ ENGINE = Engine(
         "preemptions_total": "vllm:num_preemptions_total",
         "prefix_hit_tokens_total": "vllm:prefix_cache_hits_total",
         "prefix_query_tokens_total": "vllm:prefix_cache_queries_total",
+        "spec_drafts_total": "vllm:spec_decode_num_drafts_total",
     },
     # return_token_ids and continuous usage both count exactly; a chunk grows by 20 bytes or by 100.
     dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
@@ -311,6 +316,7 @@ ENGINE = Engine(
     several_nodes=True,
     routers=("vllm_router",),
     pins=_pins,
+    cache_block=_cache_block,
     more_problems=_problems,
     start=_start,
     key_variable="VLLM_API_KEY",

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import takewhile
 
 from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
+from orchestrator.load.expected import with_expected_hits
 from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar
@@ -228,6 +229,8 @@ class ClientLoop:
             stats = self._stats.stats(self._transport, self._priority.how)
             self._rows.recount()  # after the load, hence after the stats
             requests, token_events = self._rows.parts()
+            if self._abort is None:  # else the caller waits for the rows
+                requests = with_expected_hits(requests, self._assignment)
             return ClientResult(requests, token_events, stats, tuple(self._replies))
         finally:
             self.close()

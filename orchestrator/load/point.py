@@ -78,6 +78,8 @@ class LoadPoint:
     count_text: bool = False
     # token ids to draw from, [low, high), where there is no tokenizer
     vocabulary: tuple[int, int] | None = None
+    # tokens that the engine's prefix cache keeps together; None: it keeps no prefixes
+    cache_block_tokens: int | None = 1
     measurement_id: str = ""
     attempt_id: str = ""
 

@@ -32,6 +32,7 @@ NUMBERS = (
     "input_tokens_asked",
     "input_tokens",
     "cached_tokens",
+    "expected_cached_tokens",
     "output_tokens_asked",
     "output_tokens",
     "output_tokens_counted",
@@ -242,7 +243,7 @@ class RequestCounts:
         self._count_tokens(requests, is_ok)
         self._count_odd_ends(requests, is_ok)
         self._count_share_of(requests, is_ok, "hidden_tokens", "output_tokens")
-        self._count_share_of(requests, is_ok, "cached_tokens", "input_tokens")
+        self._count_hits(requests, is_ok)
         self.prompt_lengths.add(requests.where(is_ok))
 
     def _count_outcomes(self, requests: RequestColumns, is_ok: Bools) -> None:
@@ -304,6 +305,28 @@ class RequestCounts:
         has_both = is_ok & ~np.isnan(part) & ~np.isnan(whole)
         self.sums[part_name] += _sum(part[has_both])
         self.sums[f"{part_name}_of"] += _sum(whole[has_both])
+
+    def _count_hits(self, requests: RequestColumns, is_ok: Bools) -> None:
+        """Sums the prefix hits of ok answers, the expected ones, and what a template may have added
+        to prompts: all prompts have it in common, and it is not expected.
+
+        Engines leave hits out where there are none, so what is not reported counts as 0.
+        """
+        prompt = requests["input_tokens"]
+        measured = or_zero(requests["cached_tokens"])
+        expected = requests["expected_cached_tokens"]
+        is_counted = is_ok & ~np.isnan(prompt)
+        has_expected = is_counted & ~np.isnan(expected)
+        added = np.clip(prompt - requests["input_tokens_asked"], 0, None)
+        self.sums.update(
+            reports_of_hits=_sum(is_ok & ~np.isnan(requests["cached_tokens"])),
+            cached_tokens=_sum(measured[is_counted]),
+            cached_tokens_of=_sum(prompt[is_counted]),
+            expected_hits=_sum(expected[has_expected]),
+            expected_hits_of=_sum(prompt[has_expected]),
+            measured_hits=_sum(measured[has_expected]),
+            template_tokens=_sum(added[has_expected]),
+        )
 
     def _count_odd_ends(self, requests: RequestColumns, is_ok: Bools) -> None:
         """Counts the finish reasons of ok answers that are none of the known good ones."""

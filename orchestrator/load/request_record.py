@@ -53,6 +53,7 @@ class RequestRecord:
     output_tokens_counted: int | None = None
     token_count_source: str | None = None
     cached_tokens: int | None = None
+    expected_cached_tokens: int | None = None
     chunks: int = 0
     coalesced_chunks: int = 0
     itl_kind: str | None = None

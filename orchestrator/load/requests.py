@@ -48,6 +48,7 @@ class Assignment:
     prompter: Prompter
     kind: WorkloadKind
     schedule: Schedule
+    clients: int = 1  # that share the point
 
     @classmethod
     def of(cls, point: LoadPoint, client: int, clients: int) -> Assignment:
@@ -61,7 +62,7 @@ class Assignment:
         )
         kind = kind_of(point, point_prompter)
         schedule = Schedule(point, kind, client, clients)
-        return cls(point, client, point_prompter, kind, schedule)
+        return cls(point, client, point_prompter, kind, schedule, clients)
 
     def target(self, session: int) -> int:
         """The index of a session's target. Sessions go round the replicas; all turns of a session

@@ -31,8 +31,11 @@ from orchestrator.load.request_counts import MAX_SEND_DELAY_MS, RequestCounts
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
+from orchestrator.results.records import EngineSide
 from orchestrator.results.validity import Validity
+from orchestrator.spec.load import Scale
 from orchestrator.telemetry.gpu_condition import GpuCondition
+from orchestrator.workloads.fidelity import fidelity_of
 
 BUSY_CPU_SHARE = 0.7
 # How often the end-to-end time must fit into the window. The throughput of a shorter window depends
@@ -125,6 +128,10 @@ DISTURBED_GPU = (
 )
 # share of prompt tokens that prompts have in common by chance: a first token, a chat template
 MAX_CACHED = 0.005
+RATE_DIFFERS = 0.01  # a trace's rate that is so far from the recorded one is noted
+# Prefix hits below this share of the expected ones are noted, where at least so many are expected.
+FEW_HITS = 0.5
+LEAST_EXPECTED = 0.02
 # notes: what a reader must know although the point stays valid
 MANY_FAILED = EvidenceLimit(
     "failed_share",
@@ -153,9 +160,6 @@ NOTES = (
         "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others",
     ),
     EvidenceLimit(
-        "cached_share", MAX_CACHED, "{0:.1%} of prompt tokens came from the engine's prefix cache"
-    ),
-    EvidenceLimit(
         "lost_at_the_end",
         MAX_LOST,
         "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
@@ -175,10 +179,13 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The engines' hosts while a point ran, and their GPUs as far as they were sampled."""
+    """The engines' hosts while a point ran, and their GPUs as far as they were sampled.
+    ``engine_side``: what the engines reported of themselves; None: nothing.
+    """
 
     hosts: Sequence[HostLoad] = ()
     gpus: Sequence[GpuCondition] = ()
+    engine_side: EngineSide | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +218,9 @@ def judge(
     counts = RequestCounts(requests, stats, point, start_ns)
     surroundings = surroundings or Surroundings()
     evidence = _evidence(counts, stats, point)
+    evidence |= _hits(counts, surroundings.engine_side)
+    evidence |= _drafts(surroundings.engine_side)
+    evidence |= _fidelity(point)
     evidence |= _surroundings(stats, surroundings.hosts, len(requests))
     evidence |= _gpu_evidence(surroundings.gpus)
     if was_interrupted:
@@ -291,10 +301,41 @@ def _evidence(
         "refused_share": counts.share("refused"),
         "uncounted_share": counts.share("uncounted", "ok"),
         "hidden_share": counts.share("hidden_tokens", "hidden_tokens_of"),
-        "cached_share": counts.share("cached_tokens", "cached_tokens_of"),
         "e2e_p95_s": _quantile(counts.e2e_from_due_s, 0.95),
         "lost_at_the_end": lost_at_the_end,
     }
+
+
+def _hits(counts: RequestCounts, engine_side: EngineSide | None) -> dict[str, float]:
+    """Shares of prompt tokens that the engine's prefix cache had, by its answers or else by its
+    metrics, and that one without end would have had; without those that are not known.
+    """
+    hits: dict[str, float] = {}
+    if counts.sums["reports_of_hits"]:
+        hits["cached_share"] = counts.share("cached_tokens", "cached_tokens_of")
+    elif engine_side is not None and engine_side.prefix_hit_share is not None:
+        hits["cached_share"] = engine_side.prefix_hit_share
+    if counts.sums["expected_hits_of"]:
+        hits["expected_cached_share"] = counts.share("expected_hits", "expected_hits_of")
+    return hits
+
+
+def _drafts(engine_side: EngineSide | None) -> dict[str, float]:
+    """How many drafted tokens were accepted, as far as the engines say it."""
+    drafts: dict[str, float] = {}
+    if engine_side is None:
+        return drafts
+    if engine_side.spec_accepted_share is not None:
+        drafts["spec_accepted_share"] = engine_side.spec_accepted_share
+    if engine_side.spec_accepted_length is not None:
+        drafts["spec_accepted_length"] = engine_side.spec_accepted_length
+    return drafts
+
+
+def _fidelity(point: LoadPoint) -> dict[str, float]:
+    """How near a load at recorded times came to what was recorded."""
+    fidelity = fidelity_of(point.workload, point.level, point.arrivals)
+    return {} if fidelity is None else fidelity.evidence()
 
 
 def _surroundings(
@@ -396,11 +437,75 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
     if evidence["ok_share"]:
         notes += _exceeded([MANY_FAILED], evidence)
     notes += _exceeded(NOTES, evidence)
+    notes += _notes_on_hits(counts, evidence)
+    notes += _notes_on_drafts(evidence, point)
+    notes += _notes_on_fidelity(evidence, point)
     notes += _notes_on_answers(counts, evidence, point)
     notes += _notes_on_sending(counts, evidence, point)
     if point.duration_s is not None:
         notes += _notes_on_the_window(counts, evidence, point)
     return notes
+
+
+def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
+    """How many prompt tokens came from the engine's prefix cache, and whether that is what was to be
+    expected of what was sent.
+    """
+    notes = []
+    cached_share = evidence.get("cached_share", 0.0)
+    if cached_share > MAX_CACHED:
+        note = f"{cached_share:.1%} of prompt tokens came from the engine's prefix cache"
+        if "expected_cached_share" in evidence:
+            note += (
+                f"; {evidence['expected_cached_share']:.1%} were expected of a cache without end"
+            )
+        notes.append(note)
+    if "cached_share" not in evidence or "expected_cached_share" not in evidence:
+        return notes
+    measured = cached_share
+    if counts.sums["reports_of_hits"]:
+        measured = counts.share("measured_hits", "expected_hits_of")
+    expected = counts.share("expected_hits", "expected_hits_of")
+    template = counts.share("template_tokens", "expected_hits_of")
+    if measured > expected + template + MAX_CACHED:
+        notes.append(
+            f"more prompt tokens were found in the prefix cache ({measured:.1%}) than this run had "
+            f"sent before ({expected:.1%}): the cache held prompts of earlier runs"
+        )
+    if expected >= LEAST_EXPECTED and measured < FEW_HITS * expected:
+        notes.append(
+            f"only {measured:.1%} of prompt tokens were found in the prefix cache, and "
+            f"{expected:.1%} had been sent before: requests went to other replicas, the cache had no "
+            "room for them, or the chat template rewrites what was said before"
+        )
+    return notes
+
+
+def _notes_on_drafts(evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    """How many drafted tokens were accepted, and whether that says anything about real text."""
+    if "spec_accepted_share" not in evidence:
+        return []
+    note = f"{evidence['spec_accepted_share']:.1%} of drafted tokens were accepted"
+    if "spec_accepted_length" in evidence:
+        note += f", {evidence['spec_accepted_length']:.2f} tokens a step"
+    if point.workload.content_source() == "random":
+        note += ": this says nothing about real text, because prompts are random"
+    elif point.dialect.length_control not in ("natural", "none"):
+        note += ", also behind the end that the model would have made: lengths are forced"
+    return [note]
+
+
+def _notes_on_fidelity(evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    """At what rate a trace was sent that was recorded at another one."""
+    factor = evidence.get("rate_factor", 1.0)
+    if abs(factor - 1) < RATE_DIFFERS:
+        return []
+    how = "all gaps stretched alike"
+    if point.arrivals.scale is Scale.THIN:
+        how = f"{evidence['thinned_share']:.1%} of sessions left out"
+    return [
+        f"sent at {factor:.3g} times the recorded {evidence['recorded_rate']:.4g} requests/s: {how}"
+    ]
 
 
 def _notes_on_answers(

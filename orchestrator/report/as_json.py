@@ -29,6 +29,7 @@ from orchestrator.report.documents.prediction import FIGURES, PredictionComparis
 from orchestrator.report.documents.run import ExperimentRuns, RunDocument
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.efficiency_columns import efficiency_fields, efficiency_names
+from orchestrator.report.fact_columns import fact_fields
 from orchestrator.report.formats import JsonObject, fields_of, metrics
 from orchestrator.report.words import first_change_text
 from orchestrator.results.records import Figures
@@ -134,6 +135,7 @@ def point_json(document: PointDocument) -> JsonObject:
         **fields_of(described, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": deployment.settings,
         **fields_of(head, "workload", "control", "level", "arrivals"),
+        **fact_fields(document),
         "knee": document.is_knee,
         "emulated": point.emulated,
         "simulated": point.simulated,

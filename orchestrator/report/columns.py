@@ -29,6 +29,7 @@ from orchestrator.report.column import (
 from orchestrator.report.documents.point import PointDocument, SloResult, per_device
 from orchestrator.report.documents.prediction import FIGURES
 from orchestrator.report.efficiency_columns import efficiency_columns
+from orchestrator.report.fact_columns import fact_columns
 from orchestrator.report.shared_columns import (
     deployment_columns,
     figure_columns,
@@ -141,6 +142,7 @@ def _identity() -> Iterator[PointColumn]:
     level = field_of(_head, "level")
     yield ReportColumn("level", "", "load: requests/s, or requests in flight", level)
     yield _of_head("arrivals", "when requests are due")
+    yield from fact_columns()
     yield ReportColumn("knee", "", "whether the curve bends there", _is_knee, bool)
 
 

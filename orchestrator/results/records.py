@@ -85,6 +85,13 @@ class RequestRow(AttemptKey):
     cached_tokens: A[
         I32 | None, "prompt tokens found in the engine's prefix cache; null: not reported"
     ] = None
+    expected_cached_tokens: A[
+        I32 | None,
+        (
+            "prompt tokens that a cache without end would have had, in whole blocks; null: not "
+            "answered, or the tokens of prompts are not known"
+        ),
+    ] = None
     chunks: A[I32, "events with content; those of one speculative step count as one"]
     coalesced_chunks: A[
         I32,
@@ -162,6 +169,26 @@ class PointHead(AttemptKey):
     capped_share: A[
         float | None,
         "share of requests that waited for a place under max_in_flight; null: no such limit",
+    ] = None
+    cached_share: A[
+        float | None,
+        "share of prompt tokens found in the engine's prefix cache; null: not reported",
+    ] = None
+    expected_cached_share: A[
+        float | None,
+        "share of prompt tokens that a cache without end would have had; null: not known",
+    ] = None
+    content: A[
+        str | None,
+        "what prompts are made of: random (tokens or words) | text (slices of one) | file | mixed",
+    ] = None
+    recorded_rate: A[
+        float | None, "requests/s of the recorded trace that was sent at its times, on average"
+    ] = None
+    rate_factor: A[float | None, "rate that was sent over the recorded one"] = None
+    thinned_share: A[float | None, "share of the recorded sessions that were left out"] = None
+    distinct_times_share: A[
+        float | None, "distinct recorded times per request: below 1, some were sent at one instant"
     ] = None
     steady: A[
         bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"
@@ -343,6 +370,15 @@ class EngineMetricsRow(AttemptKey):
     spec_accepted_tokens_total: A[
         float | None, "tokens of speculative decoding that were accepted"
     ] = None
+    spec_drafts_total: A[
+        float | None, "how often tokens were proposed for a request: steps that may yield several"
+    ] = None
+    spec_accept_length: A[
+        float | None, "tokens that such a step yields, as the engine averages it now"
+    ] = None
+    spec_accept_share: A[
+        float | None, "share of proposed tokens that were accepted, as the engine averages it now"
+    ] = None
     prompt_tokens_total: A[
         float | None, "prompt tokens, those of the prefix cache included (except by llama.cpp)"
     ] = None
@@ -449,7 +485,7 @@ class HostRow(AttemptKey):
 
 # The version of ``AttemptData`` and ``PooledFigures``, with the records that they contain. It rises
 # when a column changes, or how one is computed.
-METRICS_VERSION = 12
+METRICS_VERSION = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -537,6 +573,7 @@ class EngineSide:
     ttft_mean_ms: float | None
     prefix_hit_share: float | None
     spec_accepted_share: float | None
+    spec_accepted_length: float | None  # tokens of a step of one request
     # of one GPU in the steady window, per second, as the engines estimate them
     estimated_flops_s: float | None
     estimated_bytes_s: float | None

@@ -60,6 +60,8 @@ _SECONDS = {
     "d": 86400.0,
 }
 Control = Literal["request_rate", "concurrency"]
+# What prompts are made of: drawn tokens or words, slices of a text, or what a file has.
+ContentKind = Literal["random", "text", "file", "mixed"]
 UNITS = {"request_rate": "req/s", "concurrency": "in flight"}  # of levels, by control
 # what throughput and capacities are divided by; what is planned has no joules
 Objective = Literal["gpu", "usd", "deployment"]
@@ -341,9 +343,17 @@ class Workload(Growing, ABC):
         """Number of requests after which the first is sent again; None: no two are alike."""
         return None
 
+    def distinct_times_share(self) -> float | None:
+        """Distinct recorded times per request; None where the workload has no times."""
+        return None
+
     def drawn(self) -> bool:
         """Whether the prompts depend on the seed."""
         return True
+
+    def content_source(self) -> ContentKind:
+        """What its prompts are made of."""
+        return "random"
 
     def others(self, requests: int) -> Self:
         """For a warm-up of ``requests`` requests: fixed prompts begin with those that the

@@ -24,10 +24,8 @@ from orchestrator.results.manifest import ManifestKind
 from orchestrator.results.records import AnswerRow, Committed, DeploymentRow, LaunchRow, PointRow
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import (
-    ENGINE_METRICS,
     RECORDS,
     REQUESTS,
-    TABLES,
     conform,
     table_of,
     to_parquet,
@@ -36,8 +34,7 @@ from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.early_end import EarlyStop
 from orchestrator.sweep.measure import Attempt, Loaded
-from orchestrator.telemetry.clock_offset import ClockOffset
-from orchestrator.telemetry.engine_metrics import Sample
+from orchestrator.sweep.sample_rows import engine_metrics, telemetry_rows
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 
 _log = logging.getLogger(__name__)
@@ -105,6 +102,13 @@ class AttemptRecord:
             started_unix_ns=time.time_ns() if began_unix_ns is None else began_unix_ns,
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
+            cached_share=verdict.evidence.get("cached_share"),
+            expected_cached_share=verdict.evidence.get("expected_cached_share"),
+            content=point.workload.content_source(),
+            recorded_rate=verdict.evidence.get("recorded_rate"),
+            rate_factor=verdict.evidence.get("rate_factor"),
+            thinned_share=verdict.evidence.get("thinned_share"),
+            distinct_times_share=verdict.evidence.get("distinct_times_share"),
             capped_share=verdict.evidence.get("capped_share") if is_capped else None,
             ended_early=early.outcome if early is not None else None,
             ended_for=early.limits if early is not None else None,
@@ -256,56 +260,6 @@ def commit_launch(
     if answers:
         files.append(_part(store, "answers", answers, keys))
     _commit(store, "launch", launch, keys, files, created_unix_ns)
-
-
-def engine_metrics(
-    samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str
-) -> pa.Table:
-    """The samples of the replicas' /metrics as rows; none if no replica has any.
-
-    If only some replicas have samples, each of the others gets a row of nulls, so that a sum over
-    some replicas is not mistaken for the sum over all.
-    """
-    rows: list[dict[str, Any]] = []
-    if any(samples.values()):
-        silent = Sample(time.time_ns(), {})
-        for replica, taken in samples.items():
-            for sample in taken or [silent]:
-                row = {
-                    "measurement_id": measurement_id,
-                    "attempt_id": attempt_id,
-                    "replica": replica,
-                    "role": sample.role,
-                    "host": sample.host,
-                    "unix_ns": sample.unix_ns,
-                }
-                rows.append({**row, **_clock_columns(sample.clock), **sample.values})
-    return pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
-
-
-def _clock_columns(clock: ClockOffset | None) -> dict[str, int]:
-    if clock is None:
-        return {}
-    return {"clock_offset_ns": clock.ns, "clock_error_ns": clock.error_ns}
-
-
-def telemetry_rows(
-    telemetry: Sequence[NodeTelemetry], keys: Mapping[str, str]
-) -> dict[str, pa.Table]:
-    """What agents sampled as rows of the tables ``telemetry`` and ``hosts``."""
-    gpu_rows: list[dict[str, Any]] = []
-    host_rows: list[dict[str, Any]] = []
-    for node in telemetry:
-        common = {**keys, "host": node.host, **_clock_columns(node.clock)}
-        for gpu in node.gpu_samples:
-            row = {**common, "gpu_uuid": gpu.gpu_uuid, "unix_ns": gpu.unix_ns, **gpu.values}
-            gpu_rows.append(row)
-        for host in node.host_samples:
-            host_rows.append({**common, "unix_ns": host.unix_ns, **host.values})
-    return {
-        "telemetry": pa.Table.from_pylist(gpu_rows, schema=TABLES["telemetry"]),
-        "hosts": pa.Table.from_pylist(host_rows, schema=TABLES["hosts"]),
-    }
 
 
 def _telemetry_files(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from orchestrator.base.errors import FailureKind, InputError, OrchestratorError
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.local import LocalCluster
+from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.model import Measurement, Plan, Point
 from orchestrator.results.events import Listener
@@ -120,6 +121,7 @@ class EndpointRun:
             tokenizer=tokenizer,
             count_text=not detected.counts and tokenizer is not None,
             vocabulary=detected.vocabulary,
+            cache_block_tokens=BLOCK_TOKENS if detected.emulated else 1,
             measurement_id=self.measurement.measurement_id,
             attempt_id=attempt_id,
         )

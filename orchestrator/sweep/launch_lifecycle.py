@@ -22,6 +22,7 @@ from orchestrator.base.errors import (
 )
 from orchestrator.base.redaction import mask_secrets
 from orchestrator.capacity.claim import claim_document
+from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Plan, Point
 from orchestrator.results.events import Event
@@ -391,6 +392,9 @@ class LaunchLifecycle:
             # each client looks it up on its own node
             tokenizer=settings.tokenizer or settings.model,
             vocabulary=ids_within(measurer.replicas.vocab_size),
+            cache_block_tokens=ENGINES[settings.engine].cache_block_tokens(
+                settings, self._deployment.hardware
+            ),
             measurement_id=measurement_id,
             attempt_id=attempt_id,
         )

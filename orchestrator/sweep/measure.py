@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, InputError
@@ -25,6 +26,7 @@ from orchestrator.spec.load import counted
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.replicas import Replicas
+from orchestrator.sweep.sample_rows import engine_metrics
 from orchestrator.sweep.words import level_words
 from orchestrator.telemetry.gpu_condition import gpu_conditions
 
@@ -165,7 +167,10 @@ def judged(
     """
     cut = loaded.cut(point)
     start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
-    surroundings = Surroundings(loaded.hosts, gpu_conditions(loaded.telemetry))
+    readings = engine_metrics(loaded.samples, measurement_id="", attempt_id="")
+    surroundings = Surroundings(
+        loaded.hosts, gpu_conditions(loaded.telemetry), engine_side(readings)
+    )
     verdict = judge(
         loaded.requests, loaded.stats, cut, start_ns, broken, surroundings, loaded.interrupted
     )

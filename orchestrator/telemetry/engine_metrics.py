@@ -27,8 +27,10 @@ _ESTIMATES = frozenset(
         "estimated_write_bytes_per_gpu_total",
     }
 )
+# Averages over drafts; they are 0 where nothing was drafted.
+_DRAFTS = frozenset({"spec_accept_length", "spec_accept_share"})
 # columns whose series (one per rank) are averaged; those of other columns are added
-AVERAGED = frozenset({"kv_usage", *_ESTIMATES})
+AVERAGED = frozenset({"kv_usage", *_ESTIMATES, *_DRAFTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,8 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
     """The columns that a page of /metrics has. ``names``: column -> the engine's metrics that add
     up to it (``Engine.metrics``).
 
-    A column is left out when one of its metrics is missing, and an estimate of work when it is 0.
-    Raises ValueError for text that is not
-    Prometheus's.
+    A column is left out when one of its metrics is missing, and an estimate of work or an average
+    over drafts when it is 0. Raises ValueError for text that is not Prometheus's.
     """
     terms_by_column: dict[str, list[_Term]] = {}
     for column, expression in names.items():
@@ -90,7 +91,7 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
         if len(by_metric) < len(terms_by_column[column]):
             continue
         value = _combined(column, by_metric)
-        if value or column not in _ESTIMATES:
+        if value or column not in _ESTIMATES | _DRAFTS:
             columns[column] = value
     return columns
 

@@ -16,6 +16,7 @@ from orchestrator.spec.load import (
     MOST_TOKENS,
     MOST_TURNS_OF_ALL,
     Arrivals,
+    ContentKind,
     Lengths,
     Level,
     Workload,
@@ -138,6 +139,10 @@ class Drawn(Workload):
             text = f"popularity needs at most {MOST_POOLED:,} prefixes"
             raise wrong("shared_prefix_count", text)
         return self
+
+    def content_source(self) -> ContentKind:
+        is_text = self.content is not None and self.content.text is not None
+        return "text" if is_text else "random"
 
     @property
     def pairs(self) -> tuple[LengthPair, ...]:

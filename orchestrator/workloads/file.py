@@ -29,7 +29,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import Lengths, Workload, counted
+from orchestrator.spec.load import ContentKind, Lengths, Workload, counted
 from orchestrator.spec.settings import OneLine, Strict
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
@@ -309,6 +309,10 @@ class FileWorkload(Workload):
     def drawn(self) -> bool:
         has_texts = any(entry.prompt == 0 for entry in self.summary().lengths)
         return not has_texts
+
+    def content_source(self) -> ContentKind:
+        """Of a trace's lengths, prompts are drawn."""
+        return "random" if self.drawn() else "file"
 
     def others(self, requests: int) -> Self:
         copy = self.model_copy()

@@ -135,6 +135,10 @@ class PromptContents:
         self._history[session].append(answer)
         return answer
 
+    def forget(self, session: int) -> None:
+        """Forgets a session that has no more turns."""
+        self._history.pop(session, None)
+
 
 def _of_part(part: str, segment: Segment) -> Segment:
     """A segment of a part of a mix: parts have no tokens in common."""

@@ -152,6 +152,10 @@ class TraceWorkload(Workload):
     def recorded_rate(self) -> float | None:
         return self.rows().requests_per_s
 
+    def distinct_times_share(self) -> float | None:
+        rows = self.rows()
+        return rows.distinct_times / rows.requests if rows.starts_ns is not None else None
+
     def most_requests(self) -> int:
         return self.rows().requests
 
@@ -164,6 +168,11 @@ class TraceWorkload(Workload):
         if rows.cut_pauses:
             pauses = counted(rows.cut_pauses, "pause")
             notes.append(f"{pauses} cut to {self.longest_pause:g} s")
+        if timed and rows.requests_per_s is not None:
+            notes.append(
+                f"recorded: {rows.requests_per_s:.4g} requests/s on average; "
+                f"{rows.distinct_times / rows.requests:.1%} as many distinct times as requests"
+            )
         if rows.starts_ns is not None and not self.spread:
             per_stamp = rows.requests / max(rows.distinct_times, 1)
             if rows.distinct_times < FEW_TIMES * rows.requests:

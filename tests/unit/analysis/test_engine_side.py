@@ -103,3 +103,31 @@ def test_estimates_that_do_not_cover_the_window_are_null():
     ]
     assert engine_side(table(*rows), Window(2.0, 10.0)).estimated_flops_s is None
     assert engine_side(table(*rows)).estimated_flops_s is None
+
+
+def test_drafts_by_counters():
+    names = (
+        "unix_ns",
+        "spec_drafts_total",
+        "spec_draft_tokens_total",
+        "spec_accepted_tokens_total",
+    )
+    side = engine_side(
+        table(
+            dict(zip(names, (1, 10, 40, 5), strict=True)),
+            dict(zip(names, (2, 30, 120, 45), strict=True)),
+        )
+    )
+    assert side.spec_accepted_share == 0.5  # 40 of 80
+    assert side.spec_accepted_length == 3.0  # 2 of each of 20 drafts, and the model's own token
+
+
+def test_drafts_as_an_engine_averages_them():
+    side = engine_side(
+        table(
+            {"unix_ns": 1, "spec_accept_length": 2.0, "spec_accept_share": 0.4},
+            {"unix_ns": 2, "spec_accept_length": 3.0, "spec_accept_share": 0.6},
+        )
+    )
+    assert (side.spec_accepted_share, side.spec_accepted_length) == (0.5, 2.5)
+    assert engine_side(table({"unix_ns": 1})).spec_accepted_length is None

@@ -5,7 +5,8 @@ accused.
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,13 @@ import pytest
 from orchestrator.base.arrays import Floats
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.validity import Surroundings, Verdict, judge
+from orchestrator.results.records import EngineSide
 from orchestrator.results.schemas import REQUESTS
+from orchestrator.spec.load import Arrivals, Level, Workload
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from tests.unit.load.test_schedule import point
+from tests.unit.workloads import traces
+from tests.unit.workloads.traces import trace
 
 CALM = ClientStats(
     client=0, wall_s=70.0, cpu_s=20.0, cpu_share=0.3, loop_lag_p99_ms=0.3, loop_lag_max_ms=2.0, send_lag_p50_ms=0.1,
@@ -573,3 +578,89 @@ def test_points_without_gpus_have_no_figures_of_gpus() -> None:
 
 def on_gpus(*gpus: GpuCondition) -> Verdict:
     return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), Surroundings(gpus=gpus))
+
+
+def hits(measured: list[int | None], expected: list[int | None], **columns: Any) -> Verdict:
+    """The verdict on prompts of 100 tokens with these prefix hits, repeated."""
+    times = 400 // len(measured)
+    requests = table(
+        warmup=100,
+        cached_tokens=measured * times,
+        expected_cached_tokens=expected * times,
+        **columns,
+    )
+    return verdict(requests, of=WARM)
+
+
+def test_hits_that_are_expected_are_told_and_not_doubted() -> None:
+    judged = hits([80, None], [80, 0])  # engines leave 0 out
+    assert judged.validity == "valid"
+    assert judged.evidence["cached_share"] == judged.evidence["expected_cached_share"] == 0.4
+    assert judged.reasons == [
+        "40.0% of prompt tokens came from the engine's prefix cache; 40.0% were expected of a cache "
+        "without end"
+    ]
+
+
+def test_hits_of_what_was_never_sent_are_pollution() -> None:
+    judged = hits([48], [0])
+    assert judged.validity == "valid"
+    assert "than this run had sent before (0.0%)" in judged.reasons[-1]
+    # a template that all prompts have in common is no pollution
+    assert not any(
+        "sent before" in reason for reason in hits([16], [0], input_tokens=[120] * 400).reasons
+    )
+
+
+def test_few_of_the_expected_hits_are_noted() -> None:
+    assert "only 16.0% of prompt tokens" in hits([16], [80]).reasons[-1]
+    assert not any("only" in reason for reason in hits([48], [80]).reasons)
+    assert not any("only" in reason for reason in hits([0], [1]).reasons), "too few to say anything"
+
+
+def test_hits_that_nobody_reports_are_not_judged() -> None:
+    judged = hits([None], [80])
+    assert judged.reasons == []
+    assert judged.evidence["expected_cached_share"] == 0.8
+    assert "cached_share" not in judged.evidence
+
+
+def drafts(workload: Workload, **dialect: Any) -> list[str]:
+    """What a point with drafts says of them."""
+    names = [field.name for field in fields(EngineSide)]
+    reported = {"spec_accepted_share": 0.4, "spec_accepted_length": 2.2}
+    side = EngineSide(**(dict.fromkeys(names) | reported))
+    changed = replace(WARM, workload=workload, dialect=replace(WARM.dialect, **dialect))
+    surroundings = Surroundings(engine_side=side)
+    judged = judge(table(warmup=100), [CALM], changed, 5_000_000_000, (), surroundings)
+    assert judged.validity == "valid"
+    assert judged.evidence["spec_accepted_length"] == 2.2
+    return judged.reasons
+
+
+def test_accepted_drafts_are_flagged_where_prompts_are_random(tmp_path: Path) -> None:
+    accepted = "40.0% of drafted tokens were accepted, 2.20 tokens a step"
+    keys = {"name": "w", "input_tokens": 100, "output_tokens": 10}
+    random = Workload.model_validate(keys)
+    text = Workload.model_validate({**keys, "content": {"text": str(tmp_path / "corpus.txt")}})
+    assert drafts(random) == [
+        f"{accepted}: this says nothing about real text, because prompts are random"
+    ]
+    assert drafts(text, length_control="natural") == [accepted]
+    (forced,) = drafts(text, length_control="ignore_eos")
+    assert forced.endswith("lengths are forced")
+
+
+def test_a_trace_at_another_rate_says_how(tmp_path: Path) -> None:
+    workload = trace(tmp_path / "t.csv", traces.AZURE_2023)
+    recorded = workload.recorded_rate()
+    assert recorded is not None
+    sent = replace(
+        WARM,
+        workload=workload,
+        level=Level(control="request_rate", value=recorded / 4),
+        arrivals=Arrivals.model_validate({"process": "trace", "scale": "thin"}),
+    )
+    judged = verdict(table(warmup=100), of=sent)
+    assert judged.evidence["thinned_share"] == pytest.approx(0.75)
+    assert any("75.0% of sessions left out" in reason for reason in judged.reasons)

@@ -1,0 +1,193 @@
+"""How many prompt tokens a prefix cache without end would have had: the expectation beside the hits
+that an engine reports.
+
+A client computes it when its load is over, from the requests that were answered and from the facts
+by which their prompts were drawn, so that nothing is computed while load is sent. Sessions are taken
+in the order of the schedule. Of sessions that other clients sent, the schedule says what they
+contained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orchestrator.base.arrays import Ints
+from orchestrator.load.requests import Assignment
+from orchestrator.load.schedule import kind_of
+from orchestrator.results.outcomes import RequestStatus
+from orchestrator.results.row_writer import RowFile, RowWriter
+from orchestrator.results.schemas import REQUESTS
+from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads.file import FileRequests
+from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.segments import (
+    EndlessCache,
+    NameOfDraw,
+    PromptContents,
+    are_known,
+    share_tokens,
+)
+from orchestrator.workloads.trace import TraceRequests
+
+COLUMN = "expected_cached_tokens"
+# Of a point; more would keep a client busy for minutes after its load.
+MOST_SESSIONS = 500_000
+ROWS_AT_ONCE = 100_000  # that are read and written again
+_NEEDED = ("request_index", "session", "turn", "phase", "status", "output_tokens")
+
+
+def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
+    """The rows of a client with ``expected_cached_tokens``, as far as the tokens of their prompts
+    are known.
+
+    Raises ResultsError where there is no room for them.
+    """
+    block_tokens = assignment.point.cache_block_tokens
+    if block_tokens is None or not are_known(assignment.kind) or not requests.rows:
+        return requests
+    with pq.ParquetFile(requests.open()) as file:
+        answered = _Answered.of(file.read(list(_NEEDED), use_threads=False))
+    if not share_tokens(assignment.point.workload):
+        expected: Ints = np.zeros(requests.rows, np.int64)
+    elif answered.sessions.size and int(answered.sessions.max()) < MOST_SESSIONS:
+        expected = _Expectation(assignment, block_tokens).of(answered)
+    else:
+        return requests
+    return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_ok))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What a client's rows say of its requests; each array has an entry for every row."""
+
+    sessions: Ints
+    turns: Ints
+    is_warmup: np.ndarray
+    is_ok: np.ndarray
+    answer_tokens: Ints
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> _Answered:
+        indices = rows["request_index"].to_numpy().astype(np.int64)
+        sessions = indices  # where requests name no session, each is one
+        if not rows["session"].null_count:
+            sessions = rows["session"].to_numpy().astype(np.int64)
+        return cls(
+            sessions=sessions,
+            turns=_whole(rows["turn"]),
+            is_warmup=np.array(rows["phase"].to_pylist()) == "warmup",
+            is_ok=np.array(rows["status"].to_pylist()) == RequestStatus.OK,
+            answer_tokens=_whole(rows["output_tokens"]),
+        )
+
+    def by_session(self) -> Iterator[tuple[int, list[int]]]:
+        """Each session with the places of its answered requests, in the order of their turns."""
+        places = np.flatnonzero(self.is_ok)
+        in_order = places[np.lexsort((self.turns[places], self.sessions[places]))]
+        sessions = self.sessions[in_order]
+        begins = np.flatnonzero(np.diff(sessions, prepend=-1))
+        for begin, end in zip(begins, [*begins[1:], len(in_order)], strict=True):
+            yield int(sessions[begin]), in_order[begin:end].tolist()
+
+
+def _whole(column: pa.ChunkedArray) -> Ints:
+    """Whole numbers, with 0 for null."""
+    return np.asarray(column.fill_null(0).to_numpy(), np.int64)
+
+
+class _Expectation:
+    """The expected hits of a client's requests. Each target has a cache of its own."""
+
+    def __init__(self, assignment: Assignment, block_tokens: int) -> None:
+        point = assignment.point
+        self._assignment = assignment
+        self._kind = _named(assignment)
+        self._contents = PromptContents(self._kind)
+        self._caches = [EndlessCache(block_tokens) for _ in point.targets]
+        self._knows_answers = _returns_answers(point.dialect)
+
+    def of(self, answered: _Answered) -> Ints:
+        """The tokens of each row; 0 where a request was not answered."""
+        expected: Ints = np.zeros(len(answered.sessions), np.int64)
+        is_alone = self._assignment.clients == 1
+        following = 0  # the session after those that were taken
+        for session, places in answered.by_session():
+            phase = "warmup" if answered.is_warmup[places[0]] else "measure"
+            if not is_alone:
+                for others in range(following, session):
+                    self._take_from_others(others, phase)
+            following = session + 1
+            for place in places:
+                turn = int(answered.turns[place])
+                phase = "warmup" if answered.is_warmup[place] else "measure"
+                answer_tokens = int(answered.answer_tokens[place])
+                expected[place] = self._take(session, turn, phase, answer_tokens)
+            self._contents.forget(session)
+        return expected
+
+    def _take(self, session: int, turn: int, phase: str, answer_tokens: int) -> int:
+        """The expected hits of a request that was answered."""
+        cache = self._caches[self._assignment.target(session)]
+        segments = self._contents.segments(session, turn, phase)
+        hit_tokens = cache.take(segments)
+        answer = self._contents.answered(session, turn, answer_tokens)
+        if answer is not None and self._knows_answers:
+            cache.keep(segments, answer)
+        return hit_tokens
+
+    def _take_from_others(self, session: int, near_phase: str) -> None:
+        """Adds the prompts of a session that another client sent, as far as others share them: of a
+        conversation the first, because what follows has answers of its own.
+        """
+        cache = self._caches[self._assignment.target(session)]
+        schedule = self._assignment.schedule
+        phase = near_phase
+        if schedule.open_loop and session < len(schedule.due_ns):
+            phase = schedule.phase(int(schedule.due_ns[session]))
+        first = self._kind.first_turn(session)
+        turns = [first]
+        if isinstance(self._kind, TraceRequests):
+            turns = list(range(first, self._kind.turns(session)))
+        for turn in turns:
+            cache.take(self._contents.segments(session, turn, phase))
+        self._contents.forget(session)
+
+
+def _named(assignment: Assignment) -> WorkloadKind:
+    """What makes the requests of a point, with names in place of drawn tokens. Requests of a file
+    or a trace have names already, and the file is not read again.
+    """
+    if isinstance(assignment.kind, FileRequests | TraceRequests):
+        return assignment.kind
+    return kind_of(assignment.point, NameOfDraw())
+
+
+def _returns_answers(dialect: Dialect) -> bool:
+    """Whether the next prompt of a conversation has the answer as the engine made it. Where prompts
+    are token ids and the API sends none back, it has other ids in its place.
+    """
+    is_text = not dialect.prompt_token_ids
+    return is_text or dialect.return_token_ids or dialect.wire == "sglang_generate"
+
+
+def _rewritten(requests: RowFile, expected: pa.Array) -> RowFile:
+    """The rows with the expected hits."""
+    place = REQUESTS.get_field_index(COLUMN)
+    writer = RowWriter("requests")
+    try:
+        first = 0
+        with pq.ParquetFile(requests.open()) as file:
+            for batch in file.iter_batches(ROWS_AT_ONCE, use_threads=False):
+                columns = batch.columns
+                columns[place] = expected.slice(first, batch.num_rows)
+                writer.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
+                first += batch.num_rows
+        (finished,) = writer.finish()
+    finally:
+        writer.close()
+    return finished

@@ -1,0 +1,46 @@
+"""The columns of a point that say what was sent: reuse of prompts, and a trace's fidelity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from orchestrator.report.column import ReportColumn
+from orchestrator.report.documents.point import PointDocument
+
+_SHARES = {
+    "cached_share": "share of prompt tokens found in the engine's prefix cache",
+    "expected_cached_share": "the share that a prefix cache without end would have had",
+    "recorded_rate": "requests/s of the recorded trace that was sent at its times",
+    "rate_factor": "rate that was sent over the recorded one",
+    "thinned_share": "share of the recorded sessions that were left out",
+    "distinct_times_share": "distinct recorded times per request",
+}
+
+
+def fact_columns() -> Iterator[ReportColumn[PointDocument]]:
+    """What prompts are made of, and the mean over repeats of all else."""
+    description = "what prompts are made of: random, text, file or mixed"
+    yield ReportColumn("content", "", description, _content, str)
+    for name, description in _SHARES.items():
+        yield ReportColumn(name, "", description, partial(_mean_of_repeats, name))
+
+
+def fact_fields(document: PointDocument) -> dict[str, str | float | None]:
+    """The same by name."""
+    fields: dict[str, str | float | None] = {"content": _content(document)}
+    for name in _SHARES:
+        fields[name] = _mean_of_repeats(name, document)
+    return fields
+
+
+def _content(document: PointDocument) -> str | None:
+    return document.point.head.content
+
+
+def _mean_of_repeats(name: str, document: PointDocument) -> float | None:
+    """The mean of a field of the repeats that count; None where one of them does not have it."""
+    values = [getattr(repeat.head, name) for repeat in document.point.used]
+    if not values or None in values:
+        return None
+    return float(sum(values) / len(values))
