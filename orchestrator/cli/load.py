@@ -255,6 +255,12 @@ class Sectioned(click.Command):
     help="Let the model end its answers, at --output-tokens at most.",
 )
 @click.option(
+    "--adapter",
+    multiple=True,
+    metavar="NAME",
+    help="Ask for this LoRA adapter of the endpoint. Several: sessions choose among them.",
+)
+@click.option(
     "--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length."
 )
 @click.option(

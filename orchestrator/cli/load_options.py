@@ -36,6 +36,7 @@ from orchestrator.spec.load import (
     Uniform,
     Workload,
 )
+from orchestrator.spec.request_options import Adapters
 from orchestrator.spec.settings import EngineSettings, Strict
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 # options that say what is sent, which --workload says, too
 _WHAT_IS_SENT = (
     *("input_tokens", "prefix_tokens", "prefix_count", "turns", "think_time", "prompt_file"),
-    *("output_tokens", "trace"),
+    *("output_tokens", "trace", "adapter"),
 )
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
@@ -118,6 +119,7 @@ class LoadOptions:
     prompt_file: str | None
     output_tokens: str | None
     natural_lengths: bool
+    adapter: tuple[str, ...]
     tokenizer: str | None
     seed: int | None
     slo_text: str | None
@@ -126,7 +128,8 @@ class LoadOptions:
 
     def is_given(self, name: str) -> bool:
         """Whether the user gave an option. ``name``: that of its field."""
-        return getattr(self, name) is not None and getattr(self, name) is not False
+        value = getattr(self, name)
+        return value is not None and value is not False and value != ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -634,6 +637,30 @@ def _slo(text: str | None, problems: list[Problem]) -> Slo | None:
 
 def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) -> Workload | None:
     """What requests contain. Options without the option to which they belong are problems too."""
+    workload = _workload_of_prompts(options, problems, refused)
+    adapters = _adapters(options, problems)
+    if workload is None or adapters is None:
+        return workload
+    return workload.model_copy(update={"adapters": adapters})
+
+
+def _adapters(options: LoadOptions, problems: list[Problem]) -> Adapters | None:
+    """The adapters of ``--adapter``, all asked for as often."""
+    if not options.adapter or options.workload is not None:
+        return None
+    try:
+        return Adapters.model_validate({"names": options.adapter})
+    except ValidationError:
+        named = ", ".join(map(repr, options.adapter))
+        remedy = "give different names of letters, digits, '_', '.', '-' and '/'"
+        problems.append(Problem(f"--adapter {named}: {remedy}"))
+        return None
+
+
+def _workload_of_prompts(
+    options: LoadOptions, problems: list[Problem], refused: Problems
+) -> Workload | None:
+    """The workload as the options about prompts and answers describe it."""
     input_lengths = _lengths("input_tokens", options.input_tokens, problems)
     answer_lengths = _answer_lengths(options, problems)
     _check_arrivals(options, problems)

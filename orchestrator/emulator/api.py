@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import orjson
 
@@ -72,6 +73,7 @@ class Completion(ABC):
     prompt_tokens: int
     output_tokens: int
     prompt: Prompt = b""  # for the prefix cache
+    adapter: str | None = None  # the LoRA adapter that it asks for
     vocab_size: int = 32000
     stream: bool = False
     cache_salt: str = ""
@@ -91,9 +93,19 @@ class Completion(ABC):
     def document(self) -> object:
         """The JSON of an answer that is not streamed."""
 
+    @property
+    def cache_key(self) -> str:
+        """Requests with different keys share no prefix cache. Adapters compute other values for the
+        same tokens, so each has a cache of its own.
+        """
+        return self.cache_salt if self.adapter is None else f"{self.cache_salt} {self.adapter}"
+
     def word(self, index: int) -> str:
-        """Text of the token at this index."""
-        return WORDS[(index * 7 + len(self.request_id) + self.prompt_tokens) % len(WORDS)]
+        """Text of the token at this index. Each adapter answers in other words."""
+        place = index * 7 + len(self.request_id) + self.prompt_tokens
+        if self.adapter is not None:
+            place += 1 + crc32(self.adapter.encode()) % (len(WORDS) - 1)
+        return WORDS[place % len(WORDS)]
 
     def token_id(self, index: int) -> int:
         """Id of the token at this index; the same text always has the same id."""
@@ -330,6 +342,9 @@ def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiCompleti
         prompt_tokens = serving.count_tokens(text)
         output_tokens = _whole_number(parameters, "max_new_tokens", 100)
         serving.check(prompt_tokens, output_tokens)
+        adapter = parameters.get("adapter_id")
+        if adapter is not None and adapter not in serving.options.adapters:
+            raise Refused(f"adapter_id {adapter!r} is not served")
     except Refused as refused:
         raise Refused(f"Input validation error: {refused}", 422, "validation") from None
     return TgiCompletion(
@@ -338,6 +353,7 @@ def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiCompleti
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         prompt=text.encode(),
+        adapter=adapter,
         vocab_size=serving.vocab_size,
         stream=bool(fields.get("stream")) if stream is None else stream,
         details=bool(parameters.get("details")),
@@ -366,7 +382,8 @@ def _openai_fields(body: bytes, serving: Serving) -> dict[str, Any]:
     """The fields of a request to an OpenAI API, for this model and one choice. Raises Refused."""
     fields = _json_object(body)
     model = fields.get("model")
-    if model is not None and model != serving.options.model:
+    served = (None, serving.options.model, *serving.options.adapters)
+    if model not in served:
         raise Refused(f"The model `{model}` does not exist.", 404, "NotFoundError")
     is_one_choice = _whole_number(fields, "n", 1) == 1 and fields.get("best_of", 1) in {None, 1}
     if not is_one_choice or fields.get("echo"):
@@ -392,15 +409,18 @@ def _openai_completion(
         raise Refused("Parameter 'cache_salt' must be a non-empty string if provided.")
     include_usage = bool(stream_options.get("include_usage"))
     continuous_usage = bool(stream_options.get("continuous_usage_stats"))
+    model = fields.get("model")
+    adapter = model if model in serving.options.adapters else None
     role = serving.options.role
     transfer = fields.get("kv_transfer_params") or {}
     prefix = "chatcmpl-" if chat else "cmpl-"
     return OpenAICompletion(
         request_id=prefix + uuid.uuid4().hex,
-        model=serving.options.model,
+        model=adapter or serving.options.model,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         prompt=prompt,
+        adapter=adapter,
         vocab_size=serving.vocab_size,
         stream=bool(fields.get("stream")),
         cache_salt=salt or "",

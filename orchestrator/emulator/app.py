@@ -261,7 +261,7 @@ class App:
             completion.cached_tokens = completion.prompt_tokens
         elif self.serving.options.settings.enable_prefix_caching is not False:
             generation.held = self.prefixes[pacer].take(
-                completion.prompt, completion.cache_salt, pacer.batch.kv_used
+                completion.prompt, completion.cache_key, pacer.batch.kv_used
             )
             completion.cached_tokens = generation.held.hit_tokens
         self.active[generation] = pacer
@@ -431,6 +431,10 @@ def _pages(serving: Serving) -> dict[str, object]:
         "root": serving.options.model,
         "max_model_len": limits.max_model_len,
     }
+    adapters = [
+        {**card, "id": adapter, "root": adapter, "parent": serving.options.model}
+        for adapter in serving.options.adapters
+    ]
     info = {
         "model_id": serving.options.model,
         "max_concurrent_requests": serving.options.max_concurrent_requests,
@@ -441,7 +445,7 @@ def _pages(serving: Serving) -> dict[str, object]:
     }
     return {
         "/version": {"version": VERSION, "emulator": True},
-        "/v1/models": {"object": "list", "data": [card]},
+        "/v1/models": {"object": "list", "data": [card, *adapters]},
         "/info": info,
     }
 

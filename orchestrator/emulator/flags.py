@@ -38,6 +38,7 @@ class Options:
     # whether this is a rank above 0 of a replica on several nodes, which serves nothing
     headless: bool = False
     max_concurrent_requests: int = 128  # TGI's limit: it refuses at once
+    adapters: tuple[str, ...] = ()  # names of the LoRA adapters that it answers for
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,6 +74,14 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="FIELD=VALUE",
         help="any engine setting",
+    )
+    add(
+        "--lora-modules",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="LoRA adapters to answer for, in the time of the model itself",
     )
     add(
         "--fault",
@@ -143,6 +152,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
             role=arguments.role,
             headless=arguments.headless,
             max_concurrent_requests=arguments.max_concurrent_requests,
+            adapters=(*(settings.lora_modules or {}), *arguments.lora_modules),
         )
     except ValidationError as error:
         raise problems_of(error) from error

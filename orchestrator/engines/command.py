@@ -12,7 +12,7 @@ from typing import Any, Literal
 from orchestrator.engines.networks import GLOO, UCX, for_gloo
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 
-FlagKind = Literal["value", "switch", "bare", "json", "off"]
+FlagKind = Literal["value", "switch", "bare", "json", "off", "list"]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
 SOCKET_PATH_BYTES = 107  # the longest path of a UNIX socket
@@ -91,7 +91,7 @@ class Flag:
     """How a field becomes command line arguments.
 
     value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false
-    (None: nothing); json: ``--x '{…}'``; off: ``--x`` for false.
+    (None: nothing); json: ``--x '{…}'``; off: ``--x`` for false; list: ``--x a b``.
     """
 
     name: str
@@ -117,6 +117,8 @@ class Flag:
             return [] if value else [self.name]
         if self.kind == "json":
             return [self.name, json.dumps(value, separators=(",", ":"), sort_keys=True)]
+        if self.kind == "list":
+            return [self.name, *value]
         return [self.name, str(value)]
 
 
@@ -155,6 +157,16 @@ def fill_placeholders(text: str, node: Node) -> str:
         return str(getattr(node, name)) if name in PLACES else place[0]
 
     return PLACE.sub(value_of, text)
+
+
+def adapter_pairs(adapters: Mapping[str, str], settings: EngineSettings) -> list[str]:
+    """``Flag.value_from`` for ``lora_modules``: a word ``name=path`` for each adapter."""
+    return [f"{name}={path}" for name, path in adapters.items()]
+
+
+def adapters_are_on(settings: EngineSettings) -> dict[str, int]:
+    """``Engine.pins`` of engines that serve adapters only where a flag of its own says so."""
+    return {"enable_lora": True} if settings.lora_modules else {}
 
 
 def blocks(default: int) -> Callable[[int, EngineSettings], int]:

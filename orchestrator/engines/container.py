@@ -110,6 +110,7 @@ def local_paths(settings: EngineSettings, node: Node) -> list[str]:
     places = [node.model_path, settings.tokenizer]
     if settings.speculative is not None:
         places.append(settings.speculative.model)
+    places += (settings.lora_modules or {}).values()
     return [place for place in places if place and os.path.isabs(place)]
 
 

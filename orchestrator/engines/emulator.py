@@ -7,6 +7,7 @@ It has vLLM's API and imitates vLLM's log and metrics, so vLLM's patterns read t
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import orchestrator
@@ -85,9 +86,13 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
     dialects = openai(
-        prompt_token_ids=True, continuous_usage=True, return_token_ids=True, cache_salt=True
+        prompt_token_ids=True,
+        continuous_usage=True,
+        return_token_ids=True,
+        cache_salt=True,
+        adapter_field="model",
     )
-    return dialects | {"tgi": TGI_STREAM}
+    return dialects | {"tgi": replace(TGI_STREAM, adapter_field="adapter_id")}
 
 
 FIELDS = EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *OF_NO_USE}
@@ -106,7 +111,7 @@ ENGINE = Engine(
     unsupported=REFUSED,
     reserved=(
         *("--config", "--host", "--port", "--served-model-name"),
-        *("--role", "--headless", "--help", "-h"),
+        *("--role", "--headless", "--help", "-h", "--lora-modules"),
     ),
     aliases={"--accelerator": "the hardware", "--set": "the fields themselves"},
     on_cpus=True,

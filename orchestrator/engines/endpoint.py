@@ -45,7 +45,8 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
         return dialect
     for own_dialect in ENGINES[owner].dialects(settings).values():
         if own_dialect.wire == dialect.wire and own_dialect.cache_salt:
-            return replace(dialect, cache_salt=True)
+            # SGLang names adapters in a field of their own
+            return replace(dialect, cache_salt=True, adapter_field=own_dialect.adapter_field)
     return dialect
 
 
@@ -53,7 +54,11 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
     """The dialects of the APIs that the server may have; if the URL has the path of one API, that
     one alone.
     """
-    dialects = openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE}
+    # adapters are models of an OpenAI server, as vLLM and TGI have them
+    dialects = openai(adapter_field="model") | {
+        "tgi": replace(TGI_STREAM, adapter_field="adapter_id"),
+        "native": replace(SGLANG_GENERATE, adapter_field="lora_path"),
+    }
     api = _api_in(settings.url or "")
     return dialects if api is None else {api: dialects[api]}
 

@@ -37,6 +37,13 @@ NOT_LAUNCHED = {
     "profile": "is for the engine `emulator`; this one is real",
     "api_key_env": "is for the engine `endpoint`; this one gets a fresh random key",
 }
+NO_ADAPTERS = "this program starts {} without LoRA adapters"
+# of engines that take adapters without limits (for ``Engine.unsupported``)
+ADAPTERS_UNLIMITED = {
+    "enable_lora": "{} takes adapters wherever lora_modules names some",
+    "max_loras": "{} cannot be told how many adapters a batch may have",
+    "max_lora_rank": "{} takes adapters of any rank",
+}
 # Why an engine does not have a setting, unless its own `unsupported` says it. {} is its title.
 LACKING = {
     "nnodes": "{} runs on one node",
@@ -56,9 +63,13 @@ LACKING = {
     ),
     "cpu_offload_gb": "{} keeps all weights on its devices",
     "kv_transfer_config": "{} has no disaggregated prefill",
+    "enable_lora": NO_ADAPTERS,
+    "lora_modules": NO_ADAPTERS,
+    "max_loras": NO_ADAPTERS,
+    "max_lora_rank": NO_ADAPTERS,
 }
 # Settings that no workload makes use of.
-OF_NO_USE = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guided_decoding_backend")
+OF_NO_USE = ("guided_decoding_backend",)
 
 
 def named_as_vllm(prefix: str) -> dict[str, str]:

@@ -9,13 +9,9 @@ from functools import cache
 
 from orchestrator.spec.settings import EngineSettings
 
-NO_USE = (
-    "no workload asks for LoRA adapters, guided output or images, so what is measured would "
-    "not use it"
-)
+NO_USE = "no workload asks for guided output, so what is measured would not use it"
 _OF_NO_USE = re.compile(
-    r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj"
-    r"|image|vision|mm[-_]proc(?!essor[-_]cache))"
+    r"(?!--(?:disable|no)[-_]).*(?:guided|grammar|structured|output_constraint)"
 )
 
 

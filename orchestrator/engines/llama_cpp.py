@@ -16,7 +16,7 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.drafts import Drafts
-from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -62,12 +62,28 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     if settings.enable_prefix_caching is False:
         # Without this the host's memory would still cache the content of slots.
         argv += ["--cache-ram", "0"]
+    if settings.lora_modules:
+        argv.append("--lora-init-without-apply")  # else all adapters answer every request
     return Command(tuple(argv))
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
     extra_body = {"cache_prompt": False} if settings.enable_prefix_caching is False else {}
-    return openai(prompt_token_ids=True, min_tokens_field=None, extra_body=extra_body)
+    return openai(
+        prompt_token_ids=True,
+        min_tokens_field=None,
+        extra_body=extra_body,
+        adapter_field="lora",
+        adapter_values=_adapter_values(settings),
+    )
+
+
+def _adapter_values(settings: EngineSettings) -> dict[str, list[dict[str, float]]]:
+    """What requests say for each adapter: its number in the order of the command line. Adapters
+    that a request does not name have the scale 0 (tools/server/server-common.cpp).
+    """
+    names = settings.lora_modules or {}
+    return {name: [{"id": number, "scale": 1.0}] for number, name in enumerate(names)}
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -213,12 +229,14 @@ ENGINE = Engine(
             "--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
         ),
         "speculative": _draft_flags(),
+        "lora_modules": Flag("--lora", value_from=lambda adapters, _: ",".join(adapters.values())),
     },
     handled_fields=(
         *("max_model_len", "served_model_name"),
         *("tensor_parallel_size", "pipeline_parallel_size"),
     ),
-    unsupported={
+    unsupported=ADAPTERS_UNLIMITED
+    | {
         "dtype": "a GGUF file has its own number format",
         "quantization": "a GGUF file has its own quantization: name another file",
         "revision": "name a local GGUF file, or repository:quantization as the model",
@@ -236,6 +254,7 @@ ENGINE = Engine(
         *("--host", "--port", "--api-key", "--api-key-file", "--metrics"),
         *("--model", "-m", "-hf", "--hf-repo"),
         *("--fit", "-fit", "--gpu-layers", "--n-gpu-layers", "-ngl", "--alias", "-a"),
+        "--lora-init-without-apply",
     ),
     aliases={
         "-c": "the fields max_model_len and max_num_seqs",

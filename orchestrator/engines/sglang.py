@@ -8,7 +8,7 @@ succeeded.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes
@@ -56,12 +56,15 @@ ALGORITHMS = {
     "mtp": "NEXTN",
 }
 # Streams of chats have no return_token_ids, but running counts.
-_WITH_TOKEN_IDS = openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)
-_WITH_RUNNING_USAGE = openai(continuous_usage=True, cache_salt=True)
+# entrypoints/openai/serving_base.py: _resolve_lora_path
+_WITH_TOKEN_IDS = openai(
+    prompt_token_ids=True, return_token_ids=True, cache_salt=True, adapter_field="lora_path"
+)
+_WITH_RUNNING_USAGE = openai(continuous_usage=True, cache_salt=True, adapter_field="lora_path")
 DIALECTS = {
     "completions": _WITH_TOKEN_IDS["completions"],
     "chat": _WITH_RUNNING_USAGE["chat"],
-    "native": SGLANG_GENERATE,
+    "native": replace(SGLANG_GENERATE, adapter_field="lora_path"),
 }
 # "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00
 # GB, V size: 1.00 GB"
@@ -137,10 +140,11 @@ def _memory_class(memory: float) -> MemoryClass:
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    pins = command.PINNED_BATCH | command.adapters_are_on(settings)
     memory = memory_bytes(hardware)
     if memory is None:
-        return command.PINNED_BATCH
-    return command.PINNED_BATCH | {"max_num_batched_tokens": _memory_class(memory).prefill_tokens}
+        return pins
+    return pins | {"max_num_batched_tokens": _memory_class(memory).prefill_tokens}
 
 
 def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
@@ -521,6 +525,10 @@ ENGINE = Engine(
             Flag("--speculative-eagle-topk", value_from=_branches),
             Flag("--speculative-num-draft-tokens", value_from=_verified),
         ),
+        "enable_lora": Flag("--enable-lora", "bare"),
+        "lora_modules": Flag("--lora-paths", "list", value_from=command.adapter_pairs),
+        "max_loras": Flag("--max-loras-per-batch"),
+        "max_lora_rank": Flag("--max-lora-rank"),
     },
     handled_fields=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
     unsupported={"kv_transfer_config": f"SGLang has {BACKEND} instead; use roles and extra_args"},

@@ -8,7 +8,8 @@ of an answer with status 200. The launcher passes the key to its router as an ar
 user of the node can read while it runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes
@@ -16,7 +17,7 @@ from orchestrator.catalog.memory import GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
-from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import TGI_STREAM, openai
@@ -47,6 +48,10 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     if settings.enable_chunked_prefill is False:
         tokens = max(tokens, settings.max_input_len or settings.max_model_len or 0)
     return {"max_num_batched_tokens": tokens, "max_num_queued_reqs": QUEUED}
+
+
+def _adapters(adapters: Mapping[str, str], settings: EngineSettings) -> str:
+    return ",".join(command.adapter_pairs(adapters, settings))
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
@@ -142,8 +147,10 @@ ENGINE = Engine(
         "prompt_tokens_total": "tgi_request_input_length_sum",
         "generation_tokens_total": "tgi_request_generated_tokens_sum",
     },
+    # router/src/lib.rs: a model other than "tgi" is an adapter
     dialects=lambda settings: (
-        openai(length_control="none", min_tokens_field=None) | {"tgi": TGI_STREAM}
+        openai(length_control="none", min_tokens_field=None, adapter_field="model")
+        | {"tgi": replace(TGI_STREAM, adapter_field="adapter_id")}
     ),
     served_name=_served_name,
     flags={
@@ -161,10 +168,12 @@ ENGINE = Engine(
         "gpu_memory_utilization": Flag("--cuda-memory-fraction"),
         "enforce_eager": Flag("--cuda-graphs", value_from=lambda on, _: 0 if on else None),
         "speculative": Flag("--speculate", value_from=lambda spec, _: spec.num_speculative_tokens),
+        "lora_modules": Flag("--lora-adapters", value_from=_adapters),
     },
     # set by environment variables only
     handled_fields=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),
-    unsupported={
+    unsupported=ADAPTERS_UNLIMITED
+    | {
         "served_model_name": "TGI answers to any name",
         "load_format": "TGI reads safetensors only",
         "kv_cache_tokens": (

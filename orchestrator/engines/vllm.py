@@ -49,10 +49,11 @@ VALUE_FIELDS = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs"),
     *("stream_interval", "gpu_memory_utilization", "kv_cache_memory_bytes", "block_size"),
     *("cpu_offload_gb", "load_format", "attention_backend", "scheduling_policy"),
+    *("max_loras", "max_lora_rank"),
 )
 SWITCH_FIELDS = (
     *("trust_remote_code", "enable_expert_parallel", "enable_chunked_prefill"),
-    *("enable_prefix_caching", "enforce_eager"),
+    *("enable_prefix_caching", "enforce_eager", "enable_lora"),
 )
 JSON_FIELDS = ("hf_overrides", "kv_transfer_config")
 # Tokens of a KV block; kv_cache_tokens are turned into blocks.
@@ -93,7 +94,7 @@ def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    pins = batch_pins(settings, _batch(hardware))
+    pins = batch_pins(settings, _batch(hardware)) | command.adapters_are_on(settings)
     is_size_given = settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
     if hardware.is_cpu and not is_size_given:
         pins["kv_cache_memory_bytes"] = CPU_KV_BYTES
@@ -252,13 +253,17 @@ ENGINE = Engine(
         "spec_drafts_total": "vllm:spec_decode_num_drafts_total",
     },
     # return_token_ids and continuous usage both count exactly; a chunk grows by 20 bytes or by 100.
-    dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
+    # entrypoints/openai/models/serving.py: adapters are models beside the base
+    dialects=lambda settings: openai(
+        prompt_token_ids=True, return_token_ids=True, cache_salt=True, adapter_field="model"
+    ),
     flags=command.named(*VALUE_FIELDS)
     | command.named(*SWITCH_FIELDS, kind="switch")
     | command.named(*JSON_FIELDS, kind="json")
     | {
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", value_from=command.blocks(GPU_BLOCK)),
         "speculative": Flag("--speculative-config", value_from=_draft_config),
+        "lora_modules": Flag("--lora-modules", "list", value_from=command.adapter_pairs),
     },
     handled_fields=("data_parallel_size", "served_model_name"),
     value_names={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},

@@ -37,6 +37,7 @@ class RequestRecord:
     session: int | None
     turn: int | None
     part: str | None = None
+    adapter: str | None = None
     scheduled_ns: int
     sent_ns: int | None = None
     first_byte_ns: int | None = None
@@ -47,6 +48,7 @@ class RequestRecord:
     input_tokens_asked: int
     input_tokens: int | None = None
     output_tokens_asked: int
+    body_bytes: int | None = None
     output_tokens: int | None = None
     hidden_tokens: int | None = None
     first_chunk_tokens: int | None = None

@@ -7,7 +7,7 @@ nothing to read. Later turns are written once the answer before them is known.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -87,6 +87,7 @@ class Assignment:
             session=planned.session if self.kind.sessions else None,
             turn=planned.turn if self.kind.sessions else None,
             part=self.kind.part(planned.session),
+            adapter=self.kind.adapter(planned.session),
             scheduled_ns=planned.due_ns,
             input_tokens_asked=input_tokens,
             output_tokens_asked=output_tokens,
@@ -105,9 +106,12 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A request as bytes. ``phase``: the one it was written for."""
+    """A request as bytes. ``phase``: the one it was written for. ``body_bytes``: how many of the
+    bytes are its body.
+    """
 
     wire_bytes: bytes
+    body_bytes: int
     phase: str
     input_tokens: int
     output_tokens: int
@@ -166,6 +170,7 @@ class RequestWriter:
         record = self._assignment.record(
             planned, target, phase, written.input_tokens, written.output_tokens
         )
+        record.body_bytes = written.body_bytes
         return InFlight(planned, record, target, written.wire_bytes, written.prompt)
 
     def _written(self, planned: PlannedRequest, phase: str) -> _Written:
@@ -236,13 +241,16 @@ class RequestWriter:
 
     def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> _Written:
         prompt = self._kind.prompt(session, turn, phase, earlier)
+        adapter = self._kind.adapter(session)
+        if adapter is not None:
+            prompt = replace(prompt, adapter=adapter)
         output_tokens = self._kind.output_tokens(session, turn)
         point = self._assignment.point
         target = self._assignment.target(session)
         body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
         kept = prompt if self._kind.needs_reply or point.keep_replies else None
         wire_bytes = with_body(self._heads[target], body)
-        return _Written(wire_bytes, phase, prompt.tokens, output_tokens, kept)
+        return _Written(wire_bytes, len(body), phase, prompt.tokens, output_tokens, kept)
 
 
 # -- HTTP/1.1

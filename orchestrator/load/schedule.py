@@ -17,6 +17,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.load.arrivals import ArrivalRequest, Offsets
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
+from orchestrator.workloads.adapters import adapters_of
 from orchestrator.workloads.kind import ARRIVAL_STREAM, Prompter, WorkloadKind, stream
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late
@@ -38,7 +39,9 @@ class PlannedRequest:
 def kind_of(point: LoadPoint, prompter: Prompter) -> WorkloadKind:
     """What makes the requests of a point. Raises InputError where its level cannot be had."""
     kind: WorkloadKind = point.workload.requests(prompter, point.seed)
-    return kind.at_level(point.level, point.arrivals)
+    kind = kind.at_level(point.level, point.arrivals)
+    kind.adapters = adapters_of(point.workload, point.seed)
+    return kind
 
 
 def share(total: int, client: int, clients: int) -> int:

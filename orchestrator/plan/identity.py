@@ -102,6 +102,10 @@ def _identity_of_part(
         draft = contents.model(resolved.speculative.model)
         if draft is not None:
             settings["speculative"]["model"] = draft
+    for name, place in (resolved.lora_modules or {}).items():
+        adapter = contents.model(place)
+        if adapter is not None:
+            settings["lora_modules"][name] = adapter
     version = written.engine_version
     if version is None and resolved.executable:
         version = contents.version(resolved.executable, written.engine)

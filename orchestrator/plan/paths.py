@@ -51,6 +51,10 @@ class Paths:
             draft = self.model(speculative.model)
             if draft != speculative.model:
                 changed["speculative"] = speculative.model_copy(update={"model": draft})
+        if settings.lora_modules is not None:
+            adapters = {name: self.model(place) for name, place in settings.lora_modules.items()}
+            if adapters != settings.lora_modules:
+                changed["lora_modules"] = adapters
         # settings that stay the same are shared: a file may have 100,000 of them
         return settings.model_copy(update=changed) if changed else settings
 

@@ -14,10 +14,13 @@ from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.plan.placement import named, placement_problems
+from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
 from orchestrator.spec.stages import ResolvedSettings
 from orchestrator.spec.uploads import not_uploaded
+
+MOST_NAMED = 10  # adapters in a sentence
 
 
 def judge(
@@ -105,16 +108,16 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
     # the length in effect, which also follows from the model
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len
-    apis = sorted(dialects_of(engine, candidate.settings))
+    dialects = dialects_of(engine, candidate.settings)
     mismatches = {
-        load.workload.name: workload_mismatch(load.workload, settings, limit, apis)
+        load.workload.name: workload_mismatch(load.workload, settings, limit, dialects)
         for load in loads
     }
     return _with_workloads(verdict, mismatches)
 
 
 def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:
-    """A sentence for each local model, draft and tokenizer that a submitted job's upload left
+    """A sentence for each local model, draft, tokenizer and adapter that a submitted job's upload left
     behind.
     """
     paths: dict[str, None] = {}
@@ -125,9 +128,10 @@ def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:
 
 
 def _local_models(settings: EngineSettings) -> list[str]:
-    """The model, draft and tokenizer, as far as they are paths."""
+    """The model, draft, tokenizer and adapters, as far as they are paths."""
     draft = settings.speculative.model if settings.speculative else None
-    names = (settings.model, settings.tokenizer, draft)
+    adapters = (settings.lora_modules or {}).values()
+    names = (settings.model, settings.tokenizer, draft, *adapters)
     return [name for name in names if name is not None and Path(name).is_absolute()]
 
 
@@ -160,18 +164,25 @@ def tokenizer_finding(settings: EngineSettings) -> RuleFinding | None:
 
 
 def workload_mismatch(
-    workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
+    workload: Workload,
+    settings: EngineSettings,
+    max_model_len: int | None,
+    dialects: Mapping[str, Dialect],
 ) -> RuleFinding | None:
     """Impossible if no request can be served, risky if some cannot; None if all fit, as far as is
     known.
 
-    ``max_model_len``: the limit in effect, in tokens; None if it is not known. ``apis``: names of
+    ``max_model_len``: the limit in effect, in tokens; None if it is not known. ``dialects``: of
     the APIs that the engine serves.
     """
     name = f"workload {workload.name!r}"
-    if workload.api not in apis:
-        sentence = f"{name} needs the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
+    if workload.api not in dialects:
+        apis = ", ".join(sorted(dialects))
+        sentence = f"{name} needs the API {workload.api!r}; {settings.engine} has {apis}"
         return RuleFinding("impossible", "api", sentence)
+    unserved = adapter_problem(workload, settings, dialects[workload.api])
+    if unserved is not None:
+        return RuleFinding("impossible", "adapters", f"{name} {unserved}")
     if settings.max_input_len:
         mismatch = _input_mismatch(workload, settings.max_input_len)
         if mismatch is not None:
@@ -188,6 +199,33 @@ def workload_mismatch(
         sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
         return RuleFinding("risky", "lengths", sentence)
     return None
+
+
+def adapter_problem(workload: Workload, settings: EngineSettings, dialect: Dialect) -> str | None:
+    """Why the adapters that a workload asks for cannot be had, without the workload's name; None if
+    they can, as far as is known: nobody knows beforehand which adapters an endpoint serves.
+    """
+    names = workload.adapter_names()
+    if not names:
+        return None
+    if dialect.adapter_field is None:
+        asked = ", ".join(names[:MOST_NAMED])
+        behind = " behind its router" if settings.router is not None else ""
+        return (
+            f"asks for LoRA adapters ({asked}); requests to {settings.engine}{behind} cannot name "
+            f"one through the API {workload.api!r}"
+        )
+    if settings.url is not None:
+        return None
+    served = settings.lora_modules or {}
+    missing = [name for name in names if name not in served]
+    if not missing:
+        return None
+    serves = f"it serves {', '.join(list(served)[:MOST_NAMED])}" if served else "it serves none"
+    return (
+        f"asks for the LoRA adapter {', '.join(missing[:MOST_NAMED])}, which this deployment does "
+        f"not serve: {serves} (setting lora_modules)"
+    )
 
 
 def _input_mismatch(workload: Workload, max_input_len: int) -> RuleFinding | None:

@@ -46,6 +46,7 @@ class RequestRow(AttemptKey):
     session: A[I32 | None, "conversation it belongs to"] = None
     turn: A[I16 | None, "turn within the conversation, from 0"] = None
     part: A[str | None, "part of the mix that it is of; null: the workload is no mix"] = None
+    adapter: A[str | None, "LoRA adapter it asked for; null: it asked for the model itself"] = None
     scheduled_ns: A[
         int | None,
         "when it was due, ns since the point's start; null: imported, and no schedule is known",
@@ -63,6 +64,7 @@ class RequestRow(AttemptKey):
     ]
     input_tokens: A[I32 | None, "prompt length as reported by the engine"] = None
     output_tokens_asked: A[I32, "output length asked for"]
+    body_bytes: A[I32 | None, "bytes of its body; null: it was never written"] = None
     # plausible: load/response/counts.py: _is_plausible
     output_tokens: A[
         I32 | None,

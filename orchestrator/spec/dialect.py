@@ -37,6 +37,10 @@ class Dialect:
     model_field: bool = True  # send the model's name
     # the most tokens that a decoding step yields: several with speculation, perhaps an event each
     tokens_per_step: int = 1
+    # The field of a request that names its LoRA adapter; None: the API takes none.
+    adapter_field: Literal["model", "lora_path", "adapter_id", "lora"] | None = None
+    # adapter -> value of that field, where it is not the adapter's name
+    adapter_values: dict[str, Any] = field(default_factory=dict)
     # all fields, if the engine refuses others; None: it ignores others
     allowed_fields: frozenset[str] | None = None
     # fields to add to every request; None removes a field
@@ -53,6 +57,13 @@ class Dialect:
         body = {name: value for name, value in self.extra_body.items() if name != "cache_salt"}
         return replace(self, cache_salt=False, extra_body=body)
 
+    def adapter_fields(self, adapter: str | None) -> dict[str, Any]:
+        """The field of a request that asks for this adapter; {} for the model itself."""
+        if adapter is None:
+            return {}
+        assert self.adapter_field is not None, "plans and loads check that the API takes adapters"
+        return {self.adapter_field: self.adapter_values.get(adapter, adapter)}
+
     def through(self, router: Dialect) -> Dialect:
         """A copy for requests through a router: of optional features only those that the router
         passes on.
@@ -63,6 +74,7 @@ class Dialect:
             continuous_usage=self.continuous_usage and router.continuous_usage,
             return_token_ids=self.return_token_ids and router.return_token_ids,
             cache_salt=self.cache_salt and router.cache_salt,
+            adapter_field=self.adapter_field if router.adapter_field else None,
         )
 
 

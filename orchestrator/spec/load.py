@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -28,6 +28,7 @@ from pydantic import (
 
 from orchestrator.base.registry import Registry, unknown_name
 from orchestrator.spec.document import nearest, wrong
+from orchestrator.spec.request_options import Adapters
 from orchestrator.spec.settings import Name, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
@@ -130,7 +131,8 @@ Duration = Annotated[float, BeforeValidator(_duration, json_schema_input_type=Wr
 
 class Growing(Strict):
     """A record whose stored form, and so every id that is made of it, stays the same when keys are
-    added: ``LATER_KEYS`` are stored only where they differ from their defaults.
+    added: ``LATER_KEYS``, its own and those of its base classes, are stored only where they differ
+    from their defaults.
     """
 
     LATER_KEYS: ClassVar[frozenset[str]] = frozenset()
@@ -138,10 +140,17 @@ class Growing(Strict):
     @model_serializer(mode="wrap")
     def _stored(self, handler: SerializerFunctionWrapHandler) -> Any:
         content = handler(self)
-        for key in self.LATER_KEYS:
+        for key in _later_keys(type(self)):
             if getattr(self, key) == type(self).model_fields[key].default:
                 content.pop(key, None)
         return content
+
+
+@cache
+def _later_keys(model: type[Growing]) -> frozenset[str]:
+    """The ``LATER_KEYS`` of a record and of all its base classes."""
+    keys = [base.LATER_KEYS for base in model.__mro__ if issubclass(base, Growing)]
+    return frozenset().union(*keys)
 
 
 class LogNormal(Strict):
@@ -281,6 +290,7 @@ class Workload(Growing, ABC):
 
     # why none of this kind can be a part of a mix; None: each can
     reason_against_mixing: ClassVar[str | None] = None
+    LATER_KEYS = frozenset({"adapters"})
 
     name: Name = Field(description="The workload's name in all tables.")
     # a name of WORKLOADS; without a default in other kinds, so that plans always name them
@@ -295,6 +305,11 @@ class Workload(Growing, ABC):
         examples=["completions", "chat", "tgi", "native"],
         description="What requests are sent to: `completions`, `chat`, `tgi` or `native`, as far "
         "as the engine has it.",
+    )
+    adapters: Adapters | None = Field(
+        default=None,
+        examples=[{"names": ["sql", "law"], "pick": {"zipf": 1.5}, "base_share": 0.2}],
+        description="The LoRA adapters that sessions ask for. Default: none, only the model itself.",
     )
 
     def resolved(self, path: Callable[[str], str]) -> Self:
@@ -330,6 +345,10 @@ class Workload(Growing, ABC):
     def mean_turns(self) -> float:
         """Mean number of requests of a session."""
         return 1.0
+
+    def adapter_names(self) -> tuple[str, ...]:
+        """The LoRA adapters that its requests may ask for."""
+        return () if self.adapters is None else self.adapters.names
 
     def recorded_rate(self) -> float | None:
         """Mean requests/s of recorded times; None where the workload has none."""

@@ -22,6 +22,7 @@ from orchestrator.spec.load import (
     Lengths,
     Weight,
 )
+from orchestrator.spec.popularity import Popularity
 from orchestrator.spec.settings import OneLine, Strict, as_tuple
 
 MOST_DOCUMENTS = 1_000  # of one prompt
@@ -171,21 +172,6 @@ class LengthPair(Strict):
 LengthPairs = Annotated[
     tuple[LengthPair, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=10_000)
 ]
-
-
-class Popularity(Strict):
-    """``{zipf: 1.2}``: the k-th most popular is chosen with a probability proportional to
-    1 / k**1.2.
-    """
-
-    WANTED: ClassVar[str] = "{zipf: 1.2}"
-
-    zipf: float = Field(
-        gt=0,
-        le=20,
-        description="Exponent s of Zipf's law: the k-th most popular is drawn with a probability "
-        "proportional to 1/k^s.",
-    )
 
 
 class Documents(Strict):

@@ -120,6 +120,8 @@ ContainerArgs = Annotated[
 Labels = dict[
     Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label_value)]
 ]
+# of a LoRA adapter: no sign that a command line or an API takes for a separator
+AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w./-]{0,199}$")]
 # a value in an engine's own vocabulary
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]
 Runtime = Literal["docker", "podman", "apptainer"]
@@ -412,10 +414,12 @@ class EngineSettings(Strict):
         description="How weights are read, for example `safetensors`, `runai_streamer` or `dummy`.",
     )
     enable_lora: bool | None = Field(
-        default=None, description="Whether the engine serves LoRA adapters."
+        default=None,
+        description="Whether the engine serves LoRA adapters; set where there are `lora_modules`.",
     )
-    lora_modules: dict[str, str] | None = Field(
-        default=None, description="LoRA adapters by name: where each of them is."
+    lora_modules: dict[AdapterName, OneLine] | None = Field(
+        default=None,
+        description="LoRA adapters by name: where each of them is, a folder or a name on the hub.",
     )
     max_loras: Size | None = Field(
         default=None, description="Most LoRA adapters that are used in one step."

@@ -45,7 +45,10 @@ BUSY = (408, 429, 504)  # the next request may be answered
 # or the rate of requests is to blame, and none of its fields.
 FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, *BUSY)
 _PLACE = re.compile(r"it is at (\S+) \(give")
-_NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
+_NATIVE = {
+    "tgi": replace(TGI_STREAM, adapter_field="adapter_id"),
+    "sglang": replace(SGLANG_GENERATE, adapter_field="lora_path"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def dialects(api: str) -> list[Dialect]:
         path = "/v1/completions"
     full = Dialect(wire, path, prompt_token_ids=takes_ids, return_token_ids=True)
     newer = Dialect(wire, path, done_marker=False)  # OpenAI's own models
-    return [
+    candidates = [
         full,
         replace(full, return_token_ids=False),
         replace(full, return_token_ids=False, prompt_token_ids=False),
@@ -88,6 +91,7 @@ def dialects(api: str) -> list[Dialect]:
             max_tokens_field="max_completion_tokens",
         ),
     ]
+    return [replace(dialect, adapter_field="model") for dialect in candidates]
 
 
 def salted_first(

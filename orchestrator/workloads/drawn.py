@@ -21,6 +21,7 @@ from orchestrator.spec.load import (
     Level,
     Workload,
 )
+from orchestrator.spec.popularity import Popularity
 from orchestrator.spec.sessions import (
     MOST_POOLED,
     ContentSource,
@@ -28,7 +29,6 @@ from orchestrator.spec.sessions import (
     LengthPair,
     LengthPairs,
     Pauses,
-    Popularity,
     Turns,
 )
 from orchestrator.workloads.corpus import identified, read_text

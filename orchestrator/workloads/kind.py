@@ -25,7 +25,7 @@ Content = tuple[Part, ...]  # all text, or all token ids
 Speaker = Literal["system", "user", "assistant"]  # who a message is from
 
 # the random streams of a point's seed, by purpose
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM, SESSION_STREAM = range(4)
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM, SESSION_STREAM, ADAPTER_STREAM = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,13 @@ class Message:
 class Prompt:
     """One request's input: shared prefix, earlier turns, new message. ``tokens``: its intended
     length, 0 if unknown. ``fields``: further fields of the request's body, such as its sampling.
+    ``adapter``: the LoRA adapter that is to answer; None: the model itself.
     """
 
     messages: tuple[Message, ...]
     tokens: int
     fields: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
 
     def flat(self) -> Part:
         """All messages as one text or one array of token ids."""
@@ -84,6 +86,12 @@ class Prompter(Protocol):
         ...
 
 
+class AdapterChoice(Protocol):
+    """Chooses the LoRA adapter of each session (workloads/adapters.py)."""
+
+    def of_session(self, session: int) -> str | None: ...
+
+
 class WorkloadKind(ABC):
     """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
 
@@ -96,6 +104,7 @@ class WorkloadKind(ABC):
     sessions = False  # whether rows name session and turn
     needs_reply = False  # whether later turns contain the engine's answers
     warmup_differs = False  # whether the same request has another prompt in the warm-up
+    adapters: AdapterChoice | None = None  # of the workload; None: it asks for no adapters
 
     def at_level(self, level: Level, arrivals: Arrivals) -> WorkloadKind:
         """The same for one load. A level may decide which sessions there are, or where they are met.
@@ -134,6 +143,10 @@ class WorkloadKind(ABC):
         comes after the pause.
         """
         return None
+
+    def adapter(self, session: int) -> str | None:
+        """The LoRA adapter that all requests of a session ask for; None: the model itself."""
+        return None if self.adapters is None else self.adapters.of_session(session)
 
     @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from orchestrator.base.arrays import Floats, Ints
@@ -18,6 +18,7 @@ from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import wrong
 from orchestrator.spec.load import AnyWorkload, Arrivals, Level, Weight, Workload
 from orchestrator.spec.settings import Name, Strict, as_tuple
+from orchestrator.workloads.adapters import PopularAdapters, adapters_of
 from orchestrator.workloads.kind import (
     SESSION_STREAM,
     Message,
@@ -68,6 +69,12 @@ class MixWorkload(Workload):
     parts: Annotated[
         tuple[MixPart, ...], BeforeValidator(as_tuple), Field(min_length=2, max_length=MOST_PARTS)
     ] = Field(description="The classes of sessions, each with its weight and its workload.")
+
+    @model_validator(mode="after")
+    def _options_are_of_parts(self) -> Self:
+        if self.adapters is not None:
+            raise wrong("adapters", "'adapters' belong to the parts of a mix", "give them to these")
+        return self
 
     def part_names(self) -> tuple[str, ...]:
         return tuple(part.workload for part in self.parts)
@@ -143,6 +150,12 @@ class MixWorkload(Workload):
             return 0.0
         return 1.0 if min(by_part) == 1 else min(total, np.nextafter(1.0, 0.0))
 
+    def adapter_names(self) -> tuple[str, ...]:
+        names: dict[str, None] = {}
+        for content in self.contents:
+            names |= dict.fromkeys(content.adapter_names())
+        return tuple(names)
+
     def most_turns(self) -> int:
         return max(content.most_turns() for content in self.contents)
 
@@ -183,11 +196,13 @@ class MixWorkload(Workload):
         return {**own, "parts": parts}
 
     def requests(self, prompter: Prompter, seed: int) -> MixRequests:
-        kinds = {
-            content.name: content.requests(prompter, _seed_of_part(seed, content.name))
-            for content in self.contents
-        }
-        return MixRequests(self.shares, kinds, seed)
+        kinds: dict[str, WorkloadKind] = {}
+        adapters: dict[str, PopularAdapters | None] = {}
+        for content in self.contents:
+            seed_of_part = _seed_of_part(seed, content.name)
+            kinds[content.name] = content.requests(prompter, seed_of_part)
+            adapters[content.name] = adapters_of(content, seed_of_part)
+        return MixRequests(self.shares, kinds, adapters, seed)
 
 
 def _seed_of_part(seed: int, name: str) -> int:
@@ -210,9 +225,14 @@ class MixRequests(WorkloadKind):
     """
 
     def __init__(
-        self, shares: Mapping[str, float], kinds: Mapping[str, WorkloadKind], seed: int
+        self,
+        shares: Mapping[str, float],
+        kinds: Mapping[str, WorkloadKind],
+        adapters: Mapping[str, PopularAdapters | None],
+        seed: int,
     ) -> None:
         self._shares = shares
+        self._adapters = adapters
         self._seed = seed
         self.kinds = kinds
         self._names = tuple(kinds)
@@ -241,7 +261,7 @@ class MixRequests(WorkloadKind):
                 kinds[name] = kind.at_level(of_part, arrivals)
             else:
                 kinds[name] = kind
-        return MixRequests(self._shares, kinds, self._seed)
+        return MixRequests(self._shares, kinds, self._adapters, self._seed)
 
     def place(self, session: int) -> PartSession:
         """The part of a session, and which of the part's sessions it is."""
@@ -269,6 +289,11 @@ class MixRequests(WorkloadKind):
 
     def part(self, session: int) -> str:
         return self.place(session).part
+
+    def adapter(self, session: int) -> str | None:
+        place = self.place(session)
+        adapters = self._adapters[place.part]
+        return None if adapters is None else adapters.of_session(place.session)
 
     def turns(self, session: int) -> int:
         place = self.place(session)

@@ -8,7 +8,8 @@ import numpy as np
 
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.spec.load import MOST_TOKENS, Lengths
-from orchestrator.spec.sessions import Pauses, Popularity
+from orchestrator.spec.popularity import Popularity
+from orchestrator.spec.sessions import Pauses
 from orchestrator.workloads.kind import stream
 
 MEAN_SAMPLE = 1 << 18  # draws from which the mean of clipped and rounded numbers is estimated

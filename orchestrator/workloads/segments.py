@@ -98,7 +98,16 @@ class PromptContents:
             self._of_parts = {name: PromptContents(part) for name, part in kind.kinds.items()}
 
     def segments(self, session: int, turn: int, phase: str) -> list[Segment]:
-        """The segments of a prompt; the turns before it must be over."""
+        """The segments of a prompt; the turns before it must be over. LoRA adapters compute other
+        values for the same tokens, so they have no segments in common.
+        """
+        segments = self._segments(session, turn, phase)
+        adapter = self._kind.adapter(session)
+        if adapter is None:
+            return segments
+        return [_of_part(adapter, segment) for segment in segments]
+
+    def _segments(self, session: int, turn: int, phase: str) -> list[Segment]:
         if isinstance(self._kind, MixRequests):
             place = self._kind.place(session)
             of_part = self._of_parts[place.part].segments(place.session, turn, phase)
@@ -122,6 +131,13 @@ class PromptContents:
 
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         """The segment of an answer, which the next turn contains; None if there is no next turn."""
+        answer = self._answered(session, turn, tokens)
+        adapter = self._kind.adapter(session)
+        if answer is None or adapter is None:
+            return answer
+        return _of_part(adapter, answer)
+
+    def _answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         if isinstance(self._kind, MixRequests):
             place = self._kind.place(session)
             answer = self._of_parts[place.part].answered(place.session, turn, tokens)
@@ -141,7 +157,7 @@ class PromptContents:
 
 
 def _of_part(part: str, segment: Segment) -> Segment:
-    """A segment of a part of a mix: parts have no tokens in common."""
+    """A segment of a part of a mix, or of a LoRA adapter: these have no tokens in common."""
     return Segment((part, segment.name), segment.tokens)
 
 

@@ -129,7 +129,9 @@ class TraceWorkload(Workload):
     def identity(self) -> dict[str, Any]:
         """What is sent: its digest in place of the file and of the rules that choose its rows."""
         digest = self.rows_digest or self.rows().digest
-        return {"kind": self.kind, "api": self.api, "rows": digest}
+        asked = super().identity()
+        options = {key: asked[key] for key in Workload.LATER_KEYS if key in asked}
+        return {"kind": self.kind, "api": self.api, "rows": digest, **options}
 
     def token_bounds(self) -> tuple[int, int | None]:
         lengths = self.rows().lengths

@@ -25,7 +25,7 @@ DRAFT = {
 }
 TWO_NODES = BIG | {"pipeline_parallel_size": 2, "nnodes": 2}
 DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3.1", "enable_expert_parallel": True}
-LORA = BIG | {"enable_lora": True, "lora_modules": {"a": "/adapters/a"}}
+LORA = BIG | {"lora_modules": {"a": "/adapters/a", "b": "/adapters/b"}}
 # Every launched engine has each of these in DEPLOYMENTS, in its own words where they differ, or
 # REFUSED says why not.
 KINDS: dict[str, dict[str, Any]] = {
@@ -45,8 +45,15 @@ REFUSED: dict[str, dict[str, str]] = {
         "two nodes": "nnodes: TGI runs on one node",
         "DeepSeek, attention of 8 ranks": "TGI has no data parallelism; use replicas",
     },
-    "tensorrt_llm": {"two nodes": "start them with it and measure the server as engine: endpoint"},
-    "lightllm": {"eagle3": "LightLLM has no method eagle3; it has mtp"},
+    "tensorrt_llm": {
+        "two nodes": "start them with it and measure the server as engine: endpoint",
+        "LoRA": "this program starts TensorRT-LLM without LoRA adapters",
+    },
+    "lmdeploy": {"LoRA": "this program starts LMDeploy without LoRA adapters"},
+    "lightllm": {
+        "eagle3": "LightLLM has no method eagle3; it has mtp",
+        "LoRA": "this program starts LightLLM without LoRA adapters",
+    },
     "llama_cpp": {
         "fp8": _OWN,
         "awq": _OWN,
@@ -59,6 +66,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "DeepSeek, attention of 8 ranks": (
             "transformers serve has no data parallelism; use replicas"
         ),
+        "LoRA": "this program starts transformers serve without LoRA adapters",
     },
 }
 # Engine -> what it is -> settings, and the role of the replica; words of rank 1's command line
@@ -89,6 +97,11 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             "--data-parallel-address 10.0.0.1 --data-parallel-rpc-port 21009 --headless",
         ),
         "70B that prefills": (BIG | {"role": "prefill"}, "--kv-transfer-config"),
+        "LoRA": (
+            LORA | {"max_loras": 2, "max_lora_rank": 32},
+            "--enable-lora --lora-modules a=/adapters/a b=/adapters/b --max-loras 2 "
+            "--max-lora-rank 32",
+        ),
     },
     "sglang": {
         "70B on 8 GPUs": (BIG, "--tp-size 8 --context-length 16384"),
@@ -124,11 +137,16 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             },
             "--disaggregation-mode decode --disaggregation-transfer-backend nixl --attn-dp-size 8",
         ),
+        "LoRA": (
+            LORA | {"max_loras": 2},
+            "--enable-lora --lora-paths a=/adapters/a b=/adapters/b --max-loras-per-batch 2",
+        ),
     },
     "tgi": {
         "70B on 8 GPUs": (BIG, "--num-shard 8 --max-total-tokens 16384"),
         "fp8": (FP8, "--quantize fp8 --kv-cache-dtype fp8_e4m3fn"),
         "awq": (AWQ, "--quantize awq"),
+        "LoRA": (LORA, "--lora-adapters a=/adapters/a,b=/adapters/b"),
     },
     "tensorrt_llm": {
         "70B on 8 GPUs": (BIG, "--backend pytorch --extra_llm_api_options trtllm.yaml"),
@@ -196,6 +214,7 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             "--spec-type draft-eagle3 --spec-draft-n-max 3 "
             "--spec-draft-model /models/EAGLE3-LLaMA3.3-Instruct-70B.gguf",
         ),
+        "LoRA": (LORA, "--lora-init-without-apply --lora /adapters/a,/adapters/b"),
         "by rows": (BIG | {"extra_args": {"--split-mode": "row"}}, "--split-mode row"),
     },
 }

@@ -23,7 +23,6 @@ from tests.contract.deployments import (
     DEPLOYMENTS,
     DRAFT,
     KINDS,
-    LORA,
     REFUSED,
     TENSORRT_FILES,
     WORDS,
@@ -71,32 +70,13 @@ LAUNCHED = [
 @pytest.mark.parametrize("name", LAUNCHED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind: str) -> None:
-    refused = REFUSED.get(name, {}) | {"LoRA": "no workload asks for LoRA adapters"}
+    refused = REFUSED.get(name, {})
     assert (kind in DEPLOYMENTS.get(name, {})) is (kind not in refused), (
         f"tests/contract/deployments.py: {name} needs {kind!r} in DEPLOYMENTS, or in REFUSED why not"
     )
     if kind in refused:
         settings = EngineSettings.model_validate({"engine": name} | KINDS[kind])
         assert refused[kind] in "\n".join(problems_of(ENGINES[name], settings, H100))
-
-
-@pytest.mark.parametrize("name", LAUNCHED)
-def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) -> None:
-    switches_off = ("--no-", "--disable-")
-    adapters = {
-        flag: "/a"
-        for flag in recorded.flags(name)["flags"]
-        if "lora" in flag and flag.startswith("--") and not flag.startswith(switches_off)
-    }
-    extra = {"extra_args": adapters}
-    settings = EngineSettings.model_validate({"engine": name} | LORA | extra)
-    problems = [
-        problem
-        for problem in problems_of(ENGINES[name], settings, H100)
-        if "no workload asks for LoRA adapters" in problem
-    ]
-    assert len(problems) == len(adapters) + 2
-    assert problems[0].startswith("enable_lora: ")
 
 
 @pytest.mark.parametrize("what", DEPLOYMENTS["tensorrt_llm"])
@@ -222,7 +202,6 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
             "moe_config and moe_config.backend set the same",
         ),
         ({"cp_config..x": 3}, "'cp_config..x' is not a key"),
-        ({"lora_config.lora_dir": ["/a"]}, "no workload asks for LoRA adapters"),
         ({"return_perf_metrics": False}, "is set by this program"),
         (
             {"enable_attention_pd": True},

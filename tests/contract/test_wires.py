@@ -712,3 +712,28 @@ def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
         "chunk",
     )
     assert tokens_per_chunk(flight) is None
+
+
+@pytest.mark.parametrize(
+    ("wire", "field", "expected"),
+    [
+        ("openai_completions", "model", {"model": "sql"}),
+        ("openai_chat", "lora_path", {"model": "m", "lora_path": "sql"}),
+        ("sglang_generate", "lora_path", {"lora_path": "sql"}),
+    ],
+)
+def test_a_request_names_its_adapter_in_the_field_of_its_engine(
+    wire: str, field: str, expected: dict[str, str]
+) -> None:
+    asked = body(wire, replace(TEXT, adapter="sql"), adapter_field=field)
+    assert expected.items() <= asked.items()
+    assert "sql" not in json.dumps(body(wire, TEXT, adapter_field=field))
+
+
+def test_tgi_and_llama_cpp_name_adapters_in_their_own_ways() -> None:
+    asked = replace(TEXT, adapter="sql")
+    of_tgi = body("tgi", asked, adapter_field="adapter_id")
+    assert of_tgi["parameters"]["adapter_id"] == "sql"
+    scales = {"law": [{"id": 0, "scale": 1.0}], "sql": [{"id": 1, "scale": 1.0}]}
+    of_llama = body("openai_chat", asked, adapter_field="lora", adapter_values=scales)
+    assert of_llama["lora"] == [{"id": 1, "scale": 1.0}]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.load.schedule import kind_of
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload
@@ -31,6 +32,7 @@ from orchestrator.workloads.file import (
 )
 from orchestrator.workloads.file_reading import MOST_PROBLEMS
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
+from tests.unit.load.test_schedule import point
 
 KINDS = sorted(WORKLOADS)
 # kinds that write their prompts
@@ -722,3 +724,22 @@ def test_words_without_a_tokenizer_are_about_one_token_each() -> None:
     text = Words().make(np.random.default_rng(0), 30)
     assert isinstance(text, str)
     assert len(text.split()) == 30
+
+
+OF_ONE = [kind for kind in KINDS if kind != "mix"]  # adapters belong to the parts of a mix
+
+
+@pytest.mark.parametrize("kind", OF_ONE)
+def test_every_kind_asks_for_the_adapters_of_its_workload(kind: str) -> None:
+    asked = workload(kind, adapters={"names": ["a", "b"], "base_share": 0.3}).resolved(str)
+    kind_of_point = kind_of(point(workload=asked), IDS)
+    names = {kind_of_point.adapter(session) for session in range(60)}
+    assert names == {None, "a", "b"}
+    assert asked.adapter_names() == ("a", "b")
+
+
+@pytest.mark.parametrize("kind", OF_ONE)
+def test_a_workload_without_adapters_is_stored_as_before_there_were_any(kind: str) -> None:
+    assert "adapters" not in workload(kind).resolved(str).identity()
+    adapters = {"names": ["a"]}
+    assert "adapters" in workload(kind, adapters=adapters).resolved(str).identity()

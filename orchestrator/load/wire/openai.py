@@ -53,6 +53,7 @@ class OpenAi:
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         fields = self.prompt_field(prompt) | _fields(output_tokens, model, dialect)
+        fields |= dialect.adapter_fields(prompt.adapter)
         if dialect.logprobs:
             fields["logprobs"] = self.logprobs
         return encode(fields, dialect, prompt.fields)

@@ -36,6 +36,7 @@ class SglangGenerate:
             prompt_field: content,
             "sampling_params": sampling,
             "stream": True,
+            **dialect.adapter_fields(prompt.adapter),
         }
         if dialect.logprobs:
             fields["return_logprob"] = True

@@ -29,6 +29,7 @@ class Tgi:
             "details": True,
         }
         parameters |= length_fields(output_tokens, dialect)
+        parameters |= dialect.adapter_fields(prompt.adapter)
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:

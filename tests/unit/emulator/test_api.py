@@ -13,6 +13,7 @@ from orchestrator.emulator.api import (
     Completion,
     OpenAICompletion,
     Refused,
+    Serving,
     TgiCompletion,
     parse_chat,
     parse_completion,
@@ -208,3 +209,29 @@ def test_a_whole_answer_says_what_its_stream_says(chat: bool) -> None:
 
 def test_names_with_quotes_stay_json() -> None:
     assert stream(replace(COMPLETION, model='a"b\\c'))[0]["model"] == 'a"b\\c'
+
+
+def with_adapters(*names: str) -> Serving:
+    return replace(SERVING, options=replace(SERVING.options, adapters=names))
+
+
+def test_an_adapter_is_a_model_that_answers_in_other_words() -> None:
+    serving = with_adapters("sql", "law")
+    base = parse_completion(body(model="m", prompt=[1, 2, 3], max_tokens=4), serving)
+    sql = parse_completion(body(model="sql", prompt=[1, 2, 3], max_tokens=4), serving)
+    law = parse_completion(body(model="law", prompt=[1, 2, 3], max_tokens=4), serving)
+    assert (base.model, base.adapter) == (serving.options.model, None)
+    assert (sql.model, sql.adapter) == ("sql", "sql")
+    assert len({base.text(), sql.text(), law.text()}) == 3
+    assert len({base.cache_key, sql.cache_key, law.cache_key}) == 3
+
+
+def test_an_adapter_that_is_not_served_is_refused() -> None:
+    with pytest.raises(Refused, match="`math` does not exist"):
+        parse_completion(body(model="math", prompt=[1]), with_adapters("sql"))
+    parameters = {"adapter_id": "math", "max_new_tokens": 1}
+    with pytest.raises(Refused, match="'math' is not served"):
+        parse_tgi(body(inputs="a", parameters=parameters), with_adapters("sql"), stream=True)
+    parameters["adapter_id"] = "sql"
+    served = parse_tgi(body(inputs="a", parameters=parameters), with_adapters("sql"), stream=True)
+    assert served.adapter == "sql"

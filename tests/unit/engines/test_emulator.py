@@ -43,7 +43,7 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
             {"speculative": Speculative(method="ngram", num_speculative_tokens=3)},
             "speculative decoding",
         ),
-        ({"enable_lora": True}, "LoRA"),
+        ({"guided_decoding_backend": "xgrammar"}, "guided output"),
         ({"image": "x"}, "part of this program"),
         ({"profile": "no-such-gpu"}, "unknown accelerator"),
         ({"profile": "H100-80GB/no-such-model"}, "unknown model"),
@@ -71,7 +71,7 @@ def test_a_batch_without_chunked_prefill_holds_the_longest_prompt_as_vllms_does(
 
 
 def test_all_problems_are_found_at_once() -> None:
-    wrong = settings(enable_lora=True, cpu_offload_gb=1, extra_args={"--x": 1})
+    wrong = settings(kv_transfer_config={"k": 1}, cpu_offload_gb=1, extra_args={"--x": 1})
     assert len(problems_of(EMULATOR, wrong, H100)) == 3
 
 

@@ -189,14 +189,10 @@ def test_a_removed_method_is_refused_with_the_release_that_has_it() -> None:
         ),
         ({"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
         ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
-        ({"enable_lora": True}, "enable_lora: no workload asks for LoRA adapters, guided output"),
+        ({"lora_modules": {"a": "/a"}}, "this program starts Acme without LoRA adapters"),
         (
-            {"extra_args": {"--lora-paths": "a=b"}},
-            "extra_args: --lora-paths: no workload asks for LoRA adapters",
-        ),
-        (
-            {"extra_args": {"--mm-processor-kwargs": "{}"}},
-            "no workload asks for LoRA adapters, guided output or images",
+            {"extra_args": {"--grammar-backend": "x"}},
+            "extra_args: --grammar-backend: no workload asks for guided output",
         ),
         ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
         ({"extra_args": {"more": 1}}, "'more' is not a flag; write '--more'"),

@@ -234,7 +234,6 @@ def test_the_users_environment_wins() -> None:
         ({"distributed_executor_backend": "uni", "tensor_parallel_size": 2}, "uni runs one rank"),
         ({"quantization": "gguf"}, "quantization: gguf is no longer part of vLLM"),
         ({"kv_cache_tokens": 9, "kv_cache_memory_bytes": 9}, "leave one out"),
-        ({"lora_modules": {"a": "b"}}, "lora_modules: no workload asks for LoRA adapters"),
         ({"scheduling_policy": "lpm"}, "scheduling_policy: 'lpm' is none of fcfs, priority"),
         (
             {"speculative": {"method": "eagle", "num_speculative_tokens": 1}},

@@ -117,3 +117,13 @@ def test_each_replica_has_a_cache_of_its_own() -> None:
 @pytest.mark.parametrize("block", [None])
 def test_an_engine_that_keeps_no_prefixes_has_no_expectation(block: None) -> None:
     assert set(expected(point_of(block=block, shared_prefix_tokens=64)).values()) == {None}
+
+
+def test_adapters_find_nothing_of_each_others_prompts() -> None:
+    shared = {"shared_prefix_tokens": 64}
+    adapters = {"names": ["sql", "law"]}
+    of_one = expected(point_of(**shared))
+    of_two = expected(point_of(**shared, adapters=adapters))
+    assert list(of_one.values()) == [0] + [64] * 11
+    # each adapter computes the prefix once
+    assert sorted(of_two.values(), key=lambda tokens: tokens or 0) == [0, 0] + [64] * 10

@@ -23,6 +23,7 @@ from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.address import parse_url
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.request_options import Adapters
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from tests.unit.load.test_schedule import point
 
@@ -231,3 +232,35 @@ def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, va
     assert problem is not None and "secret" not in problem
     with pytest.raises(InputError):
         request_head(parse_url("http://h"), "/", Target("", "m", headers=((name, value),)))
+
+
+def test_the_turns_of_a_session_ask_for_its_adapter_and_rows_name_it() -> None:
+    adapters = Adapters(names=("sql", "law"), base_share=0.4)
+    talk = ConversationsWorkload(
+        name="w",
+        kind="conversations",
+        turns=2,
+        input_tokens=Lengths(fixed=4),
+        output_tokens=Lengths(fixed=2),
+        adapters=adapters,
+    )
+    dialect = Dialect("openai_completions", "/v1/completions", adapter_field="model")
+    writer = writer_of(point(dialect=dialect, targets=TARGETS[:1], workload=talk))
+    asked = set()
+    for session in range(20):
+        first = writer.take(planned(session, 0, turns=2))
+        first.parsed = Parsed(texts=["hi"], answer_texts=["hi"])
+        first.record.output_tokens = 1
+        writer.answered(first)
+        second = writer.take(planned(session, 1, turns=2))
+        adapter = first.record.adapter
+        assert content(first)["model"] == content(second)["model"] == (adapter or "ma")
+        assert second.record.adapter == adapter
+        asked.add(adapter)
+    assert asked == {None, "sql", "law"}
+
+
+def test_a_record_has_the_bytes_of_the_body() -> None:
+    written = writer_of(ids_point()).take(planned(0))
+    body = written.wire_bytes.partition(b"\r\n\r\n")[2]
+    assert written.record.body_bytes == len(body) > 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.plan.verdict import workload_mismatch
+from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.plan.conftest import verdict
@@ -188,7 +189,7 @@ def workload(**fields: Any) -> Workload:
 
 @pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])
 def test_the_model_length_is_prompt_and_answer_together(limit: int | None, wrong: bool) -> None:
-    assert (workload_mismatch(workload(), settings(), limit, ["completions"]) is not None) == wrong
+    assert (workload_mismatch(workload(), settings(), limit, openai()) is not None) == wrong
 
 
 @pytest.mark.parametrize(
@@ -227,8 +228,33 @@ def test_a_limit_on_prompts_is_held_against_their_lengths(
         if value is not None
     }
     asked = Workload.model_validate({"name": "w", "output_tokens": 50} | fields)
-    told = workload_mismatch(
-        asked, settings(engine="tgi", max_input_len=limit), None, ["completions"]
-    )
+    told = workload_mismatch(asked, settings(engine="tgi", max_input_len=limit), None, openai())
     assert (told and told.status) == (found and found[0])
     assert told is None or found is None or re.search(found[1], told.sentence)
+
+
+VLLM = openai(adapter_field="model")
+ADAPTERS = {"names": ["sql", "law"], "base_share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "dialects", "words"),
+    [
+        ({"lora_modules": {"sql": "/a", "law": "/b", "more": "/c"}}, VLLM, None),
+        ({"lora_modules": {"sql": "/a"}}, VLLM, "the LoRA adapter law, .* it serves sql "),
+        ({}, VLLM, "the LoRA adapter sql, law, .* it serves none"),
+        ({"lora_modules": {"sql": "/a", "law": "/b"}}, openai(), "vllm cannot name one"),
+        ({"engine": "endpoint", "url": "http://x"}, VLLM, None),
+    ],
+)
+def test_a_deployment_that_does_not_serve_an_adapter_is_not_asked_for_it(
+    changes: dict[str, Any], dialects: dict[str, Dialect], words: str | None
+) -> None:
+    asked = workload(adapters=ADAPTERS)
+    finding = workload_mismatch(asked, settings(**changes), None, dialects)
+    if words is None:
+        assert finding is None
+    else:
+        assert finding is not None
+        assert finding.status == "impossible"
+        assert re.search(f"workload 'w' asks for .*{words}", finding.sentence)

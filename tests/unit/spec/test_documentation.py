@@ -28,7 +28,9 @@ from orchestrator.spec.load import (
     Uniform,
     parse_duration,
 )
-from orchestrator.spec.sessions import Documents, LengthPair, Popularity
+from orchestrator.spec.popularity import Popularity
+from orchestrator.spec.request_options import Adapters
+from orchestrator.spec.sessions import Documents, LengthPair
 from orchestrator.spec.settings import EngineSettings, Environment, Hardware, Speculative
 from orchestrator.spec.traces import Keep, TraceColumns
 from orchestrator.workloads.file import PromptColumns
@@ -61,7 +63,7 @@ MODELS = [
     Arrivals,
     Slo,
     *(LogNormal, Normal, Uniform, Bin),
-    *(Documents, LengthPair, Popularity),
+    *(Documents, LengthPair, Popularity, Adapters),
     *(Keep, TraceColumns, PromptColumns, HubDataset),
     Hardware,
     Speculative,

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.spec.load import Bin, Lengths, Uniform
-from orchestrator.spec.sessions import Documents, LengthPair, Pauses, Popularity, Turns
+from orchestrator.spec.popularity import Popularity
+from orchestrator.spec.sessions import Documents, LengthPair, Pauses, Turns
 from orchestrator.workloads.lengths import BLOCK, SessionLengths, SessionShape
 
 SHORT, LONG = Lengths(fixed=10), Lengths(fixed=1000)

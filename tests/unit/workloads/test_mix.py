@@ -182,3 +182,19 @@ def test_parts_share_no_tokens_with_each_other() -> None:
     assert alone is not None and both is not None
     assert both.cached_tokens == 198 * 160, "each part has a prefix of its own"
     assert 0 < alone.cached_tokens < both.cached_tokens
+
+
+def test_each_part_asks_for_its_own_adapters_also_at_a_level() -> None:
+    tenants = {**RAG, "adapters": {"names": ["sql", "law"], "base_share": 0.2}}
+    workload = mix((1, CHAT), (1, tenants))
+    assert workload.adapter_names() == ("sql", "law")
+    requests = requests_of(workload).at_level(Level(control="concurrency", value=8), Arrivals())
+    adapters: dict[str, set[str | None]] = {"chat": set(), "rag": set()}
+    for session in range(100):
+        adapters[requests.part(session)].add(requests.adapter(session))
+    assert adapters == {"chat": {None}, "rag": {None, "sql", "law"}}
+
+
+def test_adapters_belong_to_the_parts_of_a_mix() -> None:
+    with pytest.raises(ValueError, match="belong to the parts"):
+        mix((1, CHAT), (1, RAG), adapters={"names": ["sql"]})

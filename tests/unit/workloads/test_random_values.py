@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from orchestrator.spec.load import Bin, Lengths, Normal, Uniform
-from orchestrator.spec.sessions import Pauses, Popularity
+from orchestrator.spec.popularity import Popularity
+from orchestrator.spec.sessions import Pauses
 from orchestrator.workloads.kind import stream
 from orchestrator.workloads.random_values import Choices, choose, draw, draw_pauses_s, mean
 
