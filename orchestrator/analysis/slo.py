@@ -26,6 +26,9 @@ from orchestrator.spec.load import (
     percentile_limit,
 )
 
+# No limit on latencies: enough requests must be answered, however long they take. It is for loads
+# that are due at once, where only throughput counts.
+ANSWERED = Slo(name="throughput")
 JOINT = "attainment"  # name of the test whether a request met all its limits together
 _TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
 
@@ -181,8 +184,10 @@ def format_limits(slo: Slo) -> str:
 
 
 def is_joint(slo: Slo) -> bool:
-    """Whether an SLO has limits on single requests, not only on percentiles."""
-    return any(limit.share is None for limit in slo.limits)
+    """Whether an SLO has limits on single requests, not only on percentiles: also that requests are
+    answered, where it has no others.
+    """
+    return not slo.limits or any(limit.share is None for limit in slo.limits)
 
 
 def targets_of(slo: Slo) -> list[float]:
@@ -287,7 +292,7 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
     requests of each attempt end.
     """
     by_limit = _met(values, slo)
-    tests_of_all = _tests(by_limit, slo)
+    tests_of_all = _tests(by_limit, values.ok, slo)
     begin = 0
     for end in ends:
         counts = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
@@ -311,11 +316,12 @@ def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
     return by_limit
 
 
-def _tests(by_limit: Mapping[str, Bools], slo: Slo) -> tuple[Test, ...]:
+def _tests(by_limit: Mapping[str, Bools], ok: Bools, slo: Slo) -> tuple[Test, ...]:
+    """``ok``: which requests were answered; all that is asked of them where there is no limit."""
     tests_of_slo: list[Test] = []
     of_each_request = [by_limit[limit.name] for limit in slo.limits if limit.share is None]
-    if of_each_request:
-        met = np.logical_and.reduce(of_each_request)
+    if is_joint(slo):
+        met = np.logical_and.reduce(of_each_request) if of_each_request else ok
         tests_of_slo.append(Test(JOINT, met, slo.attainment))
     for limit in slo.limits:
         if limit.share is not None:
@@ -338,7 +344,7 @@ def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
 
     Raises InputError as ``judge`` does.
     """
-    return _tests(_met(values, slo), slo)
+    return _tests(_met(values, slo), values.ok, slo)
 
 
 def _itl_p99(arrays: RequestArrays) -> Floats:

@@ -93,7 +93,9 @@ def deployment_answer(
     for control, point in best_points.items():
         divisor = divisors[control]
         if divisor:
-            ranked.append(_ranked(point, usable, divisor, above[control].nothing_missed))
+            # nothing is above all requests at once
+            may_hold_more = above[control].nothing_missed and not math.isinf(point.head.level)
+            ranked.append(_ranked(point, usable, divisor, may_hold_more))
     return DeploymentAnswer(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
@@ -447,13 +449,14 @@ def _ranked(
     assert attainment is not None
     throughput = rate.scaled(1 / divisor)
     level = point.head.level
+    of_ranked_level = ranked_level / level if ranked_level else 1.0
     return RankedDeployment(
         point=point,
         attainment=attainment,
         throughput=throughput,
         lower_bound_only=lower_bound_only,
         notes=tuple(_notes(point, usable, lower_bound_only, claim is not None)),
-        ranking_value=throughput.estimate * (ranked_level or level) / level,
+        ranking_value=throughput.estimate * of_ranked_level,
         capacity=claim,
         divisor=divisor,
     )

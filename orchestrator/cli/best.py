@@ -28,6 +28,7 @@ For each deployment: the highest measured load at which enough requests met ever
 requests, errors included), and the output tokens per second there. If capacities were searched, the claimed load.
 Without --slo the experiment file's limits apply. Any others are checked against the stored requests: limits on ttft,
 tpot, e2e, itl_p99 and normalized_ttft, each also as a percentile (ttft_p95), and attainment.
+Without any, deployments that got all requests at once are ranked by throughput alone.
 Intervals are 95 % intervals. "not the limit" beside a load: no higher one was shown to fail, so it may hold more.
 The bar shows the throughput beside the best one's. A wide terminal has more columns, and --format json has everything.
 Compared are only points that the experiment's current plan asks for, of the same model under the same load.
@@ -92,8 +93,8 @@ def best(
         answers,
         check_prices,
         experiments,
-        limits,
         parse_prices,
+        ranking_limits,
     )
     from orchestrator.report.text import echo, output_width
     from orchestrator.report.words import decided_notes, experiment_notes, without_limits_text
@@ -105,7 +106,7 @@ def best(
     usd_by_hardware = parse_prices(prices)
     stored_experiments = experiments(open_results(uri), experiment, usd_by_hardware)
     check_prices(usd_by_hardware, stored_experiments)
-    with_limits = limits(slo_text, stored_experiments)
+    with_limits = ranking_limits(slo_text, stored_experiments)
     if not any(judged.slos for judged in with_limits):
         raise click.UsageError(
             'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'

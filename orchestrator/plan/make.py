@@ -11,6 +11,7 @@ if they are wanted.
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.verdict import judge, models_left_behind
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, hours
 
 MOST_PLAN_BYTES = 500_000_000  # a frozen plan of 100,000 deployments is a fifth as large
 
@@ -122,6 +123,11 @@ def _notes_on_starts(spec: ExperimentFile, candidates: Sequence[Candidate]) -> l
 def _notes_on_workloads(loads: Sequence[PlannedLoad]) -> list[str]:
     notes: list[str] = []
     for load in loads:
+        if any(math.isinf(level.value) for level in load.levels):
+            notes.append(
+                f"{load.workload.name!r}: of all requests at once, one that is not answered within "
+                f"{hours(load.request_timeout_s)} fails (request_timeout)"
+            )
         has_own_times = load.arrivals.process == "trace"
         notes += [f"{load.workload.name!r}: {note}" for note in load.workload.notes(has_own_times)]
     return notes

@@ -22,7 +22,7 @@ from orchestrator.report.documents.answer import (
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
 from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
 from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
-from orchestrator.report.selection import ExperimentLimits, answers
+from orchestrator.report.selection import answers, is_offline, ranking_limits
 from orchestrator.report.text import (
     FEW_MARK,
     FEW_TEXT,
@@ -127,7 +127,7 @@ def answer_text(experiment: StoredExperiment, view: AnswerView) -> Iterator[str]
     The doubts follow. Where the file has several limits, only the winners are shown.
     """
     form = view.form
-    rankings = answers([ExperimentLimits(experiment, experiment.slos)])
+    rankings = answers(ranking_limits(None, [experiment]))
     documents = answer_document(rankings.comparisons).comparisons
     for section in _sections(documents):
         if len(section.documents) == 1:
@@ -160,7 +160,7 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
     has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
     commands = []
     # without a measurement there is nothing to rank
-    if is_measured and experiment.slos:
+    if is_measured and (experiment.slos or is_offline(experiment)):
         commands.append(f"orchestrator best {options}")
     elif is_measured:
         commands.append(f'orchestrator best {options} --slo "ttft<=500ms,attainment>=0.95"')

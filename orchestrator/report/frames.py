@@ -38,7 +38,12 @@ from orchestrator.report.launch_columns import launch_columns
 from orchestrator.report.ranked_columns import RankedRow, ranked_columns
 from orchestrator.report.repeat_columns import RepeatRow, repeat_columns
 from orchestrator.report.results_text import point_rows
-from orchestrator.report.selection import answers, experiments, limits, with_limits
+from orchestrator.report.selection import (
+    answers,
+    experiments,
+    ranking_limits,
+    with_limits,
+)
 from orchestrator.report.series import ReadingsTable, series_table
 from orchestrator.report.spending_words import SpendingRow, spending_columns
 from orchestrator.results.root import open_results
@@ -112,7 +117,7 @@ def best(
     none.
     """
     stored = experiments(open_results(uri), experiment, prices)
-    answer = answer_document(answers(limits(slo, stored), per).comparisons)
+    answer = answer_document(answers(ranking_limits(slo, stored), per).comparisons)
     rows: list[RankedRow] = []
     for document in answer.comparisons:
         for place, ranked in enumerate(document.ranking, 1):

@@ -1,11 +1,12 @@
 """Chooses which experiments are shown, by which limits and prices, and which share a ranking."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.analysis.slo import parse_slo
+from orchestrator.analysis.slo import ANSWERED, parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
@@ -123,6 +124,30 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
         problem = unknown_name("limit of the file", slo_option, sorted(names))
         raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
     return with_slos
+
+
+def ranking_limits(
+    slo_option: str | None, stored: Iterable[StoredExperiment]
+) -> list[ExperimentLimits]:
+    """As ``limits``. Where an experiment has none, and all its requests were due at once, its
+    deployments are ranked by throughput: that they are answered is the only limit.
+    """
+    with_slos = []
+    for each in limits(slo_option, stored):
+        if each.slos or not is_offline(each.experiment):
+            with_slos.append(each)
+        else:
+            with_slos.append(ExperimentLimits(each.experiment, (ANSWERED,)))
+    return with_slos
+
+
+def is_offline(experiment: StoredExperiment) -> bool:
+    """Whether all requests of every planned point are due at once."""
+    plan = experiment.plan
+    if plan is None or not plan.loads:
+        return False
+    levels = [level for load in plan.loads for level in load.levels]
+    return bool(levels) and all(math.isinf(level.value) for level in levels)
 
 
 def answers(

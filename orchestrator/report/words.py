@@ -12,7 +12,7 @@ from orchestrator.analysis.deployments import ComparedModel
 from orchestrator.analysis.metrics import BACKLOG, FAILING
 from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
-from orchestrator.analysis.slo import JOINT, format_slo
+from orchestrator.analysis.slo import ANSWERED, JOINT, format_slo
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import (
@@ -130,6 +130,8 @@ def failure_text(row: PointHead | LaunchRow) -> str:
 
 def slo_text(slo: Slo) -> str:
     """The limits, with the name that the file gives them."""
+    if slo == ANSWERED:
+        return f"no latency limits ({format_slo(slo)})"
     return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.analysis.slo import (
+    ANSWERED,
     LimitValues,
     Verdicts,
     format_slo,
@@ -274,3 +275,12 @@ def test_itl_p99_is_numpys_of_each_requests_own_gaps(made: list[list[tuple[int, 
 def test_a_percentile_before_its_latency_is_told_in_the_right_order() -> None:
     with pytest.raises(ProblemsError, match="did you mean 'ttft_p99'?"):
         parse_slo("p99_ttft<=500ms")
+
+
+def test_without_limits_a_request_has_only_to_be_answered() -> None:
+    verdicts = judge(FIVE, None, ANSWERED, WINDOW)
+    (only,) = verdicts.tests
+    assert (only.name, only.target) == ("attainment", 0.95)
+    assert only.met.tolist() == [True, True, True, False, True]
+    assert verdicts.by_limit == {}
+    assert format_slo(ANSWERED) == "attainment>=0.95"

@@ -463,7 +463,7 @@ def test_requests_due_at_once_are_not_counted_as_late() -> None:
     rows = table(scheduled_ns=zeros, sent_ns=sent, done_ns=sent + 10**9)
     judged = verdict(
         rows,
-        replace(CALM, send_lag_p99_ms=40.0),
+        replace(CALM, send_lag_p99_ms=40.0, loop_lag_p99_ms=40.0),
         of=point(value=float("inf"), requests=400, duration_s=None),
     )
     assert judged.validity == "valid"
