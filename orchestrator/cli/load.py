@@ -255,6 +255,11 @@ class Sectioned(click.Command):
     help="Let the model end its answers, at --output-tokens at most.",
 )
 @click.option(
+    "--images",
+    metavar="N@WxH[,WxH…]",
+    help="Put so many pictures of these sizes (pixels) before each random prompt; for --api chat.",
+)
+@click.option(
     "--adapter",
     multiple=True,
     metavar="NAME",

@@ -24,6 +24,7 @@ from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import did_you_mean
 from orchestrator.spec.document import Problems, add_errors, problems_without_file
 from orchestrator.spec.experiment import Budget, Experiment, Levels, Load
+from orchestrator.spec.images import MOST_IMAGES, Images, ImageSize
 from orchestrator.spec.load import (
     ARRIVALS,
     MOST_IN_FLIGHT,
@@ -57,7 +58,7 @@ _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 # options that say what is sent, which --workload says, too
 _WHAT_IS_SENT = (
     *("input_tokens", "prefix_tokens", "prefix_count", "turns", "think_time", "prompt_file"),
-    *("output_tokens", "trace", "adapter"),
+    *("output_tokens", "trace", "adapter", "images"),
 )
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
@@ -66,6 +67,7 @@ _NEEDS = {  # option -> the option without which it changes nothing
     "prefix_tokens": "input_tokens",
     "turns": "input_tokens",
     "prefix_count": "prefix_tokens",
+    "images": "input_tokens",
     "think_time": "turns",
     "speed_up": "trace",
     "control": "find_capacity",
@@ -119,6 +121,7 @@ class LoadOptions:
     prompt_file: str | None
     output_tokens: str | None
     natural_lengths: bool
+    images: str | None
     adapter: tuple[str, ...]
     tokenizer: str | None
     seed: int | None
@@ -772,6 +775,7 @@ def _drawn_workload(
     think_time_s = None
     if options.turns:  # without turns, --think-time is refused by _NEEDS
         think_time_s = _seconds("think_time", options.think_time, problems)
+    images = _images(options.images, problems)
     if input_lengths is None or answer_lengths is None:
         return None
     return _record(
@@ -786,7 +790,27 @@ def _drawn_workload(
         shared_prefix_count=options.prefix_count,
         turns=options.turns,
         think_time=think_time_s,
+        images=images,
     )
+
+
+def _images(text: str | None, problems: list[Problem]) -> Images | None:
+    """The pictures of ``--images N@WxH[,WxH…]``."""
+    if text is None:
+        return None
+    count, at, sizes = text.partition("@")
+    try:
+        if not at or not count.isdecimal():
+            raise ValueError("write their number and size like 1@1120x700")
+        for size in sizes.split(","):
+            ImageSize.of(size)
+        return Images(sizes=tuple(sizes.split(",")), count=Lengths(fixed=int(count)))
+    except ValidationError:
+        reason = f"a request has 1 to {MOST_IMAGES} images, of fewer than 64 sizes"
+    except ValueError as error:
+        reason = str(error)
+    problems.append(Problem(f"--images {text}: {reason}"))
+    return None
 
 
 def _trace_of_requests(path: str | None) -> str | None:

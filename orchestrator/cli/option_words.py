@@ -14,6 +14,7 @@ _OTHER_NAMES = {
     "shared_prefix_count": "--prefix-count",
     "request_timeout": "--timeout",
     "prompts": "--prompt-file",
+    "adapters": "--adapter",
     "slos": "--slo",
     "attainment": "attainment of --slo",
     "levels": "--rate and --concurrency",
@@ -23,7 +24,7 @@ _OTHER_NAMES = {
 # Keys whose options have the same name.
 _SAME = (
     *("api", "api_key_env", "arrivals", "budget", "burstiness", "clients", "concurrency"),
-    *("control", "duration", "input_tokens", "max_in_flight", "model", "output_tokens"),
+    *("control", "duration", "images", "input_tokens", "max_in_flight", "model", "output_tokens"),
     *("precision", "requests", "seed", "speed_up", "think_time", "tokenizer", "trace", "turns"),
     "warmup",
 )

@@ -2,9 +2,11 @@
 tokens as the engines write them.
 """
 
+import struct
 import time
 import uuid
 from abc import ABC, abstractmethod
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,8 @@ _COMMON = (
     "than into them can only other time new"
 )
 WORDS = tuple(f" {word}" for word in _COMMON.split())
+PATCH_PIXELS = 28 * 28  # of a token of a picture, as Qwen2-VL has them
+DEFAULT_IMAGE_TOKENS = 256
 MESSAGE_TOKENS = 4  # that a chat template adds to every message
 
 
@@ -303,10 +307,18 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
     messages: Any = fields.get("messages")
     if not _is_filled_list_of(messages, dict):
         raise Refused("messages must be a list of objects that is not empty")
-    text = "\n".join(
-        f"{message.get('role')}: {_content(message.get('content'))}" for message in messages
-    )
-    prompt_tokens = serving.count_tokens(text) + MESSAGE_TOKENS * len(messages)
+    texts: list[str] = []
+    prompt: list[bytes] = []
+    image_tokens = 0
+    for message in messages:
+        role = f"{message.get('role')}: "
+        text = _content(message.get("content"))
+        images = [_image_tokens(url) for url in _image_urls(message.get("content"))]
+        image_tokens += sum(len(image) for image in images) // 4
+        texts.append(role + text)
+        prompt.append(role.encode() + b"".join(images) + text.encode())
+    prompt_tokens = serving.count_tokens("\n".join(texts)) + MESSAGE_TOKENS * len(messages)
+    prompt_tokens += image_tokens
     limit = _whole_number(fields, "max_completion_tokens", 0)
     limit = limit or _whole_number(fields, "max_tokens", 0)
     output_tokens = limit
@@ -315,7 +327,7 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
         default_tokens = serving.options.profile.default_output_tokens
         output_tokens = max(1, min(default_tokens, most_tokens))
     completion = _openai_completion(
-        fields, serving, text.encode(), prompt_tokens, output_tokens, chat=True
+        fields, serving, b"\n".join(prompt), prompt_tokens, output_tokens, chat=True
     )
     completion.finish_reason = "length" if limit else "stop"
     return completion
@@ -459,8 +471,37 @@ def _is_filled_list_of(value: Any, kind: type) -> bool:
 def _content(content: Any) -> str:
     """A message's text; parts that are not text are left out."""
     if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        texts = [str(part["text"]) for part in content if isinstance(part, dict) and "text" in part]
+        return " ".join(texts)
     return str(content or "")
+
+
+def _image_urls(content: Any) -> list[str]:
+    """The data URLs of a message's pictures. Raises Refused for other URLs."""
+    urls: list[str] = []
+    parts = content if isinstance(content, list) else []
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "image_url":
+            continue
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, dict) else None
+        if not isinstance(url, str) or not url.startswith("data:image/"):
+            raise Refused("the emulator takes pictures as data URLs only")
+        urls.append(url)
+    return urls
+
+
+def _image_tokens(url: str) -> bytes:
+    """What stands for a picture in the prompt: four bytes for each of its tokens, the same for the
+    same picture. It has a token for every PATCH_PIXELS pixels; one whose size is not known has
+    DEFAULT_IMAGE_TOKENS.
+    """
+    tokens = DEFAULT_IMAGE_TOKENS
+    head = url.partition(",")[2][:32]  # 24 bytes: a PNG's signature, and its width and height
+    if head.startswith("iVBORw0KGgo") and len(head) == 32:
+        width, height = struct.unpack(">II", b64decode(head)[16:24])
+        tokens = max(1, -(-width * height // PATCH_PIXELS))
+    return crc32(url.encode()).to_bytes(4, "big") * tokens
 
 
 def _whole_number(fields: dict[str, Any], name: str, default: int) -> int:

@@ -73,6 +73,7 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         prompt_token_ids=True,
         min_tokens_field=None,
         extra_body=extra_body,
+        images=bool(present_flags(settings, ("--mmproj", "-mm", "--mmproj-url", "-mmu"))),
         adapter_field="lora",
         adapter_values=_adapter_values(settings),
     )

@@ -106,7 +106,9 @@ ENGINE = Engine(
     },
     dialects=lambda settings: {
         "completions": Dialect("openai_completions", "/v1/completions", min_tokens_field=None),
-        "chat": Dialect("openai_chat", "/v1/chat/completions", min_tokens_field="min_new_tokens"),
+        "chat": Dialect(
+            "openai_chat", "/v1/chat/completions", min_tokens_field="min_new_tokens", images=True
+        ),
     },
     flags={
         "trust_remote_code": Flag("--trust-remote-code", "bare"),

@@ -4,6 +4,8 @@ or of equal ones.
 It takes its replicas' key as an argument only, and asks its clients for the same key.
 """
 
+from dataclasses import replace
+
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
@@ -16,9 +18,11 @@ from orchestrator.spec.stages import PinnedSettings
 # Which fields of requests it passes on (its src/protocols). /v1/completions: text prompts, and
 # fields that it does not know, too. Chats and stream_options: only fields that it knows.
 DIALECTS = {
-    "completions": openai(return_token_ids=True, cache_salt=True)["completions"],
-    "chat": openai()["chat"],
-    "native": SGLANG_GENERATE,
+    "completions": openai(return_token_ids=True, cache_salt=True, adapter_field="lora_path")[
+        "completions"
+    ],
+    "chat": openai(adapter_field="lora_path")["chat"],
+    "native": replace(SGLANG_GENERATE, adapter_field="lora_path"),
 }
 
 

@@ -48,6 +48,7 @@ class RequestRecord:
     input_tokens_asked: int
     input_tokens: int | None = None
     output_tokens_asked: int
+    images: int | None = None
     body_bytes: int | None = None
     output_tokens: int | None = None
     hidden_tokens: int | None = None

@@ -112,6 +112,7 @@ class _Written:
 
     wire_bytes: bytes
     body_bytes: int
+    images: int
     phase: str
     input_tokens: int
     output_tokens: int
@@ -171,6 +172,7 @@ class RequestWriter:
             planned, target, phase, written.input_tokens, written.output_tokens
         )
         record.body_bytes = written.body_bytes
+        record.images = written.images or None
         return InFlight(planned, record, target, written.wire_bytes, written.prompt)
 
     def _written(self, planned: PlannedRequest, phase: str) -> _Written:
@@ -250,7 +252,9 @@ class RequestWriter:
         body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
         kept = prompt if self._kind.needs_reply or point.keep_replies else None
         wire_bytes = with_body(self._heads[target], body)
-        return _Written(wire_bytes, len(body), phase, prompt.tokens, output_tokens, kept)
+        return _Written(
+            wire_bytes, len(body), prompt.images, phase, prompt.tokens, output_tokens, kept
+        )
 
 
 # -- HTTP/1.1

@@ -86,11 +86,13 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
     if left_behind and engine.launches and not engine.emulated:
         return Feasibility("impossible", tuple(left_behind))
     verdict = Feasibility("fits")
+    facts = None
     if engine.launches:
+        facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
         draft = settings.speculative.model if settings.speculative else None
         verdict = assess(
             engine.pinned(settings, candidate.hardware),
-            model_facts(settings.model, settings.revision, settings.hf_overrides),
+            facts,
             candidate.hardware,
             draft=model_facts(draft) if draft else None,
             role=role,
@@ -109,8 +111,10 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
     # the length in effect, which also follows from the model
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len
     dialects = dialects_of(engine, candidate.settings)
+    # a GGUF file has its encoder in another file
+    may_see = facts is None or facts.vision_size is not None or settings.engine == "llama_cpp"
     mismatches = {
-        load.workload.name: workload_mismatch(load.workload, settings, limit, dialects)
+        load.workload.name: workload_mismatch(load.workload, settings, limit, dialects, may_see)
         for load in loads
     }
     return _with_workloads(verdict, mismatches)
@@ -168,12 +172,13 @@ def workload_mismatch(
     settings: EngineSettings,
     max_model_len: int | None,
     dialects: Mapping[str, Dialect],
+    may_see: bool = True,
 ) -> RuleFinding | None:
     """Impossible if no request can be served, risky if some cannot; None if all fit, as far as is
     known.
 
     ``max_model_len``: the limit in effect, in tokens; None if it is not known. ``dialects``: of
-    the APIs that the engine serves.
+    the APIs that the engine serves. ``may_see``: the model may have an image encoder.
     """
     name = f"workload {workload.name!r}"
     if workload.api not in dialects:
@@ -183,6 +188,13 @@ def workload_mismatch(
     unserved = adapter_problem(workload, settings, dialects[workload.api])
     if unserved is not None:
         return RuleFinding("impossible", "adapters", f"{name} {unserved}")
+    if workload.sends_images() and not dialects[workload.api].images:
+        return RuleFinding("impossible", "images", f"{name} has images, {_why_no_images(settings)}")
+    if workload.sends_images() and not may_see:
+        sentence = (
+            f"{name} has images, and the config.json of {settings.model} has no vision_config"
+        )
+        return RuleFinding("risky", "images", sentence)
     if settings.max_input_len:
         mismatch = _input_mismatch(workload, settings.max_input_len)
         if mismatch is not None:
@@ -199,6 +211,13 @@ def workload_mismatch(
         sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
         return RuleFinding("risky", "lengths", sentence)
     return None
+
+
+def _why_no_images(settings: EngineSettings) -> str:
+    if settings.engine == "llama_cpp":
+        return "and llama.cpp takes them only with an image encoder: extra_args: {--mmproj: FILE}"
+    behind = " behind its router" if settings.router is not None else ""
+    return f"and requests to {settings.engine}{behind} cannot hold any"
 
 
 def adapter_problem(workload: Workload, settings: EngineSettings, dialect: Dialect) -> str | None:

@@ -64,6 +64,7 @@ class RequestRow(AttemptKey):
     ]
     input_tokens: A[I32 | None, "prompt length as reported by the engine"] = None
     output_tokens_asked: A[I32, "output length asked for"]
+    images: A[I16 | None, "pictures in its prompt; null: none, or it was never written"] = None
     body_bytes: A[I32 | None, "bytes of its body; null: it was never written"] = None
     # plausible: load/response/counts.py: _is_plausible
     output_tokens: A[

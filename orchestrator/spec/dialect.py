@@ -41,6 +41,7 @@ class Dialect:
     adapter_field: Literal["model", "lora_path", "adapter_id", "lora"] | None = None
     # adapter -> value of that field, where it is not the adapter's name
     adapter_values: dict[str, Any] = field(default_factory=dict)
+    images: bool = False  # messages may hold pictures, as OpenAI's ``image_url`` parts
     # all fields, if the engine refuses others; None: it ignores others
     allowed_fields: frozenset[str] | None = None
     # fields to add to every request; None removes a field
@@ -75,13 +76,18 @@ class Dialect:
             return_token_ids=self.return_token_ids and router.return_token_ids,
             cache_salt=self.cache_salt and router.cache_salt,
             adapter_field=self.adapter_field if router.adapter_field else None,
+            images=self.images and router.images,
         )
 
 
 def openai(
-    prompt_token_ids: bool = False, allowed_fields: Iterable[str] | None = None, **common: Any
+    prompt_token_ids: bool = False,
+    allowed_fields: Iterable[str] | None = None,
+    images: bool = True,
+    **common: Any,
 ) -> dict[str, Dialect]:
-    """The dialects ``completions`` and ``chat``. Only completions can take token ids.
+    """The dialects ``completions`` and ``chat``. Only completions can take token ids, only chat
+    ``images``.
 
     ``allowed_fields``: without the field that holds the prompt, which is added here. ``common``:
     other fields of both dialects.
@@ -100,7 +106,11 @@ def openai(
             **common,
         ),
         "chat": Dialect(
-            "openai_chat", "/v1/chat/completions", allowed_fields=chat_fields, **common
+            "openai_chat",
+            "/v1/chat/completions",
+            images=images,
+            allowed_fields=chat_fields,
+            **common,
         ),
     }
 

@@ -346,6 +346,12 @@ class Workload(Growing, ABC):
         """Mean number of requests of a session."""
         return 1.0
 
+    def sends_images(self) -> bool:
+        """Whether its messages have pictures, so that nobody knows beforehand how many tokens its
+        prompts have.
+        """
+        return False
+
     def adapter_names(self) -> tuple[str, ...]:
         """The LoRA adapters that its requests may ask for."""
         return () if self.adapters is None else self.adapters.names

@@ -91,7 +91,7 @@ def dialects(api: str) -> list[Dialect]:
             max_tokens_field="max_completion_tokens",
         ),
     ]
-    return [replace(dialect, adapter_field="model") for dialect in candidates]
+    return [replace(dialect, adapter_field="model", images=api == "chat") for dialect in candidates]
 
 
 def salted_first(

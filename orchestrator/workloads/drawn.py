@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from orchestrator.spec.document import wrong
+from orchestrator.spec.images import Images
 from orchestrator.spec.load import (
     MOST_TOKENS,
     MOST_TURNS_OF_ALL,
@@ -32,6 +33,7 @@ from orchestrator.spec.sessions import (
     Turns,
 )
 from orchestrator.workloads.corpus import identified, read_text
+from orchestrator.workloads.images import DrawnImages
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Message,
@@ -76,7 +78,7 @@ class Drawn(Workload):
     ``input_tokens`` and ``output_tokens``, where these belong together.
     """
 
-    LATER_KEYS = frozenset({"lengths", "popularity", "documents", "content"})
+    LATER_KEYS = frozenset({"lengths", "popularity", "documents", "content", "images"})
 
     input_tokens: Lengths | None = Field(
         default=None,
@@ -120,6 +122,12 @@ class Drawn(Workload):
         description="What prompts are made of: `words`, or `{text: FILE}` for slices of a file. "
         "By default token ids where the API takes them, else words.",
     )
+    images: Images | None = Field(
+        default=None,
+        examples=[{"sizes": ["1120x700"], "count": 1, "distinct": 64}],
+        description="Pictures before the text of each user message (`api: chat`). Default: none. "
+        "`input_tokens` is then the length of the text alone.",
+    )
     converses: ClassVar[bool] = False  # each request continues the conversation of its session
 
     @model_validator(mode="after")
@@ -130,6 +138,9 @@ class Drawn(Workload):
                     "is missing" if self.lengths is None else "and 'lengths' exclude each other"
                 )
                 raise wrong(key, f"{key!r} {problem}")
+        if self.images is not None and self.api != "chat":
+            text = f"'images' are sent through the API chat, not through {self.api!r}"
+            raise wrong("images", text, "give api: chat")
         if self.popularity is None:
             return self
         if self.shared_prefix_tokens == 0 or self.shared_prefix_count == 1:
@@ -151,6 +162,9 @@ class Drawn(Workload):
             return self.lengths
         assert self.input_tokens is not None and self.output_tokens is not None  # _consistent
         return (LengthPair(input=self.input_tokens, output=self.output_tokens),)
+
+    def sends_images(self) -> bool:
+        return self.images is not None
 
     def session(self) -> SessionShape:
         """What a session of this kind is drawn from: here a single request."""
@@ -180,7 +194,7 @@ class Drawn(Workload):
         least += least_turns * min(pair.output.bounds[0] for pair in shape.pairs)
         most_output = _largest([pair.output for pair in shape.pairs])
         most_input = self._most_input(self.most_turns())
-        if most_input is None or most_output is None:
+        if most_input is None or most_output is None or self.sends_images():
             return least, None
         return least, self.shared_prefix_tokens + most_input + self.most_turns() * most_output
 
@@ -319,6 +333,10 @@ class DrawnRequests(WorkloadKind):
         self.warmup_differs = self._prefix_tokens > 0 or workload.documents is not None
         self._prefix = lru_cache(PREFIXES_KEPT)(self._draw_prefix)
         self._document = lru_cache(DOCUMENTS_KEPT)(self._draw_document)
+        self._images: DrawnImages | None = None
+        if workload.images is not None:
+            self._images = DrawnImages(workload.images, seed)
+            self.warmup_differs = True
 
     def at_level(self, level: Level, arrivals: Arrivals) -> DrawnRequests:
         workload = self._workload
@@ -339,6 +357,10 @@ class DrawnRequests(WorkloadKind):
     @cached_property
     def _prefix_choices(self) -> Choices:
         return Choices(self._prefix_count, self._workload.popularity)
+
+    @property
+    def has_images(self) -> bool:
+        return self._images is not None
 
     def _draw_prefix(self, number: int) -> Message:
         return self._message("system", self._prefix_tokens, _PREFIX, number)
@@ -373,10 +395,17 @@ class DrawnRequests(WorkloadKind):
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         user = self._user(session, turn, phase)
         messages = (*self._shared(session, phase), *earlier, user)
-        return Prompt(messages, sum(message.tokens for message in messages))
+        tokens = 0 if self._images else sum(message.tokens for message in messages)
+        return Prompt(messages, tokens)
 
     def _user(self, session: int, turn: int, phase: str) -> Message:
-        """The user's message of a turn: its documents, then its own text."""
+        """The user's message of a turn: its pictures, its documents, then its own text."""
+        message = self._text_of_user(session, turn, phase)
+        if self._images is None:
+            return message
+        return replace(message, images=self._images.of_message(session, turn, phase))
+
+    def _text_of_user(self, session: int, turn: int, phase: str) -> Message:
         path = (session, turn) if self.sessions else (session,)
         tokens = self._lengths.input_tokens(session, turn)
         documents = self._lengths.documents(session, turn)
@@ -402,4 +431,6 @@ class DrawnRequests(WorkloadKind):
         return self._lengths.output_tokens(session, turn)
 
     def input_tokens(self, session: int, turn: int) -> int:
+        if self._images is not None:
+            return 0
         return self._prefix_tokens + self._lengths.conversation_tokens(session, turn)

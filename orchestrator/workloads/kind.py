@@ -25,16 +25,21 @@ Content = tuple[Part, ...]  # all text, or all token ids
 Speaker = Literal["system", "user", "assistant"]  # who a message is from
 
 # the random streams of a point's seed, by purpose
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM, SESSION_STREAM, ADAPTER_STREAM = range(5)
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM, SESSION_STREAM, ADAPTER_STREAM, IMAGE_STREAM = range(
+    6
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. ``tokens``: its length; 0 where it was not counted."""
+    """One message of a conversation. ``tokens``: the length of its text; 0 where it was not
+    counted. ``images``: pictures before its text, as JSON (workloads/images.py).
+    """
 
     role: Speaker
     content: Content
     tokens: int
+    images: tuple[bytes, ...] = ()
 
     @property
     def text(self) -> str:
@@ -52,6 +57,11 @@ class Prompt:
     tokens: int
     fields: Mapping[str, Any] = field(default_factory=dict)
     adapter: str | None = None
+
+    @property
+    def images(self) -> int:
+        """Pictures of all messages."""
+        return sum(len(message.images) for message in self.messages)
 
     def flat(self) -> Part:
         """All messages as one text or one array of token ids."""

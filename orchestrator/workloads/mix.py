@@ -150,6 +150,9 @@ class MixWorkload(Workload):
             return 0.0
         return 1.0 if min(by_part) == 1 else min(total, np.nextafter(1.0, 0.0))
 
+    def sends_images(self) -> bool:
+        return any(content.sends_images() for content in self.contents)
+
     def adapter_names(self) -> tuple[str, ...]:
         names: dict[str, None] = {}
         for content in self.contents:

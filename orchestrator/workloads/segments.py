@@ -173,13 +173,15 @@ def _segments_of(messages: Sequence[Message]) -> list[Segment]:
 
 
 def are_known(kind: WorkloadKind) -> bool:
-    """Whether the segments of all prompts are known: not where they are texts of a file, whose
-    tokens nobody counted.
+    """Whether the segments of all prompts are known: not where they are texts of a file or have
+    pictures, whose tokens nobody counted.
     """
     if isinstance(kind, MixRequests):
         return all(are_known(of_part) for of_part in kind.kinds.values())
     if isinstance(kind, FileRequests):
         return kind.has_lengths
+    if isinstance(kind, DrawnRequests) and kind.has_images:
+        return False
     return isinstance(kind, DrawnRequests | TraceRequests)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import orjson
+
 from orchestrator.load.wire.events import (
     collect_logprobs,
     decode,
@@ -90,7 +92,13 @@ def _flat_prompt(prompt: Prompt) -> dict[str, Any]:
 
 
 def _messages(prompt: Prompt) -> dict[str, Any]:
-    messages = [{"role": message.role, "content": message.text} for message in prompt.messages]
+    messages: list[dict[str, Any]] = []
+    for message in prompt.messages:
+        content: Any = message.text
+        if message.images:
+            text = {"type": "text", "text": message.text}
+            content = [*map(orjson.Fragment, message.images), text]
+        messages.append({"role": message.role, "content": content})
     return {"messages": messages}
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -19,6 +20,7 @@ from orchestrator.emulator.api import (
     parse_completion,
     parse_tgi,
 )
+from orchestrator.workloads.images import image_part, png
 from tests.unit.emulator.builders import SERVING, body, recorded_tgi
 
 
@@ -235,3 +237,26 @@ def test_an_adapter_that_is_not_served_is_refused() -> None:
     parameters["adapter_id"] = "sql"
     served = parse_tgi(body(inputs="a", parameters=parameters), with_adapters("sql"), stream=True)
     assert served.adapter == "sql"
+
+
+def chat_with(*images: bytes) -> OpenAICompletion:
+    parts = [json.loads(image) for image in images]
+    content = [*parts, {"type": "text", "text": "look"}]
+    return parse_chat(body(messages=[{"role": "user", "content": content}]), SERVING)
+
+
+def test_a_picture_has_tokens_by_its_pixels_and_is_part_of_the_prompt() -> None:
+    def picture(shade: int) -> bytes:
+        return image_part(png(np.full((56, 84, 3), shade, np.uint8)))
+
+    plain, one, two = chat_with(), chat_with(picture(1)), chat_with(picture(1), picture(2))
+    assert one.prompt_tokens - plain.prompt_tokens == 6  # 56 x 84 / (28 x 28)
+    assert two.prompt_tokens - plain.prompt_tokens == 12
+    assert len({chat_with(picture(shade)).prompt for shade in (1, 2)}) == 2
+    assert chat_with(picture(1)).prompt == one.prompt
+
+
+def test_a_picture_elsewhere_is_refused() -> None:
+    url = {"type": "image_url", "image_url": {"url": "http://a/b.png"}}
+    with pytest.raises(Refused, match="data URLs only"):
+        parse_chat(body(messages=[{"role": "user", "content": [url]}]), SERVING)

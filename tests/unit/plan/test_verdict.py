@@ -258,3 +258,24 @@ def test_a_deployment_that_does_not_serve_an_adapter_is_not_asked_for_it(
         assert finding is not None
         assert finding.status == "impossible"
         assert re.search(f"workload 'w' asks for .*{words}", finding.sentence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dialects", "may_see", "found"),
+    [
+        ({}, VLLM, True, None),
+        ({}, VLLM, False, ("risky", "the config.json of m has no vision_config")),
+        ({}, openai(images=False), True, ("impossible", "requests to vllm cannot hold any")),
+        ({"engine": "llama_cpp"}, openai(images=False), True, ("impossible", "--mmproj: FILE")),
+    ],
+)
+def test_images_are_sent_only_where_something_can_see_them(
+    changes: dict[str, Any],
+    dialects: dict[str, Dialect],
+    may_see: bool,
+    found: tuple[str, str] | None,
+) -> None:
+    asked = workload(api="chat", images={"sizes": ["32x32"]})
+    finding = workload_mismatch(asked, settings(**changes), None, dialects, may_see)
+    assert (finding and finding.status) == (found and found[0])
+    assert finding is None or found is None or found[1] in finding.sentence

@@ -16,6 +16,7 @@ from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.combinations import FIELDS, Block
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
+from orchestrator.spec.images import Images
 from orchestrator.spec.load import (
     ARRIVALS,
     PRESETS,
@@ -63,7 +64,7 @@ MODELS = [
     Arrivals,
     Slo,
     *(LogNormal, Normal, Uniform, Bin),
-    *(Documents, LengthPair, Popularity, Adapters),
+    *(Documents, LengthPair, Popularity, Adapters, Images),
     *(Keep, TraceColumns, PromptColumns, HubDataset),
     Hardware,
     Speculative,
