@@ -1,4 +1,6 @@
-"""Every file of ``experiments/`` is simulated, at one short load, or says why it is not."""
+"""Every file of ``experiments/`` is simulated, and what its head says came out did come out; or it
+says why it is not.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,24 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from orchestrator.cli.main import cli
+from tests.unit.cli.commands import Done, invoke
 
 FOLDER = Path(__file__).parents[2] / "experiments"
-SIMULATED = (
-    *("capacity", "engines-8b", "llama70b-parallelism", "llama70b-quantization"),
-    *("multi-node-405b", "quickstart-emulated", "workloads"),
+# a few seconds each
+WHOLE = (
+    *("batch-size-knee", "llama70b-quantization", "load-formats", "max-concurrency"),
+    *("multi-node-405b", "offline", "quickstart-emulated", "readers", "replicas-or-tp"),
+    "workloads",
 )
-NOT_SIMULATED = {
+# at one short load
+SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
+# what each says of the deployments that the model does not cover
+REFUSED = {
     "quantization": "no config.json at hand",  # the demo makes its checkpoints
-    "quickstart": "It cannot be simulated: ",  # no figures of this CPU are known
+    "quickstart": "no figures of this CPU are known",
     "roles": "the model has no term for a router",
+    "speculation": "the model has no term for speculative decoding",
 }
 
 
@@ -30,41 +37,33 @@ def shortened(name: str) -> str:
     """
     content: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     load = content["load"]
-    for each in load if isinstance(load, list) else [load]:
-        if "levels" in each:
-            each |= {"warmup": "2s", "duration": "15s"}
-            each["levels"] = {
-                control: values[:1] if isinstance(values, list) else values
-                for control, values in each["levels"].items()
-            }
-        else:
-            content["deployments"].pop("vary")
-            content["slos"] = dict([next(iter(content["slos"].items()))])
+    if "levels" in load:
+        load |= {"warmup": "2s", "duration": "15s"}
+        load["levels"] = {control: values[:1] for control, values in load["levels"].items()}
+    else:
+        content["deployments"].pop("vary")
+        content["slos"] = dict([next(iter(content["slos"].items()))])
     content["repeats"] = 1
     return yaml.safe_dump(content)
 
 
-def simulated(name: str, folder: Path) -> Any:
-    file = folder / f"{name}.yaml"
-    file.write_text(shortened(name))
-    argv = ["simulate", str(file), "--results", str(folder / "results"), "--no-report"]
-    return CliRunner().invoke(cli, argv)
+def simulated(file: Path, folder: Path) -> Done:
+    return invoke("simulate", str(file), "--results", str(folder / "results"), "--no-report")
 
 
-def test_no_file_is_forgotten() -> None:
-    names = {path.stem for path in FOLDER.glob("*.yaml")}
-    assert names == {*SIMULATED, *NOT_SIMULATED}
+def answers_of_the_head(name: str) -> list[str]:
+    """The lines of a file's head that repeat an answer of ``simulate``."""
+    head = (FOLDER / f"{name}.yaml").read_text().partition("\nversion: 1\n")[0]
+    lines = [line.removeprefix("#").strip() for line in head.splitlines()]
+    return [line for line in lines if line.startswith(("best", "runner-up"))]
 
 
-@pytest.mark.parametrize("name", SIMULATED)
-def test_a_file_is_simulated_and_every_point_says_so(name: str, tmp_path: Path) -> None:
-    simulated(name, tmp_path)
-    results = str(tmp_path / "results")
-    listed = json.loads(CliRunner().invoke(cli, ["results", results, "--format", "json"]).stdout)
-    points = [row for row in listed if row["row"] == "point"]
-    assert {row["simulated"] for row in points} == {True}
-    measured = [row for row in points if row["output_token_throughput"]]
-    assert measured
+def points(folder: Path) -> list[Any]:
+    """All points of the results, which say that they were simulated and how certain they are."""
+    listed = json.loads(invoke("results", str(folder / "results"), "--format", "json").stdout)
+    rows = [row for row in listed if row["row"] == "point"]
+    assert {row["simulated"] for row in rows} == {True}
+    measured = [row for row in rows if row["output_token_throughput"]]
     for row in measured:
         assert row["model_error"]["ttft"] > 1
         tokens = row["output_token_throughput"]
@@ -72,9 +71,45 @@ def test_a_file_is_simulated_and_every_point_says_so(name: str, tmp_path: Path) 
         lower, upper = (row[f"output_token_throughput.{end}"] for end in ("lower", "upper"))
         assert 0.999 / factor <= lower / tokens <= 1.001
         assert 0.999 <= upper / tokens <= 1.001 * factor
+    return measured
 
 
-@pytest.mark.parametrize("name", NOT_SIMULATED)
-def test_a_file_that_is_not_simulated_says_why(name: str, tmp_path: Path) -> None:
-    done = simulated(name, tmp_path)
-    assert NOT_SIMULATED[name] in done.output + str(done.exception)
+def test_no_file_is_forgotten() -> None:
+    names = {path.stem for path in FOLDER.glob("*.yaml")}
+    assert names == {*WHOLE, *SHORTENED, *REFUSED}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_file_begins_with_its_schema_and_its_question(path: Path) -> None:
+    schema, question, *_ = path.read_text().splitlines()
+    where = schema.removeprefix("# yaml-language-server: $schema=")
+    assert (FOLDER / where).resolve().is_file()
+    assert question.startswith("# ")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_the_head_of_a_file_says_came_out_did_come_out(name: str, tmp_path: Path) -> None:
+    done = simulated(FOLDER / f"{name}.yaml", tmp_path)
+    assert done.status == 0, done.stderr
+    assert points(tmp_path)
+    printed = {line.strip() for line in done.stderr.splitlines()}
+    missing = [line for line in answers_of_the_head(name) if line not in printed]
+    assert missing == []
+    has_limits = "slos" in yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    assert bool(answers_of_the_head(name)) == has_limits
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+def test_a_large_file_is_simulated_at_one_short_load(name: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(shortened(name))
+    simulated(file, tmp_path)
+    assert points(tmp_path)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_deployment_that_is_not_simulated_says_why(name: str, tmp_path: Path) -> None:
+    done = simulated(FOLDER / f"{name}.yaml", tmp_path)
+    assert done.status == 3
+    assert "It cannot be simulated: " in done.stderr
+    assert REFUSED[name] in done.stderr
