@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.results_uri import checked_uri
 
@@ -19,11 +20,13 @@ EXAMPLES = """
 Examples:
   orchestrator best results/
   orchestrator best results/ --slo interactive --per usd --price h100=2.10
-  orchestrator best results/ --slo "ttft<=2s,itl_p99<=100ms,attainment>=99%" --experiment quickstart
+  orchestrator best results/ --experiment quickstart \\
+      --slo "ttft<=2s,itl_p99<=100ms,attainment>=99%"
   orchestrator best results/ --top 12 --format md
-  orchestrator best results/ --slo "e2e<=10s" --format json | jq '.comparisons[0].ranking[0].settings'
-
-\b
+  orchestrator best results/ --slo "e2e<=10s" --format json |
+      jq '.comparisons[0].ranking[0].settings'
+"""
+DETAILS = """
 For each deployment: the highest measured load at which enough requests met every limit (attainment counts all
 requests, errors included), and the output tokens per second there. If capacities were searched, the claimed load.
 Without --slo the experiment file's limits apply. Any others are checked against the stored requests: limits on ttft,
@@ -32,11 +35,12 @@ Without any, deployments that got all requests at once are ranked by throughput 
 Intervals are 95 % intervals. "not the limit" beside a load: no higher one was shown to fail, so it may hold more.
 The bar shows the throughput beside the best one's. A wide terminal has more columns, and --format json has everything.
 Compared are only points that the experiment's current plan asks for, of the same model under the same load.
+
 Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 bad input.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option(
     "--slo",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import parse_share
 from orchestrator.cli.output_file import check_folder, write_whole
 from orchestrator.cli.results_uri import checked_uri
@@ -22,25 +23,37 @@ EXAMPLES = """
 Examples:
   orchestrator compare before/ after/
   orchestrator compare results/monday results/tuesday
-  orchestrator compare before/ after/ --within 5% --fail-on output_token_throughput
+  orchestrator compare before/ after/ --within 5% \\
+      --fail-on output_token_throughput
   orchestrator compare before/ after/ --across kv_cache_dtype --format md
   orchestrator compare before/ after/ --strict --output compare.html
-  orchestrator compare before/ after/ --format json | jq '.changes[] | select(.verdict == "worse")'
-
-\b
+  orchestrator compare before/ after/ --format json |
+      jq '.changes[] | select(.verdict == "worse")'
+"""
+DETAILS = """
 Points are pairs if they have the same workload, load and settings, but for those that --across names. What has no
 partner, and what is invalid on either side, is listed and fails nothing.
-  worse, better   certain (5 % false alarms over all figures together), and measured beyond --within
+
+\b
+  worse, better   certain (5 % false alarms over all figures together), and
+                  measured beyond --within
   same            certainly within --within
-  undecided       so many more starts of each side would decide; with one start nothing is ever decided
-What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more
-(docs/guides/compare-versions.md).
+  undecided       so many more starts of each side would decide; with one start
+                  nothing is ever decided
+
+What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/guides/compare-versions.md).
+
 Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 5 if anything
 is undecided, with --strict alone; 2 bad input.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=EXAMPLES,
+    details=DETAILS,
+    short_help="Say what is worse, better or the same in NEW than in BASE.",
+)
 @click.argument("base_uri", metavar="BASE", callback=checked_uri)
 @click.argument("new_uri", metavar="NEW", callback=checked_uri)
 @click.option(

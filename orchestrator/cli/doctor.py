@@ -11,6 +11,7 @@ import click
 
 from orchestrator.base.redaction import redact, redact_all
 from orchestrator.base.text import grouped
+from orchestrator.cli.command import Command
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
@@ -22,18 +23,20 @@ EXAMPLES = """
 \b
 Examples:
   orchestrator doctor
-  orchestrator doctor --address auto --experiment experiments/x.yaml --results s3://bucket/sweeps
+  orchestrator doctor --address auto --experiment experiments/x.yaml \\
+      --results s3://bucket/sweeps
   orchestrator doctor --address head:6379 --format json
-
-\b
+"""
+DETAILS = """
 Without --address it checks only this machine, without Ray. --experiment also checks that engines, models and enough
 GPUs for its deployments are there, and asks its endpoints for two tokens; --results also checks that every node can
 write there, and leaves nothing behind. It starts nothing but one actor without CPUs or GPUs on each node.
+
 Exit status: 0 all well, 3 warnings (numbers may be wrong), 2 a sweep would fail.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.option(
     "--address", help="Ray cluster, or local: this machine without Ray.  [default: local]"
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -14,19 +15,22 @@ Examples:
   orchestrator export results/ --format llm-d --output reports/
   orchestrator export results/ --format inferencex --experiment quickstart
   orchestrator export s3://bucket/sweeps --format llm-d
-
+"""
+DETAILS = """
 \b
 Formats:
-  llm-d        the llm-d benchmark report 0.2.1, one file per point, with time series
-  inferencex   rows as InferenceX has them, one file per experiment; valid closed-loop points only
+  llm-d        the llm-d benchmark report 0.2.1, one file per point, with time
+               series
+  inferencex   rows as InferenceX has them, one file per experiment; valid
+               closed-loop points only
 
-\b
 What has no place in a format is counted, with the reason (docs/guides/other-tools.md).
+
 Exit status: 0; 3 if nothing was written or files are damaged; 2 bad input.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--format", "format_name", metavar="NAME", required=True, help="llm-d or inferencex.")
 @click.option(

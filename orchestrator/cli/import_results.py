@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.command import Command
+
 if TYPE_CHECKING:
     from orchestrator.exchange.importing import StoredFile
     from orchestrator.report.imported_text import ImportedFileSummary
@@ -18,24 +20,27 @@ EXAMPLES = """
 \b
 Examples:
   orchestrator import benchmarks.json --results results/
-  orchestrator import bench-*.json --results results/ --name peers --deployment tp2
-  orchestrator import artifacts/profile_export_aiperf.json artifacts/profile_export.jsonl --results results/
+  orchestrator import bench-*.json --results results/ --name peers \\
+      --deployment tp2
+  orchestrator import artifacts/profile_export_aiperf.json \\
+      artifacts/profile_export.jsonl --results results/
   orchestrator results results/ --experiment peers
-
+"""
+DETAILS = """
 \b
 What is read, found by content and not by name:
   vllm bench serve   --save-result, with --save-detailed or without; --append-result too
   GuideLLM 0.8       JSON report; each of its benchmarks is a point
   AIPerf 0.13        profile_export_aiperf.json, and profile_export.jsonl together with it
 
-\b
 Figures stay those of the tool, under its definitions, and are shown with its name (docs/guides/other-tools.md).
 They are ranked among themselves, never with what this program measured. A file imported twice counts once.
+
 Exit status: 0; 2 if any file cannot be read: then nothing is stored.
 """
 
 
-@click.command("import", epilog=EXAMPLES)
+@click.command("import", cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument(
     "paths",
     metavar="FILE...",

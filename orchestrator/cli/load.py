@@ -15,8 +15,9 @@ import click
 from click.core import ParameterSource
 
 from orchestrator.base.errors import InputError, OrchestratorError, Problem, ProblemsError
+from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import Number, WholeNumber
-from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
+from orchestrator.spec.load import MOST_CLIENTS
 
 if TYPE_CHECKING:
     from orchestrator.cli.load_options import LoadOptions, ParsedLoad
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from orchestrator.sweep.measure import Attempt
 
 _CLIENTS = WholeNumber(1, MOST_CLIENTS)
-_REQUESTS = WholeNumber(1, MOST_REQUESTS)
 _COUNT = WholeNumber(min=1)
 _SEED = WholeNumber(0, 2**63 - 1)
 _FACTOR = Number(1e-9, 1e9)
@@ -39,78 +39,105 @@ SLOW_S = 10.0  # after so long without a first answer, the user is told
 EXAMPLES = """
 \b
 Examples:
-  orchestrator load http://127.0.0.1:8000 --model M --rate 4 --duration 60s --input-tokens 512 --output-tokens 128
-  orchestrator load http://127.0.0.1:8000 --concurrency 8,32,128 --requests 500 --input-tokens 512 --output-tokens 128
-      --slo "ttft<=500ms,tpot<=50ms"
-  orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY --rate 2 --requests 100 --input-tokens 200
-      --output-tokens 200 --tokenizer ./tokenizer.json --format json
-  orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 --prompt-file prompts.jsonl --output-tokens 256
-  orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 --think-time 2s --prefix-tokens 500
-      --prefix-count 8 --input-tokens 100+-60 --output-tokens 50:300
-  orchestrator load http://127.0.0.1:8000 --concurrency 8,32 --requests 500 --input-tokens 512 --output-tokens 128
-      --results runs/ --name before       then again with --name after; orchestrator results runs/ shows both
-  orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 1000 --max-errors 50
-  orchestrator load http://127.0.0.1:8000 --find-capacity --slo "ttft<=500ms,attainment>=0.95"
-      --input-tokens 512 --output-tokens 128 --results ./capacities
+  orchestrator load http://127.0.0.1:8000 --rate 4 --duration 60s \\
+      --input-tokens 512 --output-tokens 128
+  orchestrator load http://127.0.0.1:8000 --find-capacity \\
+      --slo "ttft<=500ms,attainment>=95%" \\
+      --input-tokens 512 --output-tokens 128
+"""
+DETAILS = """
+\b
+More examples:
+  orchestrator load http://127.0.0.1:8000 --concurrency 8,32,128 --requests 500 \\
+      --input-tokens 512 --output-tokens 128 --slo "ttft<=500ms,tpot<=50ms"
+  orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY --rate 2 \\
+      --requests 100 --input-tokens 200 --output-tokens 200 \\
+      --tokenizer ./tokenizer.json --format json
+  orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 \\
+      --prompts prompts.jsonl --output-tokens 256
+  orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 \\
+      --think-time 2s --shared-prefix 500x8 --input-tokens 100+-60 --output-tokens 50:300
+  orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 1000
 
 \b
+Before and after a change, in one table:
+  orchestrator load http://127.0.0.1:8000 --concurrency 8,32 --requests 500 \\
+      --input-tokens 512 --output-tokens 128 --results runs/ --name before
+  (the same again with --name after)
+  orchestrator results runs/
+
 LENGTH is a number of tokens, 100:300 (uniform) or 200+-50 (log-normal: mean and standard deviation).
 
+--find-capacity searches requests per second, or with --concurrency requests in flight. --rate R and --concurrency N
+then say where the search begins.
+
 \b
-A prompt file holds one prompt per line as text, JSON (one object per line, or all in one array), or is a table (CSV,
-Parquet) with a row per prompt; it may be gzipped. An object or row has one of
+A prompt file holds one prompt per line as text, JSON (one object per line, or all in one
+array), or is a table (CSV, Parquet) with a row per prompt; it may be gzipped. An object or
+row has one of
   "prompt"          the text
   "messages"        OpenAI's; sent up to the user's last message
   "conversations"   ShareGPT's; the user's first message is sent
-  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 or 16 tokens
+  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 or 16
+
 and may have "output_tokens" or "max_tokens", and sampling: "temperature", "top_p", "stop", "seed" ... Other keys that
 would change a request are refused. A trace also has "timestamp". It is also the prompt file if you give neither
---prompt-file nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one. As --trace,
+--prompts nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one. As --trace,
 tables of lengths that are published (Azure, BurstGPT) are sent as they are, with random tokens.
 
-\b
 Latencies count from when a request was due, even if it was sent late. Failed requests are counted.
+
 Exit status: 0 all requests ok and all levels valid; 3 some failed, a level has no valid measurement, or
 --find-capacity could neither confirm nor estimate one; 2 bad input, 1 internal error, 130 interrupted.
 """
-
-
 SECTIONS = {  # of the help: by the first option of a section, its title
     "model": "Endpoint",
-    "rate": "How much, how long",
-    "workload": "What requests hold",
-    "slo_text": "Output",
+    "rate": "Load",
+    "workload": "Workload",
+    "slo_text": "Limits and output",
+}
+COMMON = (  # what the short help shows; --help-all shows all
+    *("model", "api", "api_key_env", "rate", "concurrency", "find_capacity", "requests"),
+    *("duration", "workload", "input_tokens", "output_tokens", "prompts", "slo_text"),
+    *("results", "name", "form"),
+)
+OTHER_NAMES = {
+    "--request-rate": "--rate",
+    "--qps": "--rate",
+    "--max-concurrency": "--concurrency",
+    "--num-prompts": "--requests",
+    "--num-requests": "--requests",
+    "--slos": "--slo",
+    "--search": "--find-capacity",
+    "--levels": "--rate or --concurrency, like --rate 1,2,4",
+    "--timeout": "--request-timeout",
+    "--prompt-file": "--prompts",
+    "--dataset-path": "--prompts",
+    "--burstiness": "--arrivals gamma:SHAPE, like --arrivals gamma:0.5",
+    "--control": "--rate R or --concurrency N beside --find-capacity: where the search begins",
+    "--prefix-tokens": "--shared-prefix TOKENS, like --shared-prefix 500",
+    "--prefix-count": "--shared-prefix TOKENSxCOUNT, like --shared-prefix 500x8",
+    "--shared-prefix-tokens": "--shared-prefix TOKENS, like --shared-prefix 500",
+    "--shared-prefix-count": "--shared-prefix TOKENSxCOUNT, like --shared-prefix 500x8",
+    "--warmup-requests": "--warmup COUNTreq, like --warmup 100req",
 }
 
 
-class Sectioned(click.Command):
-    """A command whose help lists its options by section."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        title = ""
-        for option in self.get_params(ctx):
-            if not isinstance(option, click.Option):
-                continue
-            title = SECTIONS.get(option.name or "", title)
-            record = option.get_help_record(ctx)
-            if record is not None:
-                sections.setdefault(title, []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-@click.command(cls=Sectioned, epilog=EXAMPLES)
-@click.argument("url")
-@click.option(
-    "--model", metavar="NAME", help="Model name. Default: the only one that the endpoint lists."
+@click.command(
+    cls=Command,
+    common=COMMON,
+    sections=SECTIONS,
+    examples=EXAMPLES,
+    details=DETAILS,
+    other_names=OTHER_NAMES,
 )
+@click.argument("url")
+@click.option("--model", metavar="NAME", help="Default: the only model that it lists.")
 @click.option(
     "--api",
     type=click.Choice(["completions", "chat", "tgi", "sglang"]),
     default="completions",
-    help="Default: completions, or the API whose path URL is.",
+    help="Default: completions, or that of URL's path.",
 )
 @click.option(
     "--endpoint", metavar="PATH", help="Path of the API on URL's server, if it is an unusual one."
@@ -130,7 +157,7 @@ class Sectioned(click.Command):
 )
 @click.option("--insecure", is_flag=True, help="Do not check the TLS certificate.")
 @click.option(
-    "--timeout",
+    "--request-timeout",
     metavar="TIME",
     default="600s",
     show_default=True,
@@ -139,19 +166,14 @@ class Sectioned(click.Command):
 @click.option(
     "--rate",
     metavar="R[,R…]",
-    help="Open loop: requests per second. inf sends all --requests at once.",
+    help="Open loop: requests/s; inf: all --requests at once.",
 )
 @click.option(
     "--concurrency",
     metavar="N[,N…]",
-    help="Closed loop: requests kept in flight. Several: one after another.",
+    help="Closed loop: requests kept in flight.",
 )
 @click.option("--find-capacity", is_flag=True, help="Search for the highest load that holds --slo.")
-@click.option(
-    "--control",
-    type=click.Choice(["request_rate", "concurrency"]),
-    help="What --find-capacity searches. Default: request_rate.",
-)
 @click.option(
     "--budget",
     metavar="TIME",
@@ -172,7 +194,7 @@ class Sectioned(click.Command):
 @click.option(
     "--trace",
     metavar="FILE",
-    help="Open loop: send at the times of this file (see below).",
+    help="Open loop: send at the times of this file.",
 )
 @click.option(
     "--speed-up",
@@ -180,12 +202,11 @@ class Sectioned(click.Command):
     metavar="FACTOR",
     help="Of --trace: 1 if its times are seconds, 1000 if they are milliseconds.",
 )
-@click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
 @click.option(
-    "--burstiness",
-    type=_FACTOR,
-    metavar="SHAPE",
-    help="Of gamma arrivals. Default: 1, which is Poisson.",
+    "--arrivals",
+    metavar="NAME",
+    help="Of --rate: constant, poisson or gamma:SHAPE (1 is Poisson, less comes in bursts). "
+    "Default: poisson.",
 )
 @click.option(
     "--max-in-flight",
@@ -197,18 +218,13 @@ class Sectioned(click.Command):
 @click.option(
     "--duration",
     metavar="TIME",
-    help="Send for this long, like 30s. With --find-capacity: the longest probe.",
+    help="Send for this long, like 30s; of a search: the longest probe.",
 )
 @click.option(
     "--warmup",
-    metavar="TIME",
-    help="Requests due in it do not count. Default: until the run is steady.",
-)
-@click.option(
-    "--warmup-requests",
-    type=_REQUESTS,
-    metavar="N",
-    help="Send this many before each level, not measured.",
+    metavar="TIME|COUNTreq",
+    help="10s: requests due in this time do not count. 100req: send so many before each level, not "
+    "measured. Default: until the run is steady.",
 )
 @click.option(
     "--max-errors",
@@ -227,27 +243,25 @@ class Sectioned(click.Command):
 @click.option(
     "--workload",
     metavar="FILE[:NAME]",
-    help="Send a workload of an experiment file, with its API; nothing else below says what is sent.",
+    help="A workload of an experiment file, with its API.",
 )
 @click.option(
     "--input-tokens",
     metavar="LENGTH",
-    help="Length of random prompts: 200, 100:300 or 200+-50 (see below).",
+    help="Of random prompts: 200, 100:300 or 200+-50.",
 )
 @click.option(
-    "--prefix-tokens", type=_COUNT, metavar="N", help="Add a shared prefix of this many tokens."
-)
-@click.option(
-    "--prefix-count", type=_COUNT, metavar="N", help="Number of different prefixes. Default: 1."
+    "--shared-prefix",
+    metavar="TOKENS[xCOUNT]",
+    help="Begin prompts with one prefix, or 500x8: with one of 8 prefixes of 500 tokens.",
 )
 @click.option("--turns", type=_COUNT, metavar="N", help="Hold conversations of this many requests.")
 @click.option("--think-time", metavar="TIME", help="Pause between an answer and the next turn.")
-@click.option("--prompt-file", metavar="FILE", help="Take prompts from this file (see below).")
+@click.option("--prompts", metavar="FILE", help="Take prompts from this file.")
 @click.option(
     "--output-tokens",
     metavar="LENGTH",
-    help="Length of answers, written like --input-tokens; of a prompt file, for requests that name"
-    " none. file: as the answers that the file has.",
+    help="Of answers, written like --input-tokens. file: as recorded in --prompts.",
 )
 @click.option(
     "--natural-lengths",
@@ -277,14 +291,12 @@ class Sectioned(click.Command):
         "that goes on."
     ),
 )
-@click.option(
-    "--slo", "slo_text", metavar="SLO", help="Also report how many requests met these limits."
-)
-@click.option("--results", metavar="URI", help="Also store Parquet here, for `results` and `best`.")
+@click.option("--slo", "slo_text", metavar="SLO", help="Report how many requests met these limits.")
+@click.option("--results", metavar="URI", help="Store Parquet here, for `results`, `best`.")
 @click.option(
     "--name",
     metavar="NAME",
-    help="Name of this run in --results, like before or after. Default: the time.",
+    help="Of this run in --results, like before. Default: the time.",
 )
 @click.option(
     "--format",
@@ -421,6 +433,7 @@ def _measure_levels(
 
     Returns the exit status.
     """
+    from orchestrator.cli.load_options import warm_up_requests
     from orchestrator.cli.signals import stops
     from orchestrator.workloads.repeats import PromptRepeats
 
@@ -435,13 +448,14 @@ def _measure_levels(
     kept_notes = [] if is_table and _outputs_are_one() else notes
     stop = threading.Event()
     outcome = _Outcome()
+    warm_up_count = warm_up_requests(options.warmup)
 
     with ExitStack() as at_end, stops(stop):
         # even when a level fails: the levels before it must not be lost
         at_end.callback(_show_all, runs, documents, output)
         for run in runs:
-            if options.warmup_requests and not stop.is_set():
-                repeats.add_warm_up(run.warm_up(options.warmup_requests, clients, stop.is_set))
+            if warm_up_count and not stop.is_set():
+                repeats.add_warm_up(run.warm_up(warm_up_count, clients, stop.is_set))
             if stop.is_set():
                 outcome.interrupted = True
                 number = len(documents) + 1
@@ -612,7 +626,7 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     target = target_of(url, options, problems)
     candidates = dialects_of(options, problems)
     parsed = parse_load(target.url, options, problems)
-    prompts_option = "--trace" if options.prompt_file is None else "--prompt-file"
+    prompts_option = "--trace" if options.prompts is None else "--prompts"
     plan = _plan(parsed, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
@@ -646,7 +660,9 @@ def _detected(
 
     tokenizer = plan.deployments[0].settings.tokenizer
     timeout_s = plan.loads[0].request_timeout_s
-    waiting = "its first answer takes long; it may be loading its model (--timeout limits this)"
+    waiting = (
+        "its first answer takes long; it may be loading its model (--request-timeout limits this)"
+    )
     slow = threading.Timer(SLOW_S, _echo_note, [waiting])
     slow.daemon = True
     slow.start()

@@ -28,6 +28,7 @@ from orchestrator.spec.images import MOST_IMAGES, Images, ImageSize
 from orchestrator.spec.load import (
     ARRIVALS,
     MOST_IN_FLIGHT,
+    MOST_REQUESTS,
     MOST_TOKENS,
     Arrivals,
     Lengths,
@@ -49,28 +50,29 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound=Strict)
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_WARM_UP_REQUESTS = re.compile(r"\s*(\d{1,10})\s*req\s*", re.ASCII)
+_SHARED_PREFIX = re.compile(r"\s*(\d{1,10})(?:\s*x\s*(\d{1,10}))?\s*", re.ASCII)
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 WORKLOAD_NAME = "load"
 # defaults of --find-capacity, where somebody waits for the answer
 SEARCH_BUDGET = "10m"
 SEARCH_PRECISION = 0.15
-_NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
+_SAME_SEARCH = ("precision", "first_level")  # keys of a search that may change while it goes on
+_NO_SEARCH = ("trace", "max_errors")
 # options that say what is sent, which --workload says, too
 _WHAT_IS_SENT = (
-    *("input_tokens", "prefix_tokens", "prefix_count", "turns", "think_time", "prompt_file"),
-    *("output_tokens", "trace", "adapter", "images"),
+    *("input_tokens", "shared_prefix", "turns", "think_time", "prompts", "output_tokens"),
+    *("trace", "adapter", "images"),
 )
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
 _IN_FILES_ONLY = ("ramp", "steps")  # arrivals with settings for which there is no option
 _NEEDS = {  # option -> the option without which it changes nothing
-    "prefix_tokens": "input_tokens",
+    "shared_prefix": "input_tokens",
     "turns": "input_tokens",
-    "prefix_count": "prefix_tokens",
     "images": "input_tokens",
     "think_time": "turns",
     "speed_up": "trace",
-    "control": "find_capacity",
     "budget": "find_capacity",
     "precision": "find_capacity",
     "name": "results",
@@ -95,30 +97,26 @@ class LoadOptions:
     headers: tuple[str, ...]
     extra_body: str | None
     insecure: bool
-    timeout: str
+    request_timeout: str
     rate: str | None
     concurrency: str | None
     find_capacity: bool
-    control: str | None
     budget: str | None
     precision: float | None
     trace: str | None
     speed_up: float | None
     arrivals: str | None
-    burstiness: float | None
     max_in_flight: int | None
     requests: int | None
     duration: str | None
     warmup: str | None
-    warmup_requests: int | None
     max_errors: int | None
     workload: str | None
     input_tokens: str | None
-    prefix_tokens: int | None
-    prefix_count: int | None
+    shared_prefix: str | None
     turns: int | None
     think_time: str | None
-    prompt_file: str | None
+    prompts: str | None
     output_tokens: str | None
     natural_lengths: bool
     images: str | None
@@ -191,8 +189,8 @@ def parse_load(url: str, options: LoadOptions, problems: list[Problem]) -> Parse
     refused = problems_without_file()
     size = _LevelSize(
         duration_s=_seconds("duration", options.duration, problems),
-        warmup_s=_seconds("warmup", options.warmup, problems),
-        request_timeout_s=_seconds("timeout", options.timeout, problems),
+        warmup_s=_warm_up_s(options, problems),
+        request_timeout_s=_seconds("request_timeout", options.request_timeout, problems),
         requests=_request_count(options, problems),
     )
     tokenizer = _tokenizer(options.tokenizer, problems)
@@ -268,6 +266,30 @@ def _request_count(options: LoadOptions, problems: list[Problem]) -> int | None:
     return options.requests
 
 
+def warm_up_requests(warmup: str | None) -> int:
+    """Requests to be sent before each level: those of ``--warmup 100req``; 0 for a time."""
+    match = _WARM_UP_REQUESTS.fullmatch(warmup or "")
+    return 0 if match is None else int(match[1])
+
+
+def _warm_up_s(options: LoadOptions, problems: list[Problem]) -> float | None:
+    """Seconds of ``--warmup 10s``; None where it is not given, not readable, or requests."""
+    if options.warmup is None:
+        return None
+    requests = warm_up_requests(options.warmup)
+    if requests == 0:
+        if options.warmup.strip().isdecimal():
+            text = f"--warmup {options.warmup!r}: give a time, like 10s, or requests, like 100req"
+            problems.append(Problem(text))
+            return None
+        return _seconds("warmup", options.warmup, problems)
+    if requests > MOST_REQUESTS:
+        problems.append(Problem(f"--warmup {options.warmup!r}: at most {MOST_REQUESTS:,} requests"))
+    if options.find_capacity:
+        problems.append(Problem("--find-capacity: give --warmup as a time, like 10s"))
+    return None
+
+
 def _budget(options: LoadOptions, problems: list[Problem], refused: Problems) -> Budget | None:
     """How long a search may take; None for other loads."""
     if not options.find_capacity:
@@ -308,7 +330,8 @@ def options_digest(parsed: ParsedLoad, options: LoadOptions) -> str:
     endpoint = _given(engine="endpoint", url=parsed.url, api_key_env=parsed.api_key_env)
     workloads = [] if parsed.workload is None else [_as_in_a_file(parsed.workload)]
     load = {} if parsed.load is None else _as_in_a_file(parsed.load)
-    load.pop("precision", None)
+    for key in _SAME_SEARCH:
+        load.pop(key, None)
     identity = {
         "version": 1,
         "name": "",
@@ -457,8 +480,35 @@ def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
     """
     if options.arrivals == "trace" and options.workload is not None:
         return _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
-    process = options.arrivals if options.arrivals in _drawn_processes() else None
-    return _record(Arrivals, refused, process=process, burstiness=options.burstiness)
+    arrivals = _drawn(options.arrivals)
+    process = arrivals.process if arrivals.process in _drawn_processes() else None
+    return _record(Arrivals, refused, process=process, burstiness=arrivals.burstiness)
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawnArrivals:
+    """What ``--arrivals`` says, like ``gamma:0.5``. ``shape``: what follows the colon, as text."""
+
+    process: str | None
+    shape: str | None
+
+    @property
+    def burstiness(self) -> float | None:
+        """The number after the colon; None where there is none."""
+        if self.shape is None:
+            return None
+        try:
+            number = float(self.shape)
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
+
+
+def _drawn(text: str | None) -> _DrawnArrivals:
+    if text is None:
+        return _DrawnArrivals(None, None)
+    process, colon, shape = text.partition(":")
+    return _DrawnArrivals(process, shape if colon else None)
 
 
 def _drawn_processes() -> list[str]:
@@ -478,19 +528,35 @@ def _search(
         problems.append(
             Problem('--find-capacity needs limits: --slo "ttft<=500ms,attainment>=0.95"')
         )
-    control = options.control or "request_rate"
-    is_open_loop = control == "request_rate"
+    is_open_loop = options.concurrency is None
     if options.arrivals and not is_open_loop:
-        problems.append(Problem("--arrivals is for --control request_rate"))
+        problems.append(Problem("--arrivals is for --rate"))
     return _load_record(
         size,
         refused,
         search="capacity",
-        control=control,
+        control="request_rate" if is_open_loop else "concurrency",
+        first_level=_first_level(options, problems),
         arrivals=_drawn_arrivals(options, refused) if is_open_loop else None,
         max_in_flight=options.max_in_flight,
         precision=options.precision or SEARCH_PRECISION,
     )
+
+
+def _first_level(options: LoadOptions, problems: list[Problem]) -> float | None:
+    """Where a search begins: the level of ``--rate`` or ``--concurrency``; None: it chooses."""
+    if options.rate is not None and options.concurrency is not None:
+        text = "--find-capacity searches --rate or --concurrency: give one of them"
+        problems.append(Problem(text))
+    option = "rate" if options.concurrency is None else "concurrency"
+    written = options.rate if options.concurrency is None else options.concurrency
+    if written is None:
+        return None
+    levels = _numbers(option, written, problems)
+    if len(levels) > 1 or math.inf in levels:
+        text = f"--find-capacity begins at one level and finds the others: give --{option} 8"
+        problems.append(Problem(text))
+    return levels[0] if levels else None
 
 
 def _replayed(
@@ -614,7 +680,7 @@ def _end_s(options: LoadOptions) -> float:
     if options.duration is None:
         return 0.0
     duration_s = _seconds("duration", options.duration, []) or 0.0
-    warmup_s = _seconds("warmup", options.warmup, []) or 0.0
+    warmup_s = _warm_up_s(options, []) or 0.0
     return duration_s + warmup_s
 
 
@@ -670,12 +736,10 @@ def _workload_of_prompts(
     for name, needed in _NEEDS.items():
         if options.is_given(name) and not getattr(options, needed):
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
-    if options.burstiness is not None and options.arrivals != "gamma":
-        problems.append(Problem("--burstiness is for --arrivals gamma"))
     if options.workload is not None:
         return _named_workload(options, options.workload, problems)
     are_drawn = options.input_tokens is not None
-    file = options.prompt_file
+    file = options.prompts
     trace = options.trace
     if trace is not None and not are_drawn and file is None and _is_trace_of_lengths(trace):
         if options.output_tokens is not None:
@@ -686,7 +750,7 @@ def _workload_of_prompts(
         file = _trace_of_requests(options.trace)
     if are_drawn == (file is not None):
         remark = " (a trace of times alone has no prompts)" if options.trace else ""
-        text = f"give either --input-tokens (random prompts) or --prompt-file{remark}"
+        text = f"give either --input-tokens (random prompts) or --prompts{remark}"
         problems.append(Problem(text))
         return None
     if file is not None:
@@ -722,23 +786,29 @@ def _named_workload(options: LoadOptions, place: str, problems: list[Problem]) -
 
 def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     """Reports arrivals that no option can describe, or that have no rate."""
-    arrivals = options.arrivals
-    if arrivals is None:
+    arrivals = _drawn(options.arrivals)
+    process = arrivals.process
+    if process is None:
         return
     if options.rate is None and not options.find_capacity:
         problems.append(Problem("--arrivals is for --rate"))
     processes = _drawn_processes()
-    if arrivals == "trace" and options.workload is not None:
+    if arrivals.shape is not None and process != "gamma":
+        problems.append(Problem(f"--arrivals {options.arrivals}: only gamma has a shape"))
+    elif arrivals.shape is not None and arrivals.burstiness is None:
+        text = f"--arrivals {options.arrivals}: give the shape as a number, like gamma:0.5"
+        problems.append(Problem(text))
+    if process == "trace" and options.workload is not None:
         return
-    if arrivals == "trace":
+    if process == "trace":
         problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
-    elif arrivals in _IN_FILES_ONLY:
+    elif process in _IN_FILES_ONLY:
         problems.append(
-            Problem(f"--arrivals {arrivals} is only for experiment files (`plan`, `run`)")
+            Problem(f"--arrivals {process} is only for experiment files (`plan`, `run`)")
         )
-    elif arrivals not in processes:
-        remedy = did_you_mean(arrivals, processes) or f"it is one of {', '.join(processes)}"
-        problems.append(Problem(f"--arrivals {arrivals}: there is no such process; {remedy}"))
+    elif process not in processes:
+        remedy = did_you_mean(process, processes) or f"it is one of {', '.join(processes)}"
+        problems.append(Problem(f"--arrivals {process}: there is no such process; {remedy}"))
 
 
 def _api_of_workload(options: LoadOptions) -> str:
@@ -772,6 +842,7 @@ def _drawn_workload(
     """Random prompts: single requests, or conversations where ``--turns`` is given."""
     from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 
+    prefix = _shared_prefix(options.shared_prefix, problems)
     think_time_s = None
     if options.turns:  # without turns, --think-time is refused by _NEEDS
         think_time_s = _seconds("think_time", options.think_time, problems)
@@ -786,8 +857,8 @@ def _drawn_workload(
         kind="conversations" if options.turns else "random",
         input_tokens=input_lengths,
         output_tokens=answer_lengths,
-        shared_prefix_tokens=options.prefix_tokens,
-        shared_prefix_count=options.prefix_count,
+        shared_prefix_tokens=prefix.tokens,
+        shared_prefix_count=prefix.count,
         turns=options.turns,
         think_time=think_time_s,
         images=images,
@@ -811,6 +882,26 @@ def _images(text: str | None, problems: list[Problem]) -> Images | None:
         reason = str(error)
     problems.append(Problem(f"--images {text}: {reason}"))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedPrefix:
+    """Length and number of prefixes that prompts share; None: not given."""
+
+    tokens: int | None = None
+    count: int | None = None
+
+
+def _shared_prefix(text: str | None, problems: list[Problem]) -> _SharedPrefix:
+    """Reads ``500`` or ``500x8``: prefixes of 500 tokens, of which there are 8."""
+    if text is None:
+        return _SharedPrefix()
+    match = _SHARED_PREFIX.fullmatch(text)
+    if match is None or int(match[1]) == 0 or (match[2] is not None and int(match[2]) == 0):
+        remedy = "give its tokens, like 500, or 500x8 for 8 different prefixes"
+        problems.append(Problem(f"--shared-prefix {text!r}: {remedy}"))
+        return _SharedPrefix()
+    return _SharedPrefix(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 def _trace_of_requests(path: str | None) -> str | None:
@@ -838,7 +929,7 @@ def _answer_lengths(options: LoadOptions, problems: list[Problem]) -> Lengths | 
         model = Lengths if options.input_tokens is not None else AnswerLengths
         return _lengths("output_tokens", options.output_tokens, problems, model)
     if options.input_tokens is not None:
-        problems.append(Problem("--output-tokens file is for --prompt-file"))
+        problems.append(Problem("--output-tokens file is for --prompts"))
     elif options.tokenizer is None:
         problems.append(
             Problem("--output-tokens file counts the file's answers: give the model's --tokenizer")

@@ -2,6 +2,7 @@
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.results_uri import checked_uri
 
@@ -11,15 +12,15 @@ Examples:
   orchestrator logs results/
   orchestrator logs results/quickstart "vllm tp=2" --lines 200
   orchestrator logs s3://bucket/sweeps tp=2 --lines 0
-
-\b
+"""
+DETAILS = """
 Without DEPLOYMENT you get the logs of launches that failed. DEPLOYMENT is part of a label, or the beginning of a
 deployment id or launch id; then you also get those that served.
 docs/reference/failures.md explains the kinds of failures.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.argument("deployment", required=False)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")

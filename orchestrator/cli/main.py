@@ -14,6 +14,13 @@ from orchestrator.base.errors import InputError, OrchestratorError, ProblemsErro
 FOLDER_IS_GONE = (
     "error: the folder that this program runs in or from is gone: start it again to continue"
 )
+# Help lists the commands under these titles, and those that none of them has at the end.
+SECTIONS = {
+    "Sweeps": ("plan", "simulate", "run", "watch", "status", "stop", "doctor"),
+    "Servers that run already": ("load", "workload"),
+    "Results": ("best", "results", "report", "compare", "logs", "verify", "import", "export"),
+    "Models of engines": ("predict", "emulator"),
+}
 COMMANDS = {
     "plan": "orchestrator.cli.plan:plan",
     "simulate": "orchestrator.cli.simulate:simulate",
@@ -45,6 +52,20 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands by what somebody wants to do."""
+        titles = {name: title for title, names in SECTIONS.items() for name in names}
+        others = [name for name in COMMANDS if name not in titles]
+        for title, names in (*SECTIONS.items(), ("Others", tuple(others))):
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                assert command is not None
+                rows.append((name, command.get_short_help_str(limit=80)))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -71,18 +92,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="orchestrator")
 def cli() -> None:
     """Find the engine, parallelism, quantization and batching with the most throughput per GPU and
-    per dollar under your latency limits.
-
-    \b
-    Sweep many configurations:
-      orchestrator plan experiments/quickstart.yaml
-      orchestrator run experiments/quickstart.yaml --results results/
-      orchestrator best results/
-
-    \b
-    Measure one server that already runs:
-      orchestrator load http://127.0.0.1:8000 --rate 4 --duration 60s --input-tokens 512
-      --output-tokens 128
+    per dollar under your latency limits. `orchestrator COMMAND --help` has examples.
     """
 
 

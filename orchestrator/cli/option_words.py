@@ -10,10 +10,11 @@ from orchestrator.base.errors import Problem
 # By key of an experiment file: the option that has another name.
 _OTHER_NAMES = {
     "request_rate": "--rate",
-    "shared_prefix_tokens": "--prefix-tokens",
-    "shared_prefix_count": "--prefix-count",
-    "request_timeout": "--timeout",
-    "prompts": "--prompt-file",
+    "shared_prefix_tokens": "--shared-prefix",
+    "shared_prefix_count": "the count of --shared-prefix",
+    "burstiness": "the shape of --arrivals gamma",
+    "control": "--rate or --concurrency beside --find-capacity",
+    "first_level": "--rate or --concurrency beside --find-capacity",
     "adapters": "--adapter",
     "slos": "--slo",
     "attainment": "attainment of --slo",
@@ -23,10 +24,10 @@ _OTHER_NAMES = {
 }
 # Keys whose options have the same name.
 _SAME = (
-    *("api", "api_key_env", "arrivals", "budget", "burstiness", "clients", "concurrency"),
-    *("control", "duration", "images", "input_tokens", "max_in_flight", "model", "output_tokens"),
-    *("precision", "requests", "seed", "speed_up", "think_time", "tokenizer", "trace", "turns"),
-    "warmup",
+    *("api", "api_key_env", "arrivals", "budget", "clients", "concurrency", "duration", "images"),
+    *("input_tokens", "max_in_flight", "model", "output_tokens", "precision", "prompts"),
+    *("request_timeout", "requests", "seed", "speed_up", "think_time", "tokenizer", "trace"),
+    *("turns", "warmup"),
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES
 _KEY = re.compile(r"'(\w+)'")

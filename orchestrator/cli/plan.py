@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.plan.cost import PlanEstimate
@@ -25,7 +26,34 @@ NOTHING_RUNS = (
 WIDTH = 140  # characters, where stdout is no terminal and COLUMNS is not set
 
 
-@click.command()
+EXAMPLES = """
+\b
+Examples:
+  orchestrator plan experiments/quickstart.yaml
+  orchestrator plan experiments/llama70b-parallelism.yaml --predict
+  orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 \\
+      --output plan.json
+"""
+DETAILS = """
+\b
+More examples:
+  orchestrator plan experiments/llama70b-parallelism.yaml --shortlist 8 \\
+      --output plan.json
+  orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 \\
+      --results s3://bucket/sweeps
+  orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
+  orchestrator plan experiments/quickstart.yaml --format json |
+      jq -r '.deployments[] | .label + ": " + .status'
+
+Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why). The table shows
+predicted weights and KV cache of one device and how many full-length sequences fit at once; below it stand time, GPU
+hours and cost, and how many deployments are started if that is limited.
+
+Exit status: 0; 3 if nothing in the file can run; 2 if the file has problems, all of which are printed.
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option(
     "--output",
@@ -79,24 +107,7 @@ def plan(
 ) -> int:
     """Check EXPERIMENT and show what it would measure. Starts nothing and needs no GPU.
 
-    Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why).
-    The table shows predicted weights and KV cache of one device and how many full-length sequences
-    fit at once; below it stand time, GPU hours and cost, and how many deployments are started if
-    that is limited. EXPERIMENT is an experiment file or a plan written with --output.
-
-    \b
-    Examples:
-      orchestrator plan experiments/quickstart.yaml
-      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json
-      orchestrator plan experiments/llama70b-parallelism.yaml --predict
-      orchestrator plan experiments/llama70b-parallelism.yaml --shortlist 8 --output plan.json
-      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps
-      orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
-      orchestrator plan experiments/quickstart.yaml --format json |
-        jq -r '.deployments[] | .label + ": " + .status'
-
-    Exit status: 0; 3 if nothing in the file can run; 2 if the file has problems, all of which are
-    printed.
+    EXPERIMENT is an experiment file or a plan written with --output.
     """
     plan = load_plan(experiment, cluster_nodes=nodes)
     if environment is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGE_ERROR = 0.25
 
 
-@click.group()
+@click.group(short_help="Calibrate what predictions and simulations are made from.")
 def predict() -> None:
     """Calibrate what `plan --predict`, `simulate` and the emulator predict from."""
 

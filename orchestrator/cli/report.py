@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.output_file import check_folder, write_whole
 from orchestrator.cli.results_uri import checked_uri
 
@@ -15,15 +16,21 @@ Examples:
   orchestrator report results/
   orchestrator report results/ --experiment quickstart --output quickstart.html
   orchestrator report s3://bucket/sweeps --output sweeps.html
-
-\b
+"""
+DETAILS = """
 The page needs no network and no server: open it, mail it, keep it. It shows the answer under the
 file's limits, and judges every stored request again when a limit is moved.
+
 Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad input.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=EXAMPLES,
+    details=DETAILS,
+    short_help="Write one page with the answer and all points at URI.",
+)
 @click.argument("uri", callback=checked_uri)
 @click.option(
     "--output",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.text import listed
+from orchestrator.cli.command import Command
 from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
@@ -22,26 +23,33 @@ EXAMPLES = """
 \b
 Examples:
   orchestrator results results/
-  orchestrator results results/ --experiment quickstart --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
-  orchestrator results results/ --where "tensor_parallel_size == 2 and ttft_ms.p99 < 500" --sort -per_device --top 5
-  orchestrator results results/ --columns deployment,level,per_user,per_device --format md
-  orchestrator results results/ --columns deployment,level,decode_mbu,mfu,usd_per_m_output,j_per_output_token
-  orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
+  orchestrator results results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
+  orchestrator results results/ --top 5 --sort -per_device \\
+      --where "tensor_parallel_size == 2 and ttft_ms.p99 < 500"
+  orchestrator results results/ --plot points.svg
+"""
+DETAILS = """
+\b
+More examples:
+  orchestrator results results/ --format md \\
+      --columns deployment,level,per_user,per_device
+  orchestrator results results/ \\
+      --columns deployment,level,decode_mbu,mfu,usd_per_m_output,j_per_output_token
+  orchestrator results results/quickstart --format json |
+      jq '.[].output_token_throughput'
   orchestrator results results/ --where "tensor_parallel_size <= 4" --plot points.svg
   orchestrator results results/ --launches
-  orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
+  orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" \\
+      --format csv > points.csv
 
-\b
 Latencies are in milliseconds and count from when a request was due. Throughput is per second of the steady window, with
 its 95 % interval (docs/explained/certainty.md). Valid repeats of a point are pooled ("2 of 3"). JSON lists each repeat
 under "repeats", CSV on a line of its own ("row" tells which). Capacities that were searched have a table below the
 points; in JSON and CSV they have "row": "capacity".
 
-\b
 Shown are the points that the experiment's current plan asks for, under every SLO of its file. --all adds points of
 earlier versions of the file, in tables of their own.
 
-\b
 --where, --sort and --columns name what JSON has, nested values with dots: ttft_ms.p99, attainment.lower, validity,
 settings.tensor_parallel_size (or just tensor_parallel_size), and where a file has several SLOs slos.NAME.attainment
 (attainment alone is that of the first); repeats is their number, slo the limits as text. --where is written like
@@ -49,18 +57,21 @@ the rules of an experiment file; text needs quotes, and a value that a point lac
 != does. --sort -NAME or NAME:desc puts the largest first; --top alone shows the most output tokens/s per GPU. On a
 narrow terminal columns go, and a line says which: --columns shows those that are named, and --format md all.
 
-\b
 --plot writes a picture in place of the table: the frontier (tokens/s that a user sees against tokens/s per GPU), and
 throughput, latencies and attainment over load with their intervals. The file ends in .svg or .png.
 
-\b
 --launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
 the engine reported them, with the prediction's error in percent. For failed starts it shows where the log is.
+
 Exit status: 0, 3 if files are damaged, 2 bad input.
 """
+COMMON = (  # what the short help shows; --help-all shows all
+    *("experiment", "slo_text", "form", "launches", "where", "sort", "top", "columns"),
+    "picture",
+)
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, common=COMMON, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

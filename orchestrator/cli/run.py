@@ -15,10 +15,11 @@ import click
 from rich.console import Console
 
 from orchestrator.base.errors import InputError
+from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber, parse_share
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.spec.load import MOST_CLIENTS, counted, parse_duration
+from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
@@ -33,14 +34,21 @@ EXAMPLES = """
 \b
 Examples:
   orchestrator run experiments/quickstart.yaml --results results/
-  orchestrator run experiments/quickstart.yaml --results results/ --address local
-  orchestrator run experiments/quickstart.yaml --results results/ --until decided --within 10%
+  orchestrator run experiments/quickstart.yaml --results results/ \\
+      --address local
   orchestrator run plan.json --results s3://bucket/sweeps --address auto
-  orchestrator run experiments/llama70b-parallelism.yaml --results s3://bucket/sweeps --shortlist 8
-  ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
 
 Run the same command again to continue; nothing is measured twice. Ctrl-C and SIGTERM stop the engines and keep what
 was measured; a second one ends the program at once.
+"""
+DETAILS = """
+\b
+More examples:
+  orchestrator run experiments/quickstart.yaml --results results/ --until decided --within 10%
+  orchestrator run experiments/llama70b-parallelism.yaml --results s3://bucket/sweeps \\
+      --shortlist 8
+  ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml \\
+      --results s3://bucket/sweeps
 
 An experiment can have one active run per results URI; a second one is refused. `orchestrator status URI` shows it, and
 `orchestrator stop URI` ends it.
@@ -55,16 +63,27 @@ What was disturbed, or slowed down by the network or the clients, is measured ag
 --shortlist N runs the N deployments that may be the best within the error of their predictions (`plan --predict`, or a
 simulation: --simulated URI), and says what it leaves out and why. The same command later continues with the same list.
 
+How long to wait for nodes and for a storage that fails, and how many load clients there may be, stands in the
+experiment file: placement_timeout, storage_timeout, clients and max_clients.
+
 Exit status: 0 all measured; 3 something asked for has no valid measurement (it failed, was disturbed or invalid, was
 left out, or nothing can run); 2 bad input, 1 internal error, 130 interrupted.
 """
-
-
-def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+COMMON = (
+    "results_uri",
+    "address",
+    "max_nodes",
+    "retry_failed",
+    "until",
+    "within",
+    "shortlist_size",
+)
+OTHER_NAMES = {
+    "--clients": "max_clients: N in the experiment file",
+    "--max-clients": "max_clients: N in the experiment file",
+    "--placement-timeout": "placement_timeout: 15m in the experiment file",
+    "--storage-timeout": "storage_timeout: 15m in the experiment file",
+}
 
 
 def _within(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
@@ -72,7 +91,13 @@ def _within(_context: click.Context, _option: click.Parameter, text: str | None)
     return None if text is None else parse_share(text)
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command,
+    common=COMMON,
+    examples=EXAMPLES,
+    details=DETAILS,
+    other_names=OTHER_NAMES,
+)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--results",
@@ -84,35 +109,14 @@ def _within(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.option(
     "--address",
     help=(
-        "Ray cluster, or local: this machine without Ray. Default: the running Ray cluster, or a "
-        "new one here."
+        "Ray cluster, or local: this machine without Ray. Default: the running cluster, or a new "
+        "one here."
     ),
-)
-@click.option(
-    "--clients",
-    type=WholeNumber(1, MOST_CLIENTS),
-    help="Most load clients per launch. Default: half the cores.",
-)
-@click.option(
-    "--placement-timeout",
-    "place_s",
-    default="15m",
-    callback=_seconds,
-    show_default=True,
-    help="How long to wait for nodes; four times as long while some are being set up.",
 )
 @click.option(
     "--max-nodes",
     type=WholeNumber(min=1),
     help="Most nodes for engines, also asked of an autoscaler.",
-)
-@click.option(
-    "--storage-timeout",
-    "store_s",
-    default="15m",
-    callback=_seconds,
-    show_default=True,
-    help="How long to retry a storage that fails. Engines stay up meanwhile; nothing new starts.",
 )
 @click.option(
     "--retry-failed",
@@ -153,10 +157,7 @@ def run(
     experiment: Path,
     results_uri: str,
     address: str | None,
-    clients: int | None,
-    place_s: float,
     max_nodes: int | None,
-    store_s: float,
     retry_failed: bool,
     most_again: int,
     until: str | None,
@@ -221,7 +222,7 @@ def run(
         with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
             active(Phase(SWEEP, SweepStep.JOIN_CLUSTER, address or "that runs, or a new one here"))
             # this may import ray, so it comes after the input is known to be good
-            cluster = open_cluster(store, address, clients)
+            cluster = open_cluster(store, address, plan.max_clients)
             if cluster.note:
                 live.print_line(f"note: {cluster.note}")
             context = SweepContext(
@@ -229,8 +230,8 @@ def run(
                 cluster=cluster,
                 store=store,
                 listener=active,
-                placement_timeout_s=place_s,
-                storage_timeout_s=store_s,
+                placement_timeout_s=plan.placement_timeout,
+                storage_timeout_s=plan.storage_timeout,
                 retry_failed=retry_failed,
                 most_nodes=max_nodes or math.inf,
                 most_again=most_again,

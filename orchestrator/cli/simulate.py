@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.command import Command
+
 if TYPE_CHECKING:
     from orchestrator.results.events import Event
     from orchestrator.results.phases import Phase
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  orchestrator simulate experiments/llama70b-parallelism.yaml --results simulated/
+  orchestrator simulate experiments/llama70b-parallelism.yaml \\
+      --results simulated/
   orchestrator simulate plan.json --results simulated/ --no-report
   orchestrator best simulated/
-
+"""
+DETAILS = """
 No Ray, no engine and no GPU are used: the emulator's step model says how long each step of each engine takes, or
 tables of kernels do, where the file asks for them (predictions: {tables: true}). All results are marked simulated.
 
@@ -96,7 +100,12 @@ class ProgressLine:
             click.echo(text, err=True)
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=EXAMPLES,
+    details=DETAILS,
+    short_help="Answer EXPERIMENT in virtual time, without engines.",
+)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--results",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -11,15 +12,15 @@ EXAMPLES = """
 Examples:
   orchestrator status results/
   orchestrator status s3://bucket/sweeps --experiment quickstart --format json
-
-\b
+"""
+DETAILS = """
 Needs no cluster: a run writes its progress beside its results every 10 s. A run whose process is gone is `dead`; one on
 another host that wrote nothing for a minute is `silent`. Running its command again replaces either. Ages compare the
 clocks of the storage and of this machine.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.redaction import redact
+from orchestrator.cli.command import Command
 from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
@@ -25,15 +26,16 @@ EXAMPLES = """
 Examples:
   orchestrator stop results/
   orchestrator stop s3://bucket/sweeps --experiment quickstart --timeout 5m
-
-\b
+"""
+DETAILS = """
 Works like Ctrl-C: engines are stopped, complete measurements are kept, and running the same command again continues.
 The run sees the request within 10 s.
+
 Exit status: 0 nothing runs any more; 3 a run does not answer, has not ended within --timeout, or left something behind.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--timeout", default="10m", show_default=True, help="How long to wait for the end.")

@@ -2,6 +2,7 @@
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -9,17 +10,18 @@ EXAMPLES = """
 Examples:
   orchestrator verify results/
   orchestrator verify s3://bucket/sweeps --experiment quickstart
-
-\b
+"""
+DETAILS = """
 Reads every file and compares its size and SHA-256 with its manifest. A damaged file costs only its own measurement.
 The next run measures it again if the file is gone or cut off; if its content changed, remove its manifest from commits/
 first. Until then results and best show the figures computed earlier, or leave the point out; they name what is cut off
 or gone.
+
 Exit status: 0 all files are whole, 3 some are damaged.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from orchestrator.cli.command import Command
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -14,8 +15,8 @@ Examples:
   orchestrator watch results/
   orchestrator watch s3://bucket/sweeps --experiment quickstart --port 9000
   curl -s http://127.0.0.1:8787/metrics
-
-\b
+"""
+DETAILS = """
 The page answers as that of `report` and goes on by itself: what is measured appears within seconds, from a folder after
 about 2 s, from an object store after about 10 s. It only reads, so it may run anywhere that reads the results, and
 before the sweep begins. Beyond loopback (--host) requests need a token: that of ORCHESTRATOR_WATCH_TOKEN,
@@ -24,7 +25,12 @@ docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=EXAMPLES,
+    details=DETAILS,
+    short_help="Serve the page of URI, kept up to date while a sweep runs.",
+)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

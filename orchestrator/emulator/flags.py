@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         prog="orchestrator emulator",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Imitate an engine: serve OpenAI and TGI streams with modelled timing. "
+        description="Imitate an engine: serve OpenAI and TGI streams with modelled timing.\n"
         "Nothing is computed.\n\n"
         "  orchestrator emulator --port 8000 --profile H100-80GB/Llama-3.1-8B\n\n"
         "`orchestrator predict fit` calibrates a profile on what was measured.",
@@ -97,18 +97,11 @@ def parser() -> argparse.ArgumentParser:
         default=128,
         help="TGI's limit, refused above it; default 128",
     )
-    add("--config", type=Path, help="JSON file with settings and hardware, instead of flags")
-    add(
-        "--role",
-        choices=ROLES,
-        default="",
-        help="of a replica behind vLLM's router: KV caches go over at once",
-    )
-    add(
-        "--headless",
-        action="store_true",
-        help="act as a rank above 0: hold its place, serve nothing",
-    )
+    # for the processes that a sweep starts: settings and hardware as JSON, the role of a replica
+    # behind vLLM's router, and a rank above 0, which holds its place and serves nothing
+    add("--config", type=Path, help=argparse.SUPPRESS)
+    add("--role", choices=ROLES, default="", help=argparse.SUPPRESS)
+    add("--headless", action="store_true", help=argparse.SUPPRESS)
     return result
 
 

@@ -369,10 +369,11 @@ class Plan(SweepRules):
     def _search_inputs(self, load: PlannedLoad, deployment_id: str) -> _SearchInputs:
         slo = self.slos[0].name if self.slos else ""
         workload = load.workload.name
+        predicted_level = self.deployment(deployment_id).first_guess(workload, slo)
         return _SearchInputs(
             workload=workload,
             levels=self.levels_of(load, deployment_id),
-            first_guess=self.deployment(deployment_id).first_guess(workload, slo),
+            first_guess=load.first_level or predicted_level,
             follows=load.races and deployment_id in self._following,
         )
 

@@ -273,6 +273,7 @@ class Load(LoadRules):
                 "at an infinite rate all requests are due at once",
                 "say how many: requests: 1000",
             )
+        self._check_first_level()
         controls = {level.control for level in levels}
         if levels and self.control is not None and self.control not in controls:
             raise wrong(
@@ -286,6 +287,17 @@ class Load(LoadRules):
             if problem:
                 raise wrong(("levels", level.key, level.index), problem)
         return self
+
+    def _check_first_level(self) -> None:
+        """Raises an error for a first level that nothing would use, or that is no level."""
+        first = self.first_level
+        if first is None:
+            return
+        if self.search == "levels":
+            raise wrong("first_level", "'first_level' is for searches", "leave it out")
+        if self.control == "concurrency" and (first % 1 or first > MOST_IN_FLIGHT):
+            text = f"requests in flight are a whole number of at most {MOST_IN_FLIGHT:,}"
+            raise wrong("first_level", f"'first_level': {text}, not {first:g}")
 
     @property
     def is_closed_loop(self) -> bool:
@@ -382,6 +394,20 @@ class SweepRules(Strict):
         default=None,
         description="How many load client processes to begin with; more are added where they turn "
         "out to be the bottleneck.",
+    )
+    max_clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = Field(
+        default=None,
+        description="How many load client processes a launch may have; half the cores by default.",
+    )
+    placement_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        default=900.0,
+        description="How long to wait for nodes, `15m` by default; four times as long while some "
+        "are being set up.",
+    )
+    storage_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        default=900.0,
+        description="How long to retry a storage that fails, `15m` by default. Engines stay up "
+        "meanwhile, and nothing new starts.",
     )
     predictions: Predictions = Field(
         default=Predictions(), description="What predictions are made from and used for."

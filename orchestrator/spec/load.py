@@ -688,6 +688,12 @@ class LoadRules(Strict):
         description="`search: capacity`: the search ends when the lowest level that fails is at "
         "most this share above the highest that holds. 0.05 by default.",
     )
+    first_level: Annotated[float, Field(gt=0, lt=math.inf)] | None = Field(
+        default=None,
+        description="Where a search begins: requests per second, or requests in flight with "
+        "`control: concurrency`. By default where the limits are predicted to hold, if there is a "
+        "prediction.",
+    )
     max_deployments: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
         description="`search: capacity`: start at most so many deployments, those predicted best. "

@@ -31,7 +31,7 @@ from orchestrator.spec.stages import PlannedSettings
 ROOM_S = 5.0  # seconds that nodes of a starting cluster get to join it
 RETURN_S = 60.0  # seconds that a lost node gets to come back
 NO_TYPE_S = 5.0  # seconds in which an autoscaler without a fitting node type may be given one
-# factor on --placement-timeout while nodes are being set up: image and weights take time, too
+# factor on the placement timeout while nodes are being set up: image and weights take time, too
 SET_UP = 4.0
 
 

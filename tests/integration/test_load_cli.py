@@ -289,8 +289,8 @@ def test_warm_up_requests_are_sent_before_and_are_other_ones() -> None:
         "2",
         "--requests",
         "4",
-        "--warmup-requests",
-        "3",
+        "--warmup",
+        "3req",
         *QUICK,
         "--format",
         "json",
@@ -333,10 +333,8 @@ def test_a_path_of_its_own_lengths_prefixes_and_turns_reach_the_server() -> None
         "2",
     ]
     args += [
-        "--prefix-tokens",
-        "20",
-        "--prefix-count",
-        "2",
+        "--shared-prefix",
+        "20x2",
         "--concurrency",
         "1",
         "--requests",
@@ -390,7 +388,7 @@ def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
         await answer_openai(request, reader, writer)
 
     with serving(behave) as server:
-        args = ("--requests", "12", "--timeout", "20s", *QUICK, "--results", str(tmp_path))
+        args = ("--requests", "12", "--request-timeout", "20s", *QUICK, "--results", str(tmp_path))
         done = load(url(server.port), "--rate", "inf", *args, "--format", "json")
         shown = load(url(server.port), "--rate", "50,inf", *args)
         refused = load(url(server.port), "--rate", "inf", "--duration", "1s", *QUICK)
@@ -488,7 +486,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
     ("args", "words"),
     [
         ((), "one of --rate"),
-        (("--rate", "1", "--prompt-file", "/nowhere"), "either --input-tokens"),
+        (("--rate", "1", "--prompts", "/nowhere"), "either --input-tokens"),
         (("--rate", "1", "--output-tokens", "3000000000"), "--output-tokens"),
         (("--concurrency", "1", "--max-in-flight", "2"), "--max-in-flight is for --rate"),
         (("--rate", "1", "--insecure"), "--insecure is for https"),
@@ -497,7 +495,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         (("--rate", "-1"), "--rate '-1'"),
         (("--concurrency", "1.5"), "whole numbers"),
         (("--concurrency", "1000000000"), "at most 100,000"),
-        (("--rate", "1", "--burstiness", "nan"), "--burstiness"),
+        (("--rate", "1", "--arrivals", "gamma:nan"), "--arrivals"),
         (("--rate", "1", "--slo", "ttft<=5"), "with its unit"),
         (("--rate", "1", "--warmup", f"1{'0' * 400}s"), "--warmup"),
     ],
@@ -520,7 +518,7 @@ def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Is it?", "output_tokens": 3}\n{"prompt": "Why?\\nBecause."}\n')
     args = (
-        "--prompt-file",
+        "--prompts",
         str(file),
         "--output-tokens",
         "5",
@@ -590,7 +588,7 @@ def test_conversations_of_a_file_are_sent_as_messages_and_bad_lines_stop_everyth
     args = (
         "--api",
         "chat",
-        "--prompt-file",
+        "--prompts",
         str(file),
         "--output-tokens",
         "2",
@@ -709,7 +707,7 @@ def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(
         await answer_openai(request, reader, writer)
 
     with serving(behave) as server:
-        args = ("--concurrency", "1", "--requests", "2", "--timeout", timeout, *QUICK)
+        args = ("--concurrency", "1", "--requests", "2", "--request-timeout", timeout, *QUICK)
         done = changed(
             "from orchestrator.cli import load; load.SLOW_S = 0.5", url(server.port), *args
         )
@@ -1119,7 +1117,7 @@ def test_a_warm_up_by_requests_is_interrupted_at_once() -> None:
 
     with serving(slow) as server:
         argv = [url(server.port), "--model", "m1", "--concurrency", "1", "--requests", "4", *QUICK]
-        command = [sys.executable, "-m", "orchestrator", "load", *argv, "--warmup-requests", "1000"]
+        command = [sys.executable, "-m", "orchestrator", "load", *argv, "--warmup", "1000req"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:

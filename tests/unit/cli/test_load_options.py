@@ -22,6 +22,7 @@ from orchestrator.cli.load_options import (
     dialects_of,
     parse_load,
     target_of,
+    warm_up_requests,
 )
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.make import make_plan
@@ -113,7 +114,7 @@ def test_any_text_is_a_length_or_a_problem_of_its_option(
 
 
 def test_prefixes_and_turns_are_the_kinds_of_an_experiment_file() -> None:
-    shared = content(*LENGTHS, "--prefix-tokens", "30", "--prefix-count", "4")
+    shared = content(*LENGTHS, "--shared-prefix", "30x4")
     assert shared == {
         "kind": "random", "input_tokens": 8, "output_tokens": 4, "shared_prefix_tokens": 30, "shared_prefix_count": 4
     }  # fmt: skip
@@ -222,7 +223,7 @@ def test_a_trace_needs_prompts_that_are_all_sent(
     args = (
         "--trace",
         str(tmp_path / "times.txt"),
-        "--prompt-file",
+        "--prompts",
         str(tmp_path / "talks.json"),
         "--output-tokens",
     )
@@ -253,7 +254,7 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     assert made.workload is None
     assert problems == [
         (
-            "give either --input-tokens (random prompts) or --prompt-file (a trace of times alone has "
+            "give either --input-tokens (random prompts) or --prompts (a trace of times alone has "
             "no prompts)"
         )
     ]
@@ -262,17 +263,20 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((*LENGTHS, "--prefix-count", "2"), "--prefix-count is for --prefix-tokens"),
+        (("--output-tokens", "4", "--shared-prefix", "2"), "--shared-prefix is for --input-tokens"),
         ((*LENGTHS, "--think-time", "2s"), "--think-time is for --turns"),
         (
-            ("--output-tokens", "4", "--prompt-file", "x", "--turns", "2"),
+            ("--output-tokens", "4", "--prompts", "x", "--turns", "2"),
             "--turns is for --input-tokens",
         ),
         (("--output-tokens", "4"), "give either --input-tokens"),
         (("--input-tokens", "4"), "give --output-tokens"),
         ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
         ((*LENGTHS, "--trace", "x", "--arrivals", "constant"), "--arrivals is for --rate"),
-        ((*LENGTHS, "--rate", "1", "--burstiness", "2"), "--burstiness is for --arrivals gamma"),
+        (
+            (*LENGTHS, "--rate", "1", "--arrivals", "poisson:2"),
+            "--arrivals poisson:2: only gamma has a shape",
+        ),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], message: str) -> None:
@@ -282,8 +286,14 @@ def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], me
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--rate", "1", "--timeout", "1e300s"), "--timeout: '1e300s' is longer than 1e+09 s"),
-        (("--rate", "1", "--timeout", "1e999s"), "--timeout: '1e999s' is longer than 1e+09 s"),
+        (
+            ("--rate", "1", "--request-timeout", "1e300s"),
+            "--request-timeout: '1e300s' is longer than 1e+09 s",
+        ),
+        (
+            ("--rate", "1", "--request-timeout", "1e999s"),
+            "--request-timeout: '1e999s' is longer than 1e+09 s",
+        ),
         (
             ("--concurrency", "1", "--duration", "1e300s"),
             "--duration: '1e300s' is longer than 1e+09 s",
@@ -301,8 +311,8 @@ def test_times_beyond_reason_are_problems_of_their_option(
 @pytest.mark.parametrize(
     "args",
     [
-        ("--prefix-tokens", "3000000000"),
-        ("--prefix-tokens", "1", "--prefix-count", "3000000000"),
+        ("--shared-prefix", "3000000000"),
+        ("--shared-prefix", "1x3000000000"),
         ("--turns", "1001"),
         ("--rate", "1", "--requests", "100000000000"),
         ("--rate", "1", "--max-in-flight", "100001"),
@@ -317,9 +327,13 @@ def test_sizes_beyond_reason_are_refused_by_the_plan(args: tuple[str, ...]) -> N
     ("option", "text", "message"),
     [
         ("--duration", "0s", "--duration must be above 0, not 0.0"),
-        ("--timeout", "0s", "--timeout must be above 0, not 0.0"),
+        ("--request-timeout", "0s", "--request-timeout must be above 0, not 0.0"),
         ("--turns", "1001", "--turns must be at most 1000, not 1001"),
-        ("--burstiness", "1e-6", "--burstiness must be at least 0.001, not 1e-06"),
+        (
+            "--arrivals",
+            "gamma:1e-6",
+            "the shape of --arrivals gamma must be at least 0.001, not 1e-06",
+        ),
     ],
 )
 def test_what_a_record_refuses_is_a_problem_of_its_option(
@@ -327,7 +341,7 @@ def test_what_a_record_refuses_is_a_problem_of_its_option(
 ) -> None:
     asked_for, _ = asked(*LENGTHS, "--rate", "1", option, text)
     problems: list[Problem] = []
-    assert _plan(asked_for, "m", problems, "--prompt-file") is None
+    assert _plan(asked_for, "m", problems, "--prompts") is None
     assert message in [problem.message for problem in problems]
 
 
@@ -342,7 +356,7 @@ def test_what_a_record_refuses_is_a_problem_of_its_option(
 def test_a_name_of_a_model_that_cannot_be_shown_is_refused(name: str, message: str) -> None:
     asked_for, _ = asked(*LENGTHS, "--rate", "1", "--requests", "2")
     problems: list[Problem] = []
-    assert _plan(asked_for, name, problems, "--prompt-file") is None
+    assert _plan(asked_for, name, problems, "--prompts") is None
     assert [problem.message for problem in problems] == [message]
 
 
@@ -350,32 +364,59 @@ def test_problems_of_records_and_files_are_reported_together(tmp_path: Path) -> 
     missing = str(tmp_path / "missing.jsonl")
     asked_for, _ = asked(
         *("--rate", "1", "--requests", "100000000000"),
-        *("--prompt-file", missing, "--output-tokens", "4"),
+        *("--prompts", missing, "--output-tokens", "4"),
     )
     problems: list[Problem] = []
-    assert _plan(asked_for, "m", problems, "--prompt-file") is None
+    assert _plan(asked_for, "m", problems, "--prompts") is None
     messages = "\n".join(problem.message for problem in problems)
     assert "--requests must be at most" in messages
-    assert f"--prompt-file {missing!r} cannot be read" in messages
+    assert f"--prompts {missing!r} cannot be read" in messages
 
 
 @pytest.mark.parametrize("factor", ["inf", "1e-300", "-1"])
 def test_a_factor_is_a_number_that_a_schedule_could_have(factor: str) -> None:
-    for option in ("--speed-up", "--burstiness"):
-        with pytest.raises(click.BadParameter):
-            parsed(option, factor)
+    with pytest.raises(click.BadParameter):
+        parsed("--speed-up", factor)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("--trace", "times.txt", "--speed-up", "nan"),
-        ("--rate", "1", "--arrivals", "gamma", "--burstiness", "nan"),
-    ],
-)
-def test_a_factor_that_is_no_number_is_refused(args: tuple[str, ...]) -> None:
+def test_a_factor_that_is_no_number_is_refused() -> None:
     with pytest.raises(click.BadParameter, match="'nan': give a number from 1e-09 to 1e"):
-        asked(*LENGTHS, "--duration", "5s", *args)
+        asked(*LENGTHS, "--duration", "5s", "--trace", "times.txt", "--speed-up", "nan")
+
+
+@pytest.mark.parametrize("shape", ["nan", "inf", "x", ""])
+def test_a_shape_of_arrivals_that_is_no_number_is_refused(shape: str) -> None:
+    _, problems = asked(*LENGTHS, "--arrivals", f"gamma:{shape}")
+    assert problems == [f"--arrivals gamma:{shape}: give the shape as a number, like gamma:0.5"]
+
+
+def test_arrivals_may_have_a_shape() -> None:
+    made, problems = asked(*LENGTHS, "--arrivals", "gamma:0.5")
+    assert problems == []
+    arrivals = load_of(made).arrivals
+    assert (arrivals.process, arrivals.burstiness) == ("gamma", 0.5)
+
+
+@pytest.mark.parametrize("text", ["0", "x8", "500x0", "500:8", "5.5"])
+def test_a_shared_prefix_that_is_none_is_refused(text: str) -> None:
+    _, problems = asked(*LENGTHS, "--shared-prefix", text)
+    assert problems == [
+        f"--shared-prefix {text!r}: give its tokens, like 500, or 500x8 for 8 different prefixes"
+    ]
+
+
+def test_a_warm_up_is_a_time_or_requests() -> None:
+    timed, problems = asked(*LENGTHS, "--warmup", "10s")
+    assert problems == []
+    assert load_of(timed).warmup_s == 10
+    counted, problems = asked(*LENGTHS, "--warmup", "100req")
+    assert problems == []
+    assert load_of(counted).warmup_s is None
+    assert [warm_up_requests(text) for text in (None, "10s", "100req", " 7 req")] == [0, 0, 100, 7]
+    assert asked(*LENGTHS, "--warmup", "10")[1] == [
+        "--warmup '10': give a time, like 10s, or requests, like 100req"
+    ]
+    assert "at most" in asked(*LENGTHS, "--warmup", "9999999999req")[1][0]
 
 
 @pytest.mark.parametrize(
@@ -428,18 +469,21 @@ def search(*args: str, results: Path = Path("nowhere")) -> tuple[ParsedLoad, lis
 
 
 def test_a_search_has_no_levels_and_the_name_of_its_options() -> None:
-    made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
+    made, problems = search("--slo", "ttft<=500ms", "--concurrency", "8")
     assert problems == []
     assert load_of(made) == Load(
         search="capacity",
         control="concurrency",
+        first_level=8.0,
         duration_s=60.0,
         request_timeout_s=600.0,
         precision=0.15,
     )
-    again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
+    again, _ = search("--slo", "ttft<=500ms", "--concurrency", "8")
     assert again.name == made.name
     assert load_of(again) == load_of(made)
+    from_elsewhere, _ = search("--slo", "ttft<=500ms", "--concurrency", "64")
+    assert from_elsewhere.name == made.name, "it goes on, wherever it began"
     others = [
         search("--slo", "ttft<=400ms"),
         search("--slo", "ttft<=500ms", "--seed", "7"),
@@ -506,14 +550,27 @@ def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
 
 
 def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
-    _, problems = search("--rate", "4", "--max-errors", "5")
-    assert [problem.rpartition(" ")[2] for problem in problems[:2]] == ["--rate", "--max-errors"]
+    _, problems = search("--max-errors", "5", "--warmup", "9req")
+    assert problems[0] == "--find-capacity: give --warmup as a time, like 10s"
+    assert problems[1].endswith("leave out --max-errors")
     assert "needs limits" in problems[2]
-    assert "--control is for --find-capacity" in asked(*LENGTHS, "--control", "concurrency")[1]
-    assert (
-        "--arrivals is for --control request_rate"
-        in search("--slo", "ttft<=1s", "--control", "concurrency", "--arrivals", "constant")[1]
-    )
+    limits = ("--slo", "ttft<=1s")
+    both = search(*limits, "--rate", "4", "--concurrency", "4")[1]
+    assert both == ["--find-capacity searches --rate or --concurrency: give one of them"]
+    several = search(*limits, "--rate", "4,8")[1]
+    assert several == ["--find-capacity begins at one level and finds the others: give --rate 8"]
+    closed = search(*limits, "--concurrency", "4", "--arrivals", "constant")[1]
+    assert closed == ["--arrivals is for --rate"]
+
+
+def test_a_search_begins_at_the_level_that_is_given() -> None:
+    made, problems = search("--slo", "ttft<=1s", "--rate", "20")
+    assert problems == []
+    plan = planned(made)
+    first = plan.strategy(plan.loads[0], plan.deployments[0].id).ask()
+    assert first is not None
+    assert first.control == "request_rate"
+    assert first.value == pytest.approx(20, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -543,15 +600,13 @@ def test_only_servers_that_are_known_to_take_a_cache_salt_get_one(
 def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "x", "completion": "y"}\n')
-    prompts = ("--prompt-file", str(file), "--output-tokens", "file")
+    prompts = ("--prompts", str(file), "--output-tokens", "file")
     made, problems = asked(*prompts)
     assert problems == [
         "--output-tokens file counts the file's answers: give the model's --tokenizer"
     ]
     planned(made)  # says nothing more
-    assert asked(*prompts, "--input-tokens", "5")[1][0] == (
-        "--output-tokens file is for --prompt-file"
-    )
+    assert asked(*prompts, "--input-tokens", "5")[1][0] == ("--output-tokens file is for --prompts")
     if not MODEL.exists():
         pytest.skip("NOT RUN: there is no tokenizer here (make model)")
     made, problems = asked(*prompts, "--tokenizer", str(MODEL))

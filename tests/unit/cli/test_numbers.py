@@ -35,4 +35,4 @@ def test_numbers_within_bounds_are_taken() -> None:
 
 def test_run_says_its_bounds_in_the_same_words() -> None:
     with pytest.raises(click.BadParameter, match="give a whole number"):
-        run.make_context("run", [__file__, "--clients", "0"])
+        run.make_context("run", [__file__, "--max-nodes", "0"])

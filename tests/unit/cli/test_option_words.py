@@ -20,7 +20,7 @@ def test_every_option_that_problems_name_exists() -> None:
     [
         ("'requests' must be at most 5", "--requests must be at most 5"),
         ("'wall' must be above 0", "--budget must be above 0"),
-        ("give 'shared_prefix_tokens'", "give --prefix-tokens"),
+        ("give 'shared_prefix_tokens'", "give --shared-prefix"),
         ("'nothing' is no key", "'nothing' is no key"),
         ("trace 'requests' is empty", "--trace 'requests' is empty"),
     ],
@@ -34,7 +34,7 @@ def test_the_name_of_a_file_stays_as_it_is() -> None:
         "prompts 'turns' lacks lengths: give 'output_tokens'", hint="'api' or 'nothing'"
     )
     assert in_options(problem) == Problem(
-        "--prompt-file 'turns' lacks lengths: give --output-tokens", hint="--api or 'nothing'"
+        "--prompts 'turns' lacks lengths: give --output-tokens", hint="--api or 'nothing'"
     )
 
 

@@ -205,6 +205,29 @@ def test_the_precision_of_a_decision_is_five_percent_or_as_it_is_given(
     assert asked == [within]
 
 
+def test_limits_on_waiting_and_on_clients_are_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def opened(_store: Store, _address: str | None, client_limit: int | None) -> SimpleNamespace:
+        asked.append(client_limit)
+        return SimpleNamespace(note="", close=lambda: None)
+
+    def sweep(context: SweepContext) -> SimpleNamespace:
+        asked.extend([context.placement_timeout_s, context.storage_timeout_s])
+        report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
+        return SimpleNamespace(run=lambda: report)
+
+    monkeypatch.setattr("orchestrator.cluster.open_cluster.open_cluster", opened)
+    monkeypatch.setattr("orchestrator.sweep.sweep.Sweep", sweep)
+    file = write_file(tmp_path, RUNS)
+    invoke("run", str(file), "--results", str(tmp_path / "one"))
+    file.write_text(file.read_text() + "max_clients: 3\nplacement_timeout: 1h\nstorage_timeout: 9s")
+    invoke("run", str(file), "--results", str(tmp_path / "two"))
+    assert asked == [None, 900.0, 900.0, 3, 3600.0, 9.0]
+
+
 PREDICTED = """
 version: 1
 name: x

@@ -56,6 +56,7 @@ def model_folder(path: Path, layers: int = 2) -> Path:
         {"budget": {"usd": 5}},
         {"isolation": "shared"},
         {"clients": 9},
+        {"max_clients": 9, "placement_timeout": "1h", "storage_timeout": "1h"},
         {"hardware": {"h100": {**HARDWARE["h100"], "usd_per_gpu_hour": 9.0, "labels": {"a": "b"}}}},
         {"deployments": {"engine": "vllm", "hardware": "h100", "startup_timeout_s": 5.0}},
         {"deployments": {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 1}},

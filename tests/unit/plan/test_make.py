@@ -132,6 +132,9 @@ def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
         isolation="shared",
         seed=7,
         clients=3,
+        max_clients=8,
+        placement_timeout="1h",
+        storage_timeout="90s",
         repeats=2,
     )
     assert plan.name == "small"
@@ -139,3 +142,5 @@ def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
     assert plan.budget is not None
     assert plan.budget.wall == 7200.0
     assert (plan.isolation, plan.seed, plan.clients, plan.repeats) == ("shared", 7, 3, 2)
+    assert (plan.max_clients, plan.placement_timeout, plan.storage_timeout) == (8, 3600.0, 90.0)
+    assert Plan.from_json(plan.to_json()) == plan

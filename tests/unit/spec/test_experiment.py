@@ -272,6 +272,17 @@ def test_sizes_may_carry_units() -> None:
         ({"hardware": ["a"]}, "'hardware' must be a mapping"),
         ({"seed": -1}, "'seed' must be at least 0, not -1"),
         ({"clients": 0}, "'clients' must be at least 1, not 0"),
+        ({"max_clients": 0}, "'max_clients' must be at least 1, not 0"),
+        ({"placement_timeout": 900}, "'placement_timeout': 900 is not a duration"),
+        ({"storage_timeout": "0s"}, "'storage_timeout' must be above 0, not '0s'"),
+        (
+            {"load": {"levels": {"request_rate": [1]}, "first_level": 2}},
+            "'first_level' is for searches (leave it out)",
+        ),
+        (
+            {"load": {"search": "capacity", "control": "concurrency", "first_level": 1.5}},
+            "'first_level': requests in flight are a whole number of at most 100,000, not 1.5",
+        ),
         ({"budget": {"wall": 12}}, "'wall': 12 is not a duration"),
     ],
 )
