@@ -16,7 +16,7 @@ HELP_ALL = "--help-all"
 
 
 class Command(click.Command):
-    """A command with a short and a whole help.
+    """A command with a short help, and with ``--help-all`` where that leaves something out.
 
     ``common``: names of the options that the short help shows; None: it shows all of them.
     ``sections``: by the name of the first option of a section, the title of the section.
@@ -36,7 +36,8 @@ class Command(click.Command):
         **kwargs: Any,
     ) -> None:
         super().__init__(epilog=f"{examples}\n{details}", **kwargs)
-        self.params.append(_help_all_option())
+        if common is not None or details:
+            self.params.append(_help_all_option())
         self.examples = examples
         self.details = details
         self.other_names = dict(other_names or {})

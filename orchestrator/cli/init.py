@@ -9,12 +9,16 @@ from typing import Any, TypeVar
 
 import click
 
+from orchestrator.cli.command import Command
+
 EXAMPLES = """
 \b
 Examples:
   orchestrator init
-  orchestrator init sweep.yaml --engine sglang --model Qwen/Qwen3-32B --gpus "8 x H100-80GB" --workload rag
-  orchestrator init server.yaml --engine http://10.0.0.7:8000 --model llama --gpus none --limits "ttft<=500ms"
+  orchestrator init sweep.yaml --engine sglang --model Qwen/Qwen3-32B \\
+      --gpus "8 x H100-80GB" --workload rag
+  orchestrator init server.yaml --engine http://10.0.0.7:8000 --model llama \\
+      --gpus none --limits "ttft<=500ms"
 
 Where there is no terminal, nothing is asked: what no option says has its default.
 """
@@ -28,7 +32,7 @@ DEFAULTS = {
 Answer = TypeVar("Answer")
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="experiment.yaml")
 @click.option("--engine", help="An engine, emulator, or the URL of a server that runs.")
 @click.option("--model", help="A name on the Hugging Face hub, or a folder.")

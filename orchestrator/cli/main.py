@@ -16,7 +16,8 @@ FOLDER_IS_GONE = (
 )
 # Help lists the commands under these titles, and those that none of them has at the end.
 SECTIONS = {
-    "Sweeps": ("plan", "simulate", "run", "watch", "status", "stop", "doctor"),
+    "Experiment files": ("init", "plan", "schema"),
+    "Sweeps": ("simulate", "run", "watch", "status", "stop", "doctor"),
     "Servers that run already": ("load", "workload"),
     "Results": ("best", "results", "report", "compare", "logs", "verify", "import", "export"),
     "Models of engines": ("predict", "emulator"),

@@ -2,11 +2,15 @@
 
 import click
 
-EPILOG = """
+from orchestrator.cli.command import Command
+
+EXAMPLES = """
 \b
 Examples:
   orchestrator schema > experiment.schema.json
-
+"""
+DETAILS = """
+\b
 Then the first line of an experiment file tells an editor where it is:
   # yaml-language-server: $schema=experiment.schema.json
 
@@ -15,7 +19,12 @@ orchestrator plan alone.
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    cls=Command,
+    examples=EXAMPLES,
+    details=DETAILS,
+    short_help="Print the JSON schema of experiment files, for editors.",
+)
 def schema() -> None:
     """Print the JSON schema of experiment files: completion, descriptions and errors in an editor."""
     click.echo(schema_text(), nl=False)
