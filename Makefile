@@ -48,10 +48,11 @@ demo: install
 demo-quantization: install
 	$(BIN)/python scripts/demo_quantization.py
 
-# of the newest results of `make demo`; RESULTS=... names others
+# of the newest results of `make demo` (RESULTS=... names others), and of the sweeps of the guides
 pictures: RESULTS = $(lastword $(sort $(wildcard .demo/results*)))
 pictures: install
 	$(BIN)/python scripts/pictures.py $(RESULTS)
+	$(BIN)/python -m scripts.guide_pictures
 
 # the documentation, in site/; a dead link is an error
 site: install

@@ -51,7 +51,8 @@ PAGES = (
 )
 TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT + README, flags=re.DOTALL)
+EVERY_PAGE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", EVERY_PAGE + README, flags=re.DOTALL)
 WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT)) + " ".join(EXAMPLES)))
 MODELS = [
     ExperimentFile,

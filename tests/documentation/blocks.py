@@ -1,0 +1,59 @@
+"""The code blocks of Markdown pages, and what the comment above one says of it.
+
+``<!-- not run: REASON -->`` leaves commands out that need a cluster, a GPU or hours.
+``<!-- file: NAME -->`` says under which name a reader is to save a block.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.unit.documentation.pages import ROOT
+
+BLOCK = re.compile(
+    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|file): (?P<value>.+?) -->\n)?"
+    r"(?P<margin> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=margin)```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block. ``line``: of its first line in the page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    not_run: str | None
+    file_name: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield Block(
+            page=page,
+            line=text.count("\n", 0, match.start("text")) + 1,
+            language=match["language"],
+            text=textwrap.dedent(match["text"]),
+            not_run=match["value"] if match["mark"] == "not run" else None,
+            file_name=match["value"] if match["mark"] == "file" else None,
+        )
+
+
+def command_lines(block: Block) -> Iterator[list[str]]:
+    """The words of each command of a block of shell commands, without comments."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words

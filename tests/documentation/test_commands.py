@@ -1,0 +1,173 @@
+"""The commands of README and documentation, run as they stand, as far as that needs no cluster, no
+GPU and no hours; those that do need one are parsed.
+
+A page is run from its first block to its last, in a folder with what a checkout has and with the
+simulated sweep of the README in ``results/``. Its server is an emulator. Loads are shorter than they
+are written.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.cli.main import cli
+from orchestrator.emulator.flags import parser as emulator_parser
+from tests.documentation.blocks import Block, blocks, command_lines
+from tests.harness import environment, free_port, wait_for
+from tests.unit.documentation.pages import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+SHELL = [block for block in BLOCKS if block.language == "sh"]
+RUN_PAGES = sorted({block.page for block in SHELL if block.not_run is None})
+PARSED = [block for block in SHELL if block.not_run is not None]
+LANGUAGES = {"sh", "text", "yaml", "toml", "csv", "json", "python", "py", "sql"}
+
+SERVER = "http://127.0.0.1:8000"  # the address in all pages
+SHORTER = (
+    (r"--duration \d+m?s?", "--duration 2s"),
+    (r"--requests \d+", "--requests 6"),
+    (r"--output-tokens \d+", "--output-tokens 4"),
+    (r" --budget \w+", ""),
+    (r"--find-capacity", "--find-capacity --budget 3s"),
+)
+# A load of seconds may have no valid measurement on a machine that tests share: status 3.
+PRELUDE = """
+set -euo pipefail
+open() { test -s "$1"; }
+pip() { test "$1" = install && test -f pyproject.toml; }
+orchestrator() {
+  local status=0
+  command orchestrator "$@" || status=$?
+  if [ "$status" = 3 ] && { [ "$1" = load ] || [ "$2" = runs/ ]; }; then status=0; fi
+  return "$status"
+}
+"""
+SIMULATED = "experiments/llama70b-parallelism.yaml"
+FOLDERS_OF_FILES = ("clusters/", "experiments/", "benchmarks/", "scripts/", "tests/")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store that the README's own command makes; simulating it again does nothing."""
+    folder = tmp_path_factory.mktemp("stored") / "results"
+    run_in(ROOT, f"orchestrator simulate {SIMULATED} --results {folder}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an emulator."""
+    port = free_port()
+    log = tmp_path_factory.mktemp("emulator") / "log"
+    argv = ["-m", "orchestrator", "emulator", "--profile", "H100-80GB/Llama-3.1-8B"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, *argv, "--port", str(port)],
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for(lambda: "serving" in log.read_text(), 60, "the emulator serves")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def run_in(folder: Path, script: str) -> None:
+    """Runs shell commands as a reader would. Fails with their output."""
+    programs = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-c", PRELUDE + script],
+        cwd=folder,
+        env=environment(PATH=f"{programs}:/usr/bin:/bin", COLUMNS="120"),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=page_id)
+def test_the_commands_of_a_page_run(page: Path, results: Path, server: str, tmp_path: Path) -> None:
+    for name in ("experiments", "clusters", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "results").symlink_to(results)
+    if page.parent.name == "start" and page.name == "answer.md":
+        run_page(page.with_name("sweep.md"), server, tmp_path)
+    run_page(page, server, tmp_path)
+
+
+def run_page(page: Path, server: str, folder: Path) -> None:
+    """Writes the files of a page and runs its commands, in the page's order."""
+    for block in blocks(page):
+        if block.file_name is not None:
+            (folder / block.file_name).write_text(block.text, encoding="utf-8")
+        elif block.language == "sh" and block.not_run is None:
+            script = block.text.replace(SERVER, server)
+            for written, shorter in SHORTER:
+                script = re.sub(written, shorter, script)
+            run_in(folder, script)
+
+
+@pytest.mark.parametrize("block", PARSED, ids=str)
+def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Block) -> None:
+    for words in command_lines(block):
+        if "orchestrator" in words:
+            parse(words[words.index("orchestrator") + 1 :])
+        if words[0] == "make":
+            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            assert words[1] in targets
+        for word in words:
+            if word.startswith(FOLDERS_OF_FILES):
+                assert (ROOT / word).exists(), word
+
+
+def parse(argv: list[str]) -> None:
+    """Lets the command line take ``argv`` apart, up to where the command would begin. Raises
+    UsageError for an option or a value that it does not have.
+    """
+    command: click.Command = cli
+    context = click.Context(cli, info_name="orchestrator")
+    while isinstance(command, click.Group):
+        name, *argv = argv
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None, f"no command {name!r}"
+        command = subcommand
+        context = click.Context(command, info_name=name, parent=context)
+    if command.name == "emulator":
+        emulator_parser().parse_args(argv)
+        return
+    given, left_over, _ = command.make_parser(context).parse_args(list(argv))
+    assert left_over == []
+    for parameter in command.get_params(context):
+        value = given.get(parameter.name or "")
+        assert value is not None or not parameter.required, f"{parameter.name} is missing"
+        if isinstance(parameter.type, click.Choice):
+            parameter.type_cast_value(context, value)
+
+
+def test_an_option_that_does_not_exist_is_found() -> None:
+    with pytest.raises(click.UsageError, match="--find-capacty"):
+        parse(["load", "URL", "--find-capacty"])
+    with pytest.raises(AssertionError, match="results_uri is missing"):
+        parse(["run", "sweep.yaml"])
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_block_says_its_language(block: Block) -> None:
+    assert block.language in LANGUAGES
