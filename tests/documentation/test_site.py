@@ -37,7 +37,7 @@ def test_every_page_is_in_the_site(site: Path) -> None:
 
 def test_a_file_that_a_page_links_to_is_part_of_the_site(site: Path) -> None:
     assert (site / "repository/experiments/llama70b-parallelism.yaml").is_file()
-    assert "repository/experiments/" in (site / "reference/experiment-file.html").read_text()
+    assert "repository/experiments/" in (site / "start/sweep.html").read_text()
 
 
 def test_lists_and_tables_are_rendered_as_such(site: Path) -> None:
