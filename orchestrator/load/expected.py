@@ -141,19 +141,13 @@ class _Expectation:
         return hit_tokens
 
     def _take_from_others(self, session: int, near_phase: str) -> None:
-        """Adds the prompts of a session that another client sent, as far as others share them: of a
-        conversation the first, because what follows has answers of its own.
-        """
+        """Adds the prompts of a session that another client sent, as far as others share them."""
         cache = self._caches[self._assignment.target(session)]
         schedule = self._assignment.schedule
         phase = near_phase
         if schedule.open_loop and session < len(schedule.due_ns):
             phase = schedule.phase(int(schedule.due_ns[session]))
-        first = self._kind.first_turn(session)
-        turns = [first]
-        if isinstance(self._kind, TraceRequests):
-            turns = list(range(first, self._kind.turns(session)))
-        for turn in turns:
+        for turn in self._contents.turns_shared_by_others(session):
             cache.take(self._contents.segments(session, turn, phase))
         self._contents.forget(session)
 

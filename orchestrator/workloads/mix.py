@@ -16,7 +16,7 @@ from pydantic.json_schema import SkipJsonSchema
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import AnyWorkload, Arrivals, Level, Weight, Workload
+from orchestrator.spec.load import AnyWorkload, Arrivals, ContentKind, Level, Weight, Workload
 from orchestrator.spec.settings import Name, Strict, as_tuple
 from orchestrator.workloads.adapters import PopularAdapters, adapters_of
 from orchestrator.workloads.kind import (
@@ -188,6 +188,11 @@ class MixWorkload(Workload):
                     f"{repeated_after:,} requests of the mix; a prefix cache answers them faster"
                 )
         return notes
+
+    def content_source(self) -> ContentKind:
+        """That of its parts, where they have one in common."""
+        sources = {content.content_source() for content in self.contents}
+        return sources.pop() if len(sources) == 1 else "mixed"
 
     def identity(self) -> dict[str, Any]:
         """The names of parts belong to it: requests, limits and figures bear them."""

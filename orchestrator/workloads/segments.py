@@ -153,7 +153,22 @@ class PromptContents:
 
     def forget(self, session: int) -> None:
         """Forgets a session that has no more turns."""
+        if isinstance(self._kind, MixRequests):
+            place = self._kind.place(session)
+            self._of_parts[place.part].forget(place.session)
         self._history.pop(session, None)
+
+    def turns_shared_by_others(self, session: int) -> range:
+        """The turns whose prompts may have tokens in common with other sessions: of conversations
+        the first, because what follows has answers of its own.
+        """
+        if isinstance(self._kind, MixRequests):
+            place = self._kind.place(session)
+            return self._of_parts[place.part].turns_shared_by_others(place.session)
+        first = self._kind.first_turn(session)
+        if isinstance(self._kind, TraceRequests):
+            return range(first, self._kind.turns(session))
+        return range(first, first + 1)
 
 
 def _of_part(part: str, segment: Segment) -> Segment:

@@ -107,6 +107,21 @@ def test_clients_together_expect_what_one_does() -> None:
     assert together == alone
 
 
+def test_a_mix_expects_what_its_parts_do() -> None:
+    keys = {"input_tokens": 32, "output_tokens": 16}
+    talk = Workload.model_validate({"name": "talk", **TALK, **keys})
+    prefixed = Workload.model_validate({"name": "prefixed", "shared_prefix_tokens": 100, **keys})
+    parts = [{"workload": part.name, "content": part, "weight": 1} for part in (talk, prefixed)]
+    mixed = Workload.model_validate({"name": "mixed", "kind": "mix", "parts": parts})
+    point = replace(point_of(), workload=mixed, requests=40)
+    hits = expected(point)
+    assert set(hits.values()) == {0, 32, 80, 96}
+    together: dict[int, int | None] = {}
+    for client in range(2):
+        together |= expected(point, client, 2)
+    assert together == hits
+
+
 def test_each_replica_has_a_cache_of_its_own() -> None:
     point = point_of(shared_prefix_tokens=64)
     target = point.targets[0]

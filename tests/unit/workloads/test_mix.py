@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,10 @@ def test_each_part_asks_for_its_own_adapters_also_at_a_level() -> None:
 def test_adapters_belong_to_the_parts_of_a_mix() -> None:
     with pytest.raises(ValueError, match="belong to the parts"):
         mix((1, CHAT), (1, RAG), adapters={"names": ["sql"]})
+
+
+def test_what_prompts_are_made_of_is_that_of_all_parts(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("one two three")
+    text = {**RAG, "name": "text", "content": {"text": str(tmp_path / "corpus.txt")}}
+    assert mix((1, CHAT), (1, RAG)).content_source() == "random"
+    assert mix((1, CHAT), (1, text)).content_source() == "mixed"

@@ -1,0 +1,201 @@
+"""What is said beside speed, held against a real vLLM on the CPU: prefix hits are the expected ones,
+prompts have the length that was asked for, and accepted drafts tell repeated text from prose.
+
+The model's weights make it continue one cycle of words for ever, and any other token by another,
+much longer cycle. So a text that repeats the first cycle is what the model would say itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.validity import Validity
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Level, Workload
+from orchestrator.sweep.endpoint import measure_here
+from orchestrator.sweep.measure import Attempt, judged
+from orchestrator.telemetry.engine_metrics import Sample, read
+from orchestrator.workloads.content import TokenizedText, load_tokenizer
+from tests.integration.engine_real import CPU, Running, home_of, running, script, settings
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+CYCLE = 40  # words that a repeated text says over and over
+DRAFTED = 4
+
+
+def say_cycles(folder: Path) -> str:
+    """Changes the weights of the tiny model in ``folder``: layers add nothing, and the head reads
+    off the embedding which token follows. Returns the words of the short cycle.
+    """
+    tokenizer = load_tokenizer(str(folder))
+    words = TokenizedText(tokenizer)._words[:CYCLE]
+    short = [tokenizer.encode(word, add_special_tokens=False).ids[0] for word in words]
+    tiny = script("make_tiny_model")
+    others = [
+        token
+        for token in range(tiny.VOCABULARY)
+        if token not in {*short, *tiny.unprintable(tokenizer)}
+    ]
+    weights: dict[str, NDArray[np.float32]] = load_file(folder / "model.safetensors")
+    for name in weights:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weights[name] = np.zeros_like(weights[name])
+    embeddings, head = weights["model.embed_tokens.weight"], weights["lm_head.weight"]
+    for cycle in (short, others):
+        for token, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+            head[following, 1:] = 50 * embeddings[token, 1:]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return "".join(words)
+
+
+class Facts:
+    """A running engine, and points that are loaded on it."""
+
+    def __init__(self, server: Running, model: Path, cycle: str) -> None:
+        self.server = server
+        self.model = str(model)
+        self.cycle = cycle
+
+    def point(self, requests: int, **changes: Any) -> LoadPoint:
+        """A point of one request at a time, with token ids as prompts."""
+        content = {"name": "w", "output_tokens": 24, **changes}
+        dialect = self.server.engine.dialects(self.server.settings)[
+            content.get("api", "completions")
+        ]
+        target = Target(self.server.base_url, self.server.name, api_key=self.server.key)
+        return LoadPoint(
+            targets=(target,),
+            dialect=dialect.salted(f"{requests} {changes}"),
+            workload=Workload.model_validate(content),
+            level=Level(control="concurrency", value=1),
+            duration_s=None,
+            requests=requests,
+            warmup_s=0.0,
+            tokenizer=self.model,
+            cache_block_tokens=self.server.engine.cache_block_tokens(self.server.settings, CPU),
+        )
+
+    def load(self, point: LoadPoint) -> Attempt:
+        """An attempt that has the engine's metrics from before and after."""
+        before = self._metrics()
+        attempt = measure_here(point)
+        assert attempt.loaded is not None
+        samples = {0: [before, self._metrics()]}
+        return judged(point, replace(attempt.loaded, samples=samples))
+
+    def _metrics(self) -> Sample:
+        engine = self.server.engine
+        url = f"{self.server.base_url}{engine.metrics_path}"
+        sample = read(url, engine.metrics, self.server.key)
+        assert sample is not None
+        return sample
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Facts]:
+    home_of("vllm")
+    folder = tmp_path_factory.mktemp("cycles")
+    script("make_tiny_model").make(folder)
+    cycle = say_cycles(folder)
+    given = settings(
+        "vllm",
+        enforce_eager=True,
+        max_model_len=1024,
+        kv_cache_tokens=16384,
+        max_num_seqs=8,
+        speculative={
+            "method": "ngram",
+            "num_speculative_tokens": DRAFTED,
+            "prompt_lookup_min": 2,
+            "prompt_lookup_max": 4,
+        },
+    )
+    with running(given, tmp_path_factory.mktemp("vllm"), folder) as server:
+        server.wait()
+        yield Facts(server, folder, cycle)
+
+
+def rows_of(attempt: Attempt) -> Rows:
+    assert attempt.loaded is not None
+    rows = attempt.loaded.requests
+    assert set(rows["status"].to_pylist()) == {"ok"}
+    return rows
+
+
+def hits(rows: Rows) -> list[tuple[int, int]]:
+    """Measured and expected prefix hits of each request; an engine does not report 0."""
+    measured = rows["cached_tokens"].fill_null(0).to_pylist()
+    return list(zip(measured, rows["expected_cached_tokens"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"input_tokens": 60, "shared_prefix_tokens": 300, "shared_prefix_count": 2},
+        {"kind": "conversations", "turns": 4, "input_tokens": 150, "shared_prefix_tokens": 200},
+        {
+            "input_tokens": 50,
+            "documents": {
+                "count": 2,
+                "tokens": {"uniform": {"min": 120, "max": 160}},
+                "pool": 4,
+            },
+        },
+    ],
+)
+def test_prefix_hits_are_the_expected_ones(facts: Facts, keys: dict[str, Any]) -> None:
+    attempt = facts.load(facts.point(16, **keys))
+    of_requests = hits(rows_of(attempt))
+    assert sum(expected for _, expected in of_requests) > 0
+    block = facts.server.engine.cache_block_tokens(facts.server.settings, CPU)
+    assert block is not None
+    assert all(abs(measured - expected) <= block for measured, expected in of_requests)
+    evidence = attempt.verdict.evidence
+    assert evidence["cached_share"] == pytest.approx(evidence["expected_cached_share"], abs=0.02)
+    assert not any("sent before" in reason for reason in attempt.verdict.reasons)
+
+
+def test_prompts_have_the_length_that_was_asked_for(facts: Facts) -> None:
+    lengths = {"uniform": {"min": 1, "max": 400}}
+    ids = rows_of(facts.load(facts.point(250, input_tokens=lengths, output_tokens=1)))
+    assert ids["input_tokens"].to_pylist() == ids["input_tokens_asked"].to_pylist()
+    point = facts.point(250, input_tokens=lengths, output_tokens=1)
+    as_text: Dialect = replace(point.dialect, prompt_token_ids=False)
+    texts = rows_of(facts.load(replace(point, dialect=as_text, seed=7)))
+    counted = texts["input_tokens"].to_pylist()
+    asked = texts["input_tokens_asked"].to_pylist()
+    exact = sum(count == tokens for count, tokens in zip(counted, asked, strict=True))
+    assert exact >= 0.999 * len(asked), "a text has as many tokens as ids would"
+
+
+def test_repeated_text_accepts_more_drafts_than_prose(facts: Facts, tmp_path: Path) -> None:
+    prose, repeated = tmp_path / "prose.txt", tmp_path / "repeated.txt"
+    tiny = script("make_tiny_model")
+    prose.write_text(" ".join(tiny.text(np.random.default_rng(3), sentences=400)))
+    repeated.write_text(facts.cycle * 40)
+    keys = {"input_tokens": 200, "output_tokens": 64}
+    of_prose = facts.load(facts.point(12, content={"text": str(prose)}, **keys)).verdict
+    of_repeated = facts.load(facts.point(12, content={"text": str(repeated)}, **keys)).verdict
+    assert of_repeated.validity is Validity.VALID
+    assert of_repeated.evidence["spec_accepted_share"] > 0.9
+    assert of_repeated.evidence["spec_accepted_length"] > 1 + 0.9 * DRAFTED
+    assert of_prose.evidence.get("spec_accepted_share", 0.0) < 0.3
+    assert not any("real text" in reason for reason in of_repeated.reasons)
+
+
+def test_accepted_drafts_of_random_prompts_are_flagged(facts: Facts) -> None:
+    """Prompts of few words draft something now and then."""
+    keys = {"input_tokens": 300, "output_tokens": 96, "shared_prefix_tokens": 200}
+    verdict = facts.load(facts.point(12, **keys)).verdict
+    if "spec_accepted_share" in verdict.evidence:
+        assert any("says nothing about real text" in reason for reason in verdict.reasons)
