@@ -90,6 +90,13 @@ class TraceWorkload(Workload):
         description="Digest of what is sent; other rows are refused. `plan` sets it.",
     )
 
+    last_row: int | None = Field(
+        default=None,
+        ge=1,
+        description="The last row of the file that is sent; clients read no further. `plan` sets "
+        "it where there is a `window`.",
+    )
+
     @model_validator(mode="after")
     def _one_format(self) -> Self:
         if self.format is not None and self.columns is not None:
@@ -109,11 +116,11 @@ class TraceWorkload(Workload):
             longest_pause_s=self.longest_pause,
         )
 
-    def rows(self) -> TraceRows:
-        """What is sent. Raises ProblemsError for a file that cannot be read, or whose rows are not
-        those that were planned.
+    def rows(self, last_row: int | None = None) -> TraceRows:
+        """What is sent, and what is left out of the whole file, or up to ``last_row``. Raises
+        ProblemsError for a file that cannot be read, or whose rows are not those that were planned.
         """
-        rows = read_rows(self.rules())
+        rows = read_rows(self.rules(), last_row)
         if self.rows_digest not in (None, rows.digest):
             raise problem(
                 self.trace,
@@ -124,7 +131,9 @@ class TraceWorkload(Workload):
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         placed = self.model_copy(update={"trace": path(self.trace)})
-        return placed.model_copy(update={"rows_digest": placed.rows().digest})
+        rows = placed.rows()
+        last_row = int(rows.rows.max()) if self.window is not None else None
+        return placed.model_copy(update={"rows_digest": rows.digest, "last_row": last_row})
 
     def identity(self) -> dict[str, Any]:
         """What is sent: its digest in place of the file and of the rules that choose its rows."""
@@ -185,7 +194,7 @@ class TraceWorkload(Workload):
         return notes
 
     def requests(self, prompter: Prompter, seed: int) -> TraceRequests:
-        return TraceRequests(self.rows(), prompter, seed)
+        return TraceRequests(self.rows(self.last_row), prompter, seed)
 
 
 class TraceRequests(WorkloadKind):

@@ -155,9 +155,12 @@ class TraceRows:
         return content.hexdigest()[:16]
 
 
-def read_rows(rules: TraceRules) -> TraceRows:
+def read_rows(rules: TraceRules, last_row: int | None = None) -> TraceRows:
     """The rows of a trace that are sent, read again only where the file has changed. Raises
     ProblemsError.
+
+    ``last_row``: rows behind this one are not sent, so they are not read, and those that are left
+    out are counted up to there. None: the whole file is read.
     """
     try:
         status = os.stat(rules.path)
@@ -166,11 +169,11 @@ def read_rows(rules: TraceRules) -> TraceRows:
         raise problem(rules.path, f"cannot be read: {reason}") from None
     if not os.path.isfile(rules.path):
         raise problem(rules.path, "is not a regular file")
-    return _read(rules, status.st_mtime_ns, status.st_size)
+    return _read(rules, last_row, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=4)
-def _read(rules: TraceRules, mtime_ns: int, size: int) -> TraceRows:
+def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> TraceRows:
     header = header_of(rules.path)
     trace_format = wanted_format(rules.path, rules.name, rules.columns, rules.unit, header)
     if trace_format.columns is None:
@@ -179,6 +182,8 @@ def _read(rules: TraceRules, mtime_ns: int, size: int) -> TraceRows:
         selection = _Selection(rules, trace_format)
         for batch in read_batches(rules.path, trace_format, header, rules.filters):
             selection.add(batch)
+            if last_row is not None and selection.total >= last_row:
+                break
         rows = selection.rows()
     if not rows.requests:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in rows.left_out)

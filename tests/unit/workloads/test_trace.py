@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.schedule import Schedule, kind_of
 from orchestrator.spec.load import Arrivals, Level
+from orchestrator.workloads import trace_reader
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.trace import TraceRequests, TraceWorkload
 from tests.unit.load.test_schedule import point
@@ -195,3 +196,26 @@ def test_a_format_and_columns_exclude_each_other() -> None:
     keys = {"name": "w", "kind": "trace", "trace": "t", "format": "azure", "columns": columns}
     with pytest.raises(ValidationError, match="'format' and 'columns' exclude each other"):
         TraceWorkload.model_validate(keys)
+
+
+def test_clients_read_no_further_than_what_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_reader, "BATCH_BYTES", 128)
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    for minute in range(60):
+        text += f"2024-05-10 00:{minute:02}:00+00:00,{minute + 1},5\n"
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    whole = trace(path, text, window=["10m", "20m"]).resolved(str)
+    assert whole.last_row == 20
+    assert whole.left_out() == 50, "of the whole file"
+    # behind the last row a client meets what it could not read
+    lines = text.splitlines()
+    behind = ["2024-05-10 00:59:00+00:00,x,5"] * 20
+    path.write_text("\n".join([*lines[:31], *behind]))
+    requests = whole.requests(IDS, 7)
+    assert [requests.input_tokens(session, 0) for session in range(10)] == list(range(11, 21))
+    with pytest.raises(ProblemsError):
+        whole.rows()
+    assert trace(tmp_path / "u.csv", text).resolved(str).last_row is None
