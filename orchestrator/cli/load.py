@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from orchestrator.base.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import Number, WholeNumber
-from orchestrator.spec.load import MOST_CLIENTS
+from orchestrator.spec.load import MOST_CLIENTS, PRESETS
 
 if TYPE_CHECKING:
     from orchestrator.cli.load_options import LoadOptions, ParsedLoad
@@ -113,6 +113,8 @@ OTHER_NAMES = {
     "--timeout": "--request-timeout",
     "--prompt-file": "--prompts",
     "--dataset-path": "--prompts",
+    "--dataset-name": "--dataset ID, or --preset NAME",
+    "--offline": "--rate inf, with --requests: all at once",
     "--burstiness": "--arrivals gamma:SHAPE, like --arrivals gamma:0.5",
     "--control": "--rate R or --concurrency N beside --find-capacity: where the search begins",
     "--prefix-tokens": "--shared-prefix TOKENS, like --shared-prefix 500",
@@ -246,6 +248,11 @@ OTHER_NAMES = {
     help="A workload of an experiment file, with its API.",
 )
 @click.option(
+    "--preset",
+    type=click.Choice(PRESETS.names()),
+    help="A usual workload, with its API: `orchestrator workload show` says what it holds.",
+)
+@click.option(
     "--input-tokens",
     metavar="LENGTH",
     help="Of random prompts: 200, 100:300 or 200+-50.",
@@ -258,6 +265,11 @@ OTHER_NAMES = {
 @click.option("--turns", type=_COUNT, metavar="N", help="Hold conversations of this many requests.")
 @click.option("--think-time", metavar="TIME", help="Pause between an answer and the next turn.")
 @click.option("--prompts", metavar="FILE", help="Take prompts from this file.")
+@click.option(
+    "--dataset",
+    metavar="ID[@REV][:SPLIT]",
+    help="Take prompts from this dataset of the Hugging Face hub.",
+)
 @click.option(
     "--output-tokens",
     metavar="LENGTH",
@@ -317,6 +329,8 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         check_answers(results)
     if given["workload"] is not None:
         given["api"] = _api_of_workload(given["workload"], given["api"])
+    elif given["preset"] is not None:
+        given["api"] = api_of_preset(given["preset"], given["api"])
     given["api"] = _api_of(url, given["api"])
     options = LoadOptions(results=results, **given)
     planned = _planned(url, options)
@@ -357,6 +371,14 @@ def _api_of_workload(place: str, api: str) -> str:
         return api
     named = workload_at(place).api
     return "sglang" if named == "native" else named
+
+
+def api_of_preset(name: str, api: str) -> str:
+    """The API of a preset, unless ``--api`` is given."""
+    source = click.get_current_context().get_parameter_source("api")
+    if source is not ParameterSource.DEFAULT:
+        return api
+    return str(PRESETS[name].keys.get("api", api))
 
 
 def _api_of(url: str, api: str) -> str:

@@ -52,6 +52,7 @@ Record = TypeVar("Record", bound=Strict)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _WARM_UP_REQUESTS = re.compile(r"\s*(\d{1,10})\s*req\s*", re.ASCII)
 _SHARED_PREFIX = re.compile(r"\s*(\d{1,10})(?:\s*x\s*(\d{1,10}))?\s*", re.ASCII)
+_DATASET = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^:\s]+))?(?::(?P<split>[^:\s]+))?")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 WORKLOAD_NAME = "load"
 # defaults of --find-capacity, where somebody waits for the answer
@@ -59,10 +60,11 @@ SEARCH_BUDGET = "10m"
 SEARCH_PRECISION = 0.15
 _SAME_SEARCH = ("precision", "first_level")  # keys of a search that may change while it goes on
 _NO_SEARCH = ("trace", "max_errors")
-# options that say what is sent, which --workload says, too
+_WORKLOADS_BY_NAME = ("preset", "workload", "dataset")
+# options that say what is sent, which --workload and --preset say, too
 _WHAT_IS_SENT = (
-    *("input_tokens", "shared_prefix", "turns", "think_time", "prompts", "output_tokens"),
-    *("trace", "adapter", "images"),
+    *("input_tokens", "shared_prefix", "turns", "think_time", "prompts", "dataset"),
+    *("output_tokens", "trace", "adapter", "images"),
 )
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
@@ -112,11 +114,13 @@ class LoadOptions:
     warmup: str | None
     max_errors: int | None
     workload: str | None
+    preset: str | None
     input_tokens: str | None
     shared_prefix: str | None
     turns: int | None
     think_time: str | None
     prompts: str | None
+    dataset: str | None
     output_tokens: str | None
     natural_lengths: bool
     images: str | None
@@ -715,7 +719,7 @@ def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) 
 
 def _adapters(options: LoadOptions, problems: list[Problem]) -> Adapters | None:
     """The adapters of ``--adapter``, all asked for as often."""
-    if not options.adapter or options.workload is not None:
+    if not options.adapter or options.workload is not None or options.preset is not None:
         return None
     try:
         return Adapters.model_validate({"names": options.adapter})
@@ -736,8 +740,8 @@ def _workload_of_prompts(
     for name, needed in _NEEDS.items():
         if options.is_given(name) and not getattr(options, needed):
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
-    if options.workload is not None:
-        return _named_workload(options, options.workload, problems)
+    if any(map(options.is_given, _WORKLOADS_BY_NAME)):
+        return _workload_by_name(options, answer_lengths, problems, refused)
     are_drawn = options.input_tokens is not None
     file = options.prompts
     trace = options.trace
@@ -763,14 +767,26 @@ def _workload_of_prompts(
     return _drawn_workload(options, input_lengths, answer_lengths, problems, refused)
 
 
+def _workload_by_name(
+    options: LoadOptions,
+    answer_lengths: Lengths | None,
+    problems: list[Problem],
+    refused: Problems,
+) -> Workload | None:
+    """The workload of one of the options _WORKLOADS_BY_NAME."""
+    if options.preset is not None:
+        return _preset_workload(options, options.preset, problems)
+    if options.workload is not None:
+        return _named_workload(options, options.workload, problems)
+    assert options.dataset is not None
+    return _dataset_workload(options, options.dataset, answer_lengths, problems, refused)
+
+
 def _named_workload(options: LoadOptions, place: str, problems: list[Problem]) -> Workload | None:
     """The workload that ``--workload`` names, which says everything of what is sent."""
     from orchestrator.cli.workload_file import workload_at
 
-    for name in _WHAT_IS_SENT:
-        if options.is_given(name):
-            text = f"--workload says what is sent: leave out {_flag(name)}"
-            problems.append(Problem(text))
+    _refuse_what_is_sent("--workload", options, _WHAT_IS_SENT, problems)
     try:
         named = workload_at(place)
     except ProblemsError as error:
@@ -782,6 +798,58 @@ def _named_workload(options: LoadOptions, place: str, problems: list[Problem]) -
     if options.arrivals == "trace" and named.recorded_rate() is None:
         problems.append(Problem(f"--arrivals trace: {named.name!r} has no recorded times"))
     return named.model_copy(update={"name": WORKLOAD_NAME, "api": _api_of_workload(options)})
+
+
+def _preset_workload(options: LoadOptions, name: str, problems: list[Problem]) -> Workload:
+    """The workload of ``--preset``, which says everything of what is sent."""
+    _refuse_what_is_sent("--preset", options, ("workload", *_WHAT_IS_SENT), problems)
+    keys = {"name": WORKLOAD_NAME, "preset": name, "api": _api_of_workload(options)}
+    return Workload.model_validate(keys)
+
+
+def _refuse_what_is_sent(
+    option: str, options: LoadOptions, others: Sequence[str], problems: list[Problem]
+) -> None:
+    """Reports other options that say what is sent, beside one that says all of it."""
+    for name in others:
+        if options.is_given(name):
+            problems.append(Problem(f"{option} says what is sent: leave out {_flag(name)}"))
+
+
+def _dataset_workload(
+    options: LoadOptions,
+    text: str,
+    answer_lengths: Lengths | None,
+    problems: list[Problem],
+    refused: Problems,
+) -> Workload | None:
+    """The prompts of ``--dataset ID[@REVISION][:SPLIT]``, of the hub."""
+    from orchestrator.workloads.file import FileWorkload
+    from orchestrator.workloads.hub import HubDataset
+
+    for name in ("input_tokens", "prompts"):
+        if options.is_given(name):
+            problems.append(Problem(f"--dataset has the prompts: leave out {_flag(name)}"))
+    match = _DATASET.fullmatch(text)
+    if match is None:
+        remedy = "give its name on the hub, like philschmid/mt-bench@main:train"
+        problems.append(Problem(f"--dataset {text!r}: {remedy}"))
+        return None
+    if options.output_tokens is not None and answer_lengths is None:
+        return None
+    given = {name: value for name, value in match.groupdict().items() if value is not None}
+    dataset = _record(HubDataset, refused, **given)
+    if dataset is None:
+        return None
+    return _record(
+        FileWorkload,
+        refused,
+        name=WORKLOAD_NAME,
+        api=_api_of_workload(options),
+        kind="file",
+        dataset=dataset,
+        output_tokens=answer_lengths,
+    )
 
 
 def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:

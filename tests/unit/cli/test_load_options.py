@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
-from orchestrator.cli.load import _plan, load
+from orchestrator.cli.load import _plan, api_of_preset, load
 from orchestrator.cli.load_options import (
     LoadOptions,
     ParsedLoad,
@@ -30,12 +30,14 @@ from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import Levels, Load
-from orchestrator.spec.load import MOST_TOKENS, Lengths, Uniform, Workload
+from orchestrator.spec.load import MOST_TOKENS, PRESETS, Lengths, Uniform, Workload
 from orchestrator.sweep import endpoint
 from orchestrator.sweep.detect_dialect import EndpointDialect, salted_first
 from orchestrator.sweep.endpoint import EndpointRun
 from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import RandomWorkload
+from orchestrator.workloads.file import FileWorkload
+from orchestrator.workloads.hub import HubDataset
 from orchestrator.workloads.kind import stream
 from orchestrator.workloads.random_values import draw
 from tests.harness import MODEL
@@ -757,3 +759,48 @@ def test_what_a_workload_of_a_file_cannot_be_is_a_problem(
 ) -> None:
     _, problems = asked("--workload", f"{workloads_file}{name}", *options)
     assert any(message in problem for problem in problems)
+
+
+@pytest.mark.parametrize("name", PRESETS.names())
+def test_a_preset_is_a_whole_workload(name: str) -> None:
+    made, problems = asked("--preset", name)
+    assert problems == []
+    [load] = planned(made).loads
+    expected = Workload.model_validate({"name": "load", "preset": name, "api": "completions"})
+    assert load.workload == expected
+
+
+def test_a_preset_has_its_own_api_unless_another_is_given() -> None:
+    with load.make_context("load", [URL, "--preset", "chat"]):
+        assert api_of_preset("chat", "completions") == "chat"
+    with load.make_context("load", [URL, "--preset", "chat", "--api", "completions"]):
+        assert api_of_preset("chat", "completions") == "completions"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--preset", "chat", "--turns", "3"), "--preset says what is sent: leave out --turns"),
+        (("--preset", "chat", "--workload", "x.yaml"), "leave out --workload"),
+        (("--preset", "chat", "--dataset", "a/b"), "leave out --dataset"),
+        (("--dataset", "nothing"), "--dataset 'nothing': give its name on the hub, like"),
+        (("--dataset", "a/b", *LENGTHS), "--dataset has the prompts: leave out --input-tokens"),
+    ],
+)
+def test_what_names_a_workload_leaves_no_more_to_say(
+    options: tuple[str, ...], message: str
+) -> None:
+    assert any(message in problem for problem in asked(*options)[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "revision", "split"),
+    [("me/one", "main", "train"), ("me/one@v2", "v2", "train"), ("me/one@v2:test", "v2", "test")],
+)
+def test_a_dataset_of_the_hub_is_a_file_of_prompts(text: str, revision: str, split: str) -> None:
+    made, problems = asked("--dataset", text, "--output-tokens", "9")
+    assert problems == []
+    assert isinstance(made.workload, FileWorkload)
+    assert made.workload.dataset == HubDataset(id="me/one", revision=revision, split=split)
+    assert made.workload.output_tokens is not None
+    assert made.workload.output_tokens.fixed == 9
