@@ -408,6 +408,7 @@ def level_json(document: LevelDocument) -> JsonObject:
         **fields_of(all_requests, "in_flight_mean", "token_count_sources"),
         **fields_of(all_requests, "cached_tokens", "error_texts"),
         "requests_all_phases": all_requests.totals,
+        "adapters": document.adapter_cost,
         **fields_of(document, "validity", "validity_reasons", "evidence", "clients_stats"),
         **limits,
         **fields_of(source, "repeat", "emulated", "cache_state", "notes", "results", "name"),

@@ -17,6 +17,15 @@ _SHARES = {
     "distinct_times_share": "distinct recorded times per request",
 }
 
+_ADAPTERS = {
+    "adapter_share": ("", "share of answered requests that asked for a LoRA adapter"),
+    "adapters_asked": ("", "different LoRA adapters that answered"),
+    "adapter_ttft_ms": ("ms", "median TTFT of requests for adapters"),
+    "base_ttft_ms": ("ms", "median TTFT of the requests for the model itself beside them"),
+    "adapter_tpot_ms": ("ms", "median TPOT of requests for adapters"),
+    "base_tpot_ms": ("ms", "median TPOT of the requests for the model itself beside them"),
+}
+
 
 def fact_columns() -> Iterator[ReportColumn[PointDocument]]:
     """What prompts are made of, and the mean over repeats of all else."""
@@ -24,12 +33,14 @@ def fact_columns() -> Iterator[ReportColumn[PointDocument]]:
     yield ReportColumn("content", "", description, _content, str)
     for name, description in _SHARES.items():
         yield ReportColumn(name, "", description, partial(_mean_of_repeats, name))
+    for name, (unit, description) in _ADAPTERS.items():
+        yield ReportColumn(name, unit, description, partial(_mean_of_repeats, name))
 
 
 def fact_fields(document: PointDocument) -> dict[str, str | float | None]:
     """The same by name."""
     fields: dict[str, str | float | None] = {"content": _content(document)}
-    for name in _SHARES:
+    for name in (*_SHARES, *_ADAPTERS):
         fields[name] = _mean_of_repeats(name, document)
     return fields
 

@@ -57,6 +57,7 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     yield f"in flight: {_number(document.all_requests.in_flight_mean)} on average"
     cached = _cached_tokens(document, "it")
     yield f"prefix cache at the start: {document.source.cache_state}{cached}"
+    yield from _adapters(document)
     yield from _errors(document, "  ")
     if document.slo_result is not None:
         yield from _limits(document.slo_result)
@@ -93,6 +94,7 @@ def _remarks(document: LevelDocument) -> Iterator[str]:
     load = level_text(document.level)
     cached = _cached_tokens(document, "the prefix cache")
     yield f"{load}: {_window(document)}; {_lengths(document)}{cached}"
+    yield from (f"{load}: {line}" for line in _adapters(document))
     yield from _errors(document, f"{load}: ")
     reasons = document.validity_reasons
     if document.validity != "valid" or reasons:
@@ -173,6 +175,21 @@ def _cached_tokens(document: LevelDocument, source: str) -> str:
     if tokens is None:
         return ""
     return f", {tokens:,} prompt tokens came from {source}"
+
+
+def _adapters(document: LevelDocument) -> Iterator[str]:
+    """The latencies of adapters beside those of the model itself."""
+    cost = document.adapter_cost
+    if cost is None:
+        return
+    adapters = counted(cost.adapters_asked, "adapter")
+    of_adapters = (
+        f"ttft {_number(cost.adapter_ttft_ms)} ms, tpot {_number(cost.adapter_tpot_ms)} ms"
+    )
+    yield f"{adapters}, {cost.adapter_share:.0%} of answers, p50: {of_adapters}"
+    if cost.base_ttft_ms is not None:
+        of_base = f"ttft {_number(cost.base_ttft_ms)} ms, tpot {_number(cost.base_tpot_ms)} ms"
+        yield f"  the model itself beside them, p50: {of_base}"
 
 
 def _errors(document: LevelDocument, indent: str) -> Iterator[str]:

@@ -193,6 +193,18 @@ class PointHead(AttemptKey):
     distinct_times_share: A[
         float | None, "distinct recorded times per request: below 1, some were sent at one instant"
     ] = None
+    adapter_share: A[
+        float | None, "share of answered requests that asked for a LoRA adapter; null: none did"
+    ] = None
+    adapters_asked: A[I32 | None, "different LoRA adapters that answered"] = None
+    adapter_ttft_ms: A[
+        float | None, "median TTFT of requests for adapters, from when they were due"
+    ] = None
+    base_ttft_ms: A[
+        float | None, "median TTFT of the requests for the model itself; null: too few of either"
+    ] = None
+    adapter_tpot_ms: A[float | None, "median TPOT of requests for adapters"] = None
+    base_tpot_ms: A[float | None, "median TPOT of the requests for the model itself"] = None
     steady: A[
         bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"
     ] = None

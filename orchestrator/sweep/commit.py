@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator import __version__
+from orchestrator.analysis.adapter_cost import adapter_cost_of
 from orchestrator.analysis.attempt_summary import attempt_of_rows, store_computed
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.analysis.token_work import work_json
@@ -76,6 +77,7 @@ class AttemptRecord:
             early = loaded.early
         window_start_ns, window_end_ns = steady_window_ns(load.warmup_s, lasted_s, requests)
         looks_for_steady_window = load.warmup_s is None and load.duration_s is not None
+        adapter_cost = adapter_cost_of(requests, (window_start_ns, window_end_ns))
         is_capped = load.max_in_flight is not None
         emulated = ENGINES[self.deployment.settings.engine].emulated
         if self.launch is not None:
@@ -115,6 +117,7 @@ class AttemptRecord:
             emulated=emulated,
             simulated=self.launch.simulated if self.launch is not None else False,
             client_version=__version__,
+            **({} if adapter_cost is None else asdict(adapter_cost)),
             **how_it_ended(self.attempt.failure),
         )
 

@@ -23,11 +23,12 @@ from orchestrator.results.events import Event, Listener
 from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
 from orchestrator.results.phases import Phase, PhaseName, RequestProgress
 from orchestrator.spec.load import counted
+from orchestrator.sweep.adapter_trial import tried_adapters
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.sample_rows import engine_metrics
-from orchestrator.sweep.words import level_words
+from orchestrator.sweep.words import adapter_words, level_words
 from orchestrator.telemetry.gpu_condition import gpu_conditions
 
 if TYPE_CHECKING:
@@ -278,6 +279,8 @@ class Measurer:
     broken: Sequence[str] = ()
     notes: Sequence[str] = ()
     unsalted: set[str] = field(default_factory=set)
+    # by API and adapters: what asking these adapters has shown
+    adapter_notes: dict[tuple[str, tuple[str, ...]], Sequence[str]] = field(default_factory=dict)
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None
 
     def measure(
@@ -288,6 +291,7 @@ class Measurer:
         """
         early_end = EarlyEnd(point, watch) if watch is not None else None
         try:
+            notes = self._notes_on_adapters(point)
             loaded = self.load_once(replace(point, watched=watch is not None), early_end=early_end)
         except InputError as error:
             sentence = f"The point cannot be run: {error}."
@@ -295,8 +299,22 @@ class Measurer:
         except ClientLost as error:
             return Attempt(failure=_client_lost(error))
         attempt = judged(point, loaded, more_clients, self.broken)
-        reasons = [*attempt.verdict.reasons, *self.notes]
+        reasons = [*attempt.verdict.reasons, *self.notes, *notes]
         return replace(attempt, verdict=replace(attempt.verdict, reasons=reasons))
+
+    def _notes_on_adapters(self, point: LoadPoint) -> Sequence[str]:
+        """What the first fixed prompts tell of the point's adapters. They are asked once for each
+        workload of a launch. Raises what ``load_once`` raises.
+        """
+        names = point.workload.adapter_names()
+        if not names:
+            return ()
+        asked = (point.dialect.path, names)
+        if asked not in self.adapter_notes:
+            self.tell(Phase(self.label, PhaseName.ANSWERS))
+            trials = tried_adapters(partial(self.load_once, lead_s=0.0, store=False), point)
+            self.adapter_notes[asked] = [adapter_words(trial) for trial in trials]
+        return self.adapter_notes[asked]
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
         """Send the fixed prompts, all at once, before the first point of an API. Nothing is stored.

@@ -15,6 +15,7 @@ from orchestrator.capacity.estimate_words import estimate_words
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity_words import remedy_text
 from orchestrator.spec.load import Level, Objective, Slo, Workload, counted, load_text
+from orchestrator.sweep.adapter_trial import AdapterFinding, AdapterTrial
 
 if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
@@ -29,6 +30,19 @@ def level_words(point: LoadPoint | Point) -> str:
     workload: Workload = point.workload
     level: Level = point.level
     return f"{workload.name} {load_text(level.control, level.value)}"
+
+
+def adapter_words(trial: AdapterTrial) -> str:
+    """``adapter sql answers like the model itself``, or why it does not answer at all."""
+    match trial.finding:
+        case AdapterFinding.LIKE_BASE:
+            return (
+                f"adapter {trial.adapter} answers fixed prompts like the model itself, with the "
+                "same log-probabilities as far as they are known: does it change anything?"
+            )
+        case AdapterFinding.NO_ANSWER:
+            why = f": {trial.error[:200]}" if trial.error else ""
+            return f"adapter {trial.adapter} did not answer fixed prompts{why}"
 
 
 def broken_output_text(broken: BrokenOutput) -> str:

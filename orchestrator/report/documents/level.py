@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orchestrator.analysis.adapter_cost import AdapterCost, adapter_cost_of
 from orchestrator.analysis.intervals import Interval, rate_interval
 from orchestrator.analysis.metrics import figures, observe, steady_window_ns, validity_of
 from orchestrator.analysis.points import attained
@@ -66,7 +67,7 @@ class LevelDocument:
     secrets.
 
     ``warmup_s``: None: the window begins where the run became steady. ``slo_result``: None: no
-    limits were given.
+    limits were given. ``adapter_cost``: None: no request asked for a LoRA adapter.
     """
 
     url: str
@@ -84,6 +85,7 @@ class LevelDocument:
     figures: Figures
     output_token_throughput: Interval | None
     all_requests: AllRequests
+    adapter_cost: AdapterCost | None
     validity: str
     validity_reasons: tuple[str, ...]
     evidence: Mapping[str, float]
@@ -136,6 +138,7 @@ def level_document(
         figures=of_window,
         output_token_throughput=rate_interval(observed.token_batches),
         all_requests=_all_requests(requests, window_ns),
+        adapter_cost=adapter_cost_of(requests, window_ns),
         validity=validity_of(verdict.validity, [of_window.requests]),
         validity_reasons=tuple(verdict.reasons),
         evidence=verdict.evidence,

@@ -1,0 +1,73 @@
+"""The latencies of adapters beside those of the model itself, of one attempt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from orchestrator.analysis.adapter_cost import adapter_cost_of
+from orchestrator.results.schemas import REQUESTS
+
+MS = 1_000_000
+WINDOW = (0, 10**12)
+
+
+def row(index: int, adapter: str | None, ttft_ms: int, tpot_ms: int, **more: Any) -> dict[str, Any]:
+    first_ns = index * MS + ttft_ms * MS
+    return {
+        "measurement_id": "m",
+        "attempt_id": "a",
+        "request_index": index,
+        "client": 0,
+        "replica": 0,
+        "phase": "measure",
+        "adapter": adapter,
+        "scheduled_ns": index * MS,
+        "sent_ns": index * MS,
+        "first_token_ns": first_ns,
+        "last_token_ns": first_ns + 10 * tpot_ms * MS,
+        "done_ns": first_ns + 10 * tpot_ms * MS,
+        "input_tokens_asked": 5,
+        "output_tokens_asked": 11,
+        "output_tokens": 11,
+        "output_tokens_counted": 11,
+        "chunks": 11,
+        "coalesced_chunks": 0,
+        "itl_kind": "token",
+        "status": "ok",
+        **more,
+    }
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([*rows], schema=REQUESTS)
+
+
+def test_medians_of_adapters_stand_beside_those_of_the_model_itself() -> None:
+    adapters = [row(index, "ab"[index % 2], 40 + index, 12) for index in range(7)]
+    base = [row(10 + index, None, 20 + index, 10) for index in range(5)]
+    failed = row(20, "c", 900, 900, status="error")
+    warm_up = row(21, "d", 900, 900, phase="warmup")
+    cost = adapter_cost_of(table(*adapters, *base, failed, warm_up), WINDOW)
+    assert cost is not None
+    assert cost.adapter_share == pytest.approx(7 / 12)
+    assert cost.adapters_asked == 2
+    assert (cost.adapter_ttft_ms, cost.adapter_tpot_ms) == (43, 12)
+    assert (cost.base_ttft_ms, cost.base_tpot_ms) == (22, 10)
+
+
+def test_too_few_requests_have_no_median() -> None:
+    few = [row(index, "a", 40, 12) for index in range(4)]
+    cost = adapter_cost_of(
+        table(*few, *(row(9 + index, None, 20, 9) for index in range(6))), WINDOW
+    )
+    assert cost is not None
+    assert (cost.adapter_ttft_ms, cost.adapter_tpot_ms) == (None, None)
+    assert (cost.base_ttft_ms, cost.base_tpot_ms) == (20, 9)
+
+
+def test_without_adapters_there_is_no_cost() -> None:
+    assert adapter_cost_of(table(row(0, None, 1, 1)), WINDOW) is None
+    assert adapter_cost_of(REQUESTS.empty_table(), WINDOW) is None
