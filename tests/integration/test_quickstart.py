@@ -1,0 +1,24 @@
+"""The first sweep of the documentation runs on one machine, without an engine and without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests.harness import ROOT, orchestrator
+
+FILE = ROOT / "experiments" / "quickstart-emulated.yaml"
+
+
+def test_it_runs_on_one_machine_and_fails_nowhere(tmp_path: Path) -> None:
+    content = yaml.safe_load(FILE.read_text())
+    content["load"] |= {"levels": {"concurrency": [4]}, "warmup": "500ms", "duration": "2s"}
+    content["repeats"] = 1
+    shortened = tmp_path / "x.yaml"
+    shortened.write_text(yaml.safe_dump(content))
+    results = str(tmp_path / "results")
+    done = orchestrator("run", str(shortened), "--results", results, "--address", "local")
+    assert done.returncode == 0, done.stderr
+    assert "2 measured" in done.stderr
+    assert ", 0 failed" in done.stderr
