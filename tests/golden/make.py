@@ -3,7 +3,8 @@
 ``python -m tests.golden.make --expected`` rewrites the expected outputs, after a change on purpose.
 ``python -m tests.golden.make --outputs FOLDER`` writes today's outputs into FOLDER.
 ``python -m tests.golden.make --store`` measures a new store; it needs root and Linux's ``unshare``.
-The stored one is kept, so that it is seen whether results of earlier versions stay readable.
+The stored one is kept, so that it is seen whether results of earlier versions stay readable; so are
+the experiments in ``experiments/``, whatever becomes of those that users are shown.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def write_outputs(folder: Path) -> None:
     with _working_folder() as work:
         with tarfile.open(STORE) as archive:
             archive.extractall(work / "store", filter="data")
-        shutil.copytree(ROOT / "experiments", work / "experiments")
+        shutil.copytree(HERE / "experiments", work / "experiments")
         shutil.copy(HERE / "simulation.yaml", work)
         environment = {
             "PATH": os.defpath,
