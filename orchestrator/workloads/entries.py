@@ -104,6 +104,7 @@ REFUSED = {
 }
 # Keys with values that ask only for what is done anyway.
 _AS_ALWAYS: tuple[tuple[str, object], ...] = (("n", 1), ("best_of", 1), ("stream", True))
+_FRAME = ("custom_id", "method", "url", "body")  # keys of a line of an OpenAI batch
 # Keys of other programs' files, and what to do with an entry that has none of our keys.
 _OTHER_FILES = {
     "requests": "it is a session of an agent's trace: send it as a workload of 'kind: trace'",
@@ -146,6 +147,8 @@ class PromptEntry:
     later: tuple[LaterTurn, ...] = field(default=(), compare=False)
     url: str | None = field(default=None, compare=False)  # of a line of an OpenAI batch
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
+    # answers that no user asked for, and what the system says behind the user's first message
+    unsent_messages: int = field(default=0, compare=False)
 
 
 def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry | None:
@@ -155,16 +158,18 @@ def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry
     Raises EntryError with everything that is wrong with the entry.
     """
     keys, url = _unframed(entry)
+    problems: list[str] = _problems_of_frame(entry) if url is not None else []
     contents = [name for name in _CONTENTS if keys.get(name) is not None]
     if not contents:
         contents = [name for name in _CONTENTS if name in keys]
     if not contents:
         raise EntryError([_no_content(keys, shown)])
-    problems: list[str] = []
     if len(contents) > 1:
         both = " and ".join(f'"{name}"' for name in contents)
         problems.append(f"{both} both say what is sent: give one of them")
     unused = _unused_keys(keys, problems)
+    if url is not None and "model" in entry["body"]:
+        unused |= {"model"}  # every request goes to the model that is measured
     output_tokens = _answer_length(keys, problems)
     try:
         readers = _SESSIONS if sessions else _CONTENTS
@@ -190,6 +195,7 @@ def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry
         fields=fields,
         later_turns=bool(content.later),
         later=content.later if sessions else (),
+        unsent_messages=content.unsent_messages,
         unused=unused,
         url=url,
     )
@@ -211,6 +217,19 @@ def _unframed(entry: Any) -> tuple[Mapping[str, Any], str | None]:
         return entry, None
     keys = {name: value for name, value in body.items() if name != "model"}
     return {**keys, "custom_id": entry.get("custom_id")}, url
+
+
+def _problems_of_frame(entry: Mapping[str, Any]) -> list[str]:
+    """What is wrong around the body of a line of an OpenAI batch."""
+    problems = []
+    method = entry.get("method", "POST")
+    if method != "POST":
+        problems.append(f'"method" is {str(method)[:60]!r}; requests are sent by POST')
+    for name in entry:
+        if name in _FRAME or name in UNUSED or name.startswith("_"):
+            continue
+        problems.append(f'{name[:60]!r} is not sent: it stands beside "body", not in it')
+    return problems
 
 
 def _no_content(keys: Mapping[str, Any], shown: object) -> str:
@@ -291,6 +310,7 @@ class _Content:
     later: tuple[LaterTurn, ...] = ()
     input_tokens: int = 0
     blocks: tuple[int, ...] = ()
+    unsent_messages: int = 0
 
 
 def user_says(text: str) -> tuple[Message, ...]:
@@ -314,7 +334,13 @@ def _chat(keys: Mapping[str, Any]) -> _Content | None:
     if not of_user:
         return None
     last = of_user[-1]
-    return _Content(tuple(messages[: last + 1]), answer=_answer_after(messages, last))
+    answer = _answer_after(messages, last)
+    behind = sum(bool(message.text) for message in messages[last + 1 :])
+    return _Content(
+        tuple(messages[: last + 1]),
+        answer=answer,
+        unsent_messages=behind - (answer is not None),
+    )
 
 
 def _share_gpt(keys: Mapping[str, Any]) -> _Content | None:
@@ -328,7 +354,10 @@ def _chat_session(keys: Mapping[str, Any]) -> _Content | None:
 
 
 def _turn_by_turn(messages: list[Message]) -> _Content | None:
-    """The user's first message, with the system's before it, and what the user says later."""
+    """The user's first message, with the system's before it, and what the user says later. Other
+    messages are not sent: answers that no message of the user asks for, and what the system says
+    later.
+    """
     of_user = [index for index, message in enumerate(messages) if _is_users(message)]
     if not of_user:
         return None
@@ -339,7 +368,11 @@ def _turn_by_turn(messages: list[Message]) -> _Content | None:
     later = [
         LaterTurn(messages[index].text, _answer_after(messages, index)) for index in of_user[1:]
     ]
-    return _Content(tuple(sent), answer=_answer_after(messages, first), later=tuple(later))
+    answer = _answer_after(messages, first)
+    answers = [turn.answer for turn in later] + [answer]
+    used = len(sent) + len(later) + sum(text is not None for text in answers)
+    said = sum(bool(message.text) for message in messages)
+    return _Content(tuple(sent), answer, tuple(later), unsent_messages=said - used)
 
 
 def _turns(keys: Mapping[str, Any]) -> _Content:

@@ -41,6 +41,7 @@ from orchestrator.workloads.entries import (
 )
 from orchestrator.workloads.file_reading import (
     lines_of,
+    listed,
     other_table,
     read_each,
     read_file,
@@ -141,6 +142,7 @@ class Summary:
     fields: frozenset[str] = frozenset()  # sampling fields that some entries give
     block_tokens: int | None = None  # of hash_ids; None: no entry has any
     requests: int = 0  # with all turns that are sent
+    unsent_messages: int = 0  # of all conversations
     urls: frozenset[str] = frozenset()  # of an OpenAI batch
 
     @classmethod
@@ -160,6 +162,7 @@ class Summary:
             fields=frozenset().union(*(entry.fields for entry in requests)),
             block_tokens=next((entry.block_tokens for entry in requests if entry.blocks), None),
             requests=sum(1 + len(entry.later) for entry in requests),
+            unsent_messages=sum(entry.unsent_messages for entry in requests),
             urls=frozenset(entry.url for entry in requests if entry.url is not None),
         )
 
@@ -338,13 +341,19 @@ class FileWorkload(Workload):
         if file_summary.left_out:
             skipped = _entries(file_summary.left_out)
             notes.append(f"{skipped} skipped: the user says nothing there")
+        if file_summary.unsent_messages:
+            messages = counted(file_summary.unsent_messages, "message")
+            notes.append(
+                f"not sent: {messages} of the system or the assistant that no message of the user "
+                "stands before, or that come after the answer to it"
+            )
         unanswered = self._skipped_answers(file_summary)
         if unanswered:
             notes.append(f"{_entries(unanswered)} skipped: no answer was recorded")
         unused = file_summary.unused - {"timestamp"} if timed else file_summary.unused
         if unused:
             what = "change no request" if self.columns is None else "are not sent"
-            notes.append(f"keys of the prompts that {what}: {_listed(unused)}")
+            notes.append(f"keys of the prompts that {what}: {listed(unused)}")
         return notes
 
     def identity(self) -> dict[str, Any]:
@@ -381,7 +390,7 @@ class FileWorkload(Workload):
             reasons.append("has no recorded answers: give a number as 'output_tokens', not 'file'")
         if file_summary.fields and self.api not in SAMPLED_APIS:
             reasons.append(
-                f"has {_listed(file_summary.fields)}, which the API {self.api!r} is not sent: use "
+                f"has {listed(file_summary.fields)}, which the API {self.api!r} is not sent: use "
                 f"{' or '.join(SAMPLED_APIS)}"
             )
         wrong_urls = [
@@ -389,7 +398,7 @@ class FileWorkload(Workload):
         ]
         if wrong_urls:
             reasons.append(
-                f"has requests of {_listed(frozenset(wrong_urls))}, and the API is {self.api!r}: "
+                f"has requests of {listed(frozenset(wrong_urls))}, and the API is {self.api!r}: "
                 "use chat for /v1/chat/completions, completions for /v1/completions"
             )
         if reasons:
@@ -400,13 +409,6 @@ class FileWorkload(Workload):
 
 def _entries(count: int) -> str:
     return "1 entry of the prompts is" if count == 1 else f"{count:,} entries of the prompts are"
-
-
-def _listed(names: frozenset[str]) -> str:
-    """At most ten names; the others are counted."""
-    shown = sorted(names)[:10]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return ", ".join(shown) + more
 
 
 class FileRequests(WorkloadKind):

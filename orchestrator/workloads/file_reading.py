@@ -12,7 +12,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -219,3 +219,10 @@ def first_line(what: str, path: str) -> bytes:
             if text:
                 return text
     raise ProblemsError([Problem(f"{what} {path!r} is empty")])
+
+
+def listed(names: Collection[str]) -> str:
+    """At most ten names; the others are counted."""
+    shown = sorted(names)[:10]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more

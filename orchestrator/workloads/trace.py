@@ -19,6 +19,7 @@ from orchestrator.spec.document import wrong
 from orchestrator.spec.load import Arrivals, Duration, Level, Scale, Workload, counted
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
+from orchestrator.workloads.file_reading import listed
 from orchestrator.workloads.kind import (
     ARRIVAL_STREAM,
     PROMPT_STREAM,
@@ -176,6 +177,8 @@ class TraceWorkload(Workload):
     def notes(self, timed: bool = False) -> list[str]:
         rows = self.rows()
         notes = [f"{count:,} rows are left out: {reason}" for reason, count in rows.left_out]
+        if rows.unused:
+            notes.append(f"columns that change nothing: {listed(rows.unused)}")
         if rows.cut_pauses:
             pauses = counted(rows.cut_pauses, "pause")
             notes.append(f"{pauses} cut to {self.longest_pause:g} s")

@@ -29,7 +29,7 @@ from typing import IO, cast
 import orjson
 
 from orchestrator.base.errors import Problem, ProblemsError
-from orchestrator.spec.traces import TraceColumns
+from orchestrator.spec.traces import Filters, TraceColumns
 
 WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -95,7 +95,10 @@ def header_of(path: str) -> Header:
     except UnicodeDecodeError:
         raise problem(path, "is neither a table (CSV, Parquet) nor JSON lines") from None
     delimiter = next((sign for sign in "\t;" if sign in text), ",")
-    cells = next(csv.reader([text], delimiter=delimiter))
+    try:
+        cells = next(csv.reader([text], delimiter=delimiter))
+    except csv.Error as error:
+        raise problem(path, f"has a header that cannot be read: {error}") from None
     return Header("csv", tuple(cells), delimiter)
 
 
@@ -188,6 +191,22 @@ def wanted_format(
     if unit is not None:
         return TraceFormat(format_found.name, format_found.columns, unit, format_found.block_tokens)
     return format_found
+
+
+def used_columns(trace_format: TraceFormat, filters: Filters) -> set[str]:
+    """The columns, or keys of a line, that say what is sent or which rows are."""
+    used = {row_filter.column for row_filter in filters}
+    if trace_format.columns is None:  # WEKA's sessions: keys of a session and of its requests
+        used |= {"block_size", "hash_id_scope", "requests", "id"}
+        return used | {"t", "in", "out", "hash_ids", "api_time"}
+    used |= set(trace_format.columns.model_dump(exclude_none=True).values())
+    if trace_format.images is not None:
+        used.add(trace_format.images)
+    if trace_format.block_tokens is not None:
+        used.add("hash_ids")
+    if trace_format.name == "bailian":
+        used |= {"chat_id", "parent_chat_id"}
+    return used
 
 
 def missing_columns(wanted: Sequence[str | None], header: Header) -> list[str]:

@@ -24,6 +24,7 @@ from orchestrator.workloads.trace_formats import (
     TraceFormat,
     header_of,
     problem,
+    used_columns,
     wanted_format,
 )
 from orchestrator.workloads.trace_reader import (
@@ -109,6 +110,7 @@ class TraceRows:
     total: int = 0  # rows of the file
     left_out: tuple[tuple[str, int], ...] = ()
     distinct_times: int = 0
+    unused: tuple[str, ...] = ()  # columns that change nothing
     cut_pauses: int = 0  # how many pauses were cut to the longest that is wanted
     lengths: TraceLengths | None = None  # set when all rows are read
     digest: str = ""  # 16 hex digits over everything that is sent; set when all rows are read
@@ -188,8 +190,10 @@ def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> 
     if not rows.requests:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in rows.left_out)
         raise problem(rules.path, f"has no row to send: {left_out or 'it has none'}")
+    unused = set(header.names) - used_columns(trace_format, rules.filters)
     return replace(
         rows,
+        unused=tuple(sorted(unused)),
         lengths=TraceLengths.of(rows.inputs, rows.outputs),
         digest=rows.content_digest(),
     )

@@ -703,7 +703,10 @@ def test_a_published_trace_of_lengths_is_sent_at_its_times(
     assert load.workload.kind == "trace"
     assert load.levels[0].value == pytest.approx(rate)
     assert (load.requests, load.duration_s) == (requests, duration_s)
-    assert load.workload.notes() == ["1 rows are left out: without tokens (a failed request)"]
+    assert load.workload.notes() == [
+        "1 rows are left out: without tokens (a failed request)",
+        "columns that change nothing: Log Type, Model, Total tokens",
+    ]
 
 
 def test_a_trace_of_lengths_says_how_long_answers_are(tmp_path: Path) -> None:

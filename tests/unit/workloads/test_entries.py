@@ -104,3 +104,48 @@ def test_what_a_message_holds_besides_its_text_is_refused(
 ) -> None:
     (reason,) = reasons({"messages": [message]})
     assert problem in reason
+
+
+def said(*messages: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"from": speaker, "value": text} for speaker, text in messages]
+
+
+def test_messages_that_are_not_sent_are_counted() -> None:
+    talk = said(
+        ("gpt", "Who is there?"),
+        ("human", "Me"),
+        ("gpt", "Hello"),
+        ("gpt", "Again"),
+        ("system", "Be brief"),
+        ("human", "Why?"),
+    )
+    entry = read_entry({"conversations": talk}, "", sessions=True)
+    assert entry is not None
+    assert entry.unsent_messages == 3
+    assert [turn.text for turn in entry.later] == ["Why?"]
+    whole = read_entry({"conversations": said(("human", "Me"), ("gpt", "Hello"))}, "", True)
+    assert whole is not None
+    assert whole.unsent_messages == 0
+
+
+def test_messages_behind_the_recorded_answer_are_counted() -> None:
+    chat = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y"},
+        {"role": "system", "content": "z"},
+    ]
+    entry = read_entry({"messages": chat}, "")
+    assert entry is not None
+    assert (entry.answer, entry.unsent_messages) == ("y", 1)
+
+
+def test_what_stands_around_the_body_of_a_batch_is_not_dropped() -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "model": "m", "max_tokens": 4}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    entry = read_entry(line, "")
+    assert entry is not None
+    assert entry.unused == {"custom_id", "model"}
+    assert reasons({**line, "method": "GET", "priority": 3}) == [
+        "\"method\" is 'GET'; requests are sent by POST",
+        "'priority' is not sent: it stands beside \"body\", not in it",
+    ]

@@ -179,8 +179,11 @@ def test_coarse_stamps_and_what_is_left_out_are_noted(tmp_path: Path) -> None:
     )
     assert trace(tmp_path / "t.jsonl", grid, spread="3s").notes() == []
     assert trace(tmp_path / "b.csv", traces.BURSTGPT_1).notes() == [
-        "1 rows are left out: without tokens (a failed request)"
+        "1 rows are left out: without tokens (a failed request)",
+        "columns that change nothing: Log Type, Model, Total tokens",
     ]
+    filtered = trace(tmp_path / "b.csv", traces.BURSTGPT_1, where={"Model": "ChatGPT"})
+    assert "columns that change nothing: Log Type, Total tokens" in filtered.notes()
 
 
 def test_a_plan_knows_the_lengths_of_its_requests(tmp_path: Path) -> None:

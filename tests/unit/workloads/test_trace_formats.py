@@ -53,6 +53,7 @@ def test_a_published_trace_is_found_by_its_header(
         (b"\x80\x81\n", {}, "is neither a table"),
         (b"\x1f\x8bno gzip", {}, "cannot be read"),
         (b"PAR1no parquet", {}, "is a broken Parquet file"),
+        (b"a,b\rc,d\n", {}, "has a header that cannot be read"),
     ],
 )
 def test_what_is_no_known_trace_is_refused(
