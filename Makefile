@@ -10,7 +10,7 @@ PARTS := test-clock test-engines test-cluster test-chaos test-unit test-rest tes
 # Ray, pandas and whatever else it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-quantization pictures site test $(PARTS) chaos lint install engines compiled model lock newest clean
+.PHONY: demo demo-quantization pictures site packages test $(PARTS) chaos lint install engines compiled model lock newest clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -53,6 +53,11 @@ pictures: RESULTS = $(lastword $(sort $(wildcard .demo/results*)))
 pictures: install
 	$(BIN)/python scripts/pictures.py $(RESULTS)
 	$(BIN)/python -m scripts.guide_pictures
+
+# the wheel and the sdist of a release, in dist/; tests/packages checks such ones
+packages: install
+	rm -rf dist
+	$(BIN)/python -m hatchling build
 
 # the documentation, in site/; a dead link is an error
 site: install
@@ -105,4 +110,4 @@ newest:
 	$(PYTHON) scripts/newest_engines.py
 
 clean:
-	rm -rf .venv .engines .demo site
+	rm -rf .venv .engines .demo site dist

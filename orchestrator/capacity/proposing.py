@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.extras import how_to_install
 from orchestrator.capacity.dominance import expected
 from orchestrator.capacity.race import GroupClaims, Race, distance
 
-INSTALL = "pip install llm-serving-orchestrator[optuna]"
+INSTALL = how_to_install("optuna")
 FIRST = 10  # starts of a group before the proposer chooses: its model needs so many outcomes
 
 Settings = Mapping[str, Any]

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.extras import how_to_install
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, read_config
@@ -183,7 +184,7 @@ def _compiled(config: str, system: str, backend: str, options: tuple[tuple[str, 
     try:
         from aiconfigurator_core.sdk import EngineHandle
     except ImportError as error:
-        return f"tables of kernels need the extra: llm-serving-orchestrator[tables] ({error})"
+        return f"tables of kernels are not installed: {how_to_install('tables')} ({error})"
     with TemporaryDirectory() as folder:
         document = json.dumps(_with_class(json.loads(config)))
         (Path(folder) / "config.json").write_text(document, encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.extras import how_to_install
 from orchestrator.engines.dialects import dialects_of
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.paths import Paths
@@ -37,7 +38,7 @@ def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
         experiment.problems.add(
             ("predictions", "tables"),
             "the tables are not installed",
-            "pip install llm-serving-orchestrator[tables]",
+            how_to_install("tables"),
         )
     if predictions.profile is None:
         return predictions

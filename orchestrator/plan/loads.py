@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from orchestrator.base.errors import ProblemsError
+from orchestrator.base.extras import how_to_install
 from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.plan.identity import file_digest
@@ -110,7 +111,7 @@ def _check_search(experiment: Experiment, load: Load) -> None:
 def _check_proposer(experiment: Experiment, load: Load) -> None:
     """Reports a proposer whose package is not installed."""
     if load.proposer is not None and find_spec(load.proposer) is None:
-        hint = f"pip install llm-serving-orchestrator[{load.proposer}]"
+        hint = how_to_install(load.proposer)
         experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import pyarrow as pa
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.extras import PACKAGES, how_to_install
 from orchestrator.base.registry import unknown_name
 from orchestrator.report.column import ReportColumn, RowT
 from orchestrator.report.formats import flat
@@ -103,7 +104,8 @@ def library_of_frames(library: Library) -> Any:
     try:
         return import_module(library)
     except ImportError as error:
-        text = f"these frames need {library}: pip install 'llm-serving-orchestrator[{library}]'"
+        command = how_to_install(library) if library in PACKAGES else f"pip install {library}"
+        text = f"these frames need {library}: {command}"
         raise InputError(text) from error
 
 

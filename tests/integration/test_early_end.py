@@ -184,7 +184,7 @@ def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
 
 
 SEARCH = (
-    "--find-capacity --concurrency 1 --slo ttft<=80ms,attainment>=0.9 --duration 20s "
+    "--find-capacity --concurrency 8 --slo ttft<=80ms,attainment>=0.9 --duration 20s "
     "--input-tokens 1"
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.extras import how_to_install
 from orchestrator.report.columns import column_named
 from orchestrator.report.origin import badge_of
 from orchestrator.report.plot.points import MOST_CURVES, PlottedPoint, Series, all_points
@@ -64,7 +65,7 @@ def check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        text = "pictures need matplotlib: pip install 'llm-serving-orchestrator[plots]'"
+        text = f"pictures need matplotlib: {how_to_install('plots')}"
         raise InputError(text) from error
 
 

@@ -162,7 +162,7 @@ def test_without_the_package_the_tables_have_no_row(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
     monkeypatch.setitem(sys.modules, "aiconfigurator_core.sdk", None)
     step_tables._compiled.cache_clear()
-    with pytest.raises(NoRow, match=r"need the extra: llm-serving-orchestrator\[tables\]"):
+    with pytest.raises(NoRow, match=r"not installed: pip install 'aiconfigurator-core=="):
         a_replica()
     step_tables._compiled.cache_clear()
 

@@ -338,7 +338,7 @@ def test_a_proposer_says_who_is_started_next(
 
 def test_a_proposer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.plan.loads.find_spec", lambda name: None)
-    with pytest.raises(ProblemsError, match=r"optuna is not installed .*\[optuna\]"):
+    with pytest.raises(ProblemsError, match=r"optuna is not installed .*pip install .optuna>="):
         racing(", proposer: optuna")
 
 
