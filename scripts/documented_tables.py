@@ -7,7 +7,7 @@ the code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.base.errors import FIXED_ON_THE_HOST, FailureClass, FailureKind
@@ -16,6 +16,8 @@ from orchestrator.report.column import ReportColumn
 from orchestrator.report.columns import USUAL, point_columns
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.results.events import KINDS
+from scripts import documented_reference
+from scripts.documented_reference import table
 from tests.contract import recorded
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -106,19 +108,17 @@ def columns() -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "all columns": ("reference/columns.md", documented_reference.all_columns),
     "columns": ("reference/columns.md", columns),
+    "commands": ("reference/commands.md", documented_reference.commands),
+    "engine settings": ("reference/engine-settings.md", documented_reference.engine_settings),
+    "keys": ("reference/keys.md", documented_reference.experiment_keys),
+    "stored columns": ("reference/stored-columns.md", documented_reference.stored_columns),
     "engine metrics": ("reference/engines.md", engine_metrics),
-    "event kinds": ("reference/tables.md", event_kinds),
+    "event kinds": ("reference/events.md", event_kinds),
     "failure classes": ("reference/failures.md", failure_classes),
     "failure kinds": ("reference/failures.md", failure_kinds),
 }
-
-
-def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
-    heads = tuple(heads)
-    lines = [heads, ("---",) * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def replaced(name: str, text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.results.phases import Phase
 from orchestrator.results.records import EventRow
 
-# Every kind of event and what it means, as in the table of docs/reference/tables.md; a test checks
+# Every kind of event and what it means, as in the table of docs/reference/events.md; a test checks
 # that the program uses no others
 KINDS = {
     "sweep": "the sweep begins: `total` measurements, of which `skipped` are already done",

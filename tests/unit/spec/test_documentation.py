@@ -46,6 +46,7 @@ PAGES = (
     "reference/workloads.md",
     "reference/prompts-and-traces.md",
     "reference/load.md",
+    "reference/keys.md",
     "guides/roles.md",
     "explained/plan.md",
 )
