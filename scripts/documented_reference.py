@@ -5,6 +5,7 @@ columns, and which engine has which setting. documented_tables.py writes them.
 from __future__ import annotations
 
 import argparse
+import html
 import inspect
 import json
 import re
@@ -23,15 +24,25 @@ from orchestrator.results.schemas import RECORDS, arrow_schema
 from orchestrator.spec.combinations import FIELDS
 
 Schema = Mapping[str, Any]
+CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 NOT_LISTED = ("--help", "--help-all")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table. Upright bars in cells are escaped."""
+    """A Markdown table."""
     lines = [tuple(heads), ("---",) * len(heads)]
     for row in rows:
-        lines.append(tuple(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row))
+        lines.append(tuple(_cell(str(cell)) for cell in row))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """The text of a cell, in which an upright bar does not begin the next one. GitHub and MkDocs
+    agree about bars in code only where the code is HTML.
+    """
+    one_line = text.replace("\n", " ")
+    with_code = CODE_WITH_BAR.sub(lambda match: f"<code>{html.escape(match[1])}</code>", one_line)
+    return with_code.replace("|", "&#124;")
 
 
 # --- commands
