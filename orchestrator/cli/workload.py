@@ -148,6 +148,7 @@ def _sampled_json(example: SampledRequest) -> dict[str, Any]:
         "messages": [
             {
                 "role": message.role,
+                "images": len(message.images),
                 "content": [
                     part if isinstance(part, str) else part.tolist() for part in message.content
                 ],
@@ -168,6 +169,7 @@ def _write(
     """Writes requests as an OpenAI batch. Returns how many."""
     import orjson
 
+    from orchestrator.load.wire.openai import chat_messages
     from orchestrator.workloads.facts import sampled
     from orchestrator.workloads.kind import Prompt
 
@@ -178,9 +180,7 @@ def _write(
         for request in sampled(written, prompter, seed, requests):
             body: dict[str, Any] = {"model": model}
             if is_chat:
-                body["messages"] = [
-                    {"role": message.role, "content": message.text} for message in request.messages
-                ]
+                body["messages"] = chat_messages(request.messages)
             else:
                 body["prompt"] = Prompt(request.messages, request.prompt_tokens).flat()
             body["max_tokens"] = request.answer_tokens

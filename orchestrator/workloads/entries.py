@@ -8,11 +8,15 @@ key is dropped silently.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from orchestrator.spec.load import MOST_TOKENS
 from orchestrator.workloads.file_reading import EntryError
+from orchestrator.workloads.images import PictureFiles, image_url_part
 from orchestrator.workloads.kind import Message, Speaker
 
 # Names of speakers in "messages", as OpenAI's API has them, and in "conversations".
@@ -64,10 +68,12 @@ UNUSED = frozenset(
 )
 # Keys that would change the request, and why they are not sent. "image*" stands for every key that
 # begins with "image".
-_NO_PICTURES = "only text is sent"
+_NO_PICTURES = "only text and images are sent"
 _OWN_FIELD = "this program sets it itself"
 _FORMAT = "answers are not held to a format"
 _TOOLS = "tools and their calls are not sent"
+# Keys that hold the pictures of a request: one, or a list of them (workloads/images.py).
+PICTURES = ("image", "images", "image_files")
 REFUSED = {
     "model": "every request goes to the model that is measured",
     "image*": _NO_PICTURES,
@@ -124,6 +130,7 @@ class LaterTurn:
 
     text: str
     answer: str | None
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +157,20 @@ class PromptEntry:
     # answers that no user asked for, and what the system says behind the user's first message
     unsent_messages: int = field(default=0, compare=False)
 
+    def images(self) -> Iterator[bytes]:
+        """The pictures of all its messages, those of later turns too."""
+        for message in self.messages:
+            yield from message.images
+        for turn in self.later:
+            yield from turn.images
 
-def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry | None:
+
+def read_entry(
+    entry: Any, shown: object, sessions: bool = False, pictures: PictureFiles | None = None
+) -> PromptEntry | None:
     """The request of one entry; None where its user says nothing. ``shown``: the entry as the file
-    has it. ``sessions``: all that the user says is sent, turn by turn.
+    has it. ``sessions``: all that the user says is sent, turn by turn. ``pictures``: reads those that
+    the entry names; None: beside this process.
 
     Raises EntryError with everything that is wrong with the entry.
     """
@@ -179,6 +196,8 @@ def read_entry(entry: Any, shown: object, sessions: bool = False) -> PromptEntry
                 "its user says nothing: without it, all prompts below it would be sent at the "
                 "wrong times"
             )
+        if content is not None:
+            content = _with_pictures(content, keys, pictures or PictureFiles(Path()))
     except ValueError as error:
         problems.append(str(error))
     if problems:
@@ -250,6 +269,8 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
     for name, value in keys.items():
         if name in _CONTENTS or name in ANSWER_LENGTHS or name in SAMPLING or name == "hash_ids":
             continue
+        if name in PICTURES:
+            continue
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
             unused.append(name)
             continue
@@ -313,6 +334,35 @@ class _Content:
     unsent_messages: int = 0
 
 
+def _with_pictures(content: _Content, keys: Mapping[str, Any], pictures: PictureFiles) -> _Content:
+    """The content with the pictures of the entry before the text of its last message. Raises
+    ValueError.
+    """
+    named: list[Any] = []
+    for name in PICTURES:
+        value = keys.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("["):  # a cell of a table
+            value = _json_list(value)
+        if value is None or value in ("", [], b""):
+            continue
+        named += value if isinstance(value, list) else [value]
+    if not named:
+        return content
+    if not content.messages:
+        raise ValueError("pictures go with a text, not with a length")
+    images = tuple(map(pictures.part, named))
+    *before, last = content.messages
+    return replace(content, messages=(*before, replace(last, images=(*last.images, *images))))
+
+
+def _json_list(cell: str) -> list[Any]:
+    try:
+        value = orjson.loads(cell)
+    except orjson.JSONDecodeError:
+        raise ValueError(f"pictures are {cell[:60]!r}; give a path or a JSON list") from None
+    return value if isinstance(value, list) else [value]
+
+
 def user_says(text: str) -> tuple[Message, ...]:
     """A text as the only message of a request."""
     return (Message("user", (text,), 0),)
@@ -366,7 +416,8 @@ def _turn_by_turn(messages: list[Message]) -> _Content | None:
         message for message in messages[: first + 1] if message.role != "assistant" and message.text
     ]
     later = [
-        LaterTurn(messages[index].text, _answer_after(messages, index)) for index in of_user[1:]
+        LaterTurn(messages[index].text, _answer_after(messages, index), messages[index].images)
+        for index in of_user[1:]
     ]
     answer = _answer_after(messages, first)
     answers = [turn.answer for turn in later] + [answer]
@@ -386,7 +437,7 @@ def _turns(keys: Mapping[str, Any]) -> _Content:
 
 
 def _is_users(message: Message) -> bool:
-    return message.role == "user" and bool(message.text)
+    return message.role == "user" and bool(message.text or message.images)
 
 
 def _answer_after(messages: list[Message], index: int) -> str | None:
@@ -458,7 +509,7 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
     for number, entry in enumerate(entries, start=1):
         written_speaker = str(entry.get(names.speaker))
         speaker = names.speakers.get(written_speaker)
-        text = _joined(entry.get(names.text))
+        text, images = _text_and_images(entry.get(names.text))
         if speaker is None or not isinstance(text, str):
             raise ValueError(
                 f'message {number} of "{name}": "{names.speaker}" is {written_speaker[:60]!r} and '
@@ -473,21 +524,37 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
                 raise ValueError(
                     f'message {number} of "{name}": {key[:60]!r} is not sent: {reason}'
                 )
-        yield Message(speaker, (text,), 0)
+        if images and speaker != "user":
+            raise ValueError(f'message {number} of "{name}": only users send images')
+        yield Message(speaker, (text,), 0, images)
 
 
-def _joined(content: Any) -> Any:
-    """The text of a content that OpenAI's API writes as a list of parts; other contents as they
-    are.
+def _text_and_images(content: Any) -> tuple[Any, tuple[bytes, ...]]:
+    """The text of a content that OpenAI's API writes as a list of parts, and its pictures as data
+    URLs; other contents as they are. Raises ValueError for a picture elsewhere.
     """
     if not isinstance(content, list):
-        return content
+        return content, ()
+    texts: list[str] = []
+    images: list[bytes] = []
     for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            return content
-        if {*part} - {"type", "text"} or not isinstance(part.get("text"), str):
-            return content
-    return "".join(part["text"] for part in content)
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" and not {*part} - {"type", "text"} and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind == "image_url" and not {*part} - {"type", "image_url"}:
+            images.append(_data_url_part(part.get("image_url")))
+        else:
+            return content, ()
+    return "".join(texts), tuple(images)
+
+
+def _data_url_part(image_url: Any) -> bytes:
+    url = image_url.get("url") if isinstance(image_url, dict) else None
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise ValueError(
+            f"an image is at {str(url)[:60]!r}: images are sent within the request, as data URLs"
+        )
+    return image_url_part(url)
 
 
 def _whole_number(keys: Mapping[str, Any], name: str) -> int:

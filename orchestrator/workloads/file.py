@@ -5,8 +5,8 @@ Tables (CSV, Parquet) have a row per request, and any file may be a gzip file (t
 
 An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
 one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
-(of a trace, perhaps with ``hash_ids``: a prompt of this many tokens is made). It may also give the
-length of the answer and the sampling of its request (entries.py).
+(of a trace, perhaps with ``hash_ids``: a prompt of this many tokens is made). It may also have
+pictures (``image``, ``images``, or parts of its messages), and give the length of the answer and the sampling of its request (entries.py).
 
 Request i sends entry i; after the last entry comes the first again. The tokens of a text are not
 counted beforehand: its intended length is 0, and the rows hold what the engine counted.
@@ -19,6 +19,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -50,6 +51,7 @@ from orchestrator.workloads.file_reading import (
     status_of,
 )
 from orchestrator.workloads.hub import HubDataset, local_file
+from orchestrator.workloads.images import PictureFiles
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Content,
@@ -92,6 +94,11 @@ class PromptColumns(Strict):
     )
     answer: OneLine | None = Field(
         default=None, description="The column of the recorded answer, for `output_tokens: file`."
+    )
+    images: OneLine | None = Field(
+        default=None,
+        description="The column of the request's pictures: a path, a data URL, bytes, or a list of "
+        "these.",
     )
 
     @property
@@ -144,14 +151,19 @@ class Summary:
     requests: int = 0  # with all turns that are sent
     unsent_messages: int = 0  # of all conversations
     urls: frozenset[str] = frozenset()  # of an OpenAI batch
+    images: int = 0  # pictures of all requests
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
         requests = [entry for entry in entries if entry]
         lengths = {EntryLengths(entry.input_tokens, entry.output_tokens) for entry in requests}
         without_length = [entry for entry in requests if entry.output_tokens is None]
+        images = [image for entry in requests for image in entry.images()]
+        if images:  # they may lie in files of their own
+            data += b"".join(sha256(image).digest() for image in images)
         return cls(
             digest=content_digest(data),
+            images=len(images),
             prompts=len(requests),
             left_out=len(entries) - len(requests),
             lengths=frozenset(lengths),
@@ -305,6 +317,9 @@ class FileWorkload(Workload):
         file_summary = self.summary()
         return file_summary.requests / file_summary.prompts
 
+    def sends_images(self) -> bool:
+        return self.summary().images > 0
+
     def distinct_requests(self) -> int:
         file_summary = self.summary()
         return file_summary.requests - self._skipped_answers(file_summary)
@@ -393,6 +408,8 @@ class FileWorkload(Workload):
                 f"has {listed(file_summary.fields)}, which the API {self.api!r} is not sent: use "
                 f"{' or '.join(SAMPLED_APIS)}"
             )
+        if file_summary.images and self.api != "chat":
+            reasons.append(f"has images, which are sent through the API chat, not {self.api!r}")
         wrong_urls = [
             url for url in sorted(file_summary.urls) if not url.endswith(_PATHS.get(self.api, "?"))
         ]
@@ -447,7 +464,8 @@ class FileRequests(WorkloadKind):
             raise InputError(NO_TOKENIZER)
         messages = entry.messages
         if turn:
-            user = Message("user", (entry.later[turn - 1].text,), 0)
+            later = entry.later[turn - 1]
+            user = Message("user", (later.text,), 0, later.images)
             messages = (*entry.messages[:-1], *earlier, user)
         if not messages:
             content = self._content_of_length(index, entry)
@@ -548,9 +566,10 @@ def parse_prompts(
     """
     data = unpacked(path, data)
     refuse_traces("prompts", path, data)
+    pictures = PictureFiles(Path(path).parent)
     rows = rows_of_table(path, data)
     if rows is not None:
-        return _entries_of_rows(rows, path, rules)
+        return _entries_of_rows(rows, path, rules, pictures)
     refuse_other_formats("prompts", path, data)
     lines = lines_of(data, "prompts", path)
     has_json_name = path.lower().removesuffix(".gz").endswith(JSON_LINES)
@@ -558,7 +577,9 @@ def parse_prompts(
     array = _array(data, path, has_json_name) if first.startswith(b"[") else None
     if array is not None:
         places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
-        entries = read_each("prompts", path, places, lambda entry: _read(entry, entry, rules))
+        entries = read_each(
+            "prompts", path, places, lambda entry: _read(entry, entry, rules, pictures)
+        )
     else:
         first_is_object = isinstance(_json(first), dict)
         if has_json_name and first.startswith(b"{") and not first_is_object:
@@ -573,13 +594,15 @@ def parse_prompts(
             if not is_json:
                 return PromptEntry(user_says(line.decode()))
             text = line.decode()
-            return _read(_json(text), text, rules)
+            return _read(_json(text), text, rules, pictures)
 
         entries = read_each("prompts", path, numbered, read)
     return _checked(entries, path)
 
 
-def _entries_of_rows(rows: list[Entry], path: str, rules: FileRules) -> list[PromptEntry | None]:
+def _entries_of_rows(
+    rows: list[Entry], path: str, rules: FileRules, pictures: PictureFiles
+) -> list[PromptEntry | None]:
     """The requests of all rows of a table."""
     if not rows:
         raise ProblemsError([Problem(f"prompts {path!r} is empty")])
@@ -588,13 +611,15 @@ def _entries_of_rows(rows: list[Entry], path: str, rules: FileRules) -> list[Pro
         raise other_table("prompts", path, names if len(names) > 1 else [])
 
     def read(row: Entry) -> PromptEntry | None:
-        return _read(row.keys, row.keys, rules, is_table=True)
+        return _read(row.keys, row.keys, rules, pictures, is_table=True)
 
     places = ((row.place, row) for row in rows)
     return _checked(read_each("prompts", path, places, read), path)
 
 
-def _read(keys: Any, shown: object, rules: FileRules, is_table: bool = False) -> PromptEntry | None:
+def _read(
+    keys: Any, shown: object, rules: FileRules, pictures: PictureFiles, is_table: bool = False
+) -> PromptEntry | None:
     """The request of one entry, whose keys may have other names. Raises ValueError.
     ``is_table``: numbers may be written as text.
     """
@@ -603,7 +628,7 @@ def _read(keys: Any, shown: object, rules: FileRules, is_table: bool = False) ->
         entry = with_columns(entry, rules.columns.named)
     if is_table:
         entry = with_values(entry)
-    request = read_entry(entry.keys, shown, rules.sessions)
+    request = read_entry(entry.keys, shown, rules.sessions, pictures)
     if request is None or not entry.unsent:
         return request
     return replace(request, unused=request.unused | entry.unsent)

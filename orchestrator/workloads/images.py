@@ -9,6 +9,8 @@ import re
 import struct
 import zlib
 from base64 import b64encode
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from orchestrator.spec.images import Images, ImageSize
 from orchestrator.workloads.kind import IMAGE_STREAM, stream
 from orchestrator.workloads.random_values import draw
 
+MOST_PICTURE_BYTES = 1 << 30  # of a file's pictures as they are sent; a client holds them all
 BLOCK_PIXELS = 16  # side of a block of one colour
 COMPRESSION = 1  # zlib's fastest
 # Phases have different pictures, because the warm-up must not fill the cache that is measured.
@@ -85,6 +88,53 @@ def image_url_part(url: str) -> bytes:
     if _DATA_URL.fullmatch(url) is None:
         raise ValueError("it is no data URL of an image")
     return b'{"type":"image_url","image_url":{"url":"%b"}}' % url.encode()
+
+
+class PictureFiles:
+    """Reads the pictures that entries of a file name, each once. ``folder``: where relative paths
+    begin.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parts: dict[str, bytes] = {}
+        self._bytes = 0
+
+    def part(self, picture: Any) -> bytes:
+        """The JSON of a message's part with one picture: a path, a data URL, the bytes of a file, or
+        a mapping that has these ``bytes`` (as columns of hub datasets have). Raises ValueError.
+        """
+        if isinstance(picture, dict):
+            content = picture.get("bytes")
+            picture = picture.get("path") if content is None else content
+        if isinstance(picture, bytes):
+            return self._counted(image_part(picture))
+        if not isinstance(picture, str) or not picture:
+            raise ValueError(f"a picture is {str(picture)[:60]!r}; give a path or a data URL")
+        if picture.startswith("data:"):
+            return self._counted(image_url_part(picture))
+        if "://" in picture:
+            raise ValueError(
+                f"a picture is at {picture[:60]!r}: pictures are sent within the request, so "
+                "download it and give its path"
+            )
+        if picture not in self._parts:
+            self._parts[picture] = self._counted(self._read(picture))
+        return self._parts[picture]
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return image_part((self._folder / name).expanduser().read_bytes())
+        except OSError as error:
+            raise ValueError(f"picture {name!r}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise ValueError(f"picture {name!r}: {error}") from None
+
+    def _counted(self, part: bytes) -> bytes:
+        self._bytes += len(part)
+        if self._bytes > MOST_PICTURE_BYTES:
+            raise ValueError(f"all pictures together have more than {MOST_PICTURE_BYTES >> 20} MiB")
+        return part
 
 
 class DrawnImages:

@@ -30,6 +30,7 @@ ROLES = {
     "turns": "turns",
     "output_tokens": "output_tokens",
     "answer": ANSWERS[0],
+    "images": "images",
 }
 # Keys whose cells in a CSV file are JSON.
 _STRUCTURED = ("messages", "conversations", "turns", "hash_ids", "stop", "logit_bias")

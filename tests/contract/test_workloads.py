@@ -388,7 +388,7 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
         ),
         (
             "a.jsonl",
-            b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            b'{"messages": [{"role": "user", "content": [{"type": "audio"}]}]}',
             "and a text",
         ),
         (

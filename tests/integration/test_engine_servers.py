@@ -7,6 +7,7 @@ Every engine is started once; the tests of one run after the other, the last of 
 from __future__ import annotations
 
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -20,13 +21,21 @@ import psutil
 import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
+from orchestrator.cluster.base import ClientReport
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.node import ownership
 from orchestrator.node.failures import EnginePhase, LastWords, classify
 from orchestrator.node.readiness import LOG_LINES
+from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.request_options import Adapters
 from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
+from orchestrator.sweep.measure import Loaded
 from orchestrator.telemetry.engine_metrics import normalize
+from orchestrator.workloads.drawn import RandomWorkload
 from orchestrator.workloads.kind import Message, Prompt
 from tests.harness import AGAINST_THE_CLOCK, wait_for
 from tests.integration.engine_real import (
@@ -39,6 +48,7 @@ from tests.integration.engine_real import (
     script,
     settings,
 )
+from tests.integration.lora import merge, write_adapter
 
 pytestmark = pytest.mark.timeout(400)
 TOKENS = 16
@@ -140,10 +150,28 @@ def broken(
 
 
 @pytest.fixture(scope="module")
+def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """LoRA adapters; that with the name ``idle`` has no effect."""
+    folder = tmp_path_factory.mktemp("adapters")
+    return {
+        name: write_adapter(model, folder / name, seed, changes=name != "idle")
+        for seed, name in enumerate(("sql", "law", "idle"))
+    }
+
+
+@pytest.fixture(scope="module")
 def server(
-    engine: str, model: Path, broken: dict[str, Running], tmp_path_factory: pytest.TempPathFactory
+    engine: str,
+    model: Path,
+    adapters: dict[str, Path],
+    broken: dict[str, Running],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
-    with running(usual(engine), tmp_path_factory.mktemp(engine), model) as found:
+    given: dict[str, Any] = {}
+    if engine == "vllm":  # it serves adapters beside the model, which all other tests ask
+        places = {name: str(place) for name, place in adapters.items()}
+        given = {"lora_modules": places, "max_loras": len(places), "max_lora_rank": 8}
+    with running(usual(engine, **given), tmp_path_factory.mktemp(engine), model) as found:
         found.ready = found.wait()
         yield found
 
@@ -233,6 +261,72 @@ def test_every_metric_that_we_read_is_there(server: Running) -> None:
     text = server.ask("GET", server.engine.metrics_path or "")[1]
     told = set(normalize(text, server.engine.metrics))
     assert set(server.engine.metrics) - told <= ENGINES[server.engine.name].untold
+
+
+@pytest.mark.parametrize("engine", VLLM, indirect=True)
+def test_adapters_answer_as_models_do_that_have_them_merged(
+    server: Running, model: Path, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    rng = random.Random(1)
+    prompts = [[rng.randrange(10, 2000) for _ in range(24)] for _ in range(4)]
+
+    def answers(name: str) -> list[tuple[list[int], list[int]]]:
+        found = []
+        for prompt in prompts:
+            body = completion(model=name, prompt=prompt, temperature=0, stream_options=None)
+            status, text = server.ask("POST", "/v1/completions", body)
+            assert status == 200, text
+            found.append((prompt, json.loads(text)["choices"][0]["token_ids"]))
+        return found
+
+    own = answers(server.name)
+    by_model = {str(model): own}
+    for name in ("sql", "law"):
+        by_model[str(merge(model, adapters[name], tmp_path / name))] = answers(name)
+    assert answers("idle") == own
+    assert own not in list(by_model.values())[1:]
+    (tmp_path / "answers.json").write_text(json.dumps(by_model))
+    python = home_of("vllm") / "bin" / "python"
+    script_of_it = ROOT / "tests/integration/merged_answers.py"
+    done = subprocess.run(
+        [python, script_of_it, tmp_path / "answers.json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    same: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    assert [*same.values()] == [TOKENS * len(prompts)] * 3
+
+
+@pytest.mark.parametrize("engine", VLLM, indirect=True)
+def test_adapters_are_loaded_by_popularity_and_an_idle_one_is_found(server: Running) -> None:
+    workload = RandomWorkload(
+        name="tenants",
+        input_tokens=Lengths(fixed=20),
+        output_tokens=Lengths(fixed=4),
+        adapters=Adapters(names=("sql", "law", "idle"), base_share=0.3),
+    )
+    point = LoadPoint(
+        targets=(Target(server.base_url, server.name, api_key=server.key),),
+        dialect=server.engine.dialects(server.settings)["completions"],
+        workload=workload,
+        level=Level(control="concurrency", value=8),
+        duration_s=None,
+        requests=40,
+        vocabulary=(10, 2000),
+    )
+
+    def load(asked: LoadPoint) -> Loaded:
+        client = LoadClient()
+        client.prepare(asked)
+        result = client.run(time.monotonic_ns())
+        report = ClientReport(result.stats, (), result.requests_file, replies=result.replies)
+        rows = result.requests
+        return Loaded(span_unix_ns=(0, 1), requests=rows, reports={0: report})
+
+    rows = load(point).requests.to_pylist()
+    assert {row["status"] for row in rows} == {"ok"}, rows
+    assert {row["adapter"] for row in rows} == {None, "sql", "law", "idle"}
+    (found,) = tried_adapters(load, point)
+    assert (found.adapter, found.finding) == ("idle", AdapterFinding.LIKE_BASE)
 
 
 @AGAINST_THE_CLOCK

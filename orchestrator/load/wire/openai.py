@@ -6,7 +6,7 @@ count per event is unknown. An event with text is content, whatever is counted.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from orchestrator.load.wire.events import (
 )
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
 from orchestrator.spec.dialect import Dialect
-from orchestrator.workloads.kind import Prompt
+from orchestrator.workloads.kind import Message, Prompt
 
 _ANSWER_FIELDS = ("content", "refusal")
 # where a server puts its reasoning, and lists of parts of it
@@ -92,14 +92,20 @@ def _flat_prompt(prompt: Prompt) -> dict[str, Any]:
 
 
 def _messages(prompt: Prompt) -> dict[str, Any]:
-    messages: list[dict[str, Any]] = []
-    for message in prompt.messages:
+    return {"messages": chat_messages(prompt.messages)}
+
+
+def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Messages as OpenAI's API has them. Pictures are JSON already, which orjson copies."""
+    written: list[dict[str, Any]] = []
+    for message in messages:
         content: Any = message.text
         if message.images:
-            text = {"type": "text", "text": message.text}
-            content = [*map(orjson.Fragment, message.images), text]
-        messages.append({"role": message.role, "content": content})
-    return {"messages": messages}
+            content = [*map(orjson.Fragment, message.images)]
+            if message.text:
+                content.append({"type": "text", "text": message.text})
+        written.append({"role": message.role, "content": content})
+    return written
 
 
 COMPLETIONS = OpenAi(_flat_prompt, logprobs=1)

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -15,7 +18,8 @@ from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.content import RandomIds, Words
-from orchestrator.workloads.file import AnswerLengths, FileWorkload
+from orchestrator.workloads.file import AnswerLengths, FileWorkload, PromptColumns
+from orchestrator.workloads.images import image_part, png
 from orchestrator.workloads.kind import Message
 
 IDS = RandomIds((1000, 2000))
@@ -51,12 +55,12 @@ def test_sampling_of_a_line_is_refused_where_it_cannot_be_sent(tmp_path: Path) -
 
 
 def test_all_problems_are_reported_and_repeated_ones_counted(tmp_path: Path) -> None:
-    entries = [{"prompt": "x", "image_files": ["a.png"], "model": "m"}] * 40
+    entries = [{"prompt": "x", "audio": "a.wav", "model": "m"}] * 40
     with pytest.raises(ProblemsError) as caught:
         workload(tmp_path / "p.jsonl", entries, output_tokens=Lengths(fixed=1)).resolved(str)
     place = f"prompts {str(tmp_path / 'p.jsonl')!r}, line 1 and 39 more"
     assert [str(problem) for problem in caught.value.problems] == [
-        f"{place}: 'image_files' is not sent: only text is sent",
+        f"{place}: 'audio' is not sent: only text and images are sent",
         f"{place}: 'model' is not sent: every request goes to the model that is measured",
     ]
 
@@ -250,3 +254,95 @@ def test_a_batch_of_another_api_is_refused(tmp_path: Path) -> None:
         workload(tmp_path / "b.jsonl", batch()).resolved(str)
     with pytest.raises(ProblemsError, match="has requests of /v1/embeddings"):
         workload(tmp_path / "b.jsonl", batch("/v1/embeddings"), api="chat").resolved(str)
+
+
+def picture(folder: Path, name: str, shade: int) -> bytes:
+    """Writes a PNG; returns the part of a message that holds it."""
+    content = png(np.full((8, 8, 3), shade, np.uint8))
+    (folder / name).write_bytes(content)
+    return image_part(content)
+
+
+def test_pictures_of_a_file_are_sent_within_the_request(tmp_path: Path) -> None:
+    first, second = picture(tmp_path, "a.png", 1), picture(tmp_path, "b.png", 2)
+    url = json.loads(second)["image_url"]["url"]
+    parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
+    entries: list[dict[str, Any]] = [
+        {"prompt": "x", "image": "a.png"},
+        {"prompt": "y", "image_files": ["a.png", "b.png"]},
+        {"messages": [{"role": "user", "content": parts}]},
+        {"prompt": "z", "images": []},
+    ]
+    planned = workload(tmp_path / "p.jsonl", entries, api="chat", output_tokens=Lengths(fixed=1))
+    planned = planned.resolved(str)
+    assert planned.sends_images()
+    kind = planned.requests(Words(), 1)
+    prompts = [kind.prompt(session, 0, "measure", ()) for session in range(4)]
+    assert [prompt.messages[-1].images for prompt in prompts] == [
+        (first,),
+        (first, second),
+        (second,),
+        (),
+    ]
+    assert [prompt.messages[-1].text for prompt in prompts] == ["x", "y", "see", "z"]
+
+
+def test_a_picture_that_changed_since_it_was_planned_is_refused(tmp_path: Path) -> None:
+    picture(tmp_path, "a.png", 1)
+    entries = [{"prompt": "x", "image": "a.png"}]
+    written = workload(tmp_path / "p.jsonl", entries, api="chat", output_tokens=Lengths(fixed=1))
+    planned = written.resolved(str)
+    picture(tmp_path, "a.png", 2)
+    with pytest.raises(ProblemsError, match="is not the file that was planned"):
+        planned.requests(Words(), 1)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"prompt": "x", "image": "gone.png"}, "picture 'gone.png': No such file"),
+        ({"prompt": "x", "image": "p.jsonl"}, "picture 'p.jsonl': it is no PNG, JPEG, GIF or WebP"),
+        ({"prompt": "x", "image": "https://a/b.png"}, "download it and give its path"),
+        ({"prompt": "x", "images": [7]}, "a picture is '7'"),
+        ({"input_length": 5, "image": "a.png"}, "pictures go with a text, not with a length"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "sent within the request, as data URLs",
+        ),
+    ],
+)
+def test_a_picture_that_cannot_be_sent_is_refused_with_its_line(
+    tmp_path: Path, entry: dict[str, Any], words: str
+) -> None:
+    picture(tmp_path, "a.png", 1)
+    with pytest.raises(ProblemsError) as caught:
+        workload(
+            tmp_path / "p.jsonl", [entry], api="chat", output_tokens=Lengths(fixed=1)
+        ).resolved(str)
+    (problem,) = caught.value.problems
+    assert "line 1" in str(problem)
+    assert words in str(problem)
+
+
+def test_pictures_are_sent_through_chat_alone(tmp_path: Path) -> None:
+    picture(tmp_path, "a.png", 1)
+    entries = [{"prompt": "x", "image": "a.png", "output_tokens": 3}]
+    with pytest.raises(ProblemsError, match="through the API chat, not 'completions'"):
+        workload(tmp_path / "p.jsonl", entries).resolved(str)
+
+
+def test_a_parquet_file_holds_pictures_as_hub_datasets_do(tmp_path: Path) -> None:
+    part = picture(tmp_path, "a.png", 1)
+    content = (tmp_path / "a.png").read_bytes()
+    rows = [{"question": "what is it?", "image": {"bytes": content, "path": "elsewhere.png"}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    planned = FileWorkload(
+        name="w",
+        kind="file",
+        prompts=str(tmp_path / "p.parquet"),
+        columns=PromptColumns(prompt="question", images="image"),
+        output_tokens=Lengths(fixed=1),
+        api="chat",
+    ).resolved(str)
+    (message,) = planned.requests(Words(), 1).prompt(0, 0, "measure", ()).messages
+    assert (message.text, message.images) == ("what is it?", (part,))
