@@ -16,9 +16,9 @@ from tests.unit.cli.commands import Done, invoke
 FOLDER = Path(__file__).parents[2] / "experiments"
 # a few seconds each
 WHOLE = (
-    *("batch-size-knee", "llama70b-quantization", "load-formats", "max-concurrency"),
-    *("multi-node-405b", "offline", "quickstart-emulated", "readers", "replicas-or-tp"),
-    "workloads",
+    *("batch-size-knee", "chat-beside-rag", "llama70b-quantization", "load-formats"),
+    *("max-concurrency", "multi-node-405b", "offline", "quickstart-emulated", "readers"),
+    *("replicas-or-tp", "workloads"),
 )
 # at one short load
 SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
