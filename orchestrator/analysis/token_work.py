@@ -13,18 +13,12 @@ from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
 _MISSING = "missing"
 _EMULATOR = "emulator"  # the engine that imitates a device
-# Engines of which every data-parallel rank has all experts unless these are parallel, as
-# ``engines/model_rules.py: ModelRules.whole_replicas`` says: for rows without stored work.
-WHOLE_REPLICAS = frozenset({"sglang"})
 
 
-def work_of(
-    settings: EngineSettings, hardware: Hardware, whole_replicas: bool = False
-) -> StepWork | MissingWork:
+def work_of(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingWork:
     """The work of a deployment. An emulator has the work of the engine and device that it imitates.
 
-    ``whole_replicas``: see ``step_work``. Only what is at hand is read: local files, the hub's
-    cache and the catalogue.
+    Only what is at hand is read: local files, the hub's cache and the catalogue.
     """
     if settings.url or hardware.name == NO_HARDWARE:
         return MissingWork.ENDPOINT
@@ -41,7 +35,7 @@ def work_of(
     if facts is None:
         return MissingWork.MODEL
     bandwidth_is_users = hardware.memory_bandwidth_gb_s is not None
-    return step_work(facts, settings, device, bandwidth_is_users, whole_replicas)
+    return step_work(facts, settings, device, bandwidth_is_users)
 
 
 def _emulated_work(settings: EngineSettings, hardware: Hardware) -> StepWork | MissingWork:
@@ -65,9 +59,9 @@ def _emulated_work(settings: EngineSettings, hardware: Hardware) -> StepWork | M
     return step_work(facts, settings, device, bandwidth_is_users)
 
 
-def work_json(settings: EngineSettings, hardware: Hardware, whole_replicas: bool = False) -> str:
-    """The work of a deployment as stored with its row. ``whole_replicas``: see ``step_work``."""
-    work = work_of(settings, hardware, whole_replicas)
+def work_json(settings: EngineSettings, hardware: Hardware) -> str:
+    """The work of a deployment as stored with its row."""
+    work = work_of(settings, hardware)
     document = {_MISSING: work} if isinstance(work, MissingWork) else work.as_json()
     return json.dumps(document, sort_keys=True)
 
@@ -100,4 +94,4 @@ def _computed_work(
         hardware = Hardware(name=hardware_name, accelerator=accelerator)
     except ValueError:  # settings of another version
         return MissingWork.MODEL
-    return work_of(settings, hardware, settings.engine in WHOLE_REPLICAS)
+    return work_of(settings, hardware)

@@ -31,6 +31,9 @@ LEAST_FACTOR = 0.6  # least plausible ratio of a checkpoint's size to that of an
 VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
 CPU_BLOCK = 128  # tokens of a KV cache's block where none is given
 GPU_BLOCK = 16
+# Engines of which every data-parallel rank is a whole replica unless experts are parallel
+# (SGLang 0.5.23: ``--dp-size`` without attention on data-parallel ranks).
+WHOLE_REPLICAS = frozenset({"sglang"})
 LOGITS_OF_SEQUENCES = 256  # sequences whose logits a step holds at a time, twice, in float32
 
 
@@ -272,12 +275,21 @@ def _expert_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSe
     return parts.experts / expert_ranks(settings)
 
 
-def expert_ranks(settings: EngineSettings) -> int:
-    """Ranks of a stage that share the experts. Without expert parallelism vLLM divides their
-    widths, also among data-parallel ranks (0.32 ``fused_moe/config.py:
-    flatten_tp_across_dp_and_pcp``).
+def expert_data_ranks(settings: EngineSettings) -> int:
+    """Data-parallel ranks that divide the experts among them, each for the tokens of all.
+
+    vLLM's do with and without expert parallelism. Without it they divide the experts' widths, and
+    each gets the tokens of all ranks (0.32 ``fused_moe/config.py: flatten_tp_across_dp_and_pcp``,
+    ``fused_moe/runner/moe_runner.py: do_naive_dispatch_combine``).
     """
-    return settings.tensor_parallel_size * settings.data_parallel_size
+    if settings.engine in WHOLE_REPLICAS and not settings.enable_expert_parallel:
+        return 1
+    return settings.data_parallel_size
+
+
+def expert_ranks(settings: EngineSettings) -> int:
+    """Ranks of a stage that share the experts."""
+    return settings.tensor_parallel_size * expert_data_ranks(settings)
 
 
 def expert_parallel_size(settings: EngineSettings) -> int:
@@ -385,7 +397,7 @@ def step_bytes(facts: ModelFacts, settings: EngineSettings) -> StepBytes:
         routing=ExpertRouting(
             num_experts=shape.num_experts,
             experts_per_token=shape.num_experts_per_tok,
-            sharers=settings.data_parallel_size if settings.enable_expert_parallel else 1,
+            sharers=expert_data_ranks(settings),
         ),
     )
 

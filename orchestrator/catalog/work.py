@@ -110,12 +110,10 @@ def step_work(
     settings: EngineSettings,
     device: Accelerator,
     is_overridden: bool = False,
-    whole_replicas: bool = False,
 ) -> StepWork | MissingWork:
     """The work of a deployment without roles.
 
-    ``is_overridden``: the device's bandwidth is not that of its source. ``whole_replicas``: without
-    expert parallelism every data-parallel rank of the engine has all experts.
+    ``is_overridden``: the device's bandwidth is not that of its source.
     """
     if device.name == "cpu":
         return MissingWork.CPU
@@ -125,16 +123,13 @@ def step_work(
         return MissingWork.TERM
     if settings.cpu_offload_gb:
         return MissingWork.OFFLOAD
-    of_rank = settings  # for what one data-parallel rank reads
-    if whole_replicas and not settings.enable_expert_parallel:
-        of_rank = settings.model_copy(update={"data_parallel_size": 1})
     kind = compute_type(facts, settings)
     speculative = settings.speculative
     draft_tokens = 0
     if speculative is not None:
         draft_tokens = speculative.num_draft_tokens or speculative.num_speculative_tokens
     return StepWork(
-        step=step_bytes(facts, of_rank),
+        step=step_bytes(facts, settings),
         flops=_token_flops(facts),
         window=facts.sliding_window or 0,
         tensor_ranks=settings.tensor_parallel_size,

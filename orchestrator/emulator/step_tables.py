@@ -135,7 +135,7 @@ def tables_of(
     options |= _precision(settings, facts)
     if facts.shape.num_experts:
         ranks = memory.expert_ranks(settings)
-        options["attention_dp_size"] = settings.data_parallel_size
+        options["attention_dp_size"] = memory.expert_data_ranks(settings)
         options["moe_tp_size"] = 1 if settings.enable_expert_parallel else ranks
         options["moe_ep_size"] = ranks if settings.enable_expert_parallel else 1
     kernels = _compiled(

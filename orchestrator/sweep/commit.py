@@ -150,11 +150,9 @@ def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) ->
     )
 
 
-def deployment_row(
-    deployment: Deployment, experiment: str, simulated: bool = False
-) -> DeploymentRow:
+def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
     """The deployment's row; columns named like a setting hold that setting. Settings contain no
-    secrets. ``simulated``: its work is what the model of its steps assumes.
+    secrets.
     """
     settings = deployment.settings
     hardware = deployment.hardware
@@ -162,8 +160,6 @@ def deployment_row(
     price = hardware.usd_per_gpu_hour
     columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
     columns -= {"roles", "router", "replicas"}
-    # the model of steps divides experts among all data-parallel ranks, whatever the engine
-    whole_replicas = ENGINES[settings.engine].rules.whole_replicas and not simulated
     return DeploymentRow(
         **{name: getattr(settings, name) for name in columns},
         deployment_id=deployment.id,
@@ -179,7 +175,7 @@ def deployment_row(
         usd_per_hour=price * devices if price is not None else None,
         settings_json=json.dumps(settings.without_defaults(), sort_keys=True),
         predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
-        work_json=work_json(settings, hardware, whole_replicas),
+        work_json=work_json(settings, hardware),
     )
 
 
@@ -197,7 +193,7 @@ def commit_attempt(
     loaded = record.attempt.loaded
     # the deployment's row is written, too: a driver that dies before the launch is committed must
     # not leave the deployment unknown
-    described = _described(record.deployment, store.experiment, point.simulated)
+    described = _described(record.deployment, store.experiment)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
     driver_files = [
         _part(store, "points", [point], keys),
@@ -254,7 +250,7 @@ def commit_launch(
     then the manifest. ``created_unix_ns``: see ``commit_attempt``.
     """
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
-    described = _described(deployment, store.experiment, launch.simulated)
+    described = _described(deployment, store.experiment)
     files = [
         _part(store, "launches", [launch], keys),
         store.put_part(described.file, writer="driver", **keys),
@@ -298,8 +294,8 @@ class _DescribedDeployment:
 
 
 @lru_cache(64)  # about as many as run at a time; what a plan says of a deployment never changes
-def _described(deployment: Deployment, experiment: str, simulated: bool) -> _DescribedDeployment:
-    row = deployment_row(deployment, experiment, simulated)
+def _described(deployment: Deployment, experiment: str) -> _DescribedDeployment:
+    row = deployment_row(deployment, experiment)
     rows = conform("deployments", table_of([row], DeploymentRow))
     return _DescribedDeployment(row, RowFile("deployments", 1, to_parquet("deployments", rows)))
 

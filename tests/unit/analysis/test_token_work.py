@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.token_work import WHOLE_REPLICAS, work_json, work_of, work_of_row
+from orchestrator.analysis.token_work import work_json, work_of, work_of_row
 from orchestrator.catalog.work import MissingWork, StepWork
-from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
@@ -87,11 +86,6 @@ def test_rows_of_older_versions_have_experts_on_whole_replicas(engine: str) -> N
     of_one = as_work(work_of(settings(model="openai/gpt-oss-120b"), H100))
     ranks_with_experts = 1 if engine == "sglang" else 4
     assert work.step.experts == pytest.approx(of_one.step.experts / ranks_with_experts)
-
-
-def test_engines_whose_ranks_are_whole_replicas_are_those_of_the_rules() -> None:
-    engines = {name for name in ENGINES if ENGINES[name].rules.whole_replicas}
-    assert engines == WHOLE_REPLICAS
 
 
 def test_a_row_without_hardware_is_that_of_a_server_that_others_started() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings
 
 LLAMA_70B, DEEPSEEK, GEMMA_3 = (
@@ -152,6 +153,43 @@ def test_experts_are_spread_over_expert_parallelism() -> None:
     assert tensor - memory.weight_bytes_per_rank(model, parts, wide) == pytest.approx(
         parts.experts * (1 / 8 - 1 / 32)
     )
+
+
+@pytest.mark.parametrize(
+    ("engine", "expert_parallel", "ranks", "tokens"),
+    [
+        ("vllm", False, 8, 32),
+        ("vllm", True, 8, 32),
+        ("sglang", True, 8, 32),
+        ("sglang", False, 2, 8),
+    ],
+)
+def test_a_rank_reads_the_experts_of_all_tokens_that_reach_it(
+    engine: str, expert_parallel: bool, ranks: int, tokens: int
+) -> None:
+    """gpt-oss-120b with TP 2 and DP 4, 8 tokens on each data-parallel rank: 4 of 128 experts for
+    each token, so 31 of 32 experts are not read by one token. In vLLM the 8 GPUs divide each expert
+    (or, expert parallel, the experts), and the 32 tokens of all ranks choose among them. Without
+    expert parallelism, a rank of SGLang is a replica: 2 GPUs divide each expert for 8 tokens.
+    """
+    model = facts("openai/gpt-oss-120b")
+    step = memory.step_bytes(
+        model,
+        settings(
+            engine=engine,
+            tensor_parallel_size=2,
+            data_parallel_size=4,
+            enable_expert_parallel=expert_parallel,
+        ),
+    )
+    assert step.experts == pytest.approx(memory.weights(model).experts / ranks)
+    assert step.routing.expected_share(8) == pytest.approx(1 - (31 / 32) ** tokens)
+    assert step.routing.most_share(8) == pytest.approx(min(1, tokens * 4 / 128))
+
+
+def test_engines_of_whole_replicas_are_those_of_the_rules_of_feasibility() -> None:
+    engines = {name for name in ENGINES if ENGINES[name].rules.whole_replicas}
+    assert engines == memory.WHOLE_REPLICAS
 
 
 @pytest.mark.parametrize(

@@ -106,16 +106,19 @@ def test_without_speculation_no_drafts_vary_and_older_records_do_not_say() -> No
 
 
 @pytest.mark.parametrize(
-    ("whole_replicas", "expert_parallel", "ranks_with_experts"),
-    [(True, False, 1), (True, True, 4), (False, False, 4), (False, True, 4)],
+    ("engine", "expert_parallel", "ranks_with_experts"),
+    [("vllm", False, 4), ("vllm", True, 4), ("sglang", False, 1), ("sglang", True, 4)],
 )
 def test_data_parallel_ranks_divide_experts_unless_each_is_a_whole_replica(
-    whole_replicas: bool, expert_parallel: bool, ranks_with_experts: int
+    engine: str, expert_parallel: bool, ranks_with_experts: int
 ) -> None:
     of_one = as_work(step_work(facts(), settings(), device()))
-    described = settings(data_parallel_size=4, enable_expert_parallel=expert_parallel)
-    work = as_work(step_work(facts(), described, device(), whole_replicas=whole_replicas))
+    described = settings(
+        engine=engine, data_parallel_size=4, enable_expert_parallel=expert_parallel
+    )
+    work = as_work(step_work(facts(), described, device()))
     assert work.step.experts == pytest.approx(of_one.step.experts / ranks_with_experts)
+    assert work.step.routing.sharers == ranks_with_experts
     assert work.step.weights == of_one.step.weights
     assert work.data_ranks == 4
 

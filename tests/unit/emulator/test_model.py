@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.catalog.models import facts_from_config, known_configs
+from orchestrator.catalog.work import StepWork, step_work
 from orchestrator.emulator.model import Chunk, Costs, replica
 from orchestrator.emulator.profile import Constants
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
@@ -93,10 +95,13 @@ def test_a_latent_is_read_by_decodes_and_expanded_by_prefills() -> None:
 
 def test_experts_that_data_parallel_ranks_share_are_read_for_all_their_tokens() -> None:
     config = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-    alone = a_replica(config=config, data_parallel_size=4).costs
-    shared = a_replica(config=config, data_parallel_size=4, enable_expert_parallel=True).costs
-    assert shared.routing.expected_share(1) == alone.routing.expected_share(4)
-    assert shared.traffic_s > alone.traffic_s  # their way there and back
+    one_rank = a_replica(config=config).costs
+    divided = a_replica(config=config, data_parallel_size=4).costs
+    spread = a_replica(config=config, data_parallel_size=4, enable_expert_parallel=True).costs
+    for shared in (divided, spread):
+        assert shared.routing.expected_share(1) == one_rank.routing.expected_share(4)
+        assert shared.experts_s == pytest.approx(one_rank.experts_s / 4)
+    assert spread.traffic_s > one_rank.traffic_s  # their way there and back
 
 
 def test_constants_that_are_not_given_are_those_of_the_engine() -> None:
@@ -181,3 +186,25 @@ def test_open_batch_sizes_are_those_of_vllm_on_large_gpus() -> None:
         settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL
     ).limits
     assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (8192, 1024)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("expert_parallel", [False, True])
+def test_a_prediction_reads_the_bytes_that_measured_mbu_counts(
+    engine: str, expert_parallel: bool
+) -> None:
+    model = facts_from_config("openai/gpt-oss-120b", known_configs()["openai/gpt-oss-120b"])
+    assert model is not None
+    described = settings(
+        engine=engine,
+        tensor_parallel_size=2,
+        data_parallel_size=4,
+        enable_expert_parallel=expert_parallel,
+    )
+    costs = replica(described, model, device(), IDEAL).costs
+    work = step_work(model, described, device())
+    assert isinstance(costs, Costs)
+    assert isinstance(work, StepWork)
+    assert costs.experts_s * 1e12 == pytest.approx(work.step.experts)
+    assert costs.weights_s * 1e12 == pytest.approx(work.step.weights)
+    assert costs.routing == work.step.routing

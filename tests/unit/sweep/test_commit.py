@@ -100,14 +100,12 @@ def committed_work(folder: Path, simulated: bool, **settings: object) -> StepWor
     return work
 
 
-def test_whole_replicas_have_all_experts_but_not_in_the_model_of_simulations(
-    tmp_path: Path,
-) -> None:
+def test_whole_replicas_have_all_experts_whether_measured_or_simulated(tmp_path: Path) -> None:
     of_one = committed_work(tmp_path / "one", False)
     measured = committed_work(tmp_path / "measured", False, data_parallel_size=2)
     simulated = committed_work(tmp_path / "simulated", True, data_parallel_size=2)
-    assert measured.step.experts == of_one.step.experts
-    assert simulated.step.experts == of_one.step.experts / 2
+    assert measured.step == of_one.step
+    assert simulated == measured
 
 
 def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: Path) -> None:
