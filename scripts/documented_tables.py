@@ -16,6 +16,8 @@ from orchestrator.report.column import ReportColumn
 from orchestrator.report.columns import USUAL, point_columns
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.results.events import KINDS
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.settings import EngineSettings
 from scripts import documented_reference
 from scripts.documented_reference import table
 from tests.contract import recorded
@@ -83,6 +85,40 @@ def _told(wanted: set[str], told: set[str]) -> str:
     return "yes" if wanted <= told else "partly" if wanted & told else "no"
 
 
+def constraints() -> str:
+    """Which constraints each engine takes, at which API, and in which field."""
+    rows = []
+    for name in ENGINES.names():
+        engine = ENGINES[name]
+        if not engine.launches:
+            continue
+        settings = EngineSettings(engine=name, model="any", guided_decoding_backend="xgrammar")
+        dialects = engine.dialects(settings)
+        cells = []
+        for kind in ConstraintKind:
+            forms: dict[str, list[str]] = {}
+            for api, dialect in dialects.items():
+                if kind in dialect.constraints:
+                    forms.setdefault(FIELDS[dialect.constraints[kind]], []).append(api)
+            cells.append("; ".join(f"{field} ({', '.join(apis)})" for field, apis in forms.items()))
+        rows.append((f"`{name}`", *(cell or "no" for cell in cells)))
+    return table(("name", *(f"`{kind}`" for kind in ConstraintKind)), rows)
+
+
+# the field of a body that holds a constraint of each form
+FIELDS = {
+    ConstraintForm.STRUCTURED_OUTPUTS: "`structured_outputs`",
+    ConstraintForm.RESPONSE_FORMAT: "`response_format`",
+    ConstraintForm.TYPED_RESPONSE_FORMAT: "`response_format`",
+    ConstraintForm.REGEX_SCHEMA: "`response_format`",
+    ConstraintForm.REGEX_FIELD: "`regex`",
+    ConstraintForm.SCHEMA_FIELD: "`json_schema`",
+    ConstraintForm.SCHEMA_TEXT: "`json_schema`",
+    ConstraintForm.GBNF: "`grammar`",
+    ConstraintForm.GRAMMAR: "`grammar`",
+}
+
+
 def event_kinds() -> str:
     return table(
         ("kind", "what it says"), ((f"`{kind}`", meaning) for kind, meaning in KINDS.items())
@@ -114,6 +150,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "engine settings": ("reference/engine-settings.md", documented_reference.engine_settings),
     "keys": ("reference/keys.md", documented_reference.experiment_keys),
     "stored columns": ("reference/stored-columns.md", documented_reference.stored_columns),
+    "constraints": ("reference/engines.md", constraints),
     "engine metrics": ("reference/engines.md", engine_metrics),
     "event kinds": ("reference/events.md", event_kinds),
     "failure classes": ("reference/failures.md", failure_classes),

@@ -292,6 +292,15 @@ OTHER_NAMES = {
     help="Ask for this LoRA adapter of the endpoint. Several: sessions choose among them.",
 )
 @click.option(
+    "--json-schema",
+    metavar="FILE",
+    help="Constrain answers to instances of this JSON schema, and check them.",
+)
+@click.option("--regex", metavar="PATTERN", help="Constrain answers to matches of PATTERN.")
+@click.option(
+    "--choice", multiple=True, metavar="TEXT", help="Constrain answers to one of these texts."
+)
+@click.option(
     "--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length."
 )
 @click.option(

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import did_you_mean
+from orchestrator.spec.constraint import ConstraintKind
 from orchestrator.spec.document import Problems, add_errors, problems_without_file
 from orchestrator.spec.experiment import Budget, Experiment, Levels, Load
 from orchestrator.spec.images import MOST_IMAGES, Images, ImageSize
@@ -38,7 +39,7 @@ from orchestrator.spec.load import (
     Uniform,
     Workload,
 )
-from orchestrator.spec.request_options import Adapters
+from orchestrator.spec.request_options import Adapters, Constrain
 from orchestrator.spec.settings import EngineSettings, Strict
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ _WORKLOADS_BY_NAME = ("preset", "workload", "dataset")
 # options that say what is sent, which --workload and --preset say, too
 _WHAT_IS_SENT = (
     *("input_tokens", "shared_prefix", "turns", "think_time", "prompts", "dataset"),
-    *("output_tokens", "trace", "adapter", "images"),
+    *("output_tokens", "trace", "adapter", "images", "json_schema", "regex", "choice"),
 )
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
@@ -125,6 +126,9 @@ class LoadOptions:
     natural_lengths: bool
     images: str | None
     adapter: tuple[str, ...]
+    json_schema: str | None
+    regex: str | None
+    choice: tuple[str, ...]
     tokenizer: str | None
     seed: int | None
     slo_text: str | None
@@ -712,9 +716,32 @@ def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) 
     """What requests contain. Options without the option to which they belong are problems too."""
     workload = _workload_of_prompts(options, problems, refused)
     adapters = _adapters(options, problems)
-    if workload is None or adapters is None:
+    constrain = _constrain(options, problems)
+    asked = {"adapters": adapters, "constrain": constrain}
+    updates = {key: value for key, value in asked.items() if value is not None}
+    if workload is None or not updates:
         return workload
-    return workload.model_copy(update={"adapters": adapters})
+    return workload.model_copy(update=updates)
+
+
+def _constrain(options: LoadOptions, problems: list[Problem]) -> Constrain | None:
+    """The constraint of ``--json-schema``, ``--regex`` or ``--choice``, on every answer."""
+    if options.workload is not None:
+        return None
+    names = [str(kind) for kind in ConstraintKind if options.is_given(kind)]
+    given = {name: getattr(options, name) for name in names}
+    if not given:
+        return None
+    if options.json_schema is not None:
+        given["json_schema"] = _path(options.json_schema)
+    try:
+        return Constrain.model_validate(given)
+    except ValidationError as error:
+        for detail in error.errors():
+            reason = detail["msg"].removeprefix("Value error, ")
+            option = _flag(str(detail["loc"][0])) if detail["loc"] else "a constraint"
+            problems.append(Problem(f"{option}: {reason}"))
+        return None
 
 
 def _adapters(options: LoadOptions, problems: list[Problem]) -> Adapters | None:

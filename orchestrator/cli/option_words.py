@@ -28,6 +28,7 @@ _SAME = (
     *("input_tokens", "max_in_flight", "model", "output_tokens", "precision", "prompts"),
     *("request_timeout", "requests", "seed", "speed_up", "think_time", "tokenizer", "trace"),
     *("turns", "warmup"),
+    *("choice", "json_schema", "regex"),
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES
 _KEY = re.compile(r"'(\w+)'")

@@ -39,7 +39,7 @@ def workloads_at(experiment: Experiment, place: str) -> list[Workload]:
     else:
         workloads = measured(workloads)
     paths = Paths(experiment.folder)
-    return [candidate.resolved(paths.path) for candidate in workloads]
+    return [candidate.with_files(paths.path) for candidate in workloads]
 
 
 def workload_at(place: str) -> Workload:

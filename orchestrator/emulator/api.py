@@ -5,6 +5,7 @@ tokens as the engines write them.
 import struct
 import time
 import uuid
+import zlib
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import orjson
 
 from orchestrator.emulator.batch import refusal
 from orchestrator.emulator.flags import Options
+from orchestrator.emulator.instances import constrained_answer, pieces_of
 from orchestrator.emulator.model import Replica
 from orchestrator.emulator.prefix import Prompt
 
@@ -84,6 +86,8 @@ class Completion(ABC):
     cached_tokens: int = 0  # of the prompt; set once the prefix cache was looked up
     kv_received: bool = False  # the KV cache of its prompt comes from another replica
     finish_reason: str = "length"
+    # the text of each token, of a constrained answer; None: common words
+    pieces: tuple[str, ...] | None = None
 
     @abstractmethod
     def event(self, index: int, is_last: bool) -> bytes:
@@ -106,6 +110,8 @@ class Completion(ABC):
 
     def word(self, index: int) -> str:
         """Text of the token at this index. Each adapter answers in other words."""
+        if self.pieces is not None:
+            return self.pieces[index]
         place = index * 7 + len(self.request_id) + self.prompt_tokens
         if self.adapter is not None:
             place += 1 + crc32(self.adapter.encode()) % (len(WORDS) - 1)
@@ -113,6 +119,8 @@ class Completion(ABC):
 
     def token_id(self, index: int) -> int:
         """Id of the token at this index; the same text always has the same id."""
+        if self.pieces is not None:
+            return zlib.crc32(self.pieces[index].encode()) % self.vocab_size
         return WORDS.index(self.word(index)) % self.vocab_size
 
     def token_ids(self) -> list[int]:
@@ -184,7 +192,7 @@ class OpenAICompletion(Completion):
             usage = b'%b%d,"completion_tokens":%d}' % (self._usage_head, total, index + 1)
         parts = (
             self._before_word,
-            self.word(index).encode(),
+            self._json_word(index),
             self._after_word,
             reason,
             token_ids,
@@ -196,6 +204,11 @@ class OpenAICompletion(Completion):
         if self.chat and index == 0:
             return self._role_event() + event
         return event
+
+    def _json_word(self, index: int) -> bytes:
+        """Text of the token at this index as it stands in a JSON string."""
+        word = self.word(index)
+        return word.encode() if self.pieces is None else orjson.dumps(word)[1:-1]
 
     def _role_event(self) -> bytes:
         """The first event of a chat's stream, which holds no token."""
@@ -310,6 +323,10 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
     texts: list[str] = []
     prompt: list[bytes] = []
     image_tokens = 0
+    if fields.get("tools"):  # where chat templates write them
+        tools = orjson.dumps(fields["tools"])
+        texts.append(tools.decode())
+        prompt.append(tools)
     for message in messages:
         role = f"{message.get('role')}: "
         text = _content(message.get("content"))
@@ -329,7 +346,8 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
     completion = _openai_completion(
         fields, serving, b"\n".join(prompt), prompt_tokens, output_tokens, chat=True
     )
-    completion.finish_reason = "length" if limit else "stop"
+    if completion.pieces is None:
+        completion.finish_reason = "length" if limit else "stop"
     return completion
 
 
@@ -426,6 +444,11 @@ def _openai_completion(
     role = serving.options.role
     transfer = fields.get("kv_transfer_params") or {}
     prefix = "chatcmpl-" if chat else "cmpl-"
+    pieces = _constrained_pieces(fields, serving, prompt_tokens)
+    finish_reason = "length"
+    if pieces is not None:
+        finish_reason = "stop" if len(pieces) <= output_tokens else "length"
+        output_tokens = min(output_tokens, len(pieces))
     return OpenAICompletion(
         request_id=prefix + uuid.uuid4().hex,
         model=adapter or serving.options.model,
@@ -442,7 +465,24 @@ def _openai_completion(
         return_token_ids=bool(fields.get("return_token_ids")),
         hands_kv_over=role == "prefill" and bool(transfer.get("do_remote_decode")),
         kv_received=role == "decode" and bool(transfer.get("do_remote_prefill")),
+        finish_reason=finish_reason,
+        pieces=pieces,
     )
+
+
+def _constrained_pieces(
+    fields: dict[str, Any], serving: Serving, prompt_tokens: int
+) -> tuple[str, ...] | None:
+    """The answer to a constrained request, as the texts of its tokens; None for a free one. Raises
+    Refused.
+    """
+    if serving.options.profile.faults.ignore_constraints:
+        return None
+    try:
+        answer = constrained_answer(fields, prompt_tokens)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Refused(f"the constraint cannot be imitated: {error}") from error
+    return None if answer is None else pieces_of(answer) or ("",)
 
 
 def _prompt(prompt: Any, serving: Serving) -> Prompt:

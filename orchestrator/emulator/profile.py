@@ -136,6 +136,8 @@ class Faults(Strict):
     error_every: int | None = Field(default=None, ge=1)  # HTTP 500
     # the connection closes in the middle of the stream
     cut_every: int | None = Field(default=None, ge=1)
+    # constrained requests are answered as if they were free
+    ignore_constraints: bool = False
     orphan: bool = False  # a child in its own session that ignores SIGTERM
 
 

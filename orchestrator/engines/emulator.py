@@ -18,8 +18,9 @@ from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.emulator.profile import load_profile
 from orchestrator.engines import command, vllm
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import NOT_LAUNCHED, OF_NO_USE, Engine
-from orchestrator.spec.dialect import TGI_STREAM, Dialect, openai
+from orchestrator.engines.engine import NOT_LAUNCHED, Engine
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, TGI_STREAM, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
@@ -33,6 +34,7 @@ _NOT_COVERED = {
     "scheduling_policy": "scheduling policies other than first come, first served",
     "stream_interval": "several tokens per event",
     "max_input_len": "a limit on the prompt alone",
+    "guided_decoding_backend": "what constrained answers cost",
 }
 REFUSED = {
     field: f"the emulator's timing model does not cover {what}"
@@ -91,11 +93,17 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         return_token_ids=True,
         cache_salt=True,
         adapter_field="model",
+        # it makes no texts that match an expression (emulator/instances.py)
+        constraints={
+            ConstraintKind.JSON_SCHEMA: ConstraintForm.STRUCTURED_OUTPUTS,
+            ConstraintKind.CHOICE: ConstraintForm.STRUCTURED_OUTPUTS,
+        },
+        tool_choices=ANY_TOOL_CHOICE,
     )
-    return dialects | {"tgi": replace(TGI_STREAM, adapter_field="adapter_id")}
+    return dialects | {"tgi": replace(TGI_STREAM, adapter_field="adapter_id", constraints={})}
 
 
-FIELDS = EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *OF_NO_USE}
+FIELDS = EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED}
 ENGINE = Engine(
     name="emulator",
     title="the emulator",

@@ -14,7 +14,14 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.address import parse_address, parse_url
-from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect, openai
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind, all_kinds
+from orchestrator.spec.dialect import (
+    ANY_TOOL_CHOICE,
+    SGLANG_GENERATE,
+    TGI_STREAM,
+    Dialect,
+    openai,
+)
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 
@@ -50,12 +57,39 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
     return dialect
 
 
+def with_constraints(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect:
+    """A copy that constrains answers, and takes tools, as ``owner`` does in this API, if that is an
+    engine; otherwise as OpenAI's API does. Which choices of tools its flags allow is not known.
+    """
+    own_dialects = OPENAI_OPTIONS
+    if owner in ENGINES and ENGINES[owner].launches:
+        own_dialects = ENGINES[owner].dialects(settings)
+    for own_dialect in own_dialects.values():
+        if own_dialect.wire == dialect.wire:
+            tool_choices = ANY_TOOL_CHOICE if own_dialect.tool_choices else frozenset()
+            return replace(dialect, constraints=own_dialect.constraints, tool_choices=tool_choices)
+    return dialect
+
+
+# What OpenAI's API has; a server may ignore it, which the answers show.
+OPENAI_OPTIONS = openai(
+    constraints={ConstraintKind.JSON_SCHEMA: ConstraintForm.RESPONSE_FORMAT},
+    tool_choices=ANY_TOOL_CHOICE,
+)
+
+
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
     """The dialects of the APIs that the server may have; if the URL has the path of one API, that
     one alone.
     """
-    # adapters are models of an OpenAI server, as vLLM and TGI have them
-    dialects = openai(adapter_field="model") | {
+    # Adapters are models of an OpenAI server, as vLLM and TGI have them. A trial shows what it is,
+    # which may take fewer constraints (sweep/endpoint_trial.py).
+    anything = openai(
+        adapter_field="model",
+        constraints=all_kinds(ConstraintForm.STRUCTURED_OUTPUTS),
+        tool_choices=ANY_TOOL_CHOICE,
+    )
+    dialects = anything | {
         "tgi": replace(TGI_STREAM, adapter_field="adapter_id"),
         "native": replace(SGLANG_GENERATE, adapter_field="lora_path"),
     }

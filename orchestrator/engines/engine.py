@@ -10,7 +10,7 @@ from orchestrator.engines import command
 from orchestrator.engines.command import Command, FlagTable, Node
 from orchestrator.engines.command_lines import command_lines, is_same_release
 from orchestrator.engines.drafts import Drafts
-from orchestrator.engines.extra_args import NO_USE, extra_arguments
+from orchestrator.engines.extra_args import extra_arguments
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import Dialect
@@ -67,9 +67,8 @@ LACKING = {
     "lora_modules": NO_ADAPTERS,
     "max_loras": NO_ADAPTERS,
     "max_lora_rank": NO_ADAPTERS,
+    "guided_decoding_backend": "{} has no choice of what constrains answers",
 }
-# Settings that no workload makes use of.
-OF_NO_USE = ("guided_decoding_backend",)
 
 
 def named_as_vllm(prefix: str) -> dict[str, str]:
@@ -260,7 +259,7 @@ class Engine:
 
     def reason_to_refuse(self, field_name: str) -> str:
         """Why the engine does not have a field, as a sentence. Call it for such fields only."""
-        reasons = dict.fromkeys(OF_NO_USE, NO_USE)
+        reasons: dict[str, str] = {}
         if self.launches:
             reasons |= LACKING | NOT_LAUNCHED
         reasons |= self.unsupported

@@ -3,16 +3,10 @@ what the fields and this program set.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
 from orchestrator.spec.settings import EngineSettings
-
-NO_USE = "no workload asks for guided output, so what is measured would not use it"
-_OF_NO_USE = re.compile(
-    r"(?!--(?:disable|no)[-_]).*(?:guided|grammar|structured|output_constraint)"
-)
 
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
@@ -70,8 +64,6 @@ def conflicts(
         owner = _owner_of(name, flag_owners, key_owners or {})
         if owner:
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
-        elif _OF_NO_USE.match("--" + name.lstrip("-")):
-            sentences.append(f"extra_args: {name}: {NO_USE}")
     return sentences
 
 

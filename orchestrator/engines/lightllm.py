@@ -137,7 +137,12 @@ ENGINE = Engine(
     },
     dialects=lambda settings: {
         **openai(prompt_token_ids=True, min_tokens_field=None),
-        "tgi": replace(TGI_STREAM, length_control="ignore_eos", min_tokens_field="min_new_tokens"),
+        "tgi": replace(
+            TGI_STREAM,
+            length_control="ignore_eos",
+            min_tokens_field="min_new_tokens",
+            constraints={},
+        ),
     },
     flags={
         "trust_remote_code": Flag("--trust_remote_code", "bare"),

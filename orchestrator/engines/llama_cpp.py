@@ -20,7 +20,8 @@ from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import Dialect, openai
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
@@ -72,6 +73,13 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
     return openai(
         prompt_token_ids=True,
         min_tokens_field=None,
+        # tools/server/server-common.cpp; it takes no regular expressions
+        constraints={
+            ConstraintKind.JSON_SCHEMA: ConstraintForm.SCHEMA_FIELD,
+            ConstraintKind.CHOICE: ConstraintForm.GBNF,
+        },
+        # common/chat.cpp: a name is not taken
+        tool_choices=ANY_TOOL_CHOICE - {"named"},
         extra_body=extra_body,
         images=bool(present_flags(settings, ("--mmproj", "-mm", "--mmproj-url", "-mmu"))),
         adapter_field="lora",

@@ -17,7 +17,8 @@ from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
@@ -107,7 +108,17 @@ ENGINE = Engine(
     dialects=lambda settings: {
         "completions": Dialect("openai_completions", "/v1/completions", min_tokens_field=None),
         "chat": Dialect(
-            "openai_chat", "/v1/chat/completions", min_tokens_field="min_new_tokens", images=True
+            "openai_chat",
+            "/v1/chat/completions",
+            min_tokens_field="min_new_tokens",
+            # serve/openai/chat_completions/guided.py
+            constraints={
+                ConstraintKind.JSON_SCHEMA: ConstraintForm.RESPONSE_FORMAT,
+                ConstraintKind.REGEX: ConstraintForm.REGEX_SCHEMA,
+                ConstraintKind.CHOICE: ConstraintForm.REGEX_SCHEMA,
+            },
+            tool_choices=ANY_TOOL_CHOICE,
+            images=True,
         ),
     },
     flags={

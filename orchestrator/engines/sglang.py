@@ -21,7 +21,8 @@ from orchestrator.engines.engine import Engine, Reported, estimates_of_work
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import SGLANG_GENERATE, openai
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
@@ -56,11 +57,27 @@ ALGORITHMS = {
     "mtp": "NEXTN",
 }
 # Streams of chats have no return_token_ids, but running counts.
+# Constraints: entrypoints/openai/serving_completions.py and protocol.py; adapters:
 # entrypoints/openai/serving_base.py: _resolve_lora_path
+CONSTRAINTS = {
+    ConstraintKind.JSON_SCHEMA: ConstraintForm.RESPONSE_FORMAT,
+    ConstraintKind.REGEX: ConstraintForm.REGEX_FIELD,
+    ConstraintKind.CHOICE: ConstraintForm.REGEX_FIELD,
+}
 _WITH_TOKEN_IDS = openai(
-    prompt_token_ids=True, return_token_ids=True, cache_salt=True, adapter_field="lora_path"
+    prompt_token_ids=True,
+    return_token_ids=True,
+    cache_salt=True,
+    adapter_field="lora_path",
+    constraints=CONSTRAINTS,
 )
-_WITH_RUNNING_USAGE = openai(continuous_usage=True, cache_salt=True, adapter_field="lora_path")
+_WITH_RUNNING_USAGE = openai(
+    continuous_usage=True,
+    cache_salt=True,
+    adapter_field="lora_path",
+    constraints=CONSTRAINTS,
+    tool_choices=ANY_TOOL_CHOICE,
+)
 DIALECTS = {
     "completions": _WITH_TOKEN_IDS["completions"],
     "chat": _WITH_RUNNING_USAGE["chat"],
@@ -480,6 +497,7 @@ ENGINE = Engine(
     flags={
         "revision": Flag("--revision"),
         "tokenizer": Flag("--tokenizer-path"),
+        "guided_decoding_backend": Flag("--grammar-backend"),
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--json-model-override-args", "json"),
         "tensor_parallel_size": Flag(

@@ -11,17 +11,23 @@ from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.log_words import LogWords
-from orchestrator.spec.dialect import SGLANG_GENERATE, openai
+from orchestrator.engines.sglang import CONSTRAINTS
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, SGLANG_GENERATE, openai
 from orchestrator.spec.settings import Hardware
 from orchestrator.spec.stages import PinnedSettings
 
 # Which fields of requests it passes on (its src/protocols). /v1/completions: text prompts, and
 # fields that it does not know, too. Chats and stream_options: only fields that it knows.
 DIALECTS = {
-    "completions": openai(return_token_ids=True, cache_salt=True, adapter_field="lora_path")[
-        "completions"
-    ],
-    "chat": openai(adapter_field="lora_path")["chat"],
+    "completions": openai(
+        return_token_ids=True,
+        cache_salt=True,
+        adapter_field="lora_path",
+        constraints=CONSTRAINTS,
+    )["completions"],
+    "chat": openai(
+        adapter_field="lora_path", constraints=CONSTRAINTS, tool_choices=ANY_TOOL_CHOICE
+    )["chat"],
     "native": replace(SGLANG_GENERATE, adapter_field="lora_path"),
 }
 

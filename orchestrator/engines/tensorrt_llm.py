@@ -20,7 +20,8 @@ from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import Dialect, openai
+from orchestrator.spec.constraint import ConstraintForm, ConstraintForms, all_kinds
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
@@ -39,6 +40,7 @@ TABLE = {
     "max_num_seqs": "max_batch_size",
     "max_num_batched_tokens": "max_num_tokens",
     "enable_chunked_prefill": "enable_chunked_prefill",
+    "guided_decoding_backend": "guided_decoding_backend",
     "enable_prefix_caching": "kv_cache_config.enable_block_reuse",
     # of what is free after the weights
     "gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction",
@@ -65,7 +67,7 @@ RECORDED = ((1, 2), (1, 4))
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
-    *("temperature", "top_p", "seed", "stop"),
+    *("temperature", "top_p", "seed", "stop", "response_format", "tools", "tool_choice"),
 )
 
 
@@ -88,7 +90,18 @@ def _release(settings: EngineSettings) -> tuple[int, ...] | None:
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
-    dialects = openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True)
+    constraints: ConstraintForms = {}
+    own_key = settings.extra_args.get("guided_decoding_backend")
+    if settings.guided_decoding_backend is not None or own_key is not None:
+        # serve/openai_protocol.py: _response_format_to_guided_decoding_params
+        constraints = all_kinds(ConstraintForm.TYPED_RESPONSE_FORMAT)
+    dialects = openai(
+        prompt_token_ids=True,
+        allowed_fields=FIELDS,
+        continuous_usage=True,
+        constraints=constraints,
+        tool_choices=ANY_TOOL_CHOICE,
+    )
     # ChatCompletionRequest alone has the field
     return dialects | {"chat": replace(dialects["chat"], cache_salt=True)}
 

@@ -20,7 +20,7 @@ from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import TGI_STREAM, openai
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
@@ -149,7 +149,12 @@ ENGINE = Engine(
     },
     # router/src/lib.rs: a model other than "tgi" is an adapter
     dialects=lambda settings: (
-        openai(length_control="none", min_tokens_field=None, adapter_field="model")
+        openai(
+            length_control="none",
+            min_tokens_field=None,
+            adapter_field="model",
+            tool_choices=ANY_TOOL_CHOICE,
+        )
         | {"tgi": replace(TGI_STREAM, adapter_field="adapter_id")}
     ),
     served_name=_served_name,

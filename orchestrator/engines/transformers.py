@@ -28,7 +28,7 @@ ATTENTION = (
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "max_tokens", "generation_config"),
-    *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias"),
+    *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias", "tools"),
 )
 
 
@@ -94,6 +94,8 @@ ENGINE = Engine(
         include_usage=False,
         done_marker=False,
         allowed_fields=FIELDS,
+        # cli/serving/chat_completion.py: it ignores tool_choice and response_format
+        tool_choices=frozenset({"auto"}),
     ),
     served_name=_served_name,
     flags={

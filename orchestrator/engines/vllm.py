@@ -17,7 +17,8 @@ from orchestrator.engines.engine import Engine, estimates_of_work, named_as_vllm
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import CpuKernels, ModelRules
-from orchestrator.spec.dialect import openai
+from orchestrator.spec.constraint import ConstraintForm, all_kinds
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
@@ -239,6 +240,21 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "cpu_offload_gb: there is nothing to offload from on a CPU"
 
 
+def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
+    """Its default choice of a tool, auto, needs a parser (chat_completion/protocol.py)."""
+    tool_choices = ANY_TOOL_CHOICE
+    if not present_flags(settings, ("--enable-auto-tool-choice",)):
+        tool_choices -= {"auto"}
+    return openai(
+        prompt_token_ids=True,
+        return_token_ids=True,
+        cache_salt=True,
+        adapter_field="model",  # entrypoints/openai/models/serving.py: models beside the base
+        constraints=all_kinds(ConstraintForm.STRUCTURED_OUTPUTS),
+        tool_choices=tool_choices,
+    )
+
+
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
@@ -253,10 +269,7 @@ ENGINE = Engine(
         "spec_drafts_total": "vllm:spec_decode_num_drafts_total",
     },
     # return_token_ids and continuous usage both count exactly; a chunk grows by 20 bytes or by 100.
-    # entrypoints/openai/models/serving.py: adapters are models beside the base
-    dialects=lambda settings: openai(
-        prompt_token_ids=True, return_token_ids=True, cache_salt=True, adapter_field="model"
-    ),
+    dialects=_dialects,
     flags=command.named(*VALUE_FIELDS)
     | command.named(*SWITCH_FIELDS, kind="switch")
     | command.named(*JSON_FIELDS, kind="json")
@@ -264,6 +277,10 @@ ENGINE = Engine(
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", value_from=command.blocks(GPU_BLOCK)),
         "speculative": Flag("--speculative-config", value_from=_draft_config),
         "lora_modules": Flag("--lora-modules", "list", value_from=command.adapter_pairs),
+        "guided_decoding_backend": Flag(
+            "--structured-outputs-config",
+            value_from=lambda backend, _: json.dumps({"backend": backend}),
+        ),
     },
     handled_fields=("data_parallel_size", "served_model_name"),
     value_names={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},

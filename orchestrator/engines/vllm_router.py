@@ -10,7 +10,8 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.sglang_router import arguments
-from orchestrator.spec.dialect import SGLANG_GENERATE, openai
+from orchestrator.spec.constraint import ConstraintForm, all_kinds
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, SGLANG_GENERATE, openai
 from orchestrator.spec.settings import Hardware
 from orchestrator.spec.stages import PinnedSettings
 
@@ -29,7 +30,13 @@ ROUTER = Engine(
     guarded=False,
     # It drops fields of stream_options that it does not know.
     dialects=lambda settings: (
-        openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)
+        openai(
+            prompt_token_ids=True,
+            return_token_ids=True,
+            cache_salt=True,
+            constraints=all_kinds(ConstraintForm.STRUCTURED_OUTPUTS),
+            tool_choices=ANY_TOOL_CHOICE,
+        )
         | {"native": SGLANG_GENERATE}
     ),
     handled_fields=("served_model_name",),

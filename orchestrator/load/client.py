@@ -227,7 +227,7 @@ class ClientLoop:
             self._give_up_open()
             self._backlog.read_all()
             stats = self._stats.stats(self._transport, self._priority.how)
-            self._rows.recount()  # after the load, hence after the stats
+            self._rows.settle()  # after the load, hence after the stats
             requests, token_events = self._rows.parts()
             if self._abort is None:  # else the caller waits for the rows
                 requests = with_expected_hits(requests, self._assignment)
@@ -339,7 +339,9 @@ class ClientLoop:
     def _send(self, planned: PlannedRequest, free_ns: int) -> None:
         """Sends a request. ``free_ns``: the instant from which on it could have been sent."""
         request = self._writer.take(planned)
-        if self._kind.needs_reply or self._point.count_text or self._point.keep_replies:
+        point = self._point
+        is_needed = self._kind.needs_reply or point.count_text or point.keep_replies
+        if is_needed or request.constraint is not None:
             request.parsed.texts = []
         self._open[request] = None
         self._transport.start(request)

@@ -23,6 +23,7 @@ from orchestrator.load.request_record import RequestRecord, TokenGaps
 from orchestrator.load.response.http import Head, parse_head
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
+from orchestrator.spec.constraint import Constraint
 from orchestrator.workloads.kind import Prompt
 
 FIRST_READS = 3  # the first reads of a response: they may hold headers and a role
@@ -44,6 +45,8 @@ class InFlight:
     target: int  # index of the server
     wire_bytes: bytes = field(repr=False)
     prompt: Prompt | None = None  # kept only where it will be needed
+    constraint: Constraint | None = None  # what its answer must be
+    ends_naturally: bool = False  # it was not asked to have a certain length
     parsed: Parsed = field(default_factory=Parsed)
     gaps: TokenGaps | None = None  # becomes the row of ``token_events``; None: no content came
     parts: list[bytes] = field(default_factory=list)

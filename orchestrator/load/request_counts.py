@@ -37,8 +37,9 @@ NUMBERS = (
     "output_tokens",
     "output_tokens_counted",
     "hidden_tokens",
+    "constraint_met",  # 1, 0 or NaN
 )
-TEXTS = ("status", "error_class", "token_count_source", "finish_reason")
+TEXTS = ("status", "error_class", "token_count_source", "finish_reason", "constraint")
 QUARTERS = 4  # of the time in which requests are due
 INSTANTS_PER_QUARTER = 8  # at which open requests are counted
 
@@ -59,7 +60,10 @@ class RequestColumns:
     def of(cls, rows: Rows) -> RequestColumns:
         numbers = {}
         for name in NUMBERS:
-            numbers[name] = rows[name].to_numpy(zero_copy_only=False).astype(np.float64)
+            column = rows[name]
+            if name == "constraint_met":
+                column = column.cast("int8")
+            numbers[name] = column.to_numpy(zero_copy_only=False).astype(np.float64)
         codes: dict[str, NDArray[np.int32]] = {}
         texts: dict[str, dict[str, int]] = {}
         for name in TEXTS:
@@ -242,6 +246,7 @@ class RequestCounts:
         self._count_delays(requests)
         self._count_tokens(requests, is_ok)
         self._count_odd_ends(requests, is_ok)
+        self._count_constraints(requests, is_ok)
         self._count_share_of(requests, is_ok, "hidden_tokens", "output_tokens")
         self._count_hits(requests, is_ok)
         self.prompt_lengths.add(requests.where(is_ok))
@@ -282,6 +287,9 @@ class RequestCounts:
         is_comparable = is_exact & is_ok & has_both
         # some servers count hidden tokens, some do not
         length_error = np.minimum(np.abs(received - asked), np.abs(streamed - asked))
+        # a constrained answer ends where it is complete
+        is_constrained = requests.codes["constraint"] >= 0
+        has_asked_length = has_length & ~is_constrained
         self.sums.update(
             chunks=_sum(chunks),
             coalesced=_sum(requests["coalesced_chunks"]),
@@ -290,10 +298,21 @@ class RequestCounts:
             in_lumps=_sum(is_several & is_in_lumps),
             events=_sum(chunks[has_length]),
             events_tokens=_sum(streamed[has_length]),
-            output_asked=_sum(asked[has_length]),
-            output_off=_sum(length_error[has_length]),
+            output_asked=_sum(asked[has_asked_length]),
+            output_off=_sum(length_error[has_asked_length]),
             exact=_sum(is_comparable),
             mismatched=_sum((counted != streamed)[is_comparable]),
+        )
+
+    def _count_constraints(self, requests: RequestColumns, is_ok: Bools) -> None:
+        is_constrained = is_ok & (requests.codes["constraint"] >= 0)
+        met = requests["constraint_met"]
+        is_checked = is_constrained & ~np.isnan(met)
+        self.sums.update(
+            constrained=_sum(is_constrained),
+            constraint_checked=_sum(is_checked),
+            constraint_violated=_sum(is_checked & (met == 0)),
+            constraint_cut=_sum(is_constrained & np.isnan(met)),
         )
 
     def _count_share_of(

@@ -61,6 +61,8 @@ class RequestRecord:
     coalesced_chunks: int = 0
     itl_kind: str | None = None
     finish_reason: str | None = None
+    constraint: str | None = None
+    constraint_met: bool | None = None
     status: RequestStatus = RequestStatus.OK
     error_class: ErrorClass | None = None
     error: str | None = None

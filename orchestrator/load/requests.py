@@ -21,6 +21,7 @@ from orchestrator.load.schedule import PlannedRequest, Schedule, kind_of
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.address import Origin
+from orchestrator.spec.constraint import Constraint
 from orchestrator.workloads.content import prompter
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
@@ -61,6 +62,7 @@ class Assignment:
             vocabulary=point.vocabulary,
         )
         kind = kind_of(point, point_prompter)
+        _check_options(point)
         schedule = Schedule(point, kind, client, clients)
         return cls(point, client, point_prompter, kind, schedule, clients)
 
@@ -104,6 +106,23 @@ class Assignment:
         return record
 
 
+def _check_options(point: LoadPoint) -> None:
+    """Raises InputError where the server's API has no field for what requests ask for. Of an
+    endpoint that is known only once it was asked who it is.
+    """
+    dialect = point.dialect
+    for workload in point.workload.with_parts():
+        constrain = workload.constrain
+        if constrain is not None and constrain.kind not in dialect.constraints:
+            known = ", ".join(dialect.constraints) or "none"
+            raise InputError(
+                f"the API at {dialect.path} has no field that is known for a {constrain.kind} "
+                f"(known: {known})"
+            )
+        if workload.tools is not None and not dialect.tool_choices:
+            raise InputError(f"the API at {dialect.path} takes no tools")
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A request as bytes. ``phase``: the one it was written for. ``body_bytes``: how many of the
@@ -117,6 +136,8 @@ class _Written:
     input_tokens: int
     output_tokens: int
     prompt: Prompt | None  # kept only where it will be needed
+    constraint: Constraint | None
+    ends_naturally: bool
 
 
 class RequestWriter:
@@ -132,6 +153,8 @@ class RequestWriter:
         self._ahead_bytes = ahead_bytes
         self._kind = assignment.kind
         self._wire = WIRES[point.dialect.wire]
+        # min_tokens and ignore_eos would force a constrained answer to go on after its end
+        self._natural_dialect = replace(point.dialect, length_control="natural")
         self._heads = [
             request_head(origin, point.dialect.path, target)
             for origin, target in zip(origins, point.targets, strict=True)
@@ -173,7 +196,18 @@ class RequestWriter:
         )
         record.body_bytes = written.body_bytes
         record.images = written.images or None
-        return InFlight(planned, record, target, written.wire_bytes, written.prompt)
+        constraint = written.constraint
+        if constraint is not None:
+            record.constraint = constraint.kind
+        return InFlight(
+            planned,
+            record,
+            target,
+            written.wire_bytes,
+            written.prompt,
+            constraint,
+            written.ends_naturally,
+        )
 
     def _written(self, planned: PlannedRequest, phase: str) -> _Written:
         session = planned.session
@@ -242,18 +276,27 @@ class RequestWriter:
         )
 
     def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> _Written:
-        prompt = self._kind.prompt(session, turn, phase, earlier)
+        prompt = self._kind.request(session, turn, phase, earlier)
         adapter = self._kind.adapter(session)
         if adapter is not None:
             prompt = replace(prompt, adapter=adapter)
         output_tokens = self._kind.output_tokens(session, turn)
         point = self._assignment.point
         target = self._assignment.target(session)
-        body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
+        dialect = self._natural_dialect if prompt.ends_naturally else point.dialect
+        body = self._wire.body(prompt, output_tokens, point.targets[target].model, dialect)
         kept = prompt if self._kind.needs_reply or point.keep_replies else None
         wire_bytes = with_body(self._heads[target], body)
         return _Written(
-            wire_bytes, len(body), prompt.images, phase, prompt.tokens, output_tokens, kept
+            wire_bytes,
+            len(body),
+            prompt.images,
+            phase,
+            prompt.tokens,
+            output_tokens,
+            kept,
+            prompt.constraint,
+            prompt.ends_naturally,
         )
 
 

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.base.redaction import redact
+from orchestrator.load.held_replies import HeldReplies
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest, RequestRecord, TokenGaps
 from orchestrator.load.requests import Assignment
 from orchestrator.load.schedule import PlannedRequest
-from orchestrator.load.uncounted_replies import UncountedReplies, UncountedReply
-from orchestrator.results.outcomes import ErrorClass, TokenCounts
+from orchestrator.results.outcomes import ErrorClass, RequestStatus, TokenCounts
 from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 
@@ -58,9 +58,8 @@ class RowCollector:
         point = assignment.point
         if point.watched:
             self._unreported = deque()
-        self._uncounted: UncountedReplies | None = None
-        if point.count_text and point.tokenizer:
-            self._uncounted = UncountedReplies(point.tokenizer)
+        self._counts_text = point.count_text and point.tokenizer is not None
+        self._held: HeldReplies | None = None  # made with the first reply that is held back
         self._writer = RowWriter("requests", "token_events")
         secrets = [target.secrets for target in point.targets]
         self._shown = lru_cache(64)(partial(_without_secrets, secrets))
@@ -82,10 +81,19 @@ class RowCollector:
             self._unreported.append(EndedRequest(record, gaps))
         texts = request.parsed.texts or []
         is_uncounted = record.token_count_source == TokenCounts.CHUNKS and any(texts)
-        if self._uncounted is not None and is_uncounted:
-            self._uncounted.keep(UncountedReply(EndedRequest(record, gaps), "".join(texts)))
-        else:
+        text = "".join(texts) if self._counts_text and is_uncounted else None
+        is_checked = request.constraint is not None and record.status is RequestStatus.OK
+        if text is None and not is_checked:
             self._add(record, gaps)
+            return
+        if self._held is None:
+            self._held = HeldReplies(self._assignment.point.tokenizer)
+        ended = EndedRequest(record, gaps)
+        if is_checked and request.constraint is not None:
+            answer = "".join(request.parsed.answer_texts)
+            self._held.keep_constrained(ended, text, answer, request.constraint)
+        else:
+            self._held.keep(ended, text)
 
     def _add(self, record: RequestRecord, gaps: TokenGaps | None) -> None:
         self._records.append(record)
@@ -96,7 +104,7 @@ class RowCollector:
     def unreported(self) -> tuple[EndedRequest, ...]:
         """What was added to a watched point since the last call. From any thread.
 
-        Where text is counted after the run, these rows count chunks.
+        Where text is counted after the run, these rows count chunks; answers are not checked yet.
         """
         assert self._unreported is not None
         return tuple(self._unreported.popleft() for _ in range(len(self._unreported)))
@@ -110,14 +118,14 @@ class RowCollector:
         record.error = self._shown(error, 0)
         self._records.append(record)
 
-    def recount(self) -> None:
-        """Counts the replies that came without token counts with the model's tokenizer, and adds
-        their rows.
+    def settle(self) -> None:
+        """Counts the replies that came without token counts with the model's tokenizer, checks the
+        answers of constrained requests, and adds their rows.
         """
-        if self._uncounted is None:
+        if self._held is None:
             return
-        for counted in self._uncounted.counted():
-            for ended in counted:
+        for settled in self._held.settled():
+            for ended in settled:
                 self._add(ended.record, ended.gaps)
             self.flush_full()
 
@@ -155,8 +163,8 @@ class RowCollector:
 
     def close(self) -> None:
         self._writer.close()
-        if self._uncounted is not None:
-            self._uncounted.close()
+        if self._held is not None:
+            self._held.close()
 
 
 def _run(steps: Iterator[None]) -> None:

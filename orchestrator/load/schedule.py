@@ -19,6 +19,7 @@ from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 from orchestrator.workloads.adapters import adapters_of
 from orchestrator.workloads.kind import ARRIVAL_STREAM, Prompter, WorkloadKind, stream
+from orchestrator.workloads.request_options import options_of
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late
 # by the time that the client needs to send the others, and that lateness would be the client's, not
@@ -41,6 +42,7 @@ def kind_of(point: LoadPoint, prompter: Prompter) -> WorkloadKind:
     kind: WorkloadKind = point.workload.requests(prompter, point.seed)
     kind = kind.at_level(point.level, point.arrivals)
     kind.adapters = adapters_of(point.workload, point.seed)
+    kind.options = options_of(point.workload, point.seed)
     return kind
 
 

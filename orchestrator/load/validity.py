@@ -4,8 +4,8 @@ The verdicts, the first that applies first:
 
 - ``broken_output``: the engine's answers are no output (NaN, nothing, the same token forever;
   analysis/broken_output.py).
-- ``invalid``: what was measured is not what was asked for (lengths, lost clients, nothing
-  answered).
+- ``invalid``: what was measured is not what was asked for (lengths, constraints that were not
+  applied, lost clients, nothing answered).
 - ``network_bound``: the network was silent or lost much, so the latencies are the network's.
 - ``disturbed``: other programs took most of an engine's host or used its GPU, or a GPU was lost or
   braked by heat, so the figures are not those of an engine that has its hardware to itself.
@@ -79,6 +79,18 @@ INVALID = (
         0.01,
         "in {0:.1%} of requests the engine's token count is not what it streamed",
     ),
+)
+# Of an engine that applies it, every answer is what it was constrained to be, unless it was cut.
+CONSTRAINT_VIOLATED = EvidenceLimit(
+    "constraint_violated_share",
+    0.01,
+    "the constraint was not applied: {0:.1%} of the answers that were checked are not what they "
+    "had to be",
+)
+CONSTRAINT_CUT = EvidenceLimit(
+    "constraint_cut_share",
+    0.1,
+    "{0:.1%} of constrained answers were cut at their output_tokens before they were complete",
 )
 # A host that is there answers a probe within a second, whatever its programs do
 # (sockets.KEEPALIVE). A longer silence is noted, or makes a point network_bound.
@@ -302,6 +314,8 @@ def _evidence(
         "refused_share": counts.share("refused"),
         "uncounted_share": counts.share("uncounted", "ok"),
         "hidden_share": counts.share("hidden_tokens", "hidden_tokens_of"),
+        "constraint_violated_share": counts.share("constraint_violated", "constraint_checked"),
+        "constraint_cut_share": counts.share("constraint_cut", "constrained"),
         "e2e_p95_s": _quantile(counts.e2e_from_due_s, 0.95),
         "lost_at_the_end": lost_at_the_end,
     }
@@ -383,7 +397,7 @@ def _exceeded(limits: Iterable[EvidenceLimit], evidence: dict[str, float]) -> li
 def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
     if not len(counts):
         return ["no request was scheduled in the measured window"]
-    reasons = _exceeded(INVALID, evidence)
+    reasons = _exceeded([*INVALID, CONSTRAINT_VIOLATED], evidence)
     if evidence["ok_share"] == 0.0:
         reasons.append("not one request succeeded")
     return reasons
@@ -440,7 +454,7 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
     notes = []
     if evidence["ok_share"]:
         notes += _exceeded([MANY_FAILED], evidence)
-    notes += _exceeded(NOTES, evidence)
+    notes += _exceeded([*NOTES, CONSTRAINT_CUT], evidence)
     notes += _notes_on_hits(counts, evidence)
     notes += _notes_on_drafts(evidence, point)
     notes += _notes_on_fidelity(evidence, point)

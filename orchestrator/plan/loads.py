@@ -217,7 +217,7 @@ def _resolved(
 ) -> Workload | None:
     """The workload with its files found. Reports why it cannot be sent, and returns None then."""
     try:
-        return workload.resolved(paths.path)
+        return workload.with_files(paths.path)
     except ProblemsError as error:
         for problem in error.problems:
             experiment.problems.add(("workloads", index), str(problem))

@@ -14,6 +14,7 @@ from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.plan.placement import named, placement_problems
+from orchestrator.plan.request_options import options_mismatch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
@@ -113,10 +114,12 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
     dialects = dialects_of(engine, candidate.settings)
     # a GGUF file has its encoder in another file
     may_see = facts is None or facts.vision_size is not None or settings.engine == "llama_cpp"
-    mismatches = {
-        load.workload.name: workload_mismatch(load.workload, settings, limit, dialects, may_see)
-        for load in loads
-    }
+    mismatches: dict[str, RuleFinding | None] = {}
+    for load in loads:
+        mismatch = options_mismatch(load.workload, engine, dialects)
+        if mismatch is None:
+            mismatch = workload_mismatch(load.workload, settings, limit, dialects, may_see)
+        mismatches[load.workload.name] = mismatch
     return _with_workloads(verdict, mismatches)
 
 

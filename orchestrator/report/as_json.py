@@ -407,6 +407,7 @@ def level_json(document: LevelDocument) -> JsonObject:
         "output_token_throughput_interval": document.output_token_throughput,
         **fields_of(all_requests, "in_flight_mean", "token_count_sources"),
         **fields_of(all_requests, "cached_tokens", "error_texts"),
+        "guidance": None if document.guidance is None else asdict(document.guidance),
         "requests_all_phases": all_requests.totals,
         "adapters": document.adapter_cost,
         **fields_of(document, "validity", "validity_reasons", "evidence", "clients_stats"),

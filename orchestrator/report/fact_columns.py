@@ -1,4 +1,6 @@
-"""The columns of a point that say what was sent: reuse of prompts, and a trace's fidelity."""
+"""The columns of a point that say what was sent: reuse of prompts, a trace's fidelity, constraints on
+answers and what these cost.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,20 @@ _ADAPTERS = {
     "adapter_tpot_ms": ("ms", "median TPOT of requests for adapters"),
     "base_tpot_ms": ("ms", "median TPOT of the requests for the model itself beside them"),
 }
+_GUIDANCE = {
+    "constrained_share": ("", "share of answered requests that were constrained"),
+    "constraint_violations": ("", "constrained answers that are not what they had to be"),
+    "constraint_cut_share": ("", "share of constrained answers that were cut too early to tell"),
+    "constrained_ttft_ms": ("ms", "median TTFT of constrained requests"),
+    "free_ttft_ms": ("ms", "median TTFT of the free requests beside them"),
+    "constrained_tpot_ms": ("ms", "median TPOT of constrained requests"),
+    "free_tpot_ms": ("ms", "median TPOT of the free requests beside them"),
+}
+# What constraints add to a latency, as a share of that of the free requests of the same point.
+_COSTS = {
+    "guidance_ttft_cost": ("constrained_ttft_ms", "free_ttft_ms", "TTFT"),
+    "guidance_tpot_cost": ("constrained_tpot_ms", "free_tpot_ms", "TPOT"),
+}
 
 
 def fact_columns() -> Iterator[ReportColumn[PointDocument]]:
@@ -35,14 +51,30 @@ def fact_columns() -> Iterator[ReportColumn[PointDocument]]:
         yield ReportColumn(name, "", description, partial(_mean_of_repeats, name))
     for name, (unit, description) in _ADAPTERS.items():
         yield ReportColumn(name, unit, description, partial(_mean_of_repeats, name))
+    for name, (unit, description) in _GUIDANCE.items():
+        yield ReportColumn(name, unit, description, partial(_mean_of_repeats, name))
+    for name, (_, _, latency) in _COSTS.items():
+        description = f"how much longer the {latency} of constrained requests is: 0.1 is 10 %"
+        yield ReportColumn(name, "", description, partial(_cost, name))
 
 
 def fact_fields(document: PointDocument) -> dict[str, str | float | None]:
     """The same by name."""
     fields: dict[str, str | float | None] = {"content": _content(document)}
-    for name in (*_SHARES, *_ADAPTERS):
+    for name in (*_SHARES, *_ADAPTERS, *_GUIDANCE):
         fields[name] = _mean_of_repeats(name, document)
+    for name in _COSTS:
+        fields[name] = _cost(name, document)
     return fields
+
+
+def _cost(name: str, document: PointDocument) -> float | None:
+    constrained_name, free_name, _ = _COSTS[name]
+    constrained = _mean_of_repeats(constrained_name, document)
+    free = _mean_of_repeats(free_name, document)
+    if constrained is None or not free:
+        return None
+    return constrained / free - 1
 
 
 def _content(document: PointDocument) -> str | None:

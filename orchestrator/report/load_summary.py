@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+from orchestrator.analysis.guidance import Guidance
 from orchestrator.analysis.metrics import are_too_few
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.report.documents.level import LevelDocument
@@ -58,6 +59,8 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     cached = _cached_tokens(document, "it")
     yield f"prefix cache at the start: {document.source.cache_state}{cached}"
     yield from _adapters(document)
+    if document.guidance is not None:
+        yield guidance_text(document.guidance)
     yield from _errors(document, "  ")
     if document.slo_result is not None:
         yield from _limits(document.slo_result)
@@ -95,6 +98,8 @@ def _remarks(document: LevelDocument) -> Iterator[str]:
     cached = _cached_tokens(document, "the prefix cache")
     yield f"{load}: {_window(document)}; {_lengths(document)}{cached}"
     yield from (f"{load}: {line}" for line in _adapters(document))
+    if document.guidance is not None:
+        yield f"{load}: {guidance_text(document.guidance)}"
     yield from _errors(document, f"{load}: ")
     reasons = document.validity_reasons
     if document.validity != "valid" or reasons:
@@ -190,6 +195,25 @@ def _adapters(document: LevelDocument) -> Iterator[str]:
     if cost.base_ttft_ms is not None:
         of_base = f"ttft {_number(cost.base_ttft_ms)} ms, tpot {_number(cost.base_tpot_ms)} ms"
         yield f"  the model itself beside them, p50: {of_base}"
+
+
+def guidance_text(guidance: Guidance) -> str:
+    """What came of constraints, and what they cost beside the free requests of the same level."""
+    text = (
+        f"constrained: {guidance.constrained_share:.1%} of requests, "
+        f"{counted(guidance.constraint_violations, 'violation')}, "
+        f"{guidance.constraint_cut_share:.1%} cut too early to tell"
+    )
+    costs: list[str] = []
+    for latency, constrained_ms, free_ms in (
+        ("TTFT", guidance.constrained_ttft_ms, guidance.free_ttft_ms),
+        ("TPOT", guidance.constrained_tpot_ms, guidance.free_tpot_ms),
+    ):
+        if constrained_ms is not None and free_ms:
+            costs.append(f"{latency} {constrained_ms / free_ms - 1:+.1%}")
+    if costs:
+        text += f"; beside the free ones, by medians: {', '.join(costs)}"
+    return text
 
 
 def _errors(document: LevelDocument, indent: str) -> Iterator[str]:

@@ -107,6 +107,13 @@ class RequestRow(AttemptKey):
         str | None, "token: every chunk held one token; chunk: gaps are spread over several tokens"
     ] = None
     finish_reason: A[str | None, "as reported by the engine"] = None
+    constraint: A[
+        str | None, "what its answer had to be: json_schema | regex | choice; null: anything"
+    ] = None
+    constraint_met: A[
+        bool | None,
+        "the answer is what it had to be; null: not constrained, failed, or cut before it could tell",
+    ] = None
     status: A[str, " | ".join(outcomes.RequestStatus)]
     error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
     error: A[str | None, "first 500 characters of the error message"] = None
@@ -205,6 +212,23 @@ class PointHead(AttemptKey):
     ] = None
     adapter_tpot_ms: A[float | None, "median TPOT of requests for adapters"] = None
     base_tpot_ms: A[float | None, "median TPOT of the requests for the model itself"] = None
+    constrained_share: A[
+        float | None, "share of answered requests that were constrained; null: none was"
+    ] = None
+    constraint_violations: A[
+        I32 | None, "answers of constrained requests that are not what they had to be"
+    ] = None
+    constraint_cut_share: A[
+        float | None, "share of constrained answers that were cut before it could be told"
+    ] = None
+    constrained_ttft_ms: A[
+        float | None, "median TTFT of constrained requests, from when they were due"
+    ] = None
+    free_ttft_ms: A[
+        float | None, "median TTFT of the free requests beside them; null: too few of either"
+    ] = None
+    constrained_tpot_ms: A[float | None, "median TPOT of constrained requests"] = None
+    free_tpot_ms: A[float | None, "median TPOT of the free requests beside them"] = None
     steady: A[
         bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"
     ] = None

@@ -10,6 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from orchestrator.spec.constraint import (
+    ConstraintForm,
+    ConstraintForms,
+    ConstraintKind,
+    ToolChoice,
+    all_kinds,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -42,6 +50,10 @@ class Dialect:
     # adapter -> value of that field, where it is not the adapter's name
     adapter_values: dict[str, Any] = field(default_factory=dict)
     images: bool = False  # messages may hold pictures, as OpenAI's ``image_url`` parts
+    # how it takes each kind of constraint on answers that it has
+    constraints: ConstraintForms = field(default_factory=dict)
+    # who may decide whether an answer calls a tool; empty: the API takes no tools
+    tool_choices: frozenset[ToolChoice] = frozenset()
     # all fields, if the engine refuses others; None: it ignores others
     allowed_fields: frozenset[str] | None = None
     # fields to add to every request; None removes a field
@@ -77,17 +89,27 @@ class Dialect:
             cache_salt=self.cache_salt and router.cache_salt,
             adapter_field=self.adapter_field if router.adapter_field else None,
             images=self.images and router.images,
+            constraints={
+                kind: form
+                for kind, form in self.constraints.items()
+                if router.constraints.get(kind) is form
+            },
+            tool_choices=self.tool_choices & router.tool_choices,
         )
+
+
+ANY_TOOL_CHOICE: frozenset[ToolChoice] = frozenset({"auto", "none", "required", "named"})
 
 
 def openai(
     prompt_token_ids: bool = False,
     allowed_fields: Iterable[str] | None = None,
     images: bool = True,
+    tool_choices: frozenset[ToolChoice] = frozenset(),
     **common: Any,
 ) -> dict[str, Dialect]:
     """The dialects ``completions`` and ``chat``. Only completions can take token ids, only chat
-    ``images``.
+    ``images`` and tools.
 
     ``allowed_fields``: without the field that holds the prompt, which is added here. ``common``:
     other fields of both dialects.
@@ -110,6 +132,7 @@ def openai(
             "/v1/chat/completions",
             images=images,
             allowed_fields=chat_fields,
+            tool_choices=tool_choices,
             **common,
         ),
     }
@@ -125,6 +148,8 @@ TGI_STREAM = Dialect(
     include_usage=False,
     done_marker=False,
     model_field=False,
+    # router/src/lib.rs: GrammarType
+    constraints=all_kinds(ConstraintForm.GRAMMAR),
 )
 SGLANG_GENERATE = Dialect(
     "sglang_generate",
@@ -133,4 +158,10 @@ SGLANG_GENERATE = Dialect(
     min_tokens_field="min_new_tokens",
     include_usage=False,  # every event carries the count so far
     model_field=False,
+    # srt/sampling/sampling_params.py
+    constraints={
+        ConstraintKind.JSON_SCHEMA: ConstraintForm.SCHEMA_TEXT,
+        ConstraintKind.REGEX: ConstraintForm.REGEX_FIELD,
+        ConstraintKind.CHOICE: ConstraintForm.REGEX_FIELD,
+    },
 )

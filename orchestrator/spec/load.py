@@ -27,9 +27,19 @@ from pydantic import (
 )
 
 from orchestrator.base.registry import Registry, unknown_name
+from orchestrator.spec.constraint import ToolChoice
 from orchestrator.spec.document import nearest, wrong
-from orchestrator.spec.request_options import Adapters
-from orchestrator.spec.settings import Name, Strict, as_tuple
+from orchestrator.spec.request_options import (
+    Adapters,
+    Constrain,
+    NamedTool,
+    RequestFields,
+    ToolChoiceKey,
+    ToolList,
+    read_tools,
+    tool_name,
+)
+from orchestrator.spec.settings import Name, OneLine, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
@@ -290,7 +300,7 @@ class Workload(Growing, ABC):
 
     # why none of this kind can be a part of a mix; None: each can
     reason_against_mixing: ClassVar[str | None] = None
-    LATER_KEYS = frozenset({"adapters"})
+    LATER_KEYS = frozenset({"adapters", "constrain", "tools", "tool_choice", "request"})
 
     name: Name = Field(description="The workload's name in all tables.")
     # a name of WORKLOADS; without a default in other kinds, so that plans always name them
@@ -311,6 +321,67 @@ class Workload(Growing, ABC):
         examples=[{"names": ["sql", "law"], "pick": {"zipf": 1.5}, "base_share": 0.2}],
         description="The LoRA adapters that sessions ask for. Default: none, only the model itself.",
     )
+    constrain: Constrain | None = Field(
+        default=None,
+        description="What answers must be: constrained requests run to their natural end, and "
+        "their answers are checked.",
+    )
+    tools: OneLine | ToolList | None = Field(
+        default=None,
+        description="Definitions of tools as OpenAI's API has them, sent with every chat request: "
+        "a JSON file with a list of them, or the list itself. A plan holds the list.",
+    )
+    tool_choice: ToolChoiceKey | None = Field(
+        default=None,
+        description="Whether answers call a tool: auto, none, required or {name: …}. By default it "
+        "is not sent, which servers take for auto.",
+    )
+    request: RequestFields | None = Field(
+        default=None,
+        description="Further fields of every request's body, such as {temperature: 0.7}; null "
+        "removes a field. Fields of a prompt file's lines come after them.",
+    )
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        if self.tool_choice is not None and self.tools is None:
+            raise wrong("tool_choice", "'tool_choice' needs 'tools'")
+        if self.tools is not None and self.api != "chat":
+            raise wrong("tools", "'tools' are sent to the API 'chat' only", "give api: chat")
+        if self.constrain is not None and self.asked_tool_choice in ("required", "named"):
+            text = "an answer that must be a call of a tool cannot be constrained otherwise"
+            raise wrong("constrain", text, "leave out 'constrain' or 'tool_choice'")
+        return self
+
+    def with_parts(self) -> tuple[Workload, ...]:
+        """The workload, and those of its parts where it is a mix."""
+        return (self,)
+
+    @property
+    def asked_tool_choice(self) -> ToolChoice | None:
+        """Who decides whether answers call a tool; None where no tools are sent."""
+        if self.tools is None:
+            return None
+        if self.tool_choice is None:
+            return "auto"
+        return "named" if isinstance(self.tool_choice, NamedTool) else self.tool_choice
+
+    def with_files(self, path: Callable[[str], str]) -> Self:
+        """``resolved``, with the content of its schema and its tools in place of their files.
+        Raises ProblemsError for a file that cannot be sent, and whatever ``path`` raises.
+        """
+        found = self.resolved(path)
+        updates: dict[str, Any] = {}
+        if self.constrain is not None:
+            updates["constrain"] = self.constrain.with_schema(path)
+        if self.tools is not None:
+            updates["tools"] = read_tools(self.tools, path)
+            names = [tool_name(tool) for tool in updates["tools"]]
+            chosen = self.tool_choice
+            if isinstance(chosen, NamedTool) and chosen.name not in names:
+                text = f"tool_choice names {chosen.name!r}, which is none of the tools"
+                raise ValueError(text)
+        return found.model_copy(update=updates) if updates else found
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """The same with its files found (``path`` makes paths absolute) and identified by their

@@ -1,14 +1,276 @@
-"""What requests ask for besides an answer to their prompt: the LoRA adapter that answers."""
+"""What requests ask for beside their prompts, as an experiment file says it of a workload: a
+constraint on answers, tools, further fields of the body, and the LoRA adapter that answers.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from orchestrator.spec.document import wrong
+from orchestrator.base.errors import Problem, ProblemsError
+from orchestrator.spec.constraint import ConstraintKind
+from orchestrator.spec.document import read_at_most, wrong
 from orchestrator.spec.popularity import Popularity
-from orchestrator.spec.settings import AdapterName, Strict, as_tuple
+from orchestrator.spec.settings import AdapterName, OneLine, Strict, as_tuple
+
+MOST_FILE_BYTES = 1_000_000  # of a schema, and of a file of tools: every request carries it
+MOST_VARIANTS = 10_000
+MOST_CHOICES = 1_000
+# Fields that a request has already, and what to give instead. "guided_*" stands for every field
+# that begins with "guided_".
+_PROMPT = "the workload says what is sent"
+_LENGTH = "'output_tokens' says how long answers are"
+_CONSTRAINT = "give 'constrain', so that answers are checked"
+_STREAM = "every answer is streamed, with counts of its tokens"
+_OWN_FIELDS = {
+    "model": "every request goes to the model that is measured",
+    "prompt": _PROMPT,
+    "messages": _PROMPT,
+    "inputs": _PROMPT,
+    "input_ids": _PROMPT,
+    "text": _PROMPT,
+    "parameters": "its fields are given without it",
+    "sampling_params": "its fields are given without it",
+    "max_tokens": _LENGTH,
+    "max_completion_tokens": _LENGTH,
+    "max_new_tokens": _LENGTH,
+    "min_tokens": _LENGTH,
+    "min_new_tokens": _LENGTH,
+    "ignore_eos": _LENGTH,
+    "generation_config": _LENGTH,
+    "stream*": _STREAM,
+    "return_token_ids": _STREAM,
+    "logprobs": "log-probabilities are asked for where they are compared",
+    "n": "each request has one answer",
+    "best_of": "each request has one answer",
+    "echo": "each request has one answer",
+    "cache_salt": "every attempt has a salt of its own",
+    "tools": "give 'tools' as a key of the workload",
+    "tool_choice": "give 'tool_choice' as a key of the workload",
+    "response_format": _CONSTRAINT,
+    "structured_outputs": _CONSTRAINT,
+    "guided_*": _CONSTRAINT,
+    "grammar": _CONSTRAINT,
+    "json_schema": _CONSTRAINT,
+    "regex": _CONSTRAINT,
+    "ebnf": _CONSTRAINT,
+}
+
+
+def reason_to_refuse(field_name: str) -> str | None:
+    """Why ``request`` may not have a field; None where it may."""
+    for own_field, reason in _OWN_FIELDS.items():
+        is_prefix = own_field.endswith("*")
+        if field_name == own_field or (is_prefix and field_name.startswith(own_field[:-1])):
+            return reason
+    return None
+
+
+def _only_others(fields: dict[str, Any]) -> dict[str, Any]:
+    """Checks that no field is one that requests have anyway."""
+    reasons: list[str] = []
+    for field_name in fields:
+        reason = reason_to_refuse(field_name)
+        if reason is not None:
+            reasons.append(f"{field_name!r} is not a field to give: {reason}")
+    if reasons:
+        raise ValueError("; ".join(reasons))
+    return fields
+
+
+def _regex(pattern: str) -> str:
+    """Checks that answers can be checked against a regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return pattern
+
+
+def _different(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(texts)) < len(texts):
+        raise ValueError("names a text twice")
+    return texts
+
+
+Pattern = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_regex)]
+Choices = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(as_tuple),
+    Field(min_length=1, max_length=MOST_CHOICES),
+    AfterValidator(_different),
+]
+RequestFields = Annotated[dict[str, Any], AfterValidator(_only_others)]
+ToolList = Annotated[tuple[dict[str, Any], ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
+class Constrain(Strict):
+    """``{json_schema: person.json, share: 0.5, variants: 16}`` | ``{regex: "[0-9]{4}"}`` |
+    ``{choice: [yes, no]}``.
+    """
+
+    json_schema: OneLine | dict[str, Any] | None = Field(
+        default=None,
+        description="A JSON schema that answers must be instances of: a file, or the schema itself. "
+        "A plan holds the schema itself.",
+    )
+    regex: Pattern | None = Field(
+        default=None, description="A regular expression that the whole answer must match."
+    )
+    choice: Choices | None = Field(
+        default=None, description="Texts; the whole answer must be one of them."
+    )
+    share: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="The share of requests that are constrained; the others are answered freely.",
+    )
+    variants: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_VARIANTS,
+        description="The number of different schemas that are sent: the same schema, with another "
+        "description each, so that an engine has to compile each of them.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [kind for kind in ConstraintKind if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give one of: {', '.join(ConstraintKind)}")
+        if self.variants > 1 and self.json_schema is None:
+            raise ValueError("'variants' are of a json_schema")
+        return self
+
+    @property
+    def kind(self) -> ConstraintKind:
+        """The kind that is given."""
+        return next(kind for kind in ConstraintKind if getattr(self, kind) is not None)
+
+    @property
+    def schema_content(self) -> dict[str, Any]:
+        """The schema itself; only of a workload whose files are found."""
+        assert isinstance(self.json_schema, dict)
+        return self.json_schema
+
+    def with_schema(self, path: Callable[[str], str]) -> Self:
+        """The same with the schema in place of its file, whose path ``path`` makes absolute. Raises
+        ProblemsError for a file that cannot be read or holds no schema.
+        """
+        if self.json_schema is None:
+            return self
+        source = "json_schema"
+        schema: Any = self.json_schema
+        if isinstance(schema, str):
+            file = path(schema)
+            source = f"json_schema {file!r}"
+            schema = _read_json(file, source)
+        problem = schema_problem(schema)
+        if problem is not None:
+            raise ProblemsError([Problem(f"{source} {problem}")])
+        return self.model_copy(update={"json_schema": schema})
+
+
+class NamedTool(Strict):
+    """``{name: get_weather}``: the answer must be a call of this tool."""
+
+    name: str = Field(min_length=1, description="The name of a function of 'tools'.")
+
+
+ToolChoiceKey = Literal["auto", "none", "required"] | NamedTool
+
+
+def schema_problem(schema: Any) -> str | None:
+    """Why answers cannot be checked against a schema; None where they can."""
+    import jsonschema  # takes 0.1 s, and few experiments need it
+
+    if not isinstance(schema, dict):
+        return "is not a JSON object: give a schema like {type: object, properties: …}"
+    try:
+        jsonschema.validators.validator_for(
+            schema, default=jsonschema.Draft202012Validator
+        ).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        place = "/".join(str(part) for part in error.absolute_path)
+        where = f" at {place}" if place else ""
+        return f"is no JSON schema{where}: {error.message[:200]}"
+    distant = _distant_reference(schema)
+    if distant is not None:
+        return f"refers to {distant!r}: give a schema that holds all its parts ('#/…')"
+    return None
+
+
+def _distant_reference(part: Any) -> str | None:
+    """A reference to a document elsewhere, which is never fetched; None where there is none."""
+    if isinstance(part, Mapping):
+        reference = part.get("$ref")
+        if isinstance(reference, str) and not reference.startswith("#"):
+            return reference
+        parts = list(part.values())
+    elif isinstance(part, list):
+        parts = part
+    else:
+        return None
+    references = map(_distant_reference, parts)
+    return next((reference for reference in references if reference is not None), None)
+
+
+def read_tools(tools: str | tuple[dict[str, Any], ...], path: Callable[[str], str]) -> ToolList:
+    """The tools themselves, in place of a file with a JSON list of them. Raises ProblemsError for a
+    file that cannot be read, and for tools that are not as OpenAI's API has them.
+    """
+    source = "tools"
+    listed: Any = list(tools)
+    if isinstance(tools, str):
+        file = path(tools)
+        source = f"tools {file!r}"
+        listed = _read_json(file, source)
+        if isinstance(listed, dict) and "tools" in listed:
+            listed = listed["tools"]
+    if not isinstance(listed, list) or not listed:
+        raise ProblemsError([Problem(f"{source} is not a list of tools")])
+    problems: list[Problem] = []
+    for number, tool in enumerate(listed, start=1):
+        if tool_name(tool) is None:
+            problems.append(
+                Problem(
+                    f"{source}, tool {number}: give {{type: function, function: {{name: …, "
+                    "parameters: …}}"
+                )
+            )
+    if problems:
+        raise ProblemsError(problems)
+    return tuple(listed)
+
+
+def tool_name(tool: Any) -> str | None:
+    """The name of a tool's function; None for what is no tool."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or tool.get("type") != "function":
+        return None
+    name = function.get("name")
+    return name if isinstance(name, str) and name else None
+
+
+def _read_json(file: str, source: str) -> Any:
+    """The JSON value of a file. Raises ProblemsError."""
+    try:
+        text = read_at_most(Path(file), MOST_FILE_BYTES).decode()
+    except OSError as error:
+        raise ProblemsError([Problem(f"{source}: {error.strerror or error}")]) from None
+    except UnicodeDecodeError:
+        raise ProblemsError([Problem(f"{source} is not text")]) from None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ProblemsError([Problem(f"{source} is not JSON: {error}")]) from None
+
 
 MOST_ADAPTERS = 10_000
 AdapterNames = Annotated[

@@ -13,6 +13,7 @@ import pyarrow as pa
 from orchestrator import __version__
 from orchestrator.analysis.adapter_cost import adapter_cost_of
 from orchestrator.analysis.attempt_summary import attempt_of_rows, store_computed
+from orchestrator.analysis.guidance import guidance_of
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.analysis.token_work import work_json
 from orchestrator.base.errors import Failure, ResultsError
@@ -78,6 +79,7 @@ class AttemptRecord:
         window_start_ns, window_end_ns = steady_window_ns(load.warmup_s, lasted_s, requests)
         looks_for_steady_window = load.warmup_s is None and load.duration_s is not None
         adapter_cost = adapter_cost_of(requests, (window_start_ns, window_end_ns))
+        guidance = guidance_of(requests, (window_start_ns, window_end_ns))
         is_capped = load.max_in_flight is not None
         emulated = ENGINES[self.deployment.settings.engine].emulated
         if self.launch is not None:
@@ -118,6 +120,7 @@ class AttemptRecord:
             simulated=self.launch.simulated if self.launch is not None else False,
             client_version=__version__,
             **({} if adapter_cost is None else asdict(adapter_cost)),
+            **({} if guidance is None else asdict(guidance)),
             **how_it_ended(self.attempt.failure),
         )
 

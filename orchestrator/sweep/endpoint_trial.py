@@ -13,7 +13,7 @@ from dataclasses import replace
 from orchestrator.base.errors import InputError
 from orchestrator.engines.command import Node
 from orchestrator.engines.dialects import dialect_of
-from orchestrator.engines.endpoint import with_salt
+from orchestrator.engines.endpoint import with_constraints, with_salt
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment, Plan
@@ -50,7 +50,8 @@ def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
     """
     dialect = dialect_of(ENGINES[settings.engine], settings, api)
     path = parse_address(str(settings.url)).paths(dialect.path)[0]
-    return with_salt(replace(dialect, path=path), owner, settings)
+    constraining = with_constraints(replace(dialect, path=path), owner, settings)
+    return with_salt(constraining, owner, settings)
 
 
 def try_endpoint(

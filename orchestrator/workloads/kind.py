@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.base.arrays import Floats
+from orchestrator.spec.constraint import Constraint
 from orchestrator.spec.load import Arrivals, Level
 
 TokenIds = NDArray[np.int32]
@@ -25,9 +26,15 @@ Content = tuple[Part, ...]  # all text, or all token ids
 Speaker = Literal["system", "user", "assistant"]  # who a message is from
 
 # the random streams of a point's seed, by purpose
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM, SESSION_STREAM, ADAPTER_STREAM, IMAGE_STREAM = range(
-    6
-)
+(
+    ARRIVAL_STREAM,
+    LENGTH_STREAM,
+    PROMPT_STREAM,
+    SESSION_STREAM,
+    ADAPTER_STREAM,
+    IMAGE_STREAM,
+    OPTION_STREAM,
+) = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,8 @@ class Prompt:
     """One request's input: shared prefix, earlier turns, new message. ``tokens``: its intended
     length, 0 if unknown. ``fields``: further fields of the request's body, such as its sampling.
     ``adapter``: the LoRA adapter that is to answer; None: the model itself.
+    ``constraint``: what its answer must be. ``ends_naturally``: its answer is not forced to have a
+    length.
     """
 
     messages: tuple[Message, ...]
@@ -62,6 +71,9 @@ class Prompt:
     def images(self) -> int:
         """Pictures of all messages."""
         return sum(len(message.images) for message in self.messages)
+
+    constraint: Constraint | None = None
+    ends_naturally: bool = False
 
     def flat(self) -> Part:
         """All messages as one text or one array of token ids."""
@@ -102,6 +114,14 @@ class AdapterChoice(Protocol):
     def of_session(self, session: int) -> str | None: ...
 
 
+class PromptOptions(Protocol):
+    """What the requests of a workload ask for beside their prompts."""
+
+    def added(self, prompt: Prompt, session: int, turn: int) -> Prompt:
+        """The prompt with what is asked for beside it."""
+        ...
+
+
 class WorkloadKind(ABC):
     """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
 
@@ -115,6 +135,7 @@ class WorkloadKind(ABC):
     needs_reply = False  # whether later turns contain the engine's answers
     warmup_differs = False  # whether the same request has another prompt in the warm-up
     adapters: AdapterChoice | None = None  # of the workload; None: it asks for no adapters
+    options: PromptOptions | None = None  # of its workload; None: it has none
 
     def at_level(self, level: Level, arrivals: Arrivals) -> WorkloadKind:
         """The same for one load. A level may decide which sessions there are, or where they are met.
@@ -157,6 +178,11 @@ class WorkloadKind(ABC):
     def adapter(self, session: int) -> str | None:
         """The LoRA adapter that all requests of a session ask for; None: the model itself."""
         return None if self.adapters is None else self.adapters.of_session(session)
+
+    def request(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        """The prompt of one turn, with the options of its workload."""
+        prompt = self.prompt(session, turn, phase, earlier)
+        return prompt if self.options is None else self.options.added(prompt, session, turn)
 
     @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:

@@ -28,6 +28,7 @@ from orchestrator.workloads.kind import (
     stream,
 )
 from orchestrator.workloads.random_values import choose
+from orchestrator.workloads.request_options import options_of
 
 MOST_PARTS = 100
 SESSIONS_AT_ONCE = 4096  # whose parts are drawn together
@@ -96,6 +97,9 @@ class MixWorkload(Workload):
             contents.append(part.content.model_copy(update={"api": self.api}))
         return tuple(contents)
 
+    def with_parts(self) -> tuple[Workload, ...]:
+        return (self, *self.contents)
+
     @property
     def shares(self) -> dict[str, float]:
         """The share of sessions that are of each part, by its name."""
@@ -118,7 +122,7 @@ class MixWorkload(Workload):
         resolved: dict[str, Workload] = {}
         for part, content in zip(self.parts, self.contents, strict=True):
             try:
-                resolved[part.workload] = content.resolved(path)
+                resolved[part.workload] = content.with_files(path)
             except ProblemsError as error:
                 problems += error.problems
         if problems:
@@ -208,7 +212,9 @@ class MixWorkload(Workload):
         adapters: dict[str, PopularAdapters | None] = {}
         for content in self.contents:
             seed_of_part = _seed_of_part(seed, content.name)
-            kinds[content.name] = content.requests(prompter, seed_of_part)
+            kind = content.requests(prompter, seed_of_part)
+            kind.options = options_of(content, seed_of_part)
+            kinds[content.name] = kind
             adapters[content.name] = adapters_of(content, seed_of_part)
         return MixRequests(self.shares, kinds, adapters, seed)
 
@@ -269,6 +275,7 @@ class MixRequests(WorkloadKind):
                 kinds[name] = kind.at_level(of_part, arrivals)
             else:
                 kinds[name] = kind
+            kinds[name].options = kind.options
         return MixRequests(self._shares, kinds, self._adapters, self._seed)
 
     def place(self, session: int) -> PartSession:
@@ -325,7 +332,7 @@ class MixRequests(WorkloadKind):
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         place = self.place(session)
-        return self.kinds[place.part].prompt(place.session, turn, phase, earlier)
+        return self.kinds[place.part].request(place.session, turn, phase, earlier)
 
     def output_tokens(self, session: int, turn: int) -> int:
         place = self.place(session)

@@ -68,7 +68,7 @@ def judge_stream(request: InFlight, dialect: Dialect, is_framed: bool) -> None:
     elif not any(parsed.tokens):
         if record.output_tokens_asked:
             record.fail(ErrorClass.WRONG_LENGTH, _no_token(parsed))
-    else:
+    elif not request.ends_naturally:
         _judge_length(record, parsed, dialect)
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from orchestrator.load.wire.constraint_fields import option_fields
 from orchestrator.load.wire.events import (
     collect_logprobs,
     decode,
@@ -58,7 +59,7 @@ class OpenAi:
         fields |= dialect.adapter_fields(prompt.adapter)
         if dialect.logprobs:
             fields["logprobs"] = self.logprobs
-        return encode(fields, dialect, prompt.fields)
+        return encode(fields, dialect, option_fields(prompt, dialect))
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):

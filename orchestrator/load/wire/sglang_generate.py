@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.load.wire.constraint_fields import with_options
 from orchestrator.load.wire.events import (
     collect_logprobs,
     decode,
@@ -25,11 +26,12 @@ class SglangGenerate:
     running_source = "native"
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
-        sampling = {
+        sampling: dict[str, Any] = {
             "max_new_tokens": output_tokens,
             "temperature": 0.0,
             **length_fields(output_tokens, dialect),
         }
+        sampling = with_options(sampling, prompt, dialect)
         content = prompt.flat()
         prompt_field = "input_ids" if isinstance(content, np.ndarray) else "text"
         fields: dict[str, Any] = {

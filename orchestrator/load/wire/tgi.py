@@ -4,6 +4,7 @@ the last event carries the details. TGI itself has no way to ignore the end-of-s
 
 from typing import Any
 
+from orchestrator.load.wire.constraint_fields import with_options
 from orchestrator.load.wire.events import (
     collect_logprobs,
     decode,
@@ -30,6 +31,7 @@ class Tgi:
         }
         parameters |= length_fields(output_tokens, dialect)
         parameters |= dialect.adapter_fields(prompt.adapter)
+        parameters = with_options(parameters, prompt, dialect)
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:

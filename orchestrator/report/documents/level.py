@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis.adapter_cost import AdapterCost, adapter_cost_of
+from orchestrator.analysis.guidance import Guidance, guidance_of
 from orchestrator.analysis.intervals import Interval, rate_interval
 from orchestrator.analysis.metrics import figures, observe, steady_window_ns, validity_of
 from orchestrator.analysis.points import attained
@@ -68,6 +69,7 @@ class LevelDocument:
 
     ``warmup_s``: None: the window begins where the run became steady. ``slo_result``: None: no
     limits were given. ``adapter_cost``: None: no request asked for a LoRA adapter.
+    ``guidance``: None: no answer was constrained.
     """
 
     url: str
@@ -92,6 +94,7 @@ class LevelDocument:
     clients_stats: tuple[ClientStats, ...]
     slo_result: SloResult | None
     source: LevelSource
+    guidance: Guidance | None = None
 
     @property
     def window_was_found(self) -> bool:
@@ -145,6 +148,7 @@ def level_document(
         clients_stats=tuple(measured.stats),
         slo_result=_slo_result(requests, measured.token_events, window_ns, slos),
         source=source,
+        guidance=guidance_of(requests, window_ns),
     )
 
 

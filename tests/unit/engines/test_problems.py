@@ -191,8 +191,8 @@ def test_a_removed_method_is_refused_with_the_release_that_has_it() -> None:
         ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
         ({"lora_modules": {"a": "/a"}}, "this program starts Acme without LoRA adapters"),
         (
-            {"extra_args": {"--grammar-backend": "x"}},
-            "extra_args: --grammar-backend: no workload asks for guided output",
+            {"guided_decoding_backend": "x"},
+            "guided_decoding_backend: Acme has no choice of what constrains answers",
         ),
         ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
         ({"extra_args": {"more": 1}}, "'more' is not a flag; write '--more'"),

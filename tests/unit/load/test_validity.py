@@ -664,3 +664,42 @@ def test_a_trace_at_another_rate_says_how(tmp_path: Path) -> None:
     judged = verdict(table(warmup=100), of=sent)
     assert judged.evidence["thinned_share"] == pytest.approx(0.75)
     assert any("75.0% of sessions left out" in reason for reason in judged.reasons)
+
+
+def constrained(violated: int, cut: int = 0, rows: int = 400) -> pa.Table:
+    """Half of the requests are constrained, and so many of their answers are not as they had to be,
+    or were cut.
+    """
+    half = rows // 2
+    met = [False] * violated + [None] * cut + [True] * (half - violated - cut) + [None] * half
+    return table(
+        rows,
+        constraint=["json_schema"] * half + [None] * half,
+        constraint_met=met,
+        output_tokens=[3] * half + [10] * half,
+        output_tokens_counted=[3] * half + [10] * half,
+    )
+
+
+def test_a_constraint_that_was_not_applied_makes_a_point_invalid() -> None:
+    judged = verdict(constrained(violated=3))
+    assert judged.validity == "invalid"
+    assert judged.reasons[0].startswith("the constraint was not applied: 1.5% of the answers")
+    # the answers that were cut tell nothing
+    assert verdict(constrained(violated=2, cut=150)).validity == "invalid"
+
+
+def test_constrained_answers_have_the_length_that_they_have() -> None:
+    judged = verdict(constrained(violated=2))
+    assert judged.validity == "valid"
+    assert [reason for reason in judged.reasons if "length" in reason or "constr" in reason] == []
+    assert judged.evidence["constraint_violated_share"] == 0.01
+    assert judged.evidence["output_length_error"] == 0.0
+
+
+def test_constrained_answers_that_were_cut_are_noted() -> None:
+    judged = verdict(constrained(violated=0, cut=100))
+    assert judged.validity == "valid"
+    assert judged.reasons[0] == (
+        "50.0% of constrained answers were cut at their output_tokens before they were complete"
+    )

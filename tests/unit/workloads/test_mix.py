@@ -130,8 +130,8 @@ def test_a_mix_answers_every_question_that_a_kind_is_asked() -> None:
         if not name.startswith("_")
     }
     answered = {name for name in vars(MixRequests) if not name.startswith("_")}
-    # recorded times are those of a whole trace, and no trace is a part
-    assert questions - answered == {"starts_s"}
+    # Recorded times are those of a whole trace, and no trace is a part. `request` asks `prompt`.
+    assert questions - answered == {"starts_s", "request"}
 
 
 def test_a_closed_loop_meets_the_sessions_of_each_part_in_the_middle() -> None:

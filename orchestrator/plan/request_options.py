@@ -1,0 +1,64 @@
+"""Whether the API of a deployment takes what a workload asks for beside its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.engines.engine import Engine
+from orchestrator.plan.feasibility import RuleFinding
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Workload
+
+
+def options_mismatch(
+    workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
+) -> RuleFinding | None:
+    """Impossible if the workload's API has no field for a constraint or for tools; None if it has
+    them, and where the deployment does not have that API. ``dialects``: its dialects by API.
+    """
+    if workload.api not in dialects:
+        return None
+    sentences: list[str] = []
+    for part in workload.with_parts():
+        sentences += _constraint_problems(part, engine, dialects)
+        sentences += _tool_problems(part, engine, dialects[workload.api])
+    if not sentences:
+        return None
+    return RuleFinding("impossible", "request_options", "; ".join(sentences))
+
+
+def _constraint_problems(
+    workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
+) -> list[str]:
+    if workload.constrain is None:
+        return []
+    kind = workload.constrain.kind
+    taken = dialects[workload.api].constraints
+    if kind in taken:
+        return []
+    other_apis = [api for api, dialect in dialects.items() if kind in dialect.constraints]
+    if other_apis:
+        remedy = f"use the API {' or '.join(other_apis)}"
+    elif taken:
+        remedy = f"use {' or '.join(taken)}"
+    elif "guided_decoding_backend" in engine.supported_fields():
+        remedy = "set guided_decoding_backend"
+    else:
+        remedy = "measure it with another engine"
+    return [
+        f"workload {workload.name!r} constrains answers by a {kind}, and the API "
+        f"{workload.api!r} of {engine.title} has no field for it here: {remedy}"
+    ]
+
+
+def _tool_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
+    choice = workload.asked_tool_choice
+    if choice is None or choice in dialect.tool_choices:
+        return []
+    name = f"workload {workload.name!r}"
+    if not dialect.tool_choices:
+        return [f"{name} sends tools, and the API {workload.api!r} of {engine.title} takes none"]
+    choices = ", ".join(sorted(dialect.tool_choices))
+    return [
+        f"{name} has the tool_choice {choice}, and {engine.title} as it is set here takes {choices}"
+    ]

@@ -1,0 +1,73 @@
+"""Constraints and tools that an engine has no field for are refused with what would work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.registry import ENGINES
+from orchestrator.plan.request_options import options_mismatch
+from orchestrator.spec.load import Workload
+from orchestrator.spec.settings import EngineSettings
+
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+
+
+def mismatch(engine: str, settings: dict[str, Any] | None = None, **workload: Any) -> str | None:
+    asked = Workload.model_validate(
+        {"name": "w", "input_tokens": 9, "output_tokens": 9, **workload}
+    )
+    own = EngineSettings(engine=engine, model="m", **(settings or {}))
+    finding = options_mismatch(asked, ENGINES[engine], ENGINES[engine].dialects(own))
+    if finding is None:
+        return None
+    assert finding.status == "impossible"
+    return finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("engine", "workload", "remedy"),
+    [
+        ("transformers", {"constrain": {"regex": "a"}}, "measure it with another engine"),
+        ("lightllm", {"constrain": {"choice": ["a"]}}, "measure it with another engine"),
+        ("tensorrt_llm", {"constrain": {"regex": "a"}}, "set guided_decoding_backend"),
+        ("tgi", {"constrain": {"json_schema": {}}}, "use the API tgi"),
+        ("lmdeploy", {"constrain": {"json_schema": {}}}, "use the API chat"),
+        ("llama_cpp", {"constrain": {"regex": "a"}}, "use json_schema or choice"),
+        ("emulator", {"constrain": {"regex": "a"}}, "use json_schema or choice"),
+    ],
+)
+def test_a_constraint_without_a_field_names_what_would_work(
+    engine: str, workload: dict[str, Any], remedy: str
+) -> None:
+    sentence = mismatch(engine, **workload)
+    assert sentence is not None
+    assert "has no field for it here" in sentence
+    assert sentence.endswith(remedy)
+
+
+def test_constraints_and_tools_that_an_engine_has_are_fine() -> None:
+    assert mismatch("vllm", constrain={"regex": "a"}) is None
+    assert mismatch("sglang", api="chat", tools=[TOOL]) is None
+    backend = {"guided_decoding_backend": "xgrammar"}
+    assert mismatch("tensorrt_llm", backend, constrain={"regex": "a"}) is None
+    assert mismatch("vllm") is None
+
+
+def test_vllm_chooses_tools_only_with_a_parser() -> None:
+    sentence = mismatch("vllm", api="chat", tools=[TOOL])
+    assert sentence is not None
+    assert sentence.endswith("vLLM as it is set here takes named, none, required")
+    assert mismatch("vllm", api="chat", tools=[TOOL], tool_choice="none") is None
+    parser = {"extra_args": {"--enable-auto-tool-choice": True, "--tool-call-parser": "hermes"}}
+    assert mismatch("vllm", parser, api="chat", tools=[TOOL]) is None
+
+
+def test_an_engine_without_tools_says_so() -> None:
+    sentence = mismatch("lightllm", api="chat", tools=[TOOL])
+    assert sentence is not None and sentence.endswith("takes none")
+
+
+def test_an_api_that_is_missing_is_another_problem() -> None:
+    assert mismatch("vllm", api="tgi", constrain={"regex": "a"}) is None
