@@ -32,8 +32,8 @@ REFUSED |= {"error": "unknown field", "output_tokens": None, "token_count_source
 
 
 def test_an_api_with_a_wire_of_its_own_has_one_dialect() -> None:
-    assert dialects("tgi") == [TGI_STREAM]
-    assert dialects("sglang") == [SGLANG_GENERATE]
+    assert dialects("tgi") == [replace(TGI_STREAM, adapter_field="adapter_id")]
+    assert dialects("sglang") == [replace(SGLANG_GENERATE, adapter_field="lora_path")]
 
 
 def test_dialects_go_from_token_ids_to_no_length_control() -> None:
