@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from orchestrator.base.arrays import Ints
+from orchestrator.base.arrays import Bools, Ints
 from orchestrator.load.requests import Assignment
 from orchestrator.load.schedule import kind_of
 from orchestrator.results.outcomes import RequestStatus
@@ -67,8 +68,8 @@ class _Answered:
 
     sessions: Ints
     turns: Ints
-    is_warmup: np.ndarray
-    is_ok: np.ndarray
+    is_warmup: Bools
+    is_ok: Bools
     answer_tokens: Ints
 
     @classmethod
@@ -80,8 +81,8 @@ class _Answered:
         return cls(
             sessions=sessions,
             turns=_whole(rows["turn"]),
-            is_warmup=np.array(rows["phase"].to_pylist()) == "warmup",
-            is_ok=np.array(rows["status"].to_pylist()) == RequestStatus.OK,
+            is_warmup=_equals(rows["phase"], "warmup"),
+            is_ok=_equals(rows["status"], RequestStatus.OK),
             answer_tokens=_whole(rows["output_tokens"]),
         )
 
@@ -93,6 +94,10 @@ class _Answered:
         begins = np.flatnonzero(np.diff(sessions, prepend=-1))
         for begin, end in zip(begins, [*begins[1:], len(in_order)], strict=True):
             yield int(sessions[begin]), in_order[begin:end].tolist()
+
+
+def _equals(column: pa.ChunkedArray, text: str) -> Bools:
+    return np.asarray(pc.equal(column, str(text)).to_numpy(), np.bool_)
 
 
 def _whole(column: pa.ChunkedArray) -> Ints:

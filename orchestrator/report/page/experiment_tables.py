@@ -14,9 +14,11 @@ from orchestrator.analysis.spending import ExperimentSpending, spending_of
 from orchestrator.base.text import grouped
 from orchestrator.capacity.answers import Excluded, Exclusion
 from orchestrator.catalog.work import Peaks
+from orchestrator.plan.model import Plan
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
 from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.documents.workload import WorkloadDocument, workload_documents
 from orchestrator.report.efficiency_words import efficiency_note_text, energy_note_text
 from orchestrator.report.page.environment import MeasuredWith, measured_with
 from orchestrator.report.selection import AnsweredExperiment, JudgedExperiment
@@ -122,6 +124,7 @@ class ExperimentSection:
     agreements: tuple[DeploymentAgreement, ...]
     environment: MeasuredWith
     notes: tuple[str, ...]
+    workloads: tuple[WorkloadDocument, ...] = ()
 
     @property
     def peaks(self) -> list[Peaks]:
@@ -179,7 +182,13 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
         notes=tuple(
             experiment_notes(experiment, judged.points, answered.unanswered, answered.ranked_apart)
         ),
+        workloads=tuple(_workloads(experiment.plan)),
     )
+
+
+def _workloads(plan: Plan | None) -> Iterator[WorkloadDocument]:
+    if plan is not None:
+        yield from workload_documents([load.workload for load in plan.loads], plan.seed)
 
 
 def verdict_counts(points: Iterable[StoredPoint]) -> Iterator[VerdictCount]:

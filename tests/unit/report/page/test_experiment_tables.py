@@ -150,3 +150,11 @@ def test_what_a_shortlist_left_out_is_listed_with_its_reason(store):
     (unlisted,) = section_of(store).unlisted
     reason = "not predicted (no term for a router), and no place is left"
     assert unlisted == UnlistedDeployment(second.label, reason)
+
+
+def test_each_workload_of_the_plan_is_described(store):
+    run(store, planned(levels=[2]))
+    (each,) = section_of(store).workloads
+    assert each.workload.name == "chat"
+    assert each.facts.prompt_tokens.count == 1000
+    assert each.facts.left_out == 0
