@@ -651,7 +651,12 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
         target_of,
     )
     from orchestrator.spec.address import parse_address
-    from orchestrator.sweep.detect_dialect import list_models, only_model, salted_first
+    from orchestrator.sweep.detect_dialect import (
+        constraining,
+        list_models,
+        only_model,
+        salted_first,
+    )
 
     problems: list[Problem] = []
     target = target_of(url, options, problems)
@@ -670,7 +675,8 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
         raise ProblemsError(problems)
     plan = _of_this_run(plan, options_digest(parsed, options), options)
     owner = (listing.owners or {}).get(target.model, "")
-    candidates = salted_first(candidates, owner, plan.deployments[0].settings)
+    settings = plan.deployments[0].settings
+    candidates = salted_first(constraining(candidates, owner, settings), owner, settings)
     detected = _detected(plan, target, candidates, address, listing, options.api_key_env)
     note = listing.note_on(target.model)
     if note:

@@ -94,15 +94,23 @@ def dialects(api: str) -> list[Dialect]:
     return [replace(dialect, adapter_field="model", images=api == "chat") for dialect in candidates]
 
 
+def constraining(
+    candidates: Sequence[Dialect], owner: str, settings: EngineSettings
+) -> list[Dialect]:
+    """The candidates with the fields by which ``owner``'s servers constrain answers."""
+    from orchestrator.engines.endpoint import with_constraints
+
+    return [with_constraints(plain, owner, settings) for plain in candidates]
+
+
 def salted_first(
     candidates: Sequence[Dialect], owner: str, settings: EngineSettings
 ) -> list[Dialect]:
-    """The candidates as ``with_constraints`` has them, preceded by a salted copy of each one to
-    which ``with_salt`` gives a cache_salt.
+    """The candidates, preceded by a salted copy of each one to which ``with_salt`` gives a
+    cache_salt.
     """
-    from orchestrator.engines.endpoint import with_constraints, with_salt
+    from orchestrator.engines.endpoint import with_salt
 
-    candidates = [with_constraints(plain, owner, settings) for plain in candidates]
     salted: list[Dialect] = []
     for plain in candidates:
         dialect = with_salt(plain, owner, settings)

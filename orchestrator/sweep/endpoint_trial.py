@@ -25,6 +25,7 @@ from orchestrator.sweep.detect_dialect import (
     EndpointDialect,
     ModelListing,
     TrialFailed,
+    constraining,
     detect_dialect,
     dialects,
     list_models,
@@ -66,7 +67,7 @@ def try_endpoint(
         asks_more = dialect.return_token_ids or dialect.prompt_token_ids
         if not asks_more and dialect != usual:
             candidates.append(dialect)
-    candidates = salted_first(candidates, owner, settings)
+    candidates = salted_first(constraining(candidates, owner, settings), owner, settings)
     return detect_dialect(
         target,
         candidates,

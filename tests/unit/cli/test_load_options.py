@@ -32,7 +32,7 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import Levels, Load
 from orchestrator.spec.load import MOST_TOKENS, PRESETS, Lengths, Uniform, Workload
 from orchestrator.sweep import endpoint
-from orchestrator.sweep.detect_dialect import EndpointDialect, salted_first
+from orchestrator.sweep.detect_dialect import EndpointDialect, constraining, salted_first
 from orchestrator.sweep.endpoint import EndpointRun
 from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import RandomWorkload
@@ -807,3 +807,21 @@ def test_a_dataset_of_the_hub_is_a_file_of_prompts(text: str, revision: str, spl
     assert made.workload.dataset == HubDataset(id="me/one", revision=revision, split=split)
     assert made.workload.output_tokens is not None
     assert made.workload.output_tokens.fixed == 9
+
+
+@pytest.mark.parametrize(
+    ("owner", "api", "forms"),
+    [
+        ("vllm", "completions", {"structured_outputs"}),
+        ("sglang", "chat", {"response_format", "regex_field"}),
+        ("transformers", "chat", set()),
+        ("somebody", "chat", {"response_format"}),  # OpenAI's own field, of JSON schemas alone
+        ("somebody", "tgi", {"grammar"}),
+    ],
+)
+def test_servers_are_asked_for_constraints_as_their_engines_take_them(
+    owner: str, api: str, forms: set[str]
+) -> None:
+    settings = planned(asked(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
+    for dialect in constraining(dialects_of(parsed("--api", api), []), owner, settings):
+        assert {str(form) for form in dialect.constraints.values()} == forms
