@@ -311,6 +311,58 @@ def test_the_headline_breaks_around_its_interval_and_not_within(opened):
     assert heights and set(heights) == {1}
 
 
+LONG = """
+version: 1
+name: parallelism-of-a-large-model
+model: some-org/model
+hardware: {gpus: {accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 3.6}}
+deployments:
+  engine: emulator
+  hardware: gpus
+  vary: [{grid: {max_num_seqs: [128, 256], enable_chunked_prefill: [true, false], max_num_batched_tokens: [8192]}}]
+workloads: [{name: conversations, input_tokens: 16, output_tokens: 8}]
+load: {levels: {concurrency: [16, 64]}, duration: 10s, warmup: 0s}
+slos: {interactive: {ttft: 150ms, tpot: 45.5ms, e2e: 12.75s, ttft_p99: 1.25s, tpot_p99: 99.5ms, attainment: 0.925}}
+"""
+
+
+@pytest.fixture
+def long_texts(tmp_path, opened_store) -> Any:
+    """The page of an experiment with prices, long names and many limits."""
+    store = Store.open(str(tmp_path / "results"), "parallelism-of-a-large-model")
+    run(store, make_plan(parse_experiment(LONG)))
+    return opened_store(store.uri)
+
+
+def test_long_limits_break_between_two_and_not_within_one(long_texts):
+    long_texts.set_viewport_size({"width": 390, "height": 844})
+    lines = long_texts.evaluate("""
+      [...document.querySelector(".asked").childNodes]
+        .filter((node) => node.nodeType === Node.TEXT_NODE)
+        .map((node) => {
+          const range = document.createRange();
+          range.selectNodeContents(node);
+          return [node.data, range.getClientRects().length];
+        })
+    """)
+    _, *limits = lines  # the first text holds the names, too
+    assert [text for text, _ in limits] == [
+        *("tpot<=45.5ms,", "e2e<=12.75s,", "ttft_p99<=1.25s,", "tpot_p99<=99.5ms,"),
+        "attainment>=0.925)",
+    ]
+    assert {count for _, count in limits} == {1}
+
+
+def test_the_whole_ranking_is_in_sight_at_1280_pixels(long_texts):
+    long_texts.set_viewport_size({"width": 1280, "height": 900})
+    titles = long_texts.locator("#ranking-table thead th").all_inner_texts()
+    assert titles[-1] == "USD per million output tokens, input free"
+    width, room = long_texts.eval_on_selector(
+        "#ranking-table", "table => [table.scrollWidth, table.parentElement.clientWidth]"
+    )
+    assert width <= room
+
+
 def test_without_a_script_the_answer_of_every_limit_is_there(browser, tmp_path):
     store = Store.open(str(tmp_path / "results"), "exp")
     run(store, planned())

@@ -219,7 +219,8 @@ const app = (() => {
   function showTabList(list, texts, chosen, open) {
     list.hidden = texts.length < 2;
     list.replaceChildren(...texts.map((text, index) => {
-      const tab = element("button", text, { type: "button" });
+      const tab = element("button", "", { type: "button" });
+      tab.append(...breakable(text));
       const isChosen = index === chosen;
       const openIt = (target) => { open(target); list.children[target].focus(); };
       tab.setAttribute("role", "tab");
@@ -230,6 +231,12 @@ const app = (() => {
       tab.addEventListener("keydown", (event) => moveTab(event, index, texts.length - 1, openIt));
       return tab;
     }));
+  }
+
+  /* A text that breaks after its commas, between two limits rather than within one. */
+  function breakable(text) {
+    const [first, ...others] = text.split(",");
+    return [first, ...others.flatMap((part) => [",", document.createElement("wbr"), part])];
   }
 
   const sloText = (slo) => (slo.name === "" ? slo.text : `${slo.name}: ${slo.text}`);

@@ -44,7 +44,7 @@ from orchestrator.report.words import (
     short_model_text,
     slo_text,
 )
-from orchestrator.spec.load import counted, load_text
+from orchestrator.spec.load import Slo, counted, load_text
 
 SCRIPTS = (
     "vendor/echarts.min.js",
@@ -193,7 +193,7 @@ def page_html(
         ranked_mark=ranked_mark,
         estimate_cells=estimate_cells,
         groups_text=_groups_text,
-        slo_text=slo_text,
+        slo_html=_slo_html,
         among_text=among_text,
         level_text=level_text,
         model_text=short_model_text,
@@ -223,6 +223,14 @@ def page_html(
 def _with_whole_intervals(text: str) -> Markup:
     """The text as HTML in which no line breaks within an interval. app.js does the same."""
     return Markup(INTERVAL.sub(r'<span class="kept">\1</span>', str(escape(text))))  # noqa: S704
+
+
+def _slo_html(slo: Slo) -> Markup:
+    """The limits as HTML, which break between two of them rather than within one. app.js does the
+    same.
+    """
+    limits = [str(escape(text)) for text in slo_text(slo).split(",")]
+    return Markup(",<wbr>".join(limits))  # noqa: S704
 
 
 def _groups_text(comparison: Comparison) -> str:
