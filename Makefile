@@ -1,4 +1,4 @@
-# make demo | make demo-quantization | make test | make chaos | make lint | make site; each installs what it needs, in this folder alone.
+# make demo | make demo-quantization | make check | make test | make chaos | make lint | make site | make packages; each installs what it needs, in this folder alone.
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -10,7 +10,7 @@ PARTS := test-clock test-engines test-cluster test-chaos test-unit test-rest tes
 # Ray, pandas and whatever else it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-quantization pictures site packages test $(PARTS) chaos lint install engines compiled model lock newest clean
+.PHONY: demo demo-quantization pictures site packages test $(PARTS) chaos check lint install engines compiled model lock newest clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -92,6 +92,10 @@ test-llama_cpp: install model
 # all 100 kill rounds, and what `make test` leaves out: outages of minutes, several hosts, pods (two hours)
 chaos: install engines model
 	$(PYTEST) -m "chaos or long"
+
+# what a pull request needs before it is opened: two minutes; CI runs `make lint` and `make test`
+check: lint
+	$(BIN)/python scripts/touched_tests.py
 
 lint: install
 	$(BIN)/ruff check .

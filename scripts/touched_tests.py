@@ -1,0 +1,90 @@
+"""Runs the fast tests of what was changed since main: ``make check``.
+
+    python scripts/touched_tests.py [--since REF] [--list]
+
+For a file of the program these are the unit tests that mirror it, or, where none does, those of its
+room that import it; a changed test is run itself. A few tests of everything come first. Tests of
+real engines, of clusters and of browsers are left to ``make test``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ALWAYS = (  # whatever was changed: names that exist, tables and helps that agree with the code
+    "tests/unit/base",
+    "tests/unit/cli/test_command.py",
+    "tests/unit/test_documented_tables.py",
+    "tests/unit/test_imported_names.py",
+)
+LEFT_OUT = "not (vllm or sglang or transformers or llama_cpp or cluster or chaos or browser)"
+TEST_FOLDERS = ("tests/unit/", "tests/contract/")
+
+
+def changed_files(since: str) -> list[str]:
+    """Files that differ from where this branch left ``since``, new ones too."""
+    base = _git("merge-base", since, "HEAD").strip()
+    changed = _git("diff", "--name-only", "--diff-filter=d", base).splitlines()
+    new = _git("ls-files", "--others", "--exclude-standard").splitlines()
+    return sorted({*changed, *new})
+
+
+def _git(*argv: str) -> str:
+    return subprocess.run(
+        ["git", *argv], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def fast_tests(files: Iterable[str], root: Path) -> list[str]:
+    """The test files of these changed files."""
+    tests: set[str] = set()
+    for file in files:
+        path = Path(file)
+        if file.startswith(TEST_FOLDERS) and path.name.startswith("test_"):
+            tests.add(file)
+        elif file.startswith("orchestrator/") and path.suffix == ".py":
+            tests |= _tests_of_module(path, root)
+    return sorted(test for test in tests if (root / test).exists())
+
+
+def _tests_of_module(path: Path, root: Path) -> set[str]:
+    """The test file that mirrors a module, or those of its room that import it."""
+    folder = root / "tests" / "unit" / Path(*path.parts[1:-1])
+    mirror = folder / f"test_{path.stem}.py"
+    if mirror.exists():
+        return {str(mirror.relative_to(root))}
+    if len(path.parts) < 3:
+        return set()
+    room = root / "tests" / "unit" / path.parts[1]
+    name = re.escape(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    imports = re.compile(rf"^\s*(from|import) {name}\b", re.MULTILINE)
+    return {
+        str(test.relative_to(root))
+        for test in room.rglob("test_*.py")
+        if imports.search(test.read_text())
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the fast tests of what was changed.")
+    parser.add_argument("--since", default="main", help="a branch or commit; default main")
+    parser.add_argument("--list", action="store_true", help="only print the files")
+    arguments = parser.parse_args()
+    touched = [
+        test for test in fast_tests(changed_files(arguments.since), ROOT) if test not in ALWAYS
+    ]
+    if arguments.list:
+        print("\n".join([*ALWAYS, *touched]))
+        return 0
+    command = [sys.executable, "-m", "pytest", "-q", "--durations=5", "-m", LEFT_OUT]
+    return subprocess.run([*command, *ALWAYS, *touched], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
