@@ -154,6 +154,13 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
         progress.print_line(
             f"note: {impossible} impossible, left out; why: orchestrator plan {file}"
         )
+    for load in plan.loads:
+        unknown = load.workload.unknown_tokens()
+        if unknown is not None:
+            text = (
+                f"workload {load.workload.name!r} is not simulated: only the engine knows {unknown}"
+            )
+            progress.print_line(f"note: {text}")
     if plan.shortlist is not None:  # frozen in a plan.json
         for line in shortlist_lines(plan, plan.shortlist):
             progress.print_line(line)

@@ -366,10 +366,13 @@ class Predictor:
         return _ModelSource(profile, facts, device, own_error)
 
     def _demand_of(self, name: str, caches_prefixes: bool) -> Demand:
-        """Sampled requests of a workload. Raises NotPredictable if the tokens of its prompts are
-        not known.
+        """Sampled requests of a workload. Raises NotPredictable if the tokens of its prompts or
+        answers are not known.
         """
         workload = self._loads[name].workload
+        unknown = workload.unknown_tokens()
+        if unknown is not None:
+            raise NotPredictable(f"only the engine knows {unknown} ({name!r})")
         requests = workload.requests(RandomIds(SAFE_IDS), self._seed)
         shared_prefix = getattr(workload, "shared_prefix_tokens", 0)
         rows: list[tuple[int, int, int]] = []

@@ -125,6 +125,12 @@ class PointSimulator:
         """Make one attempt at a point. ``watch``: not None if the point is a probe, which ends as
         soon as it knows enough. ``started_unix_ns``: when the attempt starts.
         """
+        unknown = point.workload.unknown_tokens()
+        if unknown is not None:
+            sentence = f"It cannot be simulated: only the engine knows {unknown}."
+            return SimulatedAttempt(
+                Attempt(failure=Failure(FailureKind.NOT_SIMULATED, sentence)), 0.0
+            )
         early_end = EarlyEnd(point, watch) if watch is not None else None
         try:
             result = self._result(engines, replace(point, watched=watch is not None), early_end)

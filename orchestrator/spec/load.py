@@ -423,6 +423,14 @@ class Workload(Growing, ABC):
         """
         return False
 
+    def unknown_tokens(self) -> str | None:
+        """What of its requests only an engine knows in tokens, so that neither predictions nor
+        simulations are made of it; None if nothing. (Pictures have no length in ``input_tokens``.)
+        """
+        if self.constrain is not None:
+            return "how long constrained answers are"
+        return None if self.tools is None else "how many tokens the tools in a prompt have"
+
     def adapter_names(self) -> tuple[str, ...]:
         """The LoRA adapters that its requests may ask for."""
         return () if self.adapters is None else self.adapters.names
@@ -470,6 +478,10 @@ class Workload(Growing, ABC):
         point ids and of schedule seeds.
         """
         return self.model_dump(mode="json", exclude={"name"})
+
+    def __hash__(self) -> int:
+        """By its name, because a schema or tools have no hash. Equal workloads have equal names."""
+        return hash(self.name)
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:

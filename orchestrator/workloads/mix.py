@@ -157,6 +157,10 @@ class MixWorkload(Workload):
     def sends_images(self) -> bool:
         return any(content.sends_images() for content in self.contents)
 
+    def unknown_tokens(self) -> str | None:
+        reasons = (content.unknown_tokens() for content in self.contents)
+        return next((reason for reason in reasons if reason is not None), None)
+
     def adapter_names(self) -> tuple[str, ...]:
         names: dict[str, None] = {}
         for content in self.contents:

@@ -196,6 +196,19 @@ def test_prompts_of_unknown_length_are_not_predicted(tmp_path: Path) -> None:
     }
 
 
+def test_constrained_answers_are_not_predicted() -> None:
+    workload = {
+        "name": "forced",
+        "api": "chat",
+        "input_tokens": 64,
+        "output_tokens": 16,
+        "constrain": {"choice": ["yes", "no"]},
+    }
+    assert reasons_not_predicted(predicted_plan(workloads=[workload])) == {
+        "only the engine knows how long constrained answers are ('forced')"
+    }
+
+
 def test_an_emulator_is_predicted_by_its_own_profile(tmp_path: Path) -> None:
     slow = tmp_path / "slow.yaml"
     slow.write_text(

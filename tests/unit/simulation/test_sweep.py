@@ -208,3 +208,32 @@ def test_gaps_between_tokens_are_stored_where_a_limit_needs_them(tmp_path: Path)
     frame = orchestrator.points(str(tmp_path), columns=["itl_ms.p99", "attainment"])
     assert (frame["itl_ms.p99"] > 3).all()
     assert (frame["attainment"] > 0.9).all()
+
+
+CONSTRAINED = """workloads:
+  - {name: free, api: chat, input_tokens: 64, output_tokens: 16, request: {top_p: 0.9}}
+  - {name: forced, api: chat, input_tokens: 64, output_tokens: 16, constrain: {json_schema: {type: object}}}
+  - {name: part, api: chat, input_tokens: 64, output_tokens: 16, constrain: {choice: [yes, no]}}
+  - {name: both, kind: mix, api: chat, parts: [{workload: part}, {workload: other}]}
+  - {name: other, api: chat, input_tokens: 64, output_tokens: 16}"""
+
+
+def test_constrained_answers_are_not_simulated_and_free_ones_beside_them_are(
+    tmp_path: Path,
+) -> None:
+    store, report = simulated(planned(workloads=CONSTRAINED), tmp_path)
+    assert (report.counts.measured, report.counts.failed) == (4, 8)
+    by_workload = {row.workload: row for row in points(store)}
+    assert by_workload["free"].status == "ok"
+    for name in ("forced", "both"):
+        assert by_workload[name].failure_kind == FailureKind.NOT_SIMULATED
+        assert "how long constrained answers are" in (by_workload[name].reason or "")
+
+
+def test_tools_are_not_simulated(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+    workload = {"name": "agent", "api": "chat", "input_tokens": 64, "output_tokens": 16}
+    options = {"tools": [tool], "tool_choice": "none"}
+    text = f"workloads: {json.dumps([workload | options])}"
+    store, _ = simulated(planned(workloads=text), tmp_path)
+    assert {row.failure_kind for row in points(store)} == {FailureKind.NOT_SIMULATED}
