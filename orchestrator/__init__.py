@@ -1,8 +1,8 @@
 """Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
 confidence out.
 
-For notebooks: ``points``, ``best``, ``repeats``, ``capacities``, ``launches``, ``costs``, ``series``,
-``requests``, ``frontier`` and the pictures of ``plot`` (docs/guides/notebooks.md).
+For notebooks: ``points``, ``parts``, ``best``, ``repeats``, ``capacities``, ``launches``, ``costs``,
+``series``, ``requests``, ``frontier`` and the pictures of ``plot`` (docs/guides/notebooks.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         frontier,
         launches,
         metrics,
+        parts,
         points,
         read,
         repeats,
@@ -31,6 +32,7 @@ __all__ = [
     "frontier",
     "launches",
     "metrics",
+    "parts",
     "plot",
     "points",
     "read",

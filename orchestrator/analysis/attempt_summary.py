@@ -17,11 +17,19 @@ import pyarrow as pa
 from orchestrator.analysis.counters import Window
 from orchestrator.analysis.energy import device_side
 from orchestrator.analysis.engine_side import engine_side
-from orchestrator.analysis.metrics import Observed, figures, merge, observe, observe_arrays
+from orchestrator.analysis.metrics import (
+    Observed,
+    ObservedParts,
+    figures,
+    merge,
+    observe_arrays,
+    part_figures,
+)
 from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.errors import DamagedError, ResultsError
+from orchestrator.base.text import grouped
 from orchestrator.results.computed_cache import ComputedRows, Key
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
@@ -49,6 +57,16 @@ Record = TypeVar("Record", AttemptData, PooledFigures)
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptObserved:
+    """What the figures of an attempt are computed from: of all requests, and of each part of a
+    mix.
+    """
+
+    whole: Observed
+    by_part: Mapping[str, Observed]
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedAttempt:
     """One committed attempt as it was measured. Each table has the schema of the same name."""
 
@@ -68,24 +86,34 @@ class CommittedAttempt:
         began_ns = self.point.started_unix_ns
         return Window((began_ns + start_ns) / 1e9, (began_ns + end_ns) / 1e9)
 
-    def observed(self) -> Observed:
+    def observed(self) -> AttemptObserved:
         """Returns what the figures of the attempt are computed from.
 
         Raises ValueError where rows of several attempts are mixed.
         """
-        return observe(self.requests, self.token_events, self.point.window_ns)
+        parts = ObservedParts(self.point.window_ns)
+
+        def blocks() -> Iterator[RequestArrays]:
+            for columns in request_arrays(self.requests, self.token_events):
+                parts.add(columns)
+                yield columns
+
+        whole = observe_arrays(blocks(), self.point.window_ns)
+        return AttemptObserved(whole, parts.by_part)
 
     def data(self) -> AttemptData:
         """Returns the summary of the attempt. Raises ValueError as ``observed`` does."""
         limit_columns = LimitColumns(self.point.window_ns)
+        parts_of_mix = ObservedParts(self.point.window_ns)
 
-        def parts() -> Iterator[RequestArrays]:
-            """Yields the parts. Each is decoded once, for both the figures and the limits."""
+        def blocks() -> Iterator[RequestArrays]:
+            """Yields the blocks. Each is decoded once, for both the figures and the limits."""
             for columns in request_arrays(self.requests, self.token_events):
                 limit_columns.add(columns)
+                parts_of_mix.add(columns)
                 yield columns
 
-        observed = observe_arrays(parts(), self.point.window_ns)
+        observed = observe_arrays(blocks(), self.point.window_ns)
         limits = limit_columns.values()
         (batches,) = observed.token_batches
         if self.imported is not None:
@@ -113,6 +141,9 @@ class CommittedAttempt:
             request_e2e_s=limits.seconds["e2e"],
             request_normalized_ttft_s=limits.seconds["normalized_ttft"],
             request_itl_p99_s=limits.seconds.get("itl_p99"),
+            request_part=None if limits.parts is None else limits.parts.codes.astype(np.int16),
+            part_names=() if limits.parts is None else limits.parts.names,
+            part_figures=part_figures(parts_of_mix.by_part),
         )
 
     def _device_side(self) -> DeviceSide | None:
@@ -235,7 +266,8 @@ def pool_key(attempt_ids: Iterable[str]) -> str:
 
 
 def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.Table]:
-    """Yields the pooled figures of groups of attempts, as columns ``attempt_ids`` and ``figures``.
+    """Yields the pooled figures of groups of attempts, as columns ``attempt_ids``, ``figures`` and
+    ``part_figures``.
 
     Raises DamagedError where attempts cannot be read. The store leaves these attempts out from then
     on, so a second call succeeds.
@@ -249,16 +281,25 @@ def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.
                 observed.append(attempt.observed())
         if len(observed) < len(group):
             return None
+        by_part = grouped(
+            (name, of_part) for attempt in observed for name, of_part in attempt.by_part.items()
+        )
+        whole = merge(attempt.whole for attempt in observed)
+        # a part has the windows of all attempts, also of those without a request of it
+        merged = {
+            name: replace(merge(by_part[name]), window_s=whole.window_s) for name in sorted(by_part)
+        }
         return PooledFigures(
             attempt_ids=pool_key(attempt_id for _, attempt_id in group),
             metrics_version=METRICS_VERSION,
-            figures=figures(merge(observed)),
+            figures=figures(whole),
+            part_figures=part_figures(merged),
         )
 
     keys: dict[Key, Sequence[AttemptIds]] = {}
     for group in groups:
         keys[(pool_key(attempt_id for _, attempt_id in group),)] = group
-    columns = ["attempt_ids", "figures"]
+    columns = ["attempt_ids", "figures", "part_figures"]
     groups_read = 0
     for rows in _stored_or_computed(store.pooled, keys, columns, PooledFigures, pooled_figures):
         groups_read += rows.num_rows

@@ -24,7 +24,7 @@ from orchestrator.analysis.steady import steady_from_ns
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.records import Distribution, Figures, RequestTotals
+from orchestrator.results.records import Distribution, Figures, PartFigures, RequestTotals
 from orchestrator.results.validity import Validity
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -133,6 +133,39 @@ def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> O
     Raises ValueError where rows of several attempts are mixed.
     """
     return observe_arrays(request_arrays(requests, token_events), window_ns)
+
+
+class ObservedParts:
+    """Gathers what the metrics of each part of a mix need, some requests at a time."""
+
+    def __init__(self, window_ns: WindowNs) -> None:
+        self._window_ns = window_ns
+        self._by_part: dict[str, Observed] = {}
+
+    def add(self, columns: RequestArrays) -> None:
+        """Adds further requests of the same attempt."""
+        for name in columns.part.names:
+            is_of_part = columns.part.of(name)
+            of_part = replace(
+                columns, ok=columns.ok & is_of_part, measured=columns.measured & is_of_part
+            )
+            observed = _observed(of_part, self._window_ns)
+            earlier = self._by_part.get(name)
+            self._by_part[name] = observed if earlier is None else _joined(earlier, observed)
+
+    @property
+    def by_part(self) -> dict[str, Observed]:
+        """By name, those of the parts that requests are of, in the order of their names."""
+        return dict(sorted(self._by_part.items()))
+
+
+def part_figures(by_part: Mapping[str, Observed]) -> tuple[PartFigures, ...]:
+    """The metrics of each part. Throughput is over the window of the whole point, so that the
+    throughputs of all parts add up to that of the point.
+    """
+    return tuple(
+        PartFigures(part=name, figures=figures(observed)) for name, observed in by_part.items()
+    )
 
 
 def observe_arrays(arrays: Iterable[RequestArrays], window_ns: WindowNs) -> Observed:

@@ -39,6 +39,7 @@ from orchestrator.analysis.intervals import (
 )
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, UNCHECKED, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
+from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, judge_each, stored_values
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
@@ -51,6 +52,7 @@ from orchestrator.results.records import (
     DeviceSide,
     EngineSide,
     Figures,
+    PartFigures,
     PointHead,
     PooledFigures,
     RequestTotals,
@@ -65,7 +67,8 @@ ReadT = TypeVar("ReadT", covariant=True)
 # a figure in a reason; the number behind "replica" is a name, not a figure
 _FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
 # columns of AttemptData that stay in Arrow until they are needed
-_LAZY = ["figures", "engine_side", "device_side"]
+_LAZY = ["figures", "part_figures", "engine_side", "device_side"]
+PARTS: Any = tuple[PartFigures, ...]  # the type of a column of lists of them
 # failures that say nothing about the engine
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
@@ -131,10 +134,16 @@ class Repeat:
     _engine_side: _Readable[EngineSide | None]
     bounds: VerdictBounds | None = None
     _device_side: _Readable[DeviceSide | None] | None = None
+    _part_figures: _Readable[tuple[PartFigures, ...]] | None = None
 
     @property
     def figures(self) -> Figures:
         return self._figures.read()
+
+    @property
+    def part_figures(self) -> tuple[PartFigures, ...]:
+        """The figures of each part of a mix; empty for other workloads."""
+        return () if self._part_figures is None else self._part_figures.read()
 
     @property
     def engine_side(self) -> EngineSide | None:
@@ -185,23 +194,35 @@ class Attained:
     """The result of one test of an SLO at a load.
 
     ``share``: the share of requests that met the test. ``target``: the share that must meet it.
+    ``part``: the part of a mix whose requests it is about; None: all requests.
     """
 
     name: str
     share: Interval
     target: float
+    part: str | None = None
+
+
+def attainment_of(tests: Sequence[Attained]) -> Interval | None:
+    """The share that met the first test; where limits are on parts of a mix, the test that is worst
+    off. None without tests.
+    """
+    if not tests or tests[0].part is None:
+        return tests[0].share if tests else None
+    return min(tests, key=lambda test: test.share.estimate - test.target).share
 
 
 def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[Attained, ...]:
-    """The results of all tests of an SLO over some repeats; empty without requests.
+    """The results of all tests of an SLO over some repeats; empty where a test has no requests.
 
     ``starts``: see share_interval.
     """
-    results = []
+    results: list[Attained] = []
     for tests in zip(*(of_repeat.tests for of_repeat in verdicts), strict=True):
         share = share_interval([test.met for test in tests], starts)
-        if share is not None:
-            results.append(Attained(tests[0].name, share, tests[0].target))
+        if share is None:
+            return ()
+        results.append(Attained(tests[0].name, share, tests[0].target, tests[0].part))
     return tuple(results)
 
 
@@ -241,6 +262,7 @@ class StoredPoint:
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
     # of a simulated point: the most output tokens/s that its deployment gives at any request rate
     peak_throughput: float = 0.0
+    _part_figures: _Readable[tuple[PartFigures, ...]] | None = None
 
     @property
     def head(self) -> PointHead:
@@ -349,6 +371,20 @@ class StoredPoint:
         """
         return self._figures.read()
 
+    @property
+    def part_figures(self) -> tuple[PartFigures, ...]:
+        """The figures of each part of a mix, over the same repeats; empty for other workloads."""
+        return () if self._part_figures is None else self._part_figures.read()
+
+    def figures_of(self, part: str | None) -> Figures | None:
+        """The figures of a part of a mix, or of all requests; None where no request is of it."""
+        if part is None:
+            return self.figures
+        for of_part in self.part_figures:
+            if of_part.part == part:
+                return of_part.figures
+        return None
+
     @cached_property
     def efficiency(self) -> EfficiencyResult:
         """How much of its devices' peaks it used, or why that is not known."""
@@ -391,8 +427,8 @@ class StoredPoint:
 
     @property
     def attainment(self) -> Interval | None:
-        """The share that met the first of ``tests``; None without tests."""
-        return self.tests[0].share if self.tests else None
+        """The share that met the limits, see ``attainment_of``; None without tests."""
+        return attainment_of(self.tests)
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens/s with an interval, which shows the model's error where it was simulated.
@@ -429,13 +465,15 @@ def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
         _figures=_RecordAtHand(attempt.figures),
         _engine_side=_RecordAtHand(attempt.engine_side),
         _device_side=_RecordAtHand(attempt.device_side),
+        _part_figures=_RecordAtHand(attempt.part_figures),
     )
 
 
 def point_of(deployment: StoredDeployment, repeats: Sequence[Repeat]) -> StoredPoint:
     """Makes a point of these repeats. Its figures are those of the first repeat, not pooled."""
     figures = _RecordAtHand(repeats[0].figures)
-    return StoredPoint(deployment, tuple(repeats), figures)
+    part_figures = _RecordAtHand(repeats[0].part_figures)
+    return StoredPoint(deployment, tuple(repeats), figures, _part_figures=part_figures)
 
 
 def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
@@ -485,9 +523,16 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
     groups = grouped((repeat.head.point_id, repeat) for repeat in repeats).values()
     pooled_figures = _pooled_figures(store, [_used(group) or group for group in groups])
     points = []
-    for group, figures in zip(groups, pooled_figures, strict=True):
+    for group, pooled_of_group in zip(groups, pooled_figures, strict=True):
         deployment = _deployment(deployments, group[0].head.deployment_id)
-        points.append(StoredPoint(deployment, tuple(group), figures))
+        points.append(
+            StoredPoint(
+                deployment,
+                tuple(group),
+                pooled_of_group.figures,
+                _part_figures=pooled_of_group.part_figures,
+            )
+        )
     return _with_peaks(points) if any(point.simulated for point in points) else points
 
 
@@ -564,6 +609,9 @@ class _AttemptColumns:
         of_limits = [f"request_{name}_s" for name in self._latencies]
         if slos:
             of_limits.insert(0, "request_ok")
+        self._needs_parts = any(slo.parts is not None for slo in slos)
+        if self._needs_parts:
+            of_limits += ["request_part", "part_names"]
         self.columns = [*of_commit, *of_attempt, *of_limits]
         self.deployments: dict[str, StoredDeployment] = {}
         # by deployment: creation time of the attempt that its row came with
@@ -622,6 +670,7 @@ class _AttemptColumns:
         figures = LazyRecords[Figures](columns["figures"], Figures)
         engine_sides = LazyRecords[EngineSide | None](columns["engine_side"], EngineSide)
         device_sides = LazyRecords[DeviceSide | None](columns["device_side"], DeviceSide)
+        part_figures = LazyRecords[tuple[PartFigures, ...]](columns["part_figures"], PARTS)
         totals = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
         repeats = []
         for place, row in enumerate(rows_in_order):
@@ -636,6 +685,7 @@ class _AttemptColumns:
                     _figures=_StoredRecord(figures, place),
                     _engine_side=_StoredRecord(engine_sides, place),
                     _device_side=_StoredRecord(device_sides, place),
+                    _part_figures=_StoredRecord(part_figures, place),
                     bounds=attempt.bounds,
                 )
             )
@@ -681,7 +731,8 @@ class _AttemptColumns:
                 of_attempt for of_attempt, ok in zip(factors, is_ok, strict=True) if ok
             ]
             seconds = _scaled_latencies(seconds, factors_of_judged, requests)
-        values = LimitValues(_flat(judged["request_ok"]), seconds)
+        parts = _joined_parts(judged, requests) if self._needs_parts else None
+        values = LimitValues(_flat(judged["request_ok"]), seconds, parts)
         ends = np.cumsum(requests).tolist()
         verdicts_by_slo = [judge_each(values, slo, ends) for slo in self._slos]
         verdicts_of_ok = zip(*verdicts_by_slo, strict=True)
@@ -700,6 +751,23 @@ class _AttemptColumns:
         return seconds
 
 
+def _joined_parts(rows: pa.Table, requests: Ints) -> RequestParts:
+    """The parts of the requests of all attempts, one attempt after the other. ``requests``: how many
+    each attempt has.
+    """
+    names: dict[str, int] = {}
+    codes: list[Ints] = []
+    parts = zip(rows["request_part"], rows["part_names"].to_pylist(), requests, strict=True)
+    for of_requests, names_of_attempt, count in parts:
+        if not of_requests.is_valid:
+            codes.append(np.full(count, -1))
+            continue
+        known = [names.setdefault(name, len(names)) for name in names_of_attempt]
+        of_attempt = of_requests.values.to_numpy(zero_copy_only=False)
+        codes.append(np.array([*known, -1])[of_attempt])
+    return RequestParts(tuple(names), np.concatenate([np.zeros(0, np.int64), *codes]))
+
+
 def _scaled_latencies(
     seconds: Mapping[str, Floats], factors: Sequence[ErrorFactors], requests: Ints
 ) -> dict[str, Floats]:
@@ -713,28 +781,41 @@ def _scaled_latencies(
     }
 
 
-def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_Readable[Figures]]:
+@dataclass(frozen=True, slots=True)
+class _PooledFigures:
+    """The figures of some repeats together: of all requests, and of each part of a mix."""
+
+    figures: _Readable[Figures]
+    part_figures: _Readable[tuple[PartFigures, ...]] | None
+
+
+def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_PooledFigures]:
     """The pooled figures of each group; those that are not stored yet are computed."""
     ids_of_groups = [
         [(repeat.head.measurement_id, repeat.head.attempt_id) for repeat in group]
         for group in groups
         if len(group) > 1
     ]
-    empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
+    empty = arrow_schema(PooledFigures).empty_table()
+    empty = empty.select(["attempt_ids", "figures", "part_figures"])
     rows = pa.concat_tables([empty, *pooled(store, ids_of_groups)], promote_options="permissive")
     row_of_key = {key: row for row, key in enumerate(rows["attempt_ids"].to_pylist())}
     keys = [pool_key(attempt_id for _, attempt_id in ids) for ids in ids_of_groups]
     # in the order of the groups, since neighbours are decoded together
-    in_order = rows["figures"].take(pa.array([row_of_key[key] for key in keys], pa.int64()))
-    records = LazyRecords[Figures](in_order, Figures)
-    figures_of_key = {key: _StoredRecord(records, row) for row, key in enumerate(keys)}
-    figures: list[_Readable[Figures]] = []
+    in_order = rows.take(pa.array([row_of_key[key] for key in keys], pa.int64()))
+    records = LazyRecords[Figures](in_order["figures"], Figures)
+    of_parts = LazyRecords[tuple[PartFigures, ...]](in_order["part_figures"], PARTS)
+    figures_of_key = {
+        key: _PooledFigures(_StoredRecord(records, row), _StoredRecord(of_parts, row))
+        for row, key in enumerate(keys)
+    }
+    figures: list[_PooledFigures] = []
     for group in groups:
         if len(group) > 1:
             key = pool_key(repeat.head.attempt_id for repeat in group)
             figures.append(figures_of_key[key])
         else:
-            figures.append(group[0]._figures)
+            figures.append(_PooledFigures(group[0]._figures, group[0]._part_figures))
     return figures
 
 

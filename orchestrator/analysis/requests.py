@@ -21,6 +21,20 @@ ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay belo
 
 
 @dataclass(frozen=True, slots=True)
+class RequestParts:
+    """Which part of a mix each request is of. ``codes``: indices of ``names``; below 0: of none."""
+
+    names: tuple[str, ...]
+    codes: Ints
+
+    def of(self, name: str) -> Bools:
+        """Which requests are of a part."""
+        if name not in self.names:
+            return np.zeros(self.codes.size, np.bool_)
+        return np.asarray(self.codes == self.names.index(name))
+
+
+@dataclass(frozen=True, slots=True)
 class RequestArrays:
     """Some requests of one attempt; every array but ``position`` has one entry for each.
 
@@ -33,6 +47,7 @@ class RequestArrays:
     index: npt.NDArray[np.int32]
     ok: Bools
     measured: Bools  # phase 'measure'
+    part: RequestParts
     scheduled_ns: Floats
     sent_ns: Floats
     first_ns: Floats
@@ -148,6 +163,7 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         index=index,
         ok=equals(requests, "status", RequestStatus.OK),
         measured=equals(requests, "phase", "measure"),
+        part=_parts(requests),
         scheduled_ns=_scheduled_ns(requests),
         sent_ns=_floats(requests, "sent_ns"),
         first_ns=_floats(requests, "first_token_ns"),
@@ -163,6 +179,19 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         token_events=token_events,
         position=position,
     )
+
+
+def _parts(requests: Rows) -> RequestParts:
+    """The part of a mix that each request is of."""
+    column = requests["part"]
+    if column.null_count == requests.num_rows:
+        return RequestParts((), np.full(requests.num_rows, -1))
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    encoded = column.unify_dictionaries().combine_chunks()
+    names = encoded.dictionary.to_pylist()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return RequestParts(tuple(names), codes.astype(np.int64))
 
 
 def _scheduled_ns(requests: Rows) -> Floats:

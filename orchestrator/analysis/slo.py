@@ -3,15 +3,21 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from pydantic import ValidationError
 
 from orchestrator.analysis.gaps import token_gaps
-from orchestrator.analysis.requests import RequestArrays, TokenEventBlock, WindowNs, request_arrays
-from orchestrator.base.arrays import Bools, Floats
+from orchestrator.analysis.requests import (
+    RequestArrays,
+    RequestParts,
+    TokenEventBlock,
+    WindowNs,
+    request_arrays,
+)
+from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import unknown_name
 from orchestrator.results.columns import NumberColumn
@@ -30,39 +36,71 @@ from orchestrator.spec.load import (
 # that are due at once, where only throughput counts.
 ANSWERED = Slo(name="throughput")
 JOINT = "attainment"  # name of the test whether a request met all its limits together
-_TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
+_TERM = re.compile(
+    r"\s*(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
     """A condition that the share ``target`` of all requests must meet.
 
-    ``met``: whether each request met it; an error is a miss.
+    ``name``: JOINT, or the name of a limit on a percentile; before it the part of a mix, as in
+    ``chat:attainment``. ``met``: whether each request that the test is about met it; an error is a
+    miss. ``part``: the test is about the requests of this part of a mix; None: about all.
     """
 
     __test__: ClassVar[bool] = False  # keeps pytest from collecting it
 
-    name: str  # JOINT, or the name of a limit on a percentile
+    name: str
     met: Bools
     target: float
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCount:
+    """How many requests met a limit alone, of those that it is about."""
+
+    met: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
     """How the requests of one attempt did under one SLO.
 
-    ``tests``: each has one entry per request that was due in the window, in order of schedule; an
-    error met nothing. First comes the test of all limits on single requests together, then one test
-    per limit on a percentile. The SLO holds where all of them hold.
+    ``tests``: each has one entry per request that it is about and that was due in the window, in
+    order of schedule; an error met nothing. First comes the test of all limits on single requests
+    together, then one test per limit on a percentile; so for each part, where limits are on parts.
+    The SLO holds where all of them hold.
     """
 
     tests: tuple[Test, ...]
-    by_limit: dict[str, int]  # how many requests met each limit alone
+    by_limit: dict[str, LimitCount]
 
     @property
     def met(self) -> Bools:
-        """Which requests met the first test; attainment is their share."""
+        """Which of the requests that the first test is about met it."""
         return self.tests[0].met
+
+    @property
+    def requests_in_limits(self) -> int:
+        """How many requests met all limits on single requests together, those of their part."""
+        of_requests = [test for test in self.tests if is_joint_test(test.name)]
+        return sum(int(np.count_nonzero(test.met)) for test in of_requests)
+
+    @property
+    def attainment(self) -> float | None:
+        """The share that met the first test; where limits are on parts, the test that is worst off.
+        None without requests.
+        """
+        if self.tests[0].part is None:
+            return float(self.met.mean()) if self.met.size else None
+        if not all(test.met.size for test in self.tests):
+            return None
+        worst = min(self.tests, key=lambda test: float(test.met.mean()) - test.target)
+        return float(worst.met.mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,42 +110,64 @@ class LimitValues:
     There is one entry per measured request that was due in the window, in order of schedule.
     ``seconds``: by the names of LIMITS; -inf where a request cannot violate the limit, NaN (never
     met) where its value is unknown. ``itl_p99`` is missing where there are no token_events.
+    ``parts``: None where the workload is no mix, or nobody needs its parts.
     """
 
     ok: Bools
     seconds: dict[str, Floats]
+    parts: RequestParts | None = None
+
+    def of_part(self, part: str | None) -> Bools:
+        """Which requests are of a part of a mix; all of them if it is None."""
+        if part is None:
+            return np.ones(self.ok.size, np.bool_)
+        return self.parts.of(part) if self.parts is not None else np.zeros(self.ok.size, np.bool_)
 
 
 def parse_slo(text: str) -> Slo:
     """Reads an SLO such as ``ttft<=500ms,tpot<=50ms,attainment>=0.95``.
 
     It may also have ``ttft_p95<=500ms``, ``reader=visual``, ``agreement>=0.9`` and shares like
-    ``95%``. Raises ProblemsError with everything that is wrong at once.
+    ``95%``. ``chat:ttft<=500ms`` is a limit on the requests of one part of a mix. Raises
+    ProblemsError with everything that is wrong at once.
     """
     values: dict[str, str | float] = {}
+    of_parts: dict[str, dict[str, str | float]] = {}
     problems: list[str] = []
     for term in text.split(","):
         match = _TERM.fullmatch(term)
         if match is None:
             problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
             continue
-        name, operator, value = match[1].lower(), match[2], match[3]
+        part, name, operator, value = match[1], match[2].lower(), match[3], match[4]
+        values_here = values if part is None else of_parts.setdefault(part, {})
         problem = _problem_of_name(name) or _problem_of_operator(name, operator, value)
         if problem is not None:
             problems.append(problem)
-        elif name in values:
+        elif part is not None and name == "agreement":
+            problems.append(
+                f"{part}:agreement: a part has no agreement of its own; leave {part}: out"
+            )
+        elif name in values_here:
             problems.append(f"{name} is given twice")
         else:
             parse_value = _PARSERS.get(name, parse_duration)
             try:
-                values[name] = parse_value(value)
+                values_here[name] = parse_value(value)
             except ValueError as error:
                 problems.append(f"{name}: {error}")
     if not problems:
-        problems += _unfit(values)
+        problems += _unfit(values, of_parts)
     if problems:
         raise ProblemsError([Problem(f"--slo: {problem}") for problem in problems])
-    return Slo.model_validate(values).resolved()
+    return Slo.model_validate(_with_parts(values, of_parts)).resolved()
+
+
+def _with_parts(
+    values: Mapping[str, str | float], of_parts: Mapping[str, Mapping[str, str | float]]
+) -> dict[str, object]:
+    """The keys of an SLO. ``of_parts``: those of each part of a mix."""
+    return {**values, "parts": of_parts} if of_parts else dict(values)
 
 
 def _problem_of_name(name: str) -> str | None:
@@ -128,12 +188,14 @@ def _problem_of_operator(name: str, operator: str, value: str) -> str | None:
     return f"{name}{operator}{value}: write {name}{expected}{value}"
 
 
-def _unfit(values: Mapping[str, str | float]) -> list[str]:
+def _unfit(
+    values: Mapping[str, str | float], of_parts: Mapping[str, Mapping[str, str | float]]
+) -> list[str]:
     """Why limits that are each right by themselves do not fit together."""
-    if not values.keys() - {"attainment", "agreement"}:
+    if not of_parts and not values.keys() - {"attainment", "agreement"}:
         return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
     try:
-        Slo.model_validate(values)
+        Slo.model_validate(_with_parts(values, of_parts))
     except ValidationError as error:
         return [str(details["ctx"]["text"]) for details in error.errors()]
     return []
@@ -177,8 +239,12 @@ def format_limits(slo: Slo) -> str:
 
     This is ``format_slo`` without the agreement, which limits no request.
     """
-    terms = [f"{limit.name}<={format_duration(limit.seconds)}" for limit in slo.limits]
-    if is_joint(slo):
+    terms: list[str] = []
+    for group in slo.groups:
+        terms += [f"{limit.name}<={format_duration(limit.seconds)}" for limit in group.limits]
+        if group.is_joint and group.attainment != slo.attainment:
+            terms.append(f"{group.part}:attainment>={group.attainment:g}")
+    if any(group.is_joint and group.attainment == slo.attainment for group in slo.groups):
         terms.append(f"attainment>={slo.attainment:g}")
     return ",".join(terms)
 
@@ -187,14 +253,36 @@ def is_joint(slo: Slo) -> bool:
     """Whether an SLO has limits on single requests, not only on percentiles: also that requests are
     answered, where it has no others.
     """
-    return not slo.limits or any(limit.share is None for limit in slo.limits)
+    return any(group.is_joint for group in slo.groups)
+
+
+def joint_name(part: str | None) -> str:
+    """The name of the test whether requests, those of a part, met all their limits together."""
+    return JOINT if part is None else f"{part}:{JOINT}"
+
+
+def is_joint_test(name: str) -> bool:
+    """Whether a test of this name is about all limits on single requests together."""
+    return name == JOINT or name.endswith(f":{JOINT}")
 
 
 def targets_of(slo: Slo) -> list[float]:
     """The share of requests that must meet each test, in the order of ``tests``."""
-    targets = [slo.attainment] if is_joint(slo) else []
-    targets += [limit.share for limit in slo.limits if limit.share is not None]
+    targets: list[float] = []
+    for group in slo.groups:
+        if group.is_joint:
+            targets.append(group.attainment)
+        targets += [limit.share for limit in group.limits if limit.share is not None]
     return targets
+
+
+def parts_of(slo: Slo) -> list[str | None]:
+    """The part that each test is about, in the order of ``tests``."""
+    parts: list[str | None] = []
+    for group in slo.groups:
+        tests_of_group = [limit for limit in group.limits if limit.share is not None]
+        parts += [group.part] * (len(tests_of_group) + group.is_joint)
+    return parts
 
 
 def first_target(slo: Slo) -> float:
@@ -213,6 +301,8 @@ class LimitColumns:
         self._index = NumberColumn(np.int32)
         self._scheduled_ns = NumberColumn()
         self._ok = NumberColumn(np.bool_)
+        self._part_names: dict[str, int] = {}
+        self._part_codes = NumberColumn(np.int16)
         self._seconds = defaultdict[str, NumberColumn](NumberColumn)
 
     def add(self, columns: RequestArrays) -> None:
@@ -221,14 +311,23 @@ class LimitColumns:
         self._index.add(columns.index[due])
         self._scheduled_ns.add(columns.scheduled_ns[due])
         self._ok.add(columns.ok[due])
+        self._part_codes.add(self._codes(columns.part)[due])
         for name, seconds in _values_by_limit(columns):
             self._seconds[name].add(seconds[due])
+
+    def _codes(self, parts: RequestParts) -> Ints:
+        """The codes of these requests' parts among all names so far."""
+        known = [self._part_names.setdefault(name, len(self._part_names)) for name in parts.names]
+        return np.array([*known, -1])[parts.codes]
 
     def values(self) -> LimitValues:
         """The values of all requests that were added, in order of schedule."""
         order = np.lexsort((self._index.values(), self._scheduled_ns.values()))
         seconds = {name: column.taken(order) for name, column in self._seconds.items()}
-        return LimitValues(self._ok.taken(order), seconds)
+        parts = None
+        if self._part_names:
+            parts = RequestParts(tuple(self._part_names), self._part_codes.taken(order))
+        return LimitValues(self._ok.taken(order), seconds, parts)
 
 
 def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
@@ -274,7 +373,10 @@ def stored_values(data: AttemptData) -> LimitValues:
     for name, values in stored.items():
         if values is not None:
             seconds[name] = np.asarray(values, np.float64)  # stored as tuples
-    return LimitValues(np.asarray(data.request_ok, np.bool_), seconds)
+    parts = None
+    if data.request_part is not None:
+        parts = RequestParts(data.part_names, np.asarray(data.request_part, np.int64))
+    return LimitValues(np.asarray(data.request_ok, np.bool_), seconds, parts)
 
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:
@@ -292,19 +394,27 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
     requests of each attempt end.
     """
     by_limit = _met(values, slo)
+    of_parts = {group.part: values.of_part(group.part) for group in slo.groups}
     tests_of_all = _tests(by_limit, values.ok, slo)
     begin = 0
     for end in ends:
-        counts = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
-        tests_of_attempt = [
-            Test(test.name, test.met[begin:end], test.target) for test in tests_of_all
-        ]
+        counts: dict[str, LimitCount] = {}
+        for limit in slo.limits:
+            met = int(np.count_nonzero(by_limit[limit.name][begin:end]))
+            requests = int(np.count_nonzero(of_parts[limit.part][begin:end]))
+            counts[limit.name] = LimitCount(met, requests)
+        tests_of_attempt: list[Test] = []
+        for test in tests_of_all:
+            met_in_attempt = test.met[begin:end]
+            if test.part is not None:
+                met_in_attempt = met_in_attempt[of_parts[test.part][begin:end]]
+            tests_of_attempt.append(replace(test, met=met_in_attempt))
         yield Verdicts(tuple(tests_of_attempt), counts)
         begin = end
 
 
 def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
-    """Which requests met each limit alone, by the limit's name."""
+    """Which requests met each limit alone, by the limit's name. Requests of other parts did not."""
     by_limit = {}
     for limit in slo.limits:
         if limit.of not in values.seconds:
@@ -312,30 +422,40 @@ def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
                 f"a limit on {limit.of} needs the table token_events, which these results do not"
                 " hold"
             )
-        by_limit[limit.name] = values.ok & (values.seconds[limit.of] <= limit.seconds)
+        met = values.ok & (values.seconds[limit.of] <= limit.seconds)
+        if limit.part is not None:
+            met &= values.of_part(limit.part)
+        by_limit[limit.name] = met
     return by_limit
 
 
 def _tests(by_limit: Mapping[str, Bools], ok: Bools, slo: Slo) -> tuple[Test, ...]:
-    """``ok``: which requests were answered; all that is asked of them where there is no limit."""
+    """The tests of an SLO with an entry for every request, those of other parts included. ``ok``:
+    which requests were answered; all that is asked of them where there is no limit.
+    """
     tests_of_slo: list[Test] = []
-    of_each_request = [by_limit[limit.name] for limit in slo.limits if limit.share is None]
-    if is_joint(slo):
-        met = np.logical_and.reduce(of_each_request) if of_each_request else ok
-        tests_of_slo.append(Test(JOINT, met, slo.attainment))
-    for limit in slo.limits:
-        if limit.share is not None:
-            tests_of_slo.append(Test(limit.name, by_limit[limit.name], limit.share))
+    for group in slo.groups:
+        of_each_request = [by_limit[limit.name] for limit in group.limits if limit.share is None]
+        if group.is_joint:
+            met = np.logical_and.reduce(of_each_request) if of_each_request else ok
+            tests_of_slo.append(Test(joint_name(group.part), met, group.attainment, group.part))
+        for limit in group.limits:
+            if limit.share is not None:
+                met = by_limit[limit.name]
+                tests_of_slo.append(Test(limit.name, met, limit.share, group.part))
     return tuple(tests_of_slo)
 
 
 def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
-    """The share of the requests of some attempts that met each limit alone."""
-    requests = sum(attempt.met.size for attempt in verdicts)
+    """The share of the requests of some attempts that met each limit alone. Limits on parts that no
+    request is of are left out.
+    """
     met_by_limit = {}
     for name in verdicts[0].by_limit:
-        met = sum(attempt.by_limit[name] for attempt in verdicts)
-        met_by_limit[name] = met / requests
+        counts = [attempt.by_limit[name] for attempt in verdicts]
+        requests = sum(count.requests for count in counts)
+        if requests:
+            met_by_limit[name] = sum(count.met for count in counts) / requests
     return met_by_limit
 
 
@@ -343,6 +463,13 @@ def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
     """The tests that must all hold for an SLO to hold, the joint one first.
 
     Raises InputError as ``judge`` does.
+    """
+    return judge(values, slo).tests
+
+
+def met_by_all(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
+    """The same tests with an entry for every request; those that a test is not about did not meet
+    it.
     """
     return _tests(_met(values, slo), values.ok, slo)
 

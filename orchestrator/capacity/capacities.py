@@ -547,20 +547,29 @@ def _no_level_holds(usable: Sequence[StoredPoint], slo: Slo) -> Excluded:
 def shortfall_of(point: StoredPoint, slo: Slo) -> Shortfall:
     """What keeps a point from holding the limits."""
     share_by_name = shares([repeat.verdicts[0] for repeat in point.used])
-    met = {limit: share_by_name[limit.name] for limit in slo.limits}
+    met = {limit: share_by_name[limit.name] for limit in slo.limits if limit.name in share_by_name}
     test = _weakest_test(point)
     percentile = _exceeded_percentile(point, slo, met)
     if percentile is not None:
         return Shortfall(test, percentile)
-    requests = point.figures.requests
-    # Every request that met a limit was answered, so fewer met it than were answered if some
-    # answered request missed it. Half a request is for the rounding of ``share * scheduled``.
     missed = tuple(
         MissedLimit(limit, share)
         for limit, share in met.items()
-        if share * requests.scheduled < requests.ok - 0.5
+        if _was_missed_by_answers(point, limit, share)
     )
     return Shortfall(test, None, missed)
+
+
+def _was_missed_by_answers(point: StoredPoint, limit: Limit, share: float) -> bool:
+    """Whether some answered request missed a limit, which a share of all requests met.
+
+    Every request that met it was answered, so then fewer met it than were answered. Half a request
+    is for the rounding of ``share * scheduled``.
+    """
+    figures = point.figures_of(limit.part)
+    if figures is None:
+        return False
+    return share * figures.requests.scheduled < figures.requests.ok - 0.5
 
 
 def _exceeded_percentile(
@@ -570,10 +579,10 @@ def _exceeded_percentile(
 
     None: the latency has no percentiles, or this one does not exceed the limit.
     """
-    worst = min(met, key=lambda limit: met[limit] - (limit.share or slo.attainment))
-    share_to_meet = worst.share or slo.attainment
+    worst = min(met, key=lambda limit: met[limit] - slo.to_meet(limit))
+    share_to_meet = slo.to_meet(worst)
     quantile = next((quantile for quantile in QUANTILES if quantile >= share_to_meet), 0.99)
-    values = getattr(point.figures, _FIGURE_OF.get(worst.of, ""), None)
+    values = getattr(point.figures_of(worst.part), _FIGURE_OF.get(worst.of, ""), None)
     if values is None:
         return None
     name = f"p{quantile * 100:.0f}"

@@ -122,11 +122,16 @@ def _widest_miss(probes: Sequence[AttemptData], slo: Slo) -> WidestMiss | None:
     verdicts = judge(values, slo)
     misses: list[WidestMiss] = []
     for limit in slo.limits:
-        needed = limit.share or slo.attainment
-        met = verdicts.by_limit[limit.name] / values.ok.size
-        value_s = _value_of_share(values.seconds[limit.of], values.ok, needed)
+        count = verdicts.by_limit[limit.name]
+        if not count.requests:
+            continue
+        needed = slo.to_meet(limit)
+        met = count.met / count.requests
+        of_part = values.of_part(limit.part)
+        seconds = values.seconds[limit.of][of_part]
+        value_s = _value_of_share(seconds, values.ok[of_part], needed)
         misses.append(WidestMiss(probe.point.level, limit, needed, met, value_s))
-    return min(misses, key=lambda miss: miss.met - miss.needed)
+    return min(misses, key=lambda miss: miss.met - miss.needed, default=None)
 
 
 def _value_of_share(seconds: Floats, ok: Bools, share: float) -> float:

@@ -378,8 +378,14 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
     telling = [probe for probe in probes if probe.shows in EVIDENCE]
     able = _able_to_hold(telling)
     tests = judge.evidence(telling)
-    # the share of the test that is worst off, as a part of its target
-    worst = min(shown.share / test.target for shown, test in zip(tests, judge.tests, strict=True))
+    # the share of the test that is worst off, as a part of its target; a part of a mix may have
+    # had no requests
+    shares = [
+        shown.share / test.target
+        for shown, test in zip(tests, judge.tests, strict=True)
+        if shown.requests
+    ]
+    worst = min(shares, default=0.0)
     verdict = _verdict_on(probes, worst, judge)
     proof = _proof(telling, judge)
     client_bound = any(probe.shows == "client_bound" for probe in probes)
@@ -487,21 +493,31 @@ class _MetShare:
 def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _MetShare:
     """The requests of all probes that have figures, and the share of them that met the tests."""
     with_figures = [probe for probe in probes if probe.met and probe.shows != "interrupted"]
-    requests = sum(len(probe.met[0]) for probe in with_figures)
-    if not requests:
-        return _MetShare(0, None)
-    scaled_by_test: list[float] = []  # misses of each test, in misses of the first test
+    by_test: list[_Missed] = []
     for test in tests:
-        missed = requests - sum(int(probe.met[test.column].sum()) for probe in with_figures)
-        scaled_by_test.append(missed * _scale(test, tests[0]))
-    scaled = max(scaled_by_test)
-    worst = tests[scaled_by_test.index(scaled)]
+        flags = [probe.met[test.column] for probe in with_figures]
+        requests = sum(map(len, flags))
+        missed = requests - sum(int(met.sum()) for met in flags)
+        if requests:
+            by_test.append(_Missed(test, requests, missed * _scale(test, tests[0]) / requests))
+    if not by_test:
+        return _MetShare(0, None)
+    worst = max(by_test, key=lambda missed: missed.share)
     parts: list[Part] = []
     for probe in with_figures:
-        parts += _parts(probe.met[worst.column], _scale(worst, tests[0]))
-    share = max(1 - scaled / requests, 0.0)
+        parts += _parts(probe.met[worst.test.column], _scale(worst.test, tests[0]))
+    share = max(1 - worst.share, 0.0)
     seconds = sum(probe.seconds for probe in with_figures)
-    return _MetShare(requests, share, tuple(parts), seconds)
+    return _MetShare(worst.requests, share, tuple(parts), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """What share of ``requests`` missed a test, in misses of the first test."""
+
+    test: _TierTest
+    requests: int
+    share: float
 
 
 def _scale(test: _TierTest, first: _TierTest) -> float:

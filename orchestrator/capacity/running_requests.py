@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.analysis.slo import LimitValues, limit_values, tests
+from orchestrator.analysis.requests import RequestParts
+from orchestrator.analysis.slo import LimitValues, limit_values, met_by_all, parts_of
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.load.point import SoFar
 from orchestrator.spec.load import LIMITS, Slo
@@ -39,6 +40,16 @@ class Outcomes:
     def open_missed(self, slos: Sequence[Slo]) -> Bools:
         """Which tests each open request is certain to miss. Shape [open, tests of all SLOs]."""
         return ~_met(self.open, slos)
+
+    def counts(self, slos: Sequence[Slo]) -> Bools:
+        """Which tests are about each ended request: not those of other parts of a mix. Shape
+        [ended, tests of all SLOs].
+        """
+        return _counts(self.ended, slos)
+
+    def open_counts(self, slos: Sequence[Slo]) -> Bools:
+        """Which tests are about each open request. Shape [open, tests of all SLOs]."""
+        return _counts(self.open, slos)
 
 
 def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Table) -> Outcomes:
@@ -74,23 +85,35 @@ def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
     due_ns: list[int] = []
     ages_ns: list[int] = []
     is_silent: list[bool] = []
+    parts: list[str] = []
     for report in reports:
         open_due_ns = (*report.silent_due_ns, *report.answering_due_ns)
         due_ns += open_due_ns
         ages_ns += [report.now_ns - request_due_ns for request_due_ns in open_due_ns]
         is_silent += [True] * len(report.silent_due_ns)
         is_silent += [False] * len(report.answering_due_ns)
+        parts += (*report.silent_parts, *report.answering_parts)
     age_s = np.array(ages_ns, np.float64) / 1e9
     no_bound = np.full(age_s.size, -np.inf)
     least = dict.fromkeys(LIMITS, no_bound)
     least["e2e"] = age_s
     least["ttft"] = np.where(np.array(is_silent, np.bool_), age_s, no_bound)
-    values = LimitValues(ok=np.ones(age_s.size, np.bool_), seconds=least)
+    of_mix: RequestParts | None = None
+    if parts:
+        codes: dict[str, int] = {}
+        coded = [codes.setdefault(part, len(codes)) for part in parts]
+        of_mix = RequestParts(tuple(codes), np.array(coded))
+    values = LimitValues(ok=np.ones(age_s.size, np.bool_), seconds=least, parts=of_mix)
     return np.array(due_ns, np.float64) / 1e9, values
 
 
 def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
     columns: list[Bools] = []
     for slo in slos:
-        columns += [test.met for test in tests(values, slo)]
+        columns += [test.met for test in met_by_all(values, slo)]
     return np.stack(columns, axis=-1)
+
+
+def _counts(values: LimitValues, slos: Sequence[Slo]) -> Bools:
+    parts = [part for slo in slos for part in parts_of(slo)]
+    return np.stack([values.of_part(part) for part in parts], axis=-1)

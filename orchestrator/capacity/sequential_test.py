@@ -229,21 +229,26 @@ def far_below(met: Bools, target: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _EndedRequests:
-    """Requests that ended, in any order. ``met`` [n, tests]: which tests each of them met."""
+    """Requests that ended, in any order. ``met`` [n, tests]: which tests each of them met.
+    ``counts`` [n, tests]: which tests are about them.
+    """
 
     due_s: Floats
     done_s: Floats
     met: Bools
+    counts: Bools
 
 
 def _joined(parts: Sequence[_EndedRequests], tests: int) -> _EndedRequests:
     """Several parts as one."""
     if not parts:
-        return _EndedRequests(np.zeros(0), np.zeros(0), np.zeros((0, tests), bool))
+        none = np.zeros((0, tests), bool)
+        return _EndedRequests(np.zeros(0), np.zeros(0), none, none)
     return _EndedRequests(
         np.concatenate([part.due_s for part in parts]),
         np.concatenate([part.done_s for part in parts]),
         np.concatenate([part.met for part in parts]),
+        np.concatenate([part.counts for part in parts]),
     )
 
 
@@ -253,12 +258,14 @@ class _Requests:
 
     ``done_s``: infinite for open requests. ``certain`` [n, tests]: whether it is certain that each
     request meets, or misses, each test. ``met`` [n, tests]: whether each request meets each test.
+    ``counts`` [n, tests]: whether each test is about each request.
     """
 
     due_s: Floats
     done_s: Floats
     certain: Bools
     met: Bools
+    counts: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,21 +313,30 @@ class Probe:
         self.takes_longer = False
         self.diverging = False  # as of the last look: requests come in faster than answers go out
 
-    def tell(self, due_s: Floats, done_s: Floats, met: Bools) -> None:
-        """Adds requests that ended since the last call, in any order: [n], [n], [n, tests]."""
-        self._ended.append(_EndedRequests(due_s, done_s, met))
+    def tell(self, due_s: Floats, done_s: Floats, met: Bools, counts: Bools | None = None) -> None:
+        """Adds requests that ended since the last call, in any order: [n], [n], [n, tests].
+
+        ``counts`` [n, tests]: which tests are about each of them; None: all tests are.
+        """
+        self._ended.append(_EndedRequests(due_s, done_s, met, _or_all(counts, met)))
 
     def look(
-        self, now_s: float, open_due_s: Floats, open_missed: Bools, saturated: bool = False
+        self,
+        now_s: float,
+        open_due_s: Floats,
+        open_missed: Bools,
+        saturated: bool = False,
+        open_counts: Bools | None = None,
     ) -> tuple[LevelVerdict | None, ...]:
         """The verdict on every tier at ``now_s``; None: the probe must go on.
 
         Requests that were due later than ``now_s`` are not judged yet. ``open_due_s`` [m]: when the
         requests that have not ended were due. ``open_missed`` [m, tests]: which of them are certain
         to miss, however they end. ``saturated``: the client or its limits slow the load down, so
-        the probe may show that the level fails, but never that it holds.
+        the probe may show that the level fails, but never that it holds. ``open_counts``: as
+        ``counts`` of ``tell``.
         """
-        requests = self._requests(now_s, open_due_s, open_missed)
+        requests = self._requests(now_s, open_due_s, open_missed, _or_all(open_counts, open_missed))
         self.diverging = _is_diverging(requests, now_s) and _is_late(requests, now_s)
         begin_s = steady_from(lambda: [RequestSpans(requests.due_s, requests.done_s)], now_s)
         looks = [
@@ -343,7 +359,9 @@ class Probe:
             begin = end
         return tuple(verdicts)
 
-    def _requests(self, now_s: float, open_due_s: Floats, open_missed: Bools) -> _Requests:
+    def _requests(
+        self, now_s: float, open_due_s: Floats, open_missed: Bools, open_counts: Bools
+    ) -> _Requests:
         """All requests that were due until now."""
         ended = _joined(self._ended, len(self._targets))
         self._ended = [ended]
@@ -351,10 +369,11 @@ class Probe:
         done_s = np.concatenate([ended.done_s, np.full(len(open_due_s), np.inf)])
         certain = np.concatenate([np.ones_like(ended.met), open_missed])
         met = np.concatenate([ended.met, np.zeros_like(open_missed)])
+        counts = np.concatenate([ended.counts, open_counts])
         order = np.argsort(due_s, kind="stable")
         due_by_now = int(np.searchsorted(due_s[order], now_s, "right"))
         order = order[:due_by_now]
-        return _Requests(due_s[order], done_s[order], certain[order], met[order])
+        return _Requests(due_s[order], done_s[order], certain[order], met[order], counts[order])
 
     def _look_at(
         self, column: int, requests: _Requests, begin_s: float | None, saturated: bool
@@ -368,10 +387,12 @@ class Probe:
         before = self._before[column]
         # requests are judged up to the first one whose fate is unknown: of those due later only
         # the fast ones have ended
-        unknown = np.flatnonzero(~requests.certain[:, column])
+        counts = requests.counts[:, column]
+        unknown = np.flatnonzero(counts & ~requests.certain[:, column])
         until_s = requests.due_s[unknown[0]] if unknown.size else np.inf
         from_s = 0.0 if begin_s is None else begin_s
-        judged = requests.met[(requests.due_s >= from_s) & (requests.due_s < until_s), column]
+        is_in_time = (requests.due_s >= from_s) & (requests.due_s < until_s)
+        judged = requests.met[counts & is_in_time, column]
         shown = before.evidence(judged, target)
         alpha_to_hold = CONFIRM_ALPHA if before.confirms else ALPHA
         verdict = shown.verdict(self._alpha * ALPHA, self._alpha * alpha_to_hold)
@@ -399,6 +420,11 @@ class Probe:
             return False
         needed = max((look.needed for look in looks), default=0.0)
         return bool(max(needed, requests) > FAR_MORE * self._size.expected)
+
+
+def _or_all(counts: Bools | None, like: Bools) -> Bools:
+    """Which tests are about each request; all of them where nothing else is said."""
+    return np.ones_like(like) if counts is None else counts
 
 
 def together(verdicts: Sequence[LevelVerdict | None]) -> LevelVerdict | None:
@@ -435,7 +461,7 @@ def _misses_mostly(requests: _Requests, now_s: float) -> bool:
     This ends a probe of a server that answers nothing, where no steady part ever begins.
     """
     last = requests.due_s >= 0.75 * now_s
-    certain = requests.certain[last]
+    certain = requests.certain[last] & requests.counts[last]
     decided = certain.sum(0)
     missed = (certain & ~requests.met[last]).sum(0)
     return bool(np.any((decided >= FEWEST_LATE) & (missed > MOSTLY * decided)))

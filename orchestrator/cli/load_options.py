@@ -383,11 +383,14 @@ def _length_in_a_file(lengths: dict[str, Any]) -> Any:
 
 
 def _slo_in_a_file(slo: Slo) -> dict[str, Any]:
-    from orchestrator.analysis.slo import is_joint
+    from orchestrator.analysis.slo import is_joint, joint_name
 
     words: dict[str, Any] = {limit.name: _time_in_a_file(limit.seconds) for limit in slo.limits}
     if is_joint(slo):
         words["attainment"] = slo.attainment
+    for group in slo.groups:
+        if group.is_joint and group.attainment != slo.attainment:
+            words[joint_name(group.part)] = group.attainment
     return words
 
 

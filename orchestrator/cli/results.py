@@ -44,8 +44,8 @@ More examples:
 
 Latencies are in milliseconds and count from when a request was due. Throughput is per second of the steady window, with
 its 95 % interval (docs/explained/certainty.md). Valid repeats of a point are pooled ("2 of 3"). JSON lists each repeat
-under "repeats", CSV on a line of its own ("row" tells which). Capacities that were searched have a table below the
-points; in JSON and CSV they have "row": "capacity".
+under "repeats", CSV on a line of its own ("row" tells which); so it is with the "parts" of a mix. Capacities that
+were searched have a table below the points; in JSON and CSV they have "row": "capacity".
 
 Shown are the points that the experiment's current plan asks for, under every SLO of its file. --all adds points of
 earlier versions of the file, in tables of their own.

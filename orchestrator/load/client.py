@@ -23,7 +23,7 @@ from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response.reader import EventCounter, ResponseReader
 from orchestrator.load.response_backlog import ResponseBacklog
 from orchestrator.load.rows import RowCollector
-from orchestrator.load.schedule import PlannedRequest
+from orchestrator.load.schedule import PlannedRequest, so_far
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
 from orchestrator.load.wire.wires import WIRES
@@ -173,25 +173,22 @@ class ClientLoop:
             return None
         # what ends after this line is reported next time, and not twice
         ended = self._rows.unreported()
-        silent_due_ns: list[int] = []
-        answering_due_ns: list[int] = []
+        silent: list[PlannedRequest] = []
+        answering: list[PlannedRequest] = []
         for request in list(self._open):
             if request.is_silent():
-                silent_due_ns.append(request.planned.due_ns)
+                silent.append(request.planned)
             else:
-                answering_due_ns.append(request.planned.due_ns)
-        silent_due_ns += [planned.due_ns for planned in list(self._waiting)]
-        answering_due_ns += [request.planned.due_ns for request in self._backlog.finished()]
-        return SoFar(
+                answering.append(request.planned)
+        silent += list(self._waiting)
+        answering += [request.planned for request in self._backlog.finished()]
+        return so_far(
+            self._assignment.schedule,
             now_ns=time.monotonic_ns() - self._start_ns,
             ended=ended,
-            silent_due_ns=self._after_warmup(silent_due_ns),
-            answering_due_ns=self._after_warmup(answering_due_ns),
+            silent=silent,
+            answering=answering,
         )
-
-    def _after_warmup(self, due_ns: Iterable[int]) -> tuple[int, ...]:
-        warmup_ns = self._assignment.schedule.warmup_ns
-        return tuple(instant_ns for instant_ns in due_ns if instant_ns >= warmup_ns)
 
     def abort(self, abort: Abort) -> None:
         self._abort = abort

@@ -195,13 +195,16 @@ class SoFar:
 
     ``ended``: requests that ended, as records (Arrow would take ten times as long). The others are
     open; of each the report has only when it was due: in ``silent_due_ns`` while nothing of its
-    answer has come, else in ``answering_due_ns``.
+    answer has come, else in ``answering_due_ns``. ``silent_parts`` and ``answering_parts`` have the
+    parts of a mix that these requests are of; they are empty where the workload is none.
     """
 
     now_ns: int
     ended: tuple[EndedRequest, ...]
     silent_due_ns: tuple[int, ...] = ()
     answering_due_ns: tuple[int, ...] = ()
+    silent_parts: tuple[str, ...] = ()
+    answering_parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ to do is known without asking it. Nothing here uses a clock or a socket.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count as counting
 
@@ -15,7 +15,8 @@ import numpy as np
 from orchestrator.base.arrays import Ints
 from orchestrator.base.errors import InputError
 from orchestrator.load.arrivals import ArrivalRequest, Offsets
-from orchestrator.load.point import LoadPoint
+from orchestrator.load.point import LoadPoint, SoFar
+from orchestrator.load.request_record import EndedRequest
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 from orchestrator.workloads.adapters import adapters_of
 from orchestrator.workloads.kind import ARRIVAL_STREAM, Prompter, WorkloadKind, stream
@@ -217,6 +218,38 @@ class Schedule:
             return due_ns
         return max(due_ns, int(self.due_ns[session]) + round(earliest_s * 1e9))
 
+    def part(self, session: int) -> str | None:
+        """The part of a mix that a session is of; None for other workloads."""
+        return self._kind.part(session)
+
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""
         return "warmup" if due_ns < self.warmup_ns else "measure"
+
+
+def so_far(
+    schedule: Schedule,
+    now_ns: int,
+    ended: tuple[EndedRequest, ...],
+    silent: Iterable[PlannedRequest],
+    answering: Iterable[PlannedRequest],
+) -> SoFar:
+    """The report of a watched client. ``silent``: open requests without any answer yet, those that
+    wait to be sent included; ``answering``: the other open ones. Those of the warm-up are left out.
+    """
+    of_window = [planned for planned in silent if planned.due_ns >= schedule.warmup_ns]
+    with_answers = [planned for planned in answering if planned.due_ns >= schedule.warmup_ns]
+    return SoFar(
+        now_ns=now_ns,
+        ended=ended,
+        silent_due_ns=tuple(planned.due_ns for planned in of_window),
+        answering_due_ns=tuple(planned.due_ns for planned in with_answers),
+        silent_parts=_parts(schedule, of_window),
+        answering_parts=_parts(schedule, with_answers),
+    )
+
+
+def _parts(schedule: Schedule, requests: Iterable[PlannedRequest]) -> tuple[str, ...]:
+    """The parts of a mix that requests are of; empty for other workloads."""
+    parts = [schedule.part(planned.session) for planned in requests]
+    return tuple(part for part in parts if part is not None)

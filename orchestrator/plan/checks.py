@@ -3,7 +3,7 @@
 Each check adds to the experiment's problems, so that a user sees all of them at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from orchestrator.base.errors import InputError
@@ -13,7 +13,8 @@ from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.paths import Paths
 from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load, Predictions
-from orchestrator.spec.load import counted
+from orchestrator.spec.load import Slo, counted
+from orchestrator.spec.mixes import measured
 
 MOST_MEASUREMENTS = 1_000_000
 
@@ -25,6 +26,7 @@ def check_candidates(experiment: Experiment, candidates: Sequence[Candidate], lo
     """
     _check_size(experiment, candidates, loads)
     _check_apis(experiment, candidates)
+    _check_parts(experiment)
     _check_prices(experiment, candidates)
     _check_recorded_answers(experiment, candidates)
 
@@ -91,6 +93,22 @@ def _check_apis(experiment: Experiment, candidates: Sequence[Candidate]) -> None
             message = f"no deployment has the API {workload.api!r}"
             hint = nearest(workload.api, served)
             experiment.problems.add(("workloads", index, "api"), message, hint)
+
+
+def _check_parts(experiment: Experiment) -> None:
+    """Reports limits on parts that some workload does not have: there they would say nothing."""
+    workloads = measured(experiment.parts.get("workloads", ()))
+    slos: Mapping[str, Slo] = experiment.parts.get("slos", {})
+    for key, slo in slos.items():
+        for part in slo.parts or ():
+            for workload in workloads:
+                names = workload.part_names()
+                if part in names:
+                    continue
+                place = ("slos", key, "parts", part)
+                message = f"{workload.name!r} has no part {part!r}"
+                hint = nearest(part, names) if names else "measure it in an experiment of its own"
+                experiment.problems.add(place, message, hint)
 
 
 def _check_prices(experiment: Experiment, candidates: Sequence[Candidate]) -> None:

@@ -289,11 +289,7 @@ def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:
     """The SLO with its limits times these factors. Answers are not simulated, so their agreement is
     not limited.
     """
-    limits: dict[str, Any] = {"agreement": None}
-    for limit in slo.limits:
-        factor = ttft_factor if "ttft" in limit.name else other_factor
-        limits[limit.name] = limit.seconds * factor
-    return slo.model_copy(update=limits)
+    return slo.scaled(ttft_factor, other_factor).model_copy(update={"agreement": None})
 
 
 def _matching_ids(wanted: Sequence[Deployment], stored: Sequence[Deployment]) -> dict[str, str]:

@@ -13,18 +13,18 @@ def resolved_slos(
 
     All deployments share one limit, which follows from the tokenizer with the most tokens per word.
     """
-    if not any(slo.reader for slo in slos):
+    if not any(slo.readers for slo in slos):
         return list(slos), []
     tokens, source = _most_tokens_per_word(settings)
     resolved: list[Slo] = []
     notes: list[str] = []
     for slo in slos:
-        with_limits = slo.resolved(tokens)
-        resolved.append(with_limits)
-        if slo.reader is not None and with_limits.tpot is not None:
+        resolved.append(slo.resolved(tokens))
+        for name, reader in slo.readers.items():
+            tpot_ms = 60e3 / READERS[reader] / tokens
             notes.append(
-                f"{slo.name}: a reader, {slo.reader}, is tpot<={with_limits.tpot * 1e3:.3g}ms: "
-                f"{READERS[slo.reader]:g} words per minute, {tokens:.2f} tokens per word ({source})"
+                f"{name}: a reader, {reader}, is tpot<={tpot_ms:.3g}ms: "
+                f"{READERS[reader]:g} words per minute, {tokens:.2f} tokens per word ({source})"
             )
     return resolved, notes
 

@@ -19,6 +19,7 @@ from orchestrator.analysis.deployments import (
     PredictedCapacity,
     usd_per_million_tokens,
 )
+from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.arithmetic import no_term
@@ -40,6 +41,7 @@ from orchestrator.spec.experiment import Predictions
 from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.workloads.content import SAFE_IDS, RandomIds
+from orchestrator.workloads.mix import MixWorkload
 
 NO_TERM = {
     "roles": "replicas with roles",
@@ -374,10 +376,12 @@ class Predictor:
         if unknown is not None:
             raise NotPredictable(f"only the engine knows {unknown} ({name!r})")
         requests = workload.requests(RandomIds(SAFE_IDS), self._seed)
-        shared_prefix = getattr(workload, "shared_prefix_tokens", 0)
+        shared_prefixes = _shared_prefixes(workload)
         rows: list[tuple[int, int, int]] = []
+        parts: list[str | None] = []
         for session in range(SAMPLES):
-            seen_before = shared_prefix
+            part = requests.part(session)
+            seen_before = shared_prefixes[part]
             for turn in range(min(requests.turns(session), SAMPLES - len(rows))):
                 input_tokens = requests.input_tokens(session, turn)
                 output_tokens = requests.output_tokens(session, turn)
@@ -387,9 +391,10 @@ class Predictor:
                     )
                 cached = min(seen_before, input_tokens - 1) if caches_prefixes else 0
                 rows.append((input_tokens - cached, cached, output_tokens))
+                parts.append(part)
                 seen_before = input_tokens + output_tokens
         prompt, cached_tokens, output = np.array(rows, dtype=np.float64).T
-        return Demand(prompt, cached_tokens, output)
+        return Demand(prompt, cached_tokens, output, _request_parts(parts))
 
     def _predict_load(
         self, model: _Model, name: str, levels: tuple[Level, ...], caches_prefixes: bool
@@ -424,6 +429,25 @@ class Predictor:
         ]
         capacities = [_capacity(model, rank, demand, control, slo).document() for slo in self._slos]
         return _LoadPrediction(figures, capacities)
+
+
+def _shared_prefixes(workload: Workload) -> dict[str | None, int]:
+    """Tokens that all prompts begin with, by part of a mix; by None for other workloads."""
+    if isinstance(workload, MixWorkload):
+        return {
+            content.name: getattr(content, "shared_prefix_tokens", 0)
+            for content in workload.contents
+        }
+    return {None: getattr(workload, "shared_prefix_tokens", 0)}
+
+
+def _request_parts(parts: Sequence[str | None]) -> RequestParts | None:
+    """The parts of a mix that requests are of; None for other workloads."""
+    names = {part: place for place, part in enumerate(dict.fromkeys(parts)) if part is not None}
+    if not names:
+        return None
+    codes = [names[part] for part in parts if part is not None]
+    return RequestParts(tuple(names), np.array(codes))
 
 
 def _are_same(device: Accelerator, other: Accelerator | None) -> bool:
@@ -527,7 +551,9 @@ def _busiest_that_holds(
             name: values * (ttft_factor if "ttft" in name else other_factor)
             for name, values in rank.latencies(state, rank.level(state)).items()
         }
-        limits = tests(LimitValues(np.ones(SAMPLES, bool), seconds), slo)
+        values = LimitValues(np.ones(SAMPLES, bool), seconds, rank.parts)
+        # a part so rare that no sampled request is of it is not predicted
+        limits = [limit for limit in tests(values, slo) if limit.met.size]
         return all(float(limit.met.mean()) >= limit.target for limit in limits)
 
     low, high = min(_LEAST_RUNNING, rank.most), rank.most

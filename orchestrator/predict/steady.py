@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
+from orchestrator.analysis.requests import RequestParts
 from orchestrator.base.arrays import Floats
 from orchestrator.emulator.model import Chunk, Replica
 from orchestrator.spec.load import Control
@@ -44,12 +45,14 @@ _FREE_SLOTS = 6  # standard deviations of free slots beyond which no request wai
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
     """``SAMPLES`` requests that stand for a workload: their prompt tokens that must be computed,
-    those that the prefix cache has, and their output tokens.
+    those that the prefix cache has, and their output tokens. ``parts``: the parts of a mix that
+    they are of; None for other workloads.
     """
 
     prompt: Floats
     cached: Floats
     output: Floats
+    parts: RequestParts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,11 @@ class Rank:
             return self.level(self.at(running)) - level
 
         return self.at(float(brentq(excess, least, self.most, rtol=5e-3)))
+
+    @property
+    def parts(self) -> RequestParts | None:
+        """The parts of a mix that the sampled requests are of."""
+        return self._demand.parts
 
     def latencies(self, state: State, level: float) -> dict[str, Floats]:
         """The latencies of every sampled request at a load, in seconds, by the names of limits

@@ -19,6 +19,12 @@ from orchestrator.report.documents.answer import (
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
 from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.documents.level import LevelDocument
+from orchestrator.report.documents.part import (
+    PartDocument,
+    part_documents,
+    parts_of_figures,
+    results_of_part,
+)
 from orchestrator.report.documents.point import (
     PointDocument,
     RepeatDocument,
@@ -32,7 +38,7 @@ from orchestrator.report.efficiency_columns import efficiency_fields, efficiency
 from orchestrator.report.fact_columns import fact_fields
 from orchestrator.report.formats import JsonObject, fields_of, metrics
 from orchestrator.report.words import first_change_text
-from orchestrator.results.records import Figures
+from orchestrator.results.records import Figures, PartFigures
 from orchestrator.spec.load import in_json
 
 _REPEAT_FIELDS = (
@@ -67,6 +73,12 @@ _NOT_OF_A_REPEAT = (
     *("log_uri", "log_tail", "output_token_throughput.lower", "output_token_throughput.upper"),
     *("per_device", "per_device.lower", "per_device.upper"),
 )
+# fields of a point that lines of its parts have, too
+_OF_A_PART = (
+    *("experiment", "point_id", "deployment_id", "label", "deployment", "engine", "model"),
+    *("hardware", "devices", "workload", "control", "level", "arrivals", "emulated", "simulated"),
+    *("source", "current", "status", "validity"),
+)
 _LAUNCH_FIELDS = (
     "launch_id",
     "status",
@@ -90,7 +102,8 @@ def row_json(document: PointDocument | CapacityDocument) -> JsonObject:
 
 
 def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator[JsonObject]:
-    """One line per point, per repeat (where a point has several) and per capacity.
+    """One line per point, per part of a mix, per repeat (where a point has several) and per
+    capacity.
 
     Column ``row`` says which of these a line is.
     """
@@ -98,12 +111,17 @@ def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator
         if isinstance(document, CapacityDocument):
             yield _without(capacity_json(document), "levels")
             continue
-        shared = _without(point_json(document), "repeats")
-        repeats = [_repeat_json(repeat) for repeat in document.repeats]
+        of_point = point_json(document)
+        shared = _without(_without(of_point, "repeats"), "parts")
+        repeats = [_without(_repeat_json(document, repeat), "parts") for repeat in document.repeats]
         if len(repeats) == 1:
             yield {**repeats[0], **shared}
+        else:
+            yield shared
+        for part in part_documents(document):
+            yield {**{name: shared[name] for name in _OF_A_PART}, "row": "part", **part_json(part)}
+        if len(repeats) == 1:
             continue
-        yield shared
         of_repeat = {**shared, "row": "repeat", "merged": {}, **dict.fromkeys(_NOT_OF_A_REPEAT)}
         of_repeat |= {"peak": {}, **dict.fromkeys(efficiency_names())}
         for repeat in repeats:
@@ -159,7 +177,19 @@ def point_json(document: PointDocument) -> JsonObject:
         **agreement_fields(point),
         **_prediction_fields(document.prediction),
         **_slo_fields(document.slo_results),
-        "repeats": [_repeat_json(repeat) for repeat in document.repeats],
+        "parts": [part_json(part) for part in part_documents(document)],
+        "repeats": [_repeat_json(document, repeat) for repeat in document.repeats],
+    }
+
+
+def part_json(part: PartDocument) -> JsonObject:
+    """One part of a mix: its figures, and how the limits on it were held."""
+    return {
+        "part": part.part,
+        **fields_of(part, "share_of_requests", "share_of_output_tokens"),
+        **metrics(part.figures),
+        "per_user": _per_user(part.figures),
+        **_slo_fields(part.slo_results),
     }
 
 
@@ -170,8 +200,9 @@ def _model_error_json(error: ErrorFactors | None) -> JsonObject | None:
     return {"ttft": error.ttft, "others": error.tpot, "source": error.source}
 
 
-def _repeat_json(document: RepeatDocument) -> JsonObject:
+def _repeat_json(point: PointDocument, document: RepeatDocument) -> JsonObject:
     repeat = document.repeat
+    parts = parts_of_figures(point, repeat.part_figures, document.slo_results)
     return {
         **fields_of(repeat.head, *_REPEAT_FIELDS),
         "attempts": repeat.attempts,
@@ -179,6 +210,7 @@ def _repeat_json(document: RepeatDocument) -> JsonObject:
         "per_user": _per_user(repeat.figures),
         "engine_side": repeat.engine_side,
         **_slo_fields(document.slo_results),
+        "parts": [part_json(part) for part in parts],
     }
 
 
@@ -411,8 +443,19 @@ def level_json(document: LevelDocument) -> JsonObject:
         "requests_all_phases": all_requests.totals,
         "adapters": document.adapter_cost,
         **fields_of(document, "validity", "validity_reasons", "evidence", "clients_stats"),
+        "parts": [_level_part_json(document, part) for part in document.parts],
         **limits,
         **fields_of(source, "repeat", "emulated", "cache_state", "notes", "results", "name"),
+    }
+
+
+def _level_part_json(document: LevelDocument, part: PartFigures) -> JsonObject:
+    results = [] if document.slo_result is None else [document.slo_result]
+    of_part = results_of_part(results, part.part)
+    return {
+        "part": part.part,
+        **metrics(part.figures),
+        **({"slo": slo_json(of_part[0])} if of_part else {}),
     }
 
 

@@ -106,7 +106,7 @@ def metrics(
         knees = judged.experiment.knees(judged.points)
         for point in judged.points.current:
             columns = dict(point_json(point_document(point, judged.slos, knees=knees)))
-            del columns["repeats"]
+            del columns["repeats"], columns["parts"]  # ``repeats`` and ``parts`` are frames
             rows.append(columns)
     return _frame(rows, library)
 

@@ -32,9 +32,11 @@ from orchestrator.report.columns import (
 from orchestrator.report.documents.answer import AnswerDocument, answer_document
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
+from orchestrator.report.documents.part import PartDocument, part_documents
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.flat_frames import metrics, read
 from orchestrator.report.launch_columns import launch_columns
+from orchestrator.report.part_columns import named_slo_columns_of_parts, part_columns
 from orchestrator.report.ranked_columns import RankedRow, ranked_columns
 from orchestrator.report.repeat_columns import RepeatRow, repeat_columns
 from orchestrator.report.results_text import point_rows
@@ -61,6 +63,7 @@ __all__ = [
     "frontier",
     "launches",
     "metrics",
+    "parts",
     "points",
     "read",
     "repeats",
@@ -97,6 +100,31 @@ def points(
     named = {column.name: column for column in named_slo_columns(slo_names)}
     chosen = chosen_columns(point_columns() | named, columns)
     return as_frame(arrow_table(chosen, documents), library)
+
+
+def parts(
+    uri: str,
+    *,
+    slo: str | None = None,
+    experiment: str | None = None,
+    columns: Columns = None,
+    superseded: bool = False,
+    library: Library = "pandas",
+) -> Frame:
+    """One row per point and part of its mix; points of other workloads have none.
+
+    Figures are those of the part's requests alone; throughputs of all parts add up to that of the
+    point. ``attainment``, ``met`` and ``goodput`` are about the limits on the part. The arguments
+    are those of ``points``.
+    """
+    rows: list[PartDocument] = []
+    slo_names: dict[str, None] = {}
+    for document in _documents(uri, slo, experiment, superseded):
+        rows += part_documents(document)
+        slo_names.update((result.slo.name, None) for result in document.slo_results)
+    named = {column.name: column for column in named_slo_columns_of_parts(slo_names)}
+    chosen = chosen_columns(part_columns() | named, columns)
+    return as_frame(arrow_table(chosen, rows), library)
 
 
 def best(

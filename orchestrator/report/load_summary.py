@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.analysis.guidance import Guidance
 from orchestrator.analysis.metrics import are_too_few
-from orchestrator.analysis.slo import JOINT, format_slo
+from orchestrator.analysis.slo import format_slo, is_joint_test
 from orchestrator.report.documents.level import LevelDocument
+from orchestrator.report.documents.part import results_of_part, share_of
 from orchestrator.report.documents.point import SloResult
+from orchestrator.report.part_table import PartRow, part_rows_text
 from orchestrator.report.point_table import met_cell
 from orchestrator.report.text import (
     EMULATED,
@@ -64,6 +66,7 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     yield from _errors(document, "  ")
     if document.slo_result is not None:
         yield from _limits(document.slo_result)
+    yield from part_rows_text(("part",), _part_rows([document]), TextForm("--format json"))
     is_valid = document.validity == "valid"
     yield styled(f"validity: {document.validity}", "green" if is_valid else "yellow")
     for reason in document.validity_reasons:
@@ -87,9 +90,31 @@ def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
     yield f"prefix cache at the start: {', '.join(cache_states)}"
     if first.slo_result is not None:
         yield f"limits: {format_slo(first.slo_result.slo)}"
+    parts = _part_rows(documents, with_load=True)
+    yield from part_rows_text(("load", "part"), parts, TextForm("--format json"))
     for document in documents:
         yield from _remarks(document)
     yield from _ending(documents)
+
+
+def _part_rows(documents: Sequence[LevelDocument], with_load: bool = False) -> list[PartRow]:
+    """The parts of a mix at each level."""
+    rows: list[PartRow] = []
+    for document in documents:
+        requests = sum(part.figures.requests.scheduled for part in document.parts)
+        results = [] if document.slo_result is None else [document.slo_result]
+        for part in document.parts:
+            of_part = results_of_part(results, part.part)
+            load = (level_text(document.level),) if with_load else ()
+            rows.append(
+                PartRow(
+                    labels=(*load, part.part),
+                    figures=part.figures,
+                    share_of_requests=share_of(part.figures.requests.scheduled, requests),
+                    result=of_part[0] if of_part else None,
+                )
+            )
+    return rows
 
 
 def _remarks(document: LevelDocument) -> Iterator[str]:
@@ -315,7 +340,7 @@ def _limits(result: SloResult) -> Iterator[str]:
     if not result.tests:
         yield styled("  no request was due in the window", style)
     for test in result.tests:
-        name = test.name if test.name == JOINT else f"within {test.name}"
+        name = test.name if is_joint_test(test.name) else f"within {test.name}"
         share = test.share
         interval = f"{share.lower:.3f}-{share.upper:.3f}"
         yield styled(f"  {name} {share.estimate:.3f} ({interval})", style)

@@ -98,6 +98,11 @@ class PointView:
     columns: Sequence[ShownColumn] = ()
     more_columns: Sequence[ShownColumn] = ()
 
+    @property
+    def shows_parts(self) -> bool:
+        """Whether a table of the parts of mixes follows: not where columns were asked for."""
+        return not self.columns and not self.is_profile
+
 
 USUAL = PointView()
 

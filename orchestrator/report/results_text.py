@@ -13,6 +13,7 @@ from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.load_run import LoadRunDocument, load_run_documents
 from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.part_table import parts_text
 from orchestrator.report.point_selection import PointSelection
 from orchestrator.report.point_table import (
     PointSection,
@@ -153,8 +154,12 @@ def results_text(shown: ShownResults, form: Form, view: PointView) -> Iterator[s
     """The tables of all points, the capacities, and the lines that stand once below them."""
     for section in shown.sections:
         yield from points_text(section, form, view)
+        if view.shows_parts:
+            yield from parts_text(section.documents, form)
     if shown.load_runs:
         yield from load_runs_text(shown.load_runs, shown.points_of_load_runs, form, view)
+        if view.shows_parts:
+            yield from parts_text(shown.points_of_load_runs, form)
         yield from capacities_text(shown.capacities_of_load_runs, form)
     yield from closing_text(shown.documents, form, shown.left_out)
 

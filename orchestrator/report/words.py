@@ -12,7 +12,7 @@ from orchestrator.analysis.deployments import ComparedModel
 from orchestrator.analysis.metrics import BACKLOG, FAILING
 from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
-from orchestrator.analysis.slo import ANSWERED, JOINT, format_slo
+from orchestrator.analysis.slo import ANSWERED, JOINT, format_slo, is_joint_test
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import (
@@ -111,8 +111,10 @@ def unit_text(comparison: Comparison) -> str:
 
 
 def test_text(test: Attained) -> str:
-    """``attainment``, or ``the share within ttft_p95``."""
-    return test.name if test.name == JOINT else f"the share within {test.name}"
+    """``attainment``, ``attainment of chat``, or ``the share within ttft_p95``."""
+    if not is_joint_test(test.name):
+        return f"the share within {test.name}"
+    return JOINT if test.part is None else f"{JOINT} of {test.part}"
 
 
 def claim_text(control: str, claim: Claim) -> str:
@@ -552,7 +554,8 @@ def shortfall_text(point: StoredPoint, shortfall: Shortfall) -> str:
     exceeded = shortfall.percentile
     if exceeded is not None:
         limit = format_duration(exceeded.limit.seconds)
-        latency = f"{exceeded.limit.of} {exceeded.name} there: {exceeded.value_ms:.4g} ms"
+        of_part = f"{exceeded.limit.part}: " if exceeded.limit.part is not None else ""
+        latency = f"{of_part}{exceeded.limit.of} {exceeded.name} there: {exceeded.value_ms:.4g} ms"
         return f"{latency}, limit {limit}"
     texts = [
         f"{missed.limit.name}<={format_duration(missed.limit.seconds)} was met by {missed.met:.3f}"

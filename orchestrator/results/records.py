@@ -19,6 +19,7 @@ from orchestrator.results import outcomes
 I16 = A[int, pa.int16()]
 I32 = A[int, pa.int32()]
 Doubles = A[npt.NDArray[np.float64], pa.list_(pa.float64())]
+ShortList = A[npt.NDArray[np.int16], pa.list_(pa.int16())]
 BoolList = A[npt.NDArray[np.bool_], pa.list_(pa.bool_())]
 AttemptStatus = A[Literal["ok", "failed"], pa.string()]
 
@@ -584,6 +585,14 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartFigures:
+    """The metrics of the requests of one part of a mix, in the window of the whole point."""
+
+    part: str
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedRow(AttemptKey):
     """What a file of another tool says of one point, under that tool's definitions."""
 
@@ -687,6 +696,11 @@ class AttemptData(Committed):
     request_itl_p99_s: A[
         Doubles | None, "p99 of its own token gaps; null: the attempt has no token_events"
     ] = None
+    request_part: A[
+        ShortList | None, "index in part_names of the part it is of; null: the workload is no mix"
+    ] = None
+    part_names: A[tuple[str, ...], "names of the parts of its mix that requests are of"] = ()
+    part_figures: A[tuple[PartFigures, ...], "the metrics of each of these parts alone"] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -696,3 +710,4 @@ class PooledFigures:
     attempt_ids: A[str, "the attempts, sorted and joined by +"]
     metrics_version: A[I32, "how the figures were computed"]
     figures: A[Figures, "their metrics"]
+    part_figures: A[tuple[PartFigures, ...], "those of each part of a mix alone"] = ()

@@ -103,6 +103,8 @@ def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
         return _records(column, hint)
     if pa.types.is_string(kind):
         return _texts(column)
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        return _lists_of_records(column, hint)
     if pa.types.is_nested(kind):
         shape = dict if pa.types.is_map(kind) else tuple
         return [None if value is None else shape(value) for value in column.to_pylist()]
@@ -117,6 +119,16 @@ def _records(column: pa.ChunkedArray, hint: Any) -> list[Any]:
     structs = pa.Table.from_struct_array(column.drop_null())
     records = iter(rows_of(structs, cast("type[Any]", record)))
     return [next(records) if is_valid else None for is_valid in column.is_valid().to_pylist()]
+
+
+def _lists_of_records(column: pa.ChunkedArray, hint: Any) -> list[Any]:
+    """A column of lists of structs as tuples of records, empty where a list is null."""
+    record = next(part for part in get_args(hint) if is_dataclass(part))
+    lists = column.combine_chunks()
+    records = _records(pa.chunked_array([lists.flatten()]), record)
+    ends = np.cumsum(lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    begins = [0, *ends[:-1].tolist()]
+    return [tuple(records[begin:end]) for begin, end in zip(begins, ends.tolist(), strict=False)]
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
@@ -203,6 +215,8 @@ def _plain(value: Any) -> Any:
         return value
     if is_dataclass(value):
         return {name: _plain(getattr(value, name)) for name in _hints(cast(type, type(value)))}
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return [_plain(item) for item in value]
     return list(value.items()) if isinstance(value, Mapping) else value
 
 

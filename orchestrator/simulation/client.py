@@ -10,7 +10,6 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from orchestrator.capacity.sequential_test import LOOK_S, next_look_s
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest
-from orchestrator.load.schedule import PlannedRequest, Schedule
+from orchestrator.load.schedule import PlannedRequest, Schedule, so_far
 from orchestrator.simulation.fleet import Fleet
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from orchestrator.simulation.rows import record_of
@@ -261,26 +260,15 @@ class VirtualClient:
             for request in self._unreported
         )
         self._unreported = []
-        silent_due_ns: list[int] = []
-        answering_due_ns: list[int] = []
+        silent: list[PlannedRequest] = []
+        answering: list[PlannedRequest] = []
         for request in self._open:
             assert request.sequence is not None
             is_answering = request.sequence.first_token_s <= self._now_s
-            due_ns = answering_due_ns if is_answering else silent_due_ns
-            due_ns.append(request.planned.due_ns)
-        silent_due_ns += [planned.due_ns for planned in self._waiting]
-        return [
-            SoFar(
-                now_ns=round(self._now_s * 1e9),
-                ended=ended,
-                silent_due_ns=self._after_warmup(silent_due_ns),
-                answering_due_ns=self._after_warmup(answering_due_ns),
-            )
-        ]
-
-    def _after_warmup(self, due_ns: Iterable[int]) -> tuple[int, ...]:
-        warmup_ns = self._schedule.warmup_ns
-        return tuple(instant_ns for instant_ns in due_ns if instant_ns >= warmup_ns)
+            of_state = answering if is_answering else silent
+            of_state.append(request.planned)
+        silent += self._waiting
+        return [so_far(self._schedule, round(self._now_s * 1e9), ended, silent, answering)]
 
     def finish(self, at_s: float, drain: bool) -> None:
         """Let no request be due from ``at_s`` on, in seconds since the start. Without ``drain``,

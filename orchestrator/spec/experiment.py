@@ -106,7 +106,7 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
 
 def _limited(slos: dict[str, Slo]) -> dict[str, Slo]:
     for name, slo in slos.items():
-        if not slo.limits and slo.reader is None:
+        if slo.parts is None and not slo.has_limits:
             raise wrong(
                 name, f"{name!r} has no limit", f"give at least one of {', '.join(LIMITS)}, reader"
             )

@@ -865,13 +865,32 @@ NO_ATTAINMENT = (
 class Limit(NamedTuple):
     """One limit of an SLO. ``of``: the latency of LIMITS that it bounds. ``share``: for a limit on
     a percentile, the share of all requests that must meet it; None: a request must meet it together
-    with the SLO's other limits.
+    with the SLO's other limits. ``part``: the part of a mix whose requests it is about; None: all
+    requests. ``name`` begins with it, as in ``chat:ttft``.
     """
 
     name: str
     of: str
     seconds: float
     share: float | None
+    part: str | None = None
+
+
+class LimitGroup(NamedTuple):
+    """Limits on the requests of one part of a mix, or on all requests (``part`` is None), and the
+    share of these requests that must meet those that are not on percentiles.
+    """
+
+    part: str | None
+    limits: tuple[Limit, ...]
+    attainment: float
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it has limits on single requests, not only on percentiles: also that requests are
+        answered, where it has no others.
+        """
+        return not self.limits or any(limit.share is None for limit in self.limits)
 
 
 def percentile_limit(name: str) -> tuple[str, float] | None:
@@ -922,19 +941,12 @@ def _with_percentiles(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = False
 
 
-class Slo(Strict):
-    """Latency limits in seconds.
-
-    A request must meet all plain limits (``ttft``) together, and at least the share ``attainment``
-    of all requests must do so. A limit on a percentile (``ttft_p95``) stands alone: 95 % of all
-    requests must meet it. ``agreement`` limits a deployment, whatever its load: at least this share
-    of its answers to fixed prompts equals those of its model's reference.
-    """
+class _Limits(Strict):
+    """Latency limits in seconds, on requests or on percentiles."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_with_percentiles)
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_percentile)], Duration]
 
-    name: Name = Field(default="slo", description="The key of these limits under `slos`.")
     ttft: Duration | None = Field(
         default=None,
         description="Longest time to the first token, from when the request was due, for example "
@@ -962,6 +974,93 @@ class Slo(Strict):
         description="A limit on `tpot`: the answer is written as fast as people read it. `silent` "
         "is 238 words per minute, `subvocal` 250, `visual` 700.",
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.reader is not None and self.tpot is not None:
+            text = f"'reader: {self.reader}' is a limit on tpot, and tpot is limited already"
+            raise wrong("reader", text, "leave one of them out")
+        limits = self.own_limits()
+        are_all_percentiles = bool(limits) and all(limit.share for limit in limits)
+        if are_all_percentiles and self.reader is None and "attainment" in self.model_fields_set:
+            raise wrong("attainment", *NO_ATTAINMENT)
+        return self
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether any limit stands here, a reader's included."""
+        return bool(self.own_limits()) or self.reader is not None
+
+    def own_limits(self, part: str | None = None) -> tuple[Limit, ...]:
+        """The limits that stand here, as those of ``part``; a reader's after ``resolved``."""
+        prefix = "" if part is None else f"{part}:"
+        limits: list[Limit] = []
+        for name in LIMITS:
+            seconds = getattr(self, name)
+            if seconds is not None:
+                limits.append(Limit(prefix + name, name, seconds, None, part))
+        for name, seconds in (self.model_extra or {}).items():
+            percentile = percentile_limit(name)
+            if percentile is not None:
+                latency, share = percentile
+                limits.append(Limit(prefix + name, latency, seconds, share, part))
+        return tuple(limits)
+
+    def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Self:
+        """The same, with a reader's words per minute as a limit on time per output token."""
+        if self.reader is None:
+            return self
+        other_keys = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)
+        return type(self).model_validate(
+            other_keys | {"tpot": 60 / READERS[self.reader] / tokens_per_word}
+        )
+
+    def scaled(self, ttft_factor: float, other_factor: float) -> Self:
+        """The same with its limits times these factors."""
+        limits: dict[str, float] = {}
+        for limit in self.own_limits():
+            factor = ttft_factor if "ttft" in limit.name else other_factor
+            limits[limit.name] = limit.seconds * factor
+        return self.model_copy(update=limits)
+
+
+class PartLimits(_Limits):
+    """Limits on the requests of one part of a mix."""
+
+    attainment: Annotated[
+        float | None, BeforeValidator(_share, json_schema_input_type=WrittenShare | None)
+    ] = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of the part's requests that must meet all its limits that are no "
+        "percentiles; by default that of the whole SLO.",
+    )
+
+
+class _Named(Strict):
+    """What has the name of its key. It comes first in what plans store."""
+
+    name: Name = Field(default="slo", description="The key of these limits under `slos`.")
+
+
+class Slo(_Limits, _Named):
+    """Latency limits in seconds.
+
+    A request must meet all plain limits (``ttft``) together, and at least the share ``attainment``
+    of all requests must do so. A limit on a percentile (``ttft_p95``) stands alone: 95 % of all
+    requests must meet it. With ``parts`` that is so for the requests of each part of a mix, and the
+    SLO holds where it holds for every part. ``agreement`` limits a deployment, whatever its load:
+    at least this share of its answers to fixed prompts equals those of its model's reference.
+    """
+
+    model_config = _Limits.model_config  # that of the other base takes no percentiles
+
+    parts: dict[Name, PartLimits] | None = Field(
+        default=None,
+        description="Limits by part of a mix, for example `{chat: {ttft: 500ms}}`; they must hold "
+        "for every part.",
+    )
     attainment: Annotated[float, BeforeValidator(_share, json_schema_input_type=WrittenShare)] = (
         Field(
             default=0.95,
@@ -980,36 +1079,74 @@ class Slo(Strict):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Slo:
-        if self.reader is not None and self.tpot is not None:
-            text = f"'reader: {self.reader}' is a limit on tpot, and tpot is limited already"
-            raise wrong("reader", text, "leave one of them out")
-        limits = self.limits
-        are_all_percentiles = bool(limits) and all(limit.share for limit in limits)
-        if are_all_percentiles and "attainment" in self.model_fields_set:
+    def _of_parts(self) -> Self:
+        if self.parts is None:
+            return self
+        if not self.parts:
+            raise wrong("parts", "'parts' has no part", "give limits like {chat: {ttft: 500ms}}")
+        if self.has_limits:
+            text = "limits of parts and limits on all requests are two SLOs"
+            raise wrong("parts", text, "give the limits on all requests another name under 'slos'")
+        for name, limits in self.parts.items():
+            if not limits.has_limits:
+                text = f"part {name!r} has no limit"
+                hint = f"give at least one of {', '.join(LIMITS)}, reader"
+                raise wrong(("parts", name), text, hint)
+        has_joint = any(group.is_joint for group in self.groups)
+        has_readers = any(limits.reader for limits in self.parts.values())
+        if "attainment" in self.model_fields_set and not (has_joint or has_readers):
             raise wrong("attainment", *NO_ATTAINMENT)
         return self
 
     @property
-    def limits(self) -> tuple[Limit, ...]:
-        """The limits that are set; a reader's after ``resolved``."""
-        limits: list[Limit] = []
-        for name in LIMITS:
-            seconds = getattr(self, name)
-            if seconds is not None:
-                limits.append(Limit(name, name, seconds, None))
-        for name, seconds in (self.model_extra or {}).items():
-            percentile = percentile_limit(name)
-            if percentile is not None:
-                latency, share = percentile
-                limits.append(Limit(name, latency, seconds, share))
-        return tuple(limits)
+    def groups(self) -> tuple[LimitGroup, ...]:
+        """The limits that are set, by what they are about; a reader's after ``resolved``."""
+        if self.parts is None:
+            return (LimitGroup(None, self.own_limits(), self.attainment),)
+        groups: list[LimitGroup] = []
+        for name, limits in self.parts.items():
+            attainment = self.attainment if limits.attainment is None else limits.attainment
+            groups.append(LimitGroup(name, limits.own_limits(name), attainment))
+        return tuple(groups)
 
-    def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Slo:
-        """The same, with a reader's words per minute as a limit on time per output token."""
-        if self.reader is None:
-            return self
-        other_keys = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)
-        return Slo.model_validate(
-            other_keys | {"tpot": 60 / READERS[self.reader] / tokens_per_word}
-        )
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """All limits that are set; a reader's after ``resolved``."""
+        return tuple(limit for group in self.groups for limit in group.limits)
+
+    def of_part(self, part: str) -> Self | None:
+        """The limits on one part of a mix alone; None if there are none."""
+        limits = (self.parts or {}).get(part)
+        if limits is None:
+            return None
+        return self.model_copy(update={"parts": {part: limits}, "agreement": None})
+
+    def to_meet(self, limit: Limit) -> float:
+        """The share of the requests that a limit is about that must meet it."""
+        if limit.share is not None:
+            return limit.share
+        attainments = {group.part: group.attainment for group in self.groups}
+        return attainments[limit.part]
+
+    @property
+    def readers(self) -> dict[str, str]:
+        """The readers among the limits, by the name of the SLO, with that of the part."""
+        readers = {} if self.reader is None else {self.name: str(self.reader)}
+        for name, limits in (self.parts or {}).items():
+            if limits.reader is not None:
+                readers[f"{self.name}, {name}"] = limits.reader
+        return readers
+
+    def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Self:
+        if self.parts is None:
+            return super().resolved(tokens_per_word)
+        parts = {name: limits.resolved(tokens_per_word) for name, limits in self.parts.items()}
+        return self.model_copy(update={"parts": parts})
+
+    def scaled(self, ttft_factor: float, other_factor: float) -> Self:
+        if self.parts is None:
+            return super().scaled(ttft_factor, other_factor)
+        parts = {
+            name: limits.scaled(ttft_factor, other_factor) for name, limits in self.parts.items()
+        }
+        return self.model_copy(update={"parts": parts})

@@ -101,10 +101,15 @@ class EarlyEnd:
         ended_tables = list(chain.from_iterable(report.ended for report in reports))
         requests, token_events = tables(self._point, ended_tables)
         new = outcomes(reports, requests, token_events)
-        self._probe.tell(new.due_s, new.done_s, new.met(self._slos))
+        slos = self._slos
+        self._probe.tell(new.due_s, new.done_s, new.met(slos), new.counts(slos))
         self._is_capped = self._is_capped or progress.sent < progress.scheduled
         return self._probe.look(
-            new.now_s, new.open_due_s, new.open_missed(self._slos), self._is_capped
+            new.now_s,
+            new.open_due_s,
+            new.open_missed(slos),
+            self._is_capped,
+            new.open_counts(slos),
         )
 
     def _end(self, run: WatchedRun, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:

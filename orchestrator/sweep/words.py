@@ -187,4 +187,6 @@ def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
     for slo in slos:
         has_values = {limit.of for limit in slo.limits} <= values.seconds.keys()
         if data.request_ok.size and has_values:
-            yield f"{100 * judge(values, slo).met.mean():.0f} % {slo.name}"
+            share = judge(values, slo).attainment
+            if share is not None:
+                yield f"{100 * share:.0f} % {slo.name}"

@@ -14,14 +14,21 @@ import pyarrow.compute as pc
 from orchestrator.analysis.adapter_cost import AdapterCost, adapter_cost_of
 from orchestrator.analysis.guidance import Guidance, guidance_of
 from orchestrator.analysis.intervals import Interval, rate_interval
-from orchestrator.analysis.metrics import figures, observe, steady_window_ns, validity_of
+from orchestrator.analysis.metrics import (
+    ObservedParts,
+    figures,
+    observe_arrays,
+    part_figures,
+    steady_window_ns,
+    validity_of,
+)
 from orchestrator.analysis.points import attained
-from orchestrator.analysis.requests import WindowNs
+from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
 from orchestrator.analysis.slo import judge, limit_values
 from orchestrator.report.documents.point import SloResult
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import CacheState
-from orchestrator.results.records import Figures, RequestTotals
+from orchestrator.results.records import Figures, PartFigures, RequestTotals
 from orchestrator.spec.load import Level, Slo
 
 if TYPE_CHECKING:
@@ -95,6 +102,7 @@ class LevelDocument:
     slo_result: SloResult | None
     source: LevelSource
     guidance: Guidance | None = None
+    parts: tuple[PartFigures, ...] = ()  # of a mix
 
     @property
     def window_was_found(self) -> bool:
@@ -122,7 +130,14 @@ def level_document(
     verdict = measured.verdict
     requests = measured.requests
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
-    observed = observe(requests, measured.token_events, window_ns)
+    parts = ObservedParts(window_ns)
+
+    def blocks() -> Iterator[RequestArrays]:
+        for columns in request_arrays(requests, measured.token_events):
+            parts.add(columns)
+            yield columns
+
+    observed = observe_arrays(blocks(), window_ns)
     of_window = figures(observed)
     target = point.targets[0]
     return LevelDocument(
@@ -149,6 +164,7 @@ def level_document(
         slo_result=_slo_result(requests, measured.token_events, window_ns, slos),
         source=source,
         guidance=guidance_of(requests, window_ns),
+        parts=part_figures(parts.by_part),
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.cost import AllocatedUsd
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.points import Attained, Repeat, StoredPoint, attained_by
-from orchestrator.analysis.slo import JOINT, Verdicts, shares
+from orchestrator.analysis.points import Attained, Repeat, StoredPoint, attained_by, attainment_of
+from orchestrator.analysis.slo import Verdicts, is_joint_test, shares
 from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.spec.load import Slo
@@ -27,8 +27,8 @@ class SloResult:
 
     @property
     def attainment(self) -> Interval | None:
-        """The share that met the first test; None without tests."""
-        return self.tests[0].share if self.tests else None
+        """The share that met the limits, see ``attainment_of``; None without tests."""
+        return attainment_of(self.tests)
 
     @property
     def is_met(self) -> bool | None:
@@ -45,9 +45,10 @@ class SloResult:
     @property
     def goodput(self) -> float | None:
         """Requests per second that met all limits on requests; None: the SLO has none of these."""
-        if not self.tests or self.tests[0].name != JOINT or self.window_s <= 0:
+        has_joint = any(is_joint_test(test.name) for test in self.tests)
+        if not has_joint or self.window_s <= 0:
             return None
-        return sum(int(verdicts.met.sum()) for verdicts in self.verdicts) / self.window_s
+        return sum(verdicts.requests_in_limits for verdicts in self.verdicts) / self.window_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from orchestrator.catalog.work import Peaks
 from orchestrator.plan.model import Plan
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
+from orchestrator.report.documents.part import PartDocument, part_documents
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.documents.workload import WorkloadDocument, workload_documents
 from orchestrator.report.efficiency_words import efficiency_note_text, energy_note_text
@@ -102,7 +103,8 @@ class UnlistedDeployment:
 class ExperimentSection:
     """What the page shows of one experiment.
 
-    ``predicted``: points with a prediction. ``more_predicted``: how many more there are, for which
+    ``parts``: the parts of mixes at its points. ``more_parts``: how many more there are, for which the
+    page has no room. ``predicted``: points with a prediction. ``more_predicted``: how many more there are, for which
     the page has no room. ``found``: how they were predicted: ``predicted`` or ``simulated``.
     ``unlisted``: deployments that a shortlist left out. ``more_unlisted``: how many more there are,
     for which the page has no room.
@@ -110,6 +112,8 @@ class ExperimentSection:
 
     name: str
     points: tuple[PointDocument, ...]
+    parts: tuple[PartDocument, ...]
+    more_parts: int
     verdicts: tuple[VerdictCount, ...]
     efficient: tuple[EfficientPoint, ...]
     efficiency_notes: tuple[EfficiencyNoteCount, ...]
@@ -158,6 +162,9 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
     current = judged.points.current
     knees = experiment.knees(judged.points)
     points = [point_document(point, judged.slos, knees=knees) for point in current]
+    parts = [
+        part for document in points if document.point.used for part in part_documents(document)
+    ]
     predicted = [document for document in points if document.prediction is not None]
     is_simulated = any(each.point.deployment.prediction.simulated for each in predicted)
     reasons = {} if experiment.plan is None else left_out_reasons(experiment.plan)
@@ -166,6 +173,8 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
     return ExperimentSection(
         name=experiment.name,
         points=tuple(points),
+        parts=tuple(parts[:MOST_ROWS]),
+        more_parts=max(len(parts) - MOST_ROWS, 0),
         verdicts=tuple(verdict_counts(current)),
         efficient=tuple(_efficient(points)),
         efficiency_notes=tuple(efficiency_note_counts(current)),

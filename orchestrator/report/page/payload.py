@@ -39,7 +39,7 @@ from orchestrator.report.words import (
     ranked_mark,
     short_model_text,
 )
-from orchestrator.spec.load import Slo
+from orchestrator.spec.load import Limit, Slo
 
 MOST_REQUESTS = 20_000_000  # they take about 50 MB of page, and a second for each judgement
 LATENCIES = ("ttft", "tpot", "e2e")  # latencies whose limits the page can move
@@ -404,12 +404,17 @@ def _needed_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[
     return stops_s
 
 
+def _is_movable(limit: Limit) -> bool:
+    """Whether the page can move a limit: it judges each request by itself, whatever its part."""
+    return limit.share is None and limit.part is None
+
+
 def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
     """The limits of requests on one latency, in seconds."""
     limits_s: list[float] = []
     for slo in slos:
         for limit in slo.limits:
-            if limit.of == latency and limit.share is None:
+            if limit.of == latency and _is_movable(limit):
                 limits_s.append(limit.seconds)
     return limits_s
 
@@ -511,7 +516,7 @@ def _limits(
     stops: dict[str, int] = {}
     fixed: list[str] = []
     for limit in slo.limits:
-        if limit.of in LATENCIES and limit.share is None:
+        if limit.of in LATENCIES and _is_movable(limit):
             stops[limit.of] = int(np.searchsorted(stops_by_latency[limit.of], limit.seconds))
         else:
             fixed.append(limit.name)

@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import (
     ANSWERED,
+    LimitCount,
     LimitValues,
     Verdicts,
     format_slo,
+    judge_each,
     limit_values,
     parse_slo,
+    parts_of,
     shares,
+    targets_of,
 )
 from orchestrator.analysis.slo import judge as judge_values
 from orchestrator.analysis.slo import tests as of_slo
@@ -225,7 +230,7 @@ def test_all_requests_due_in_the_window_are_judged_errors_included() -> None:
 
 def test_each_limit_alone_is_told_too() -> None:
     verdicts = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms"))
-    assert verdicts.by_limit == {"ttft": 3, "tpot": 3}
+    assert verdicts.by_limit == {"ttft": LimitCount(3, 5), "tpot": LimitCount(3, 5)}
     none = judge(FIVE, GAPS, parse_slo("ttft<=1ms,tpot<=1ms"))
     assert shares([verdicts, none]) == {
         "ttft": 0.3,
@@ -284,3 +289,135 @@ def test_without_limits_a_request_has_only_to_be_answered() -> None:
     assert only.met.tolist() == [True, True, True, False, True]
     assert verdicts.by_limit == {}
     assert format_slo(ANSWERED) == "attainment>=0.95"
+
+
+# -- limits on parts of a mix
+
+PART_LIMITS = st.dictionaries(
+    st.sampled_from(LIMITS), st.integers(1, 10**6).map(lambda us: us / 1e6), min_size=1
+)
+PART_PERCENTILES = st.dictionaries(
+    st.tuples(st.sampled_from(LIMITS), st.integers(1, 999)).map(
+        lambda limit: f"{limit[0]}_p{limit[1] / 10:g}"
+    ),
+    st.integers(1, 10**6).map(lambda us: us / 1e6),
+    max_size=2,
+)
+SHARES = st.integers(1, 100).map(lambda percent: percent / 100)
+
+
+@st.composite
+def slos_on_parts(draw: st.DrawFn) -> Slo:
+    """An SLO with limits on one to three parts, some with an attainment of their own."""
+    parts: dict[str, dict[str, float]] = {}
+    names = draw(st.lists(st.sampled_from(["chat", "rag", "x-1.b"]), min_size=1, unique=True))
+    for name in names:
+        parts[name] = draw(PART_LIMITS) | draw(PART_PERCENTILES)
+        if draw(st.booleans()):
+            parts[name]["attainment"] = draw(SHARES)
+    return Slo.model_validate({"parts": parts, "attainment": draw(SHARES)})
+
+
+@given(slos_on_parts())
+def test_limits_on_parts_read_back_as_they_are_written_out_and_in_json(slo: Slo) -> None:
+    assert Slo.model_validate_json(slo.model_dump_json(exclude_defaults=True)) == slo
+    back = parse_slo(format_slo(slo))
+    assert targets_of(back) == pytest.approx(targets_of(slo))
+    assert parts_of(back) == parts_of(slo)
+    assert [limit.name for limit in back.limits] == [limit.name for limit in slo.limits]
+    assert [limit.seconds for limit in back.limits] == pytest.approx(
+        [limit.seconds for limit in slo.limits], rel=1e-5
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    slos_on_parts(),
+    st.lists(
+        st.lists(
+            st.tuples(REQUEST, st.sampled_from(["chat", "rag", "x-1.b", "other"])), max_size=9
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_an_slo_on_parts_is_one_slo_per_part_on_its_requests_alone(
+    slo: Slo, attempts: list[list[tuple[tuple[Any, ...], str]]]
+) -> None:
+    flat = [row for attempt in attempts for row in attempt]
+    ends = np.cumsum([len(attempt) for attempt in attempts]).tolist()
+    values = values_of(flat)
+    judged = list(judge_each(values, slo, ends))
+    for verdicts, attempt in zip(judged, attempts, strict=True):
+        expected: list[tuple[str, list[bool], float]] = []
+        counts: dict[str, LimitCount] = {}
+        for group in slo.groups:
+            of_part = [row for row in attempt if row[1] == group.part]
+            names = {limit.name.partition(":")[2]: limit.seconds for limit in group.limits}
+            joint = {"attainment": group.attainment} if group.is_joint else {}
+            alone = Slo.model_validate(names | joint)
+            of_slo_alone = judge_values(values_of(of_part), alone)
+            expected += [
+                (f"{group.part}:{test.name}", test.met.tolist(), test.target)
+                for test in of_slo_alone.tests
+            ]
+            counts |= {
+                f"{group.part}:{name}": count for name, count in of_slo_alone.by_limit.items()
+            }
+        found = [(test.name, test.met.tolist(), test.target) for test in verdicts.tests]
+        assert found == expected
+        assert verdicts.by_limit == counts
+
+
+def values_of(rows: list[tuple[tuple[Any, ...], str]]) -> LimitValues:
+    """The values of requests, each with its part."""
+    names = ("chat", "rag", "x-1.b", "other")
+    columns = np.array([row[0][1:] for row in rows], np.float64).reshape(-1, len(LIMITS))
+    return LimitValues(
+        np.array([row[0][0] for row in rows], np.bool_),
+        {name: columns[:, place] for place, name in enumerate(LIMITS)},
+        RequestParts(names, np.array([names.index(row[1]) for row in rows], np.int64)),
+    )
+
+
+def test_the_parts_of_requests_are_those_of_their_rows() -> None:
+    rows = requests(
+        request(0, 0, part="rag", first_ms=100, last_ms=200, tokens=3),
+        request(1, 10, part="chat", first_ms=900, last_ms=950, tokens=3),
+        failed_request(2, 20, part="rag"),
+        request(3, 30, part="rag", first_ms=90, last_ms=95, tokens=2, phase="warmup"),
+        request(4, 40, part="chat", first_ms=90, last_ms=95, tokens=2),
+    )
+    slo = parse_slo("chat:ttft<=500ms,rag:ttft<=2s,rag:attainment>=0.5,attainment>=0.9")
+    verdicts = judge(rows, None, slo)
+    assert [(test.name, test.part, test.met.tolist(), test.target) for test in verdicts.tests] == [
+        ("chat:attainment", "chat", [False, True], 0.9),
+        ("rag:attainment", "rag", [True, False], 0.5),
+    ]
+    assert verdicts.requests_in_limits == 2
+    assert verdicts.attainment == 0.5, "that of the part which is worst off"
+    assert shares([verdicts]) == {"chat:ttft": 0.5, "rag:ttft": 0.5}
+
+
+def test_limits_on_parts_say_nothing_of_a_workload_without_parts() -> None:
+    verdicts = judge(FIVE, None, parse_slo("chat:ttft<=500ms"))
+    assert [test.met.size for test in verdicts.tests] == [0]
+    assert verdicts.attainment is None
+    assert shares([verdicts]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("chat:ttft<=1s,tpot<=1s", "limits of parts and limits on all requests are two SLOs"),
+        ("chat:attainment>=0.9", "part 'chat' has no limit"),
+        ("chat:ttft_p95<=1s,attainment>=0.9", "all limits here are on percentiles"),
+        ("chat:agreement>=0.9,chat:ttft<=1s", "a part has no agreement of its own"),
+        ("chat:ttft<=1s,chat:ttft<=2s", "ttft is given twice"),
+        ("chat:tttt<=1s", "did you mean 'ttft'"),
+    ],
+)
+def test_limits_on_parts_that_mean_nothing_are_refused(text: str, advice: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        parse_slo(text)
+    assert advice in str(caught.value.problems[0])

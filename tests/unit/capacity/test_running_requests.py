@@ -36,6 +36,29 @@ def test_a_request_meets_while_the_probe_runs_what_its_row_meets_afterwards() ->
     assert targets == [[0.95], [0.95], [0.95, 0.9]]
 
 
+def test_requests_of_other_parts_count_in_no_test_of_a_part() -> None:
+    rows = requests(
+        request(0, 0, first_ms=100, last_ms=200, part="chat"),
+        request(1, 10, first_ms=900, last_ms=950, part="rag"),
+    )
+    slo = Slo.model_validate({"parts": {"chat": {"ttft": 0.5}, "rag": {"ttft": 0.5}}})
+    report = SoFar(
+        2 * SECOND,
+        (),
+        silent_due_ns=(0, 0),
+        answering_due_ns=(SECOND,),
+        silent_parts=("rag", "chat"),
+        answering_parts=("chat",),
+    )
+    found = outcomes([report], rows, events({0: [10], 1: [10]}))
+    assert found.counts((slo,)).tolist() == [[True, False], [False, True]]
+    assert found.met((slo,)).tolist() == [[True, False], [False, False]]
+    assert found.open_counts((slo,)).tolist() == [[False, True], [True, False], [True, False]]
+    missed = found.open_missed((slo,)) & found.open_counts((slo,))
+    assert missed.tolist() == [[False, True], [True, False], [False, False]]
+    assert found.counts((FAST,)).all() and found.open_counts((FAST,)).all()
+
+
 def test_instants_stand_beside_their_requests_and_warm_up_is_left_out() -> None:
     found = outcomes([SoFar(SECOND, ())], ROWS, GAPS)
     assert found.due_s.tolist() == [0.1, 0.2, 0.3]

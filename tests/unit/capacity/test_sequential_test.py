@@ -97,6 +97,33 @@ def test_tiers_share_a_probe_and_each_needs_all_its_tests() -> None:
     assert verdicts == ("fails", "holds", "fails", "holds")
 
 
+@pytest.mark.parametrize(("limit_s", "expected"), [(2.0, "holds"), (0.3, "fails")])
+def test_a_test_on_a_part_judges_the_requests_of_this_part_alone(
+    limit_s: float, expected: LevelVerdict
+) -> None:
+    """Every second request is of the part; of the others none meets the test, ended or open."""
+    due, done = m_d_c(8.0, seed=4)
+    is_of_part = np.arange(len(due)) % 2 == 0
+    met = ((done - due) <= limit_s) & is_of_part
+    before = [[EarlierProbes(at_other_levels=(MissRuns(1 - TARGET, 8.0, 10**9),))]]
+
+    def verdict(counts: Bools) -> LevelVerdict | None:
+        probe = Probe([[TARGET]], before)
+        for now in np.arange(1.0, 600.0):
+            ended = (done <= now) & (done > now - 1)
+            is_open = (due <= now) & (done > now)
+            probe.tell(due[ended], done[ended], met[ended, None], counts[ended, None])
+            missed = ((now - due) > limit_s) | ~is_of_part
+            open_counts = counts[is_open, None]
+            (found,) = probe.look(now, due[is_open], missed[is_open, None], False, open_counts)
+            if found is not None:
+                return found
+        return None
+
+    assert verdict(is_of_part) == expected
+    assert verdict(np.ones_like(is_of_part)) == "fails"
+
+
 def test_what_ended_early_is_not_taken_for_all() -> None:
     """Half of the requests end at once, the others after 50 s: until then nothing is known."""
     due = np.arange(0, 100.0, 0.1)

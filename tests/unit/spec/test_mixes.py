@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.base.errors import ProblemsError
@@ -30,7 +32,7 @@ def problems(text: str) -> list[tuple[int | None, str, str | None]]:
     return [(problem.line, problem.message, problem.hint) for problem in error.value.problems]
 
 
-def test_parts_are_workloads_of_the_file_and_are_not_measured_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_parts_are_workloads_of_the_file_and_are_not_measured_alone(tmp_path: Path) -> None:
     workloads = parse_experiment(HEAD + MIX).parts["workloads"]
     assert [workload.name for workload in measured(workloads)] == ["office"]
     file = tmp_path / "x.yaml"
@@ -123,3 +125,57 @@ def test_a_part_has_a_weight_and_a_workload(part: str, message: str) -> None:
 def test_a_mix_has_several_parts() -> None:
     (problem,) = problems(HEAD + "  - {name: m, kind: mix, parts: [{workload: chat}]}\n")
     assert "parts" in problem[1]
+
+
+SLOS = "slos:\n  office:\n    parts:\n      chat: {ttft: 500ms}\n      rga: {ttft: 2s}\n"
+
+
+def plan_problems(text: str, tmp_path: Path) -> list[tuple[int | None, str, str | None]]:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ProblemsError) as error:
+        load_plan(file)
+    return [(problem.line, problem.message, problem.hint) for problem in error.value.problems]
+
+
+def test_limits_on_parts_that_no_mix_has_are_refused_with_their_line(tmp_path: Path) -> None:
+    assert plan_problems(HEAD + MIX + SLOS, tmp_path) == [
+        (14, "'office' has no part 'rga'", "did you mean 'rag'?")
+    ]
+    assert plan_problems(HEAD + SLOS, tmp_path)[0] == (
+        12,
+        "'chat' has no part 'chat'",
+        "measure it in an experiment of its own",
+    )
+
+
+def test_a_reader_of_a_part_is_a_limit_on_its_tpot(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    slos = SLOS.replace("rga: {ttft: 2s}", "rag: {reader: visual, attainment: 0.5}")
+    file.write_text(HEAD + MIX + slos)
+    (slo,) = load_plan(file).slos
+    assert [(limit.name, limit.part) for limit in slo.limits] == [
+        ("chat:ttft", "chat"),
+        ("rag:tpot", "rag"),
+    ]
+    assert [slo.to_meet(limit) for limit in slo.limits] == [0.95, 0.5]
+    assert any(
+        note.startswith("office, rag: a reader, visual, is") for note in load_plan(file).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("slos", "message"),
+    [
+        ("{a: {parts: {}}}", "'parts' has no part"),
+        ("{a: {parts: {chat: {attainment: 0.9}}}}", "part 'chat' has no limit"),
+        (
+            "{a: {ttft: 1s, parts: {chat: {ttft: 1s}}}}",
+            "limits of parts and limits on all requests are two SLOs",
+        ),
+        ("{a: {parts: {chat: {tfft: 1s}}}}", "unknown key 'tfft'"),
+        ("{a: {parts: {chat: {ttft: 1}}}}", "'ttft': 1 is not a duration with its unit"),
+    ],
+)
+def test_limits_on_parts_are_checked_as_others_are(slos: str, message: str) -> None:
+    assert message in problems(HEAD + MIX + f"slos: {slos}\n")[0][1]

@@ -53,6 +53,8 @@ def section(name: str) -> ExperimentSection:
     return ExperimentSection(
         name=name,
         points=(),
+        parts=(),
+        more_parts=0,
         verdicts=(VerdictCount(name, 1, name),),
         efficient=(),
         efficiency_notes=(EfficiencyNoteCount(name, True, 1),),

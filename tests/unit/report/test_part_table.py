@@ -1,0 +1,163 @@
+"""Parts of a mix: their figures are those of their requests alone, wherever they are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import orchestrator
+from orchestrator.analysis.metrics import figures, observe
+from orchestrator.analysis.points import StoredPoint, load_points
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.report.as_json import csv_lines, point_json
+from orchestrator.report.documents.part import part_documents
+from orchestrator.report.documents.point import point_document
+from orchestrator.report.formats import csv_text, json_text
+from orchestrator.report.part_columns import USUAL_OF_PARTS
+from orchestrator.report.part_table import parts_text
+from orchestrator.report.written_form import TextForm
+from orchestrator.results.store import Store
+from tests.unit.results.builders import commit_measurement, failed_request, request, requests
+
+SLO_TEXT = "chat:ttft<=150ms,rag:ttft<=1s,rag:attainment>=0.5,attainment>=0.9"
+SLO = parse_slo(SLO_TEXT)
+WINDOW_NS = (0, 10**9)
+
+
+def rows_of(repeat: int) -> list[dict[str, Any]]:
+    """Eight chats of 100 ms to the first token (110 ms in the second repeat), four longer requests
+    of another part, one of which failed.
+    """
+    first_ms = 100 + 10 * repeat
+    chats = [
+        request(n, 50 * n, first_ms=50 * n + first_ms, last_ms=50 * n + 200, tokens=5, part="chat")
+        for n in range(8)
+    ]
+    rags = [
+        request(8 + n, 60 * n, first_ms=60 * n + 400, last_ms=60 * n + 700, tokens=9, part="rag")
+        for n in range(3)
+    ]
+    return [*chats, *rags, failed_request(11, 300, part="rag")]
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+@pytest.fixture
+def store(uri: str) -> Store:
+    store = Store.open(uri, "exp")
+    for repeat in range(2):
+        commit_measurement(
+            store,
+            f"m{repeat}",
+            rows_of(repeat),
+            attempt_id=f"a{repeat}",
+            repeat=repeat,
+            window_end_ns=WINDOW_NS[1],
+        )
+    return store
+
+
+def point_of(store: Store) -> StoredPoint:
+    (point,) = load_points(store, SLO)
+    return point
+
+
+def test_figures_of_a_part_are_those_of_its_requests_alone(uri: str, store: Store) -> None:
+    for _ in range(2):  # computed now; read from what was kept
+        point = point_of(Store.open(uri, "exp"))
+        for repeat, of_repeat in enumerate(point.repeats):
+            by_part = {part.part: part.figures for part in of_repeat.part_figures}
+            for part, found in by_part.items():
+                own = requests(*[row for row in rows_of(repeat) if row["part"] == part])
+                assert found == figures(observe(own, None, WINDOW_NS))
+        assert [part.part for part in point.part_figures] == ["chat", "rag"]
+        chat, rag = (part.figures for part in point.part_figures)
+        assert (chat.requests.scheduled, rag.requests.scheduled) == (16, 8)
+        assert (rag.requests.failed, rag.errors) == (2, {"http_5xx": 2})
+        assert chat.ttft_ms is not None and chat.ttft_ms.mean == 105
+        whole = point.figures.output_token_throughput
+        assert whole is not None
+        of_parts = [chat.output_token_throughput, rag.output_token_throughput]
+        assert sum(each or 0 for each in of_parts) == pytest.approx(whole)
+
+
+def test_shares_of_parts_add_up_and_limits_are_those_of_the_part(store: Store) -> None:
+    chat, rag = part_documents(point_document(point_of(store), [SLO]))
+    assert (chat.share_of_requests, rag.share_of_requests) == pytest.approx((2 / 3, 1 / 3))
+    assert (chat.share_of_output_tokens or 0) + (rag.share_of_output_tokens or 0) == 1.0
+    (of_chat,), (of_rag,) = chat.slo_results, rag.slo_results
+    assert [test.name for test in of_chat.tests] == ["chat:attainment"]
+    assert of_chat.attainment is not None and of_chat.attainment.estimate == 1.0
+    assert of_rag.attainment is not None and of_rag.attainment.estimate == 0.75
+    assert of_rag.is_met and of_rag.share_by_limit == {"rag:ttft": 0.75}
+    assert of_rag.goodput == pytest.approx(3.0)
+
+
+def test_a_point_of_a_mix_holds_where_all_parts_do(store: Store) -> None:
+    (result,) = point_document(point_of(store), [SLO]).slo_results
+    assert result.is_met
+    assert result.attainment is not None and result.attainment.estimate == 1.0, (
+        "0.1 above its target, where that of rag is 0.25 above"
+    )
+    strict = parse_slo(SLO_TEXT.replace("0.5", "0.8"))
+    (point,) = load_points(store, strict)
+    (result,) = point_document(point, [strict]).slo_results
+    assert result.is_met is False
+    assert result.attainment is not None and result.attainment.estimate == 0.75
+    assert point.attainment == result.attainment
+
+
+def test_json_and_csv_have_a_row_per_part(store: Store) -> None:
+    document = point_document(point_of(store), [SLO])
+    shown = json.loads(json_text(point_json(document)))
+    assert [part["part"] for part in shown["parts"]] == ["chat", "rag"]
+    assert shown["parts"][1]["attainment"] == 0.75
+    assert [len(repeat["parts"]) for repeat in shown["repeats"]] == [2, 2]
+    lines = list(csv_lines([document]))
+    assert [line["row"] for line in lines] == ["point", "part", "part", "repeat", "repeat"]
+    assert "rag" in csv_text(lines)
+    without_parts = [line for line in lines if line["row"] != "part"]
+    assert not any("parts" in line or "part" in line for line in without_parts)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
+@pytest.mark.usefixtures("store")
+def test_a_frame_has_a_row_per_point_and_part(library: Any, uri: str) -> None:
+    frame = orchestrator.parts(uri, slo=SLO_TEXT, library=library)
+    names = frame.column_names if library == "arrow" else list(frame.columns)
+    assert names == list(USUAL_OF_PARTS)
+    values = frame["attainment"].to_pylist() if library == "arrow" else list(frame["attainment"])
+    assert values == [1.0, 0.75]
+    every = orchestrator.parts(uri, slo=SLO_TEXT, columns="all", library="arrow")
+    assert {"ttft_ms.p95", "errors.http_5xx", "slo", "settings.max_num_seqs"} <= set(
+        every.column_names
+    )
+
+
+def test_the_table_has_a_line_per_part_and_says_which_limit_fails(store: Store) -> None:
+    strict = parse_slo(SLO_TEXT.replace("0.5", "0.8"))
+    (point,) = load_points(store, strict)
+    text = parts_text([point_document(point, [strict])], TextForm("x", 200))
+    lines = [click.unstyle(line).split() for line in text]
+    assert lines[0] == ["by", "part"]
+    chat, rag = (next(line for line in lines if name in line) for name in ("chat", "rag"))
+    assert "66.7%" in chat and "1.000" in chat and chat[-1] == "✓"
+    assert "33.3%" in rag and "0.750" in rag and rag[-1] == "✗"
+
+
+def test_points_of_other_workloads_have_no_parts(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    commit_measurement(store, "m", [request(0)], window_end_ns=WINDOW_NS[1])
+    (point,) = load_points(store, SLO)
+    document = point_document(point, [SLO])
+    assert part_documents(document) == [] == point_json(document)["parts"]
+    assert list(parts_text([document], TextForm("x", 200))) == []
+    assert document.slo_results[0].is_met is None, "the limits say nothing of it"
+    assert len(orchestrator.parts(str(tmp_path))) == 0
