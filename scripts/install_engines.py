@@ -332,6 +332,7 @@ def steps_transformers(home: Path) -> None:
         f"transformers[serving]=={TRANSFORMERS_VERSION}",
         "accelerate",
         "requests",  # its command line imports it without asking for it
+        "pillow",  # models that take images read them with it
         "--constraint",
         torch_constraint(home),
     )

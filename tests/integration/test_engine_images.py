@@ -1,0 +1,93 @@
+"""A real server that sees: the pictures of our requests become the tokens that its model's formula
+says, and change what it answers. vLLM's CPU build cannot be asked: its image encoders import
+torchvision, which its environment does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.spec.load import Level, Workload
+from orchestrator.workloads.images import image_part, png
+from tests.integration.engine_real import CORES, ROOT, Running, home_of, running, script, settings
+
+pytestmark = [pytest.mark.transformers, pytest.mark.timeout(240)]
+IMAGE_TOKENS = 16  # tests/integration/tiny_vision_model.py
+REQUESTS = 6
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    python = home_of("transformers") / "bin" / "python"
+    if subprocess.run([python, "-c", "import PIL"], capture_output=True).returncode != 0:
+        pytest.skip("this environment has no Pillow: install it anew (scripts/install_engines.py)")
+    folder = tmp_path_factory.mktemp("models")
+    script("make_tiny_model").make(folder / "text")
+    maker = ROOT / "tests/integration/tiny_vision_model.py"
+    subprocess.run([python, maker, folder / "text", folder / "vision"], check=True)
+    return folder / "vision"
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("transformers")
+    with running(settings("transformers"), folder, model, cores=(CORES,)) as found:
+        found.ready = found.wait(120)
+        yield found
+
+
+def rows(server: Running, **options: Any) -> list[dict[str, Any]]:
+    """The rows of a load of chats with these options."""
+    fields = {"name": "w", "api": "chat", "input_tokens": 20, "output_tokens": 4}
+    point = LoadPoint(
+        targets=(Target(server.base_url, server.name, api_key=server.key),),
+        dialect=server.engine.dialects(server.settings)["chat"],
+        workload=Workload.model_validate({**fields, **options}),
+        level=Level(control="concurrency", value=2),
+        duration_s=None,
+        requests=REQUESTS,
+        seed=5,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    answered: list[dict[str, Any]] = client.run(time.monotonic_ns()).requests.to_pylist()
+    assert {row["status"] for row in answered} == {"ok"}, answered
+    return answered
+
+
+def test_each_picture_has_as_many_tokens_as_the_models_formula_says(server: Running) -> None:
+    images = {"sizes": ["64x40", "32x32"], "count": {"uniform": {"min": 1, "max": 3}}}
+    plain, with_images = rows(server), rows(server, images=images)
+    assert len({row["images"] for row in with_images}) > 1
+    for row, other in zip(with_images, plain, strict=True):  # the same texts: the seed is the same
+        assert row["input_tokens"] - other["input_tokens"] == IMAGE_TOKENS * row["images"]
+        assert (row["input_tokens_asked"], other["images"]) == (0, None)
+
+
+def test_another_picture_has_another_answer(server: Running) -> None:
+    def answer(*shades: int) -> str:
+        pictures = [
+            json.loads(image_part(png(np.full((32, 32, 3), shade, np.uint8)))) for shade in shades
+        ]
+        content = [*pictures, {"type": "text", "text": "Kalomi ne ru?"}]
+        body = {
+            "model": server.name,
+            "messages": [{"role": "user", "content": content}],
+            "generation_config": json.dumps({"max_new_tokens": 24, "min_new_tokens": 24}),
+        }
+        status, text = server.ask("POST", "/v1/chat/completions", body)
+        assert status == 200, text
+        return str(json.loads(text)["choices"][0]["message"]["content"])
+
+    assert answer(0) == answer(0)
+    assert len({answer(), answer(0), answer(255), answer(0, 255)}) == 4
