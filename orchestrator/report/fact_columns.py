@@ -48,11 +48,11 @@ def fact_columns() -> Iterator[ReportColumn[PointDocument]]:
     description = "what prompts are made of: random, text, file or mixed"
     yield ReportColumn("content", "", description, _content, str)
     for name, description in _SHARES.items():
-        yield ReportColumn(name, "", description, partial(_mean_of_repeats, name))
+        yield ReportColumn(name, "", description, partial(mean_of_repeats, name))
     for name, (unit, description) in _ADAPTERS.items():
-        yield ReportColumn(name, unit, description, partial(_mean_of_repeats, name))
+        yield ReportColumn(name, unit, description, partial(mean_of_repeats, name))
     for name, (unit, description) in _GUIDANCE.items():
-        yield ReportColumn(name, unit, description, partial(_mean_of_repeats, name))
+        yield ReportColumn(name, unit, description, partial(mean_of_repeats, name))
     for name, (_, _, latency) in _COSTS.items():
         description = f"how much longer the {latency} of constrained requests is: 0.1 is 10 %"
         yield ReportColumn(name, "", description, partial(_cost, name))
@@ -62,7 +62,7 @@ def fact_fields(document: PointDocument) -> dict[str, str | float | None]:
     """The same by name."""
     fields: dict[str, str | float | None] = {"content": _content(document)}
     for name in (*_SHARES, *_ADAPTERS, *_GUIDANCE):
-        fields[name] = _mean_of_repeats(name, document)
+        fields[name] = mean_of_repeats(name, document)
     for name in _COSTS:
         fields[name] = _cost(name, document)
     return fields
@@ -70,8 +70,8 @@ def fact_fields(document: PointDocument) -> dict[str, str | float | None]:
 
 def _cost(name: str, document: PointDocument) -> float | None:
     constrained_name, free_name, _ = _COSTS[name]
-    constrained = _mean_of_repeats(constrained_name, document)
-    free = _mean_of_repeats(free_name, document)
+    constrained = mean_of_repeats(constrained_name, document)
+    free = mean_of_repeats(free_name, document)
     if constrained is None or not free:
         return None
     return constrained / free - 1
@@ -81,7 +81,7 @@ def _content(document: PointDocument) -> str | None:
     return document.point.head.content
 
 
-def _mean_of_repeats(name: str, document: PointDocument) -> float | None:
+def mean_of_repeats(name: str, document: PointDocument) -> float | None:
     """The mean of a field of the repeats that count; None where one of them does not have it."""
     values = [getattr(repeat.head, name) for repeat in document.point.used]
     if not values or None in values:

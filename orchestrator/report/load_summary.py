@@ -4,12 +4,12 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
-from orchestrator.analysis.guidance import Guidance
 from orchestrator.analysis.metrics import are_too_few
 from orchestrator.analysis.slo import format_slo, is_joint_test
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.part import results_of_part, share_of
 from orchestrator.report.documents.point import SloResult
+from orchestrator.report.guidance_text import guidance_text
 from orchestrator.report.part_table import PartRow, part_rows_text
 from orchestrator.report.point_table import met_cell
 from orchestrator.report.text import (
@@ -220,25 +220,6 @@ def _adapters(document: LevelDocument) -> Iterator[str]:
     if cost.base_ttft_ms is not None:
         of_base = f"ttft {_number(cost.base_ttft_ms)} ms, tpot {_number(cost.base_tpot_ms)} ms"
         yield f"  the model itself beside them, p50: {of_base}"
-
-
-def guidance_text(guidance: Guidance) -> str:
-    """What came of constraints, and what they cost beside the free requests of the same level."""
-    text = (
-        f"constrained: {guidance.constrained_share:.1%} of requests, "
-        f"{counted(guidance.constraint_violations, 'violation')}, "
-        f"{guidance.constraint_cut_share:.1%} cut too early to tell"
-    )
-    costs: list[str] = []
-    for latency, constrained_ms, free_ms in (
-        ("TTFT", guidance.constrained_ttft_ms, guidance.free_ttft_ms),
-        ("TPOT", guidance.constrained_tpot_ms, guidance.free_tpot_ms),
-    ):
-        if constrained_ms is not None and free_ms:
-            costs.append(f"{latency} {constrained_ms / free_ms - 1:+.1%}")
-    if costs:
-        text += f"; beside the free ones, by medians: {', '.join(costs)}"
-    return text
 
 
 def _errors(document: LevelDocument, indent: str) -> Iterator[str]:

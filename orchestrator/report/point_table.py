@@ -18,6 +18,7 @@ from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.footnotes import Footnotes, RowNote
+from orchestrator.report.guidance_text import guidance_notes
 from orchestrator.report.origin import badge_of, common_badge, model_error_lines, origin_texts
 from orchestrator.report.prediction_error import (
     predicted_vs_measured_columns,
@@ -228,6 +229,8 @@ def _table(
         return
     for text in agreement_notes([document.point for document in documents]):
         yield from form.short_note(text, "dim")
+    for text in guidance_notes(documents):
+        yield from form.note(text, "dim")
     for text in predicted_vs_measured_notes(documents):
         yield from form.short_note(text, "yellow")
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.harness import rows
+from tests.harness import orchestrator, rows
 from tests.integration.test_emulator_server import Server, emulator, wait_until
 from tests.integration.test_load_cli import load, url
 
@@ -66,6 +66,13 @@ def test_half_of_the_answers_are_constrained_and_all_of_these_are_valid(
     assert {row["finish_reason"] for row in constrained} == {"stop"}
     assert {row["output_tokens"] for row in constrained} == {6}  # {"name":"xxx","age":18}
     assert {(row["constraint_met"], row["output_tokens"]) for row in free} == {(None, 40)}
+    (point,) = rows(tmp_path / "results", "points")
+    assert point["constrained_share"] == len(constrained) / 40
+    assert (point["constraint_violations"], point["constraint_cut_share"]) == (0, 0.0)
+    assert point["constrained_ttft_ms"] > 0 and point["free_tpot_ms"] > 0
+    told = orchestrator("results", str(tmp_path / "results")).stdout
+    assert f"constrained: {point['constrained_share']:.1%} of requests, 0 violations" in told
+    assert "beside the free ones, by medians: TTFT" in told
 
 
 @pytest.mark.parametrize("server", [("--fault", "ignore_constraints")], indirect=True)
