@@ -155,7 +155,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
             f"note: {impossible} impossible, left out; why: orchestrator plan {file}"
         )
     for load in plan.loads:
-        unknown = load.workload.unknown_tokens()
+        unknown = load.workload.known_to_engines_only()
         if unknown is not None:
             text = (
                 f"workload {load.workload.name!r} is not simulated: only the engine knows {unknown}"

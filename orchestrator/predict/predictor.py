@@ -372,7 +372,7 @@ class Predictor:
         answers are not known.
         """
         workload = self._loads[name].workload
-        unknown = workload.unknown_tokens()
+        unknown = workload.known_to_engines_only()
         if unknown is not None:
             raise NotPredictable(f"only the engine knows {unknown} ({name!r})")
         requests = workload.requests(RandomIds(SAFE_IDS), self._seed)

@@ -125,7 +125,7 @@ class PointSimulator:
         """Make one attempt at a point. ``watch``: not None if the point is a probe, which ends as
         soon as it knows enough. ``started_unix_ns``: when the attempt starts.
         """
-        unknown = point.workload.unknown_tokens()
+        unknown = point.workload.known_to_engines_only()
         if unknown is not None:
             sentence = f"It cannot be simulated: only the engine knows {unknown}."
             return SimulatedAttempt(

@@ -116,7 +116,8 @@ def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[
 def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
     """Each problem and what to do about it."""
     for load in plan.loads:
-        if not _has_lengths(load):
+        is_simulated = load.workload.known_to_engines_only() is None  # else a note says why not
+        if is_simulated and not _has_lengths(load):
             yield (
                 f"workload {load.workload.name!r}: how many tokens its prompts or answers have is "
                 "known only with the model's tokenizer",

@@ -423,13 +423,17 @@ class Workload(Growing, ABC):
         """
         return False
 
-    def unknown_tokens(self) -> str | None:
-        """What of its requests only an engine knows in tokens, so that neither predictions nor
-        simulations are made of it; None if nothing. (Pictures have no length in ``input_tokens``.)
+    def known_to_engines_only(self) -> str | None:
+        """What of its requests only an engine knows, so that neither predictions nor simulations are
+        made of it; None if nothing.
         """
         if self.constrain is not None:
             return "how long constrained answers are"
-        return None if self.tools is None else "how many tokens the tools in a prompt have"
+        if self.tools is not None:
+            return "how many tokens the tools in a prompt have"
+        if self.adapters is not None:
+            return "what LoRA adapters cost"
+        return "how many tokens images have" if self.sends_images() else None
 
     def adapter_names(self) -> tuple[str, ...]:
         """The LoRA adapters that its requests may ask for."""

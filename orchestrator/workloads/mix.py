@@ -157,8 +157,8 @@ class MixWorkload(Workload):
     def sends_images(self) -> bool:
         return any(content.sends_images() for content in self.contents)
 
-    def unknown_tokens(self) -> str | None:
-        reasons = (content.unknown_tokens() for content in self.contents)
+    def known_to_engines_only(self) -> str | None:
+        reasons = (content.known_to_engines_only() for content in self.contents)
         return next((reason for reason in reasons if reason is not None), None)
 
     def adapter_names(self) -> tuple[str, ...]:

@@ -196,17 +196,19 @@ def test_prompts_of_unknown_length_are_not_predicted(tmp_path: Path) -> None:
     }
 
 
-def test_constrained_answers_are_not_predicted() -> None:
-    workload = {
-        "name": "forced",
-        "api": "chat",
-        "input_tokens": 64,
-        "output_tokens": 16,
-        "constrain": {"choice": ["yes", "no"]},
-    }
-    assert reasons_not_predicted(predicted_plan(workloads=[workload])) == {
-        "only the engine knows how long constrained answers are ('forced')"
-    }
+@pytest.mark.parametrize(
+    ("option", "unknown"),
+    [
+        ({"constrain": {"choice": ["yes", "no"]}}, "how long constrained answers are"),
+        ({"adapters": {"names": ["sql"]}}, "what LoRA adapters cost"),
+        ({"images": {"sizes": ["64x64"]}}, "how many tokens images have"),
+    ],
+)
+def test_what_only_an_engine_knows_is_not_predicted(option: dict[str, Any], unknown: str) -> None:
+    workload = {"name": "w", "api": "chat", "input_tokens": 64, "output_tokens": 16, **option}
+    served = deployments(lora_modules={"sql": "acme/sql"})
+    reasons = reasons_not_predicted(predicted_plan(workloads=[workload], deployments=served))
+    assert reasons == {f"only the engine knows {unknown} ('w')"}
 
 
 def test_an_emulator_is_predicted_by_its_own_profile(tmp_path: Path) -> None:
