@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +23,27 @@ Examples:
 
 Where there is no terminal, nothing is asked: what no option says has its default.
 """
-DEFAULTS = {
-    "engine": "vllm",
-    "model": "meta-llama/Llama-3.1-8B-Instruct",
-    "gpus": "8 x H100-80GB",
-    "workload": "chat",
-    "limits": "ttft<=500ms,tpot<=50ms,attainment>=0.95",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question. ``option``: the option that answers it. ``default``: an answer, as text."""
+
+    option: str
+    text: str
+    default: str
+
+
+ENGINE = Question("engine", "Engine, or the URL of a server that runs", "vllm")
+MODEL = Question(
+    "model", "Model (a name on the hub, or a folder)", "meta-llama/Llama-3.1-8B-Instruct"
+)
+GPUS = Question("gpus", "GPUs of one node", "8 x H100-80GB")
+GPUS_OF_A_SERVER = Question("gpus", "GPUs that the server runs on, or none", "none")
+WORKLOAD = Question(
+    "workload", "Workload (a preset such as chat or rag, or tokens in and out: 512/128)", "chat"
+)
+LIMITS = Question("limits", "Limits of latency, or none", "ttft<=500ms,tpot<=50ms,attainment>=0.95")
 Answer = TypeVar("Answer")
 
 
@@ -72,15 +87,14 @@ def init(
         raise InputError(f"{file} exists: give another name, or --force to replace it")
     if not file.absolute().parent.is_dir():
         raise InputError(f"there is no folder {file.absolute().parent}")
-    server = _answer("engine", "Engine, or the URL of a server that runs", engine, server_of)
+    server = _answer(ENGINE, engine, server_of)
+    about_gpus = GPUS if server.url is None else GPUS_OF_A_SERVER
     answers = Answers(
         server=server,
-        model=_answer("model", "Model (a name on the hub, or a folder)", model, str.strip),
-        gpus=_answer("gpus", "GPUs of one node", gpus, lambda text: gpus_of(text, server.engine)),
-        workload=_answer(
-            "workload", "Workload (a preset, or tokens in and out: 512/128)", workload, workload_of
-        ),
-        slo=_answer("limits", "Limits of latency, or none", limits, slo_of),
+        model=_answer(MODEL, model, str.strip),
+        gpus=_answer(about_gpus, gpus, lambda text: gpus_of(text, server.engine)),
+        workload=_answer(WORKLOAD, workload, workload_of),
+        slo=_answer(LIMITS, limits, slo_of),
     )
     text = experiment_text(answers, file.name, SCHEMA_FILE)
     parse_experiment(text, str(file))  # an answer may be no name, or look like a secret
@@ -93,17 +107,19 @@ def init(
     return 0
 
 
-def _answer(name: str, question: str, given: str | None, read: Callable[[str], Answer]) -> Answer:
+def _answer(question: Question, given: str | None, read: Callable[[str], Answer]) -> Answer:
     """The value of an option, else what the user answers, else the default.
 
     An answer that cannot be read is asked for again, and an option that cannot be read is an error.
     """
-    if given is None and can_ask():
-        answer: Answer = click.prompt(question, default=DEFAULTS[name], value_proc=_asked(read))
-        return answer
-    if given is None:
-        click.echo(f"{name}: {DEFAULTS[name]} (--{name} says otherwise)", err=True)
-    return read(DEFAULTS[name] if given is None else given)
+    if given is not None:
+        return read(given)
+    if not can_ask():
+        text = f"{question.option}: {question.default} (--{question.option} says otherwise)"
+        click.echo(text, err=True)
+        return read(question.default)
+    answer: Answer = click.prompt(question.text, default=question.default, value_proc=_asked(read))
+    return answer
 
 
 def can_ask() -> bool:

@@ -66,6 +66,11 @@ def test_a_server_that_runs_is_an_endpoint(gpus: str, tmp_path: Path) -> None:
     assert "simulate" not in file.read_text()
 
 
+def test_the_gpus_of_a_server_are_not_guessed(tmp_path: Path) -> None:
+    file = written(tmp_path, "--engine", "http://10.0.0.7:8000", "--model", "llama")
+    assert "endpoint_gpus" not in file.read_text()
+
+
 @pytest.mark.parametrize("limits", ["ttft<=500ms", "ttft_p95<=1s,e2e_p99.9<=30s", "reader=visual"])
 def test_limits_are_those_of_the_answer(limits: str, tmp_path: Path) -> None:
     planned(written(tmp_path, "--limits", limits))
