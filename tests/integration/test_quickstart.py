@@ -14,7 +14,7 @@ FILE = ROOT / "experiments" / "quickstart-emulated.yaml"
 def test_it_runs_on_one_machine_and_fails_nowhere(tmp_path: Path) -> None:
     content = yaml.safe_load(FILE.read_text())
     content["load"] |= {"levels": {"concurrency": [4]}, "warmup": "500ms", "duration": "2s"}
-    content["repeats"] = 1
+    content |= {"repeats": 1, "starts": 1}
     shortened = tmp_path / "x.yaml"
     shortened.write_text(yaml.safe_dump(content))
     results = str(tmp_path / "results")
