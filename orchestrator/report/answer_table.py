@@ -19,6 +19,8 @@ from orchestrator.report.documents.answer import (
     RankedDocument,
     answer_document,
 )
+from orchestrator.report.documents.part import part_documents
+from orchestrator.report.documents.point import point_document
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
 from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
 from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
@@ -233,6 +235,7 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: AnswerView) -> 
     among = among_text(document.comparison)
     yield from view.form.heading(f"best{among}: {winner}", "bold green")
     yield from _ranking_table(document, view)
+    yield from _parts_of_best(document, view)
 
 
 def _remarks(
@@ -296,6 +299,24 @@ def _ranking_table(document: ComparisonDocument, view: AnswerView) -> Iterator[s
     if any(AGREEMENT in line for line in lines[:2]):
         points = [deployment.point for deployment in deployments]
         view.footnotes.update(dict.fromkeys(agreement_notes(points)))
+
+
+def _parts_of_best(document: ComparisonDocument, view: AnswerView) -> Iterator[str]:
+    """How each part of a mix does on the deployment that is ranked first; nothing for other
+    workloads.
+    """
+    best = document.ranking[0].deployment
+    for part in part_documents(point_document(best.point, [document.comparison.slo])):
+        figures = part.figures
+        texts = [f"{part.part} on {best.label}"]
+        if part.slo_results and part.slo_results[0].attainment is not None:
+            texts.append(f"attainment {part.slo_results[0].attainment.estimate:.3f}")
+        for title, latency in (("TTFT", figures.ttft_ms), ("TPOT", figures.tpot_ms)):
+            if latency is not None:
+                p99 = marked_percentile(latency, 0.99, figures.requests.ok)
+                texts.append(f"{title} p99 {p99} ms")
+        texts.append(f"{figure(figures.output_token_throughput)} tokens/s")
+        yield from view.form.short_note(f"  part {', '.join(texts)}", "dim")
 
 
 def _columns(

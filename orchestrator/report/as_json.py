@@ -30,6 +30,7 @@ from orchestrator.report.documents.point import (
     RepeatDocument,
     SloResult,
     per_device,
+    point_document,
 )
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
 from orchestrator.report.documents.run import ExperimentRuns, RunDocument
@@ -39,7 +40,7 @@ from orchestrator.report.fact_columns import fact_fields
 from orchestrator.report.formats import JsonObject, fields_of, metrics
 from orchestrator.report.words import first_change_text
 from orchestrator.results.records import Figures, PartFigures
-from orchestrator.spec.load import in_json
+from orchestrator.spec.load import Slo, in_json
 
 _REPEAT_FIELDS = (
     "measurement_id",
@@ -331,7 +332,7 @@ def answer_json(document: AnswerDocument) -> JsonObject:
 def comparison_json(document: ComparisonDocument) -> JsonObject:
     return {
         **comparison_fields(document),
-        "ranking": [ranked_json(ranked) for ranked in document.ranking],
+        "ranking": [ranked_json(ranked, document.comparison.slo) for ranked in document.ranking],
         "left_out": [_excluded_json(excluded) for excluded in document.excluded],
     }
 
@@ -362,7 +363,8 @@ def _shortlisted_json(shortlisted: Shortlisted | None) -> JsonObject:
     return {} if shortlisted is None else {"shortlisted": asdict(shortlisted)}
 
 
-def ranked_json(document: RankedDocument) -> JsonObject:
+def ranked_json(document: RankedDocument, slo: Slo) -> JsonObject:
+    """One deployment of a ranking under an SLO."""
     ranked = document.deployment
     point = ranked.point
     deployment = ranked.point.deployment
@@ -385,6 +387,7 @@ def ranked_json(document: RankedDocument) -> JsonObject:
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": deployment.settings,
         **fields_of(point.figures, *_FIGURES_OF_RANKED),
+        "parts": [part_json(part) for part in part_documents(point_document(point, [slo]))],
         **agreement_fields(point),
         "repeats": len(point.used),
         "emulated": point.emulated,

@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import orchestrator
 from orchestrator.analysis.metrics import figures, observe
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.cli.main import cli
 from orchestrator.report.as_json import csv_lines, point_json
 from orchestrator.report.documents.part import part_documents
 from orchestrator.report.documents.point import point_document
@@ -161,3 +163,18 @@ def test_points_of_other_workloads_have_no_parts(tmp_path: Path) -> None:
     assert list(parts_text([document], TextForm("x", 200))) == []
     assert document.slo_results[0].is_met is None, "the limits say nothing of it"
     assert len(orchestrator.parts(str(tmp_path))) == 0
+
+
+def test_best_shows_the_parts_of_what_is_ranked_first(uri: str, store: Store) -> None:
+    arguments = ["best", uri, "--slo", SLO_TEXT, "--per", "deployment"]
+    text = CliRunner().invoke(cli, arguments).output
+    (chat,) = [line for line in text.splitlines() if "part chat on" in line]
+    (rag,) = [line for line in text.splitlines() if "part rag on" in line]
+    assert "attainment 1.000, TTFT p99 110* ms" in chat
+    assert "attainment 0.750, TTFT p99 400* ms" in rag
+    shown = json.loads(CliRunner().invoke(cli, [*arguments, "--format", "json"]).stdout)
+    (ranked,) = shown["comparisons"][0]["ranking"]
+    assert [(part["part"], part["attainment"]) for part in ranked["parts"]] == [
+        ("chat", 1.0),
+        ("rag", 0.75),
+    ]
