@@ -36,6 +36,7 @@ PICTURES = (
         "workload == 'chat' and max_num_seqs == 512",
     ),
     GuidePicture("quantization", None),
+    GuidePicture("capacity", None),
 )
 
 

@@ -1,7 +1,8 @@
 """The code blocks of Markdown pages, and what the comment above one says of it.
 
 ``<!-- not run: REASON -->`` leaves commands out that need a cluster, a GPU or hours.
-``<!-- file: NAME -->`` says under which name a reader is to save a block.
+``<!-- file: NAME -->`` says under which name a reader is to save a block, and ``<!-- printed -->``
+that the commands above it print its lines.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from tests.unit.documentation.pages import ROOT
 
 BLOCK = re.compile(
-    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|file): (?P<value>.+?) -->\n)?"
+    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|file|printed)(?:: (?P<value>.+?))? -->\n)?"
     r"(?P<margin> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=margin)```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -32,6 +33,7 @@ class Block:
     text: str
     not_run: str | None
     file_name: str | None
+    is_printed: bool
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -48,6 +50,7 @@ def blocks(page: Path) -> Iterator[Block]:
             text=textwrap.dedent(match["text"]),
             not_run=match["value"] if match["mark"] == "not run" else None,
             file_name=match["value"] if match["mark"] == "file" else None,
+            is_printed=match["mark"] == "printed",
         )
 
 

@@ -89,8 +89,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(10)
 
 
-def run_line(line: str, folder: Path) -> None:
-    """Runs a line of a block as a reader would. Fails with its output.
+def run_line(line: str, folder: Path) -> str:
+    """Runs a line of a block as a reader would, and returns its output. Fails with its output.
 
     Commands of this program run within this process, which saves the second in which each would
     start; not so a load, whose clients are processes of their own.
@@ -98,9 +98,9 @@ def run_line(line: str, folder: Path) -> None:
     words = shlex.split(line, comments=True)
     is_ours = words[0] == "orchestrator" and words[1] != "load"
     status, output = in_process(words[1:], folder) if is_ours else in_a_shell(line, folder)
-    if status == NO_VALID_MEASUREMENT and not OF_LOADS.isdisjoint(words):
-        return
-    assert status == 0, f"{line}\n{output[-5000:]}"
+    if status != NO_VALID_MEASUREMENT or OF_LOADS.isdisjoint(words):
+        assert status == 0, f"{line}\n{output[-5000:]}"
+    return output
 
 
 def in_process(argv: list[str], folder: Path) -> tuple[int, str]:
@@ -135,13 +135,23 @@ def test_the_commands_of_a_page_run(
     for name in ("experiments", "clusters", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "results").symlink_to(results)
+    output = ""
     for page in pages:
         for block in blocks(page):
-            if block.file_name is not None:
+            if block.is_printed:
+                assert lines_missing(block.text, output) == [], block
+            elif block.file_name is not None:
                 (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
             elif block.language == "sh" and block.not_run is None:
                 for line in lines(block, server):
-                    run_line(line, tmp_path)
+                    output += run_line(line, tmp_path)
+
+
+def lines_missing(text: str, output: str) -> list[str]:
+    """The lines of ``text`` that ``output`` does not have, but for blanks and lines of ``…``."""
+    printed = {" ".join(line.split()) for line in output.splitlines()}
+    wanted = [" ".join(line.split()) for line in text.splitlines()]
+    return [line for line in wanted if line not in printed and line not in ("", "…")]
 
 
 def lines(block: Block, server: str) -> Iterator[str]:
@@ -221,3 +231,7 @@ INLINE_COMMANDS = sorted(
 def test_commands_within_sentences_have_options_that_exist(command: str) -> None:
     with contextlib.suppress(click.BadOptionUsage):  # an option is named without its value
         parse(shlex.split(command), is_whole=False)
+
+
+def test_a_line_that_was_not_printed_is_found() -> None:
+    assert lines_missing("a  b\n…\nc\n", "x\n a b\n") == ["c"]
