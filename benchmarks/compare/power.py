@@ -1,9 +1,9 @@
 """How often ``orchestrator compare`` raises a false alarm, and how often it finds a slowdown.
 
-    python -m benchmarks.compare.power [--repetitions 2000]
+    python -m benchmarks.compare.power [--repetitions 2000] [--only TEXT]
 
 Sweeps are drawn, not run: each start of each deployment has a throughput around its true one, with
-a log-normal spread between starts. All is judged by the program's own ``judge_together``.
+a log-normal spread between starts. All is judged by the program's own ``verdicts_together``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from scipy.stats import bartlett
 
 from orchestrator.analysis.difference import (
     Gated,
-    Judged,
     Sides,
     StartValues,
     Verdict,
-    judge_together,
     judged_spread,
     spread_of_pairs,
+    verdicts_together,
 )
 from orchestrator.analysis.start_spread import UNEVEN_LEVEL, Spread, p_even
 
@@ -66,6 +65,9 @@ class Case:
 QUIET_AND_NOISY = (0.01, 0.04)
 ONE_IN_FOUR = (0.01, 0.01, 0.01, 0.04)
 ONE_IN_TEN = (*(0.01,) * 9, 0.04)
+ONE_IN_THREE = (0.01, 0.01, 0.04)
+ONE_IN_SIX = (*(0.01,) * 5, 0.04)
+ONE_IN_TWENTY = (*(0.01,) * 19, 0.04)
 
 
 def cases() -> Iterator[Case]:
@@ -89,9 +91,17 @@ def cases() -> Iterator[Case]:
     yield Case(2, 10, (0.01,), new_spread=4.0)
     yield Case(2, 2, (0.02,), levels=5)
     yield Case(2, 1, (0.02,), levels=10)
+    yield Case(2, 3, (0.01,), -0.05)
+    yield Case(3, 3, (0.01,), -0.05)
+    yield Case(2, 3, ONE_IN_THREE)
+    yield Case(2, 6, ONE_IN_SIX)
+    yield Case(2, 20, ONE_IN_TWENTY)
+    yield Case(2, 20, (0.01, 0.02))
+    yield Case(2, 10, (0.02, 0.08))
+    yield Case(2, 3, (0.02,), new_spread=4.0)
 
 
-def judged(case: Case, random: np.random.Generator) -> list[Judged]:
+def judged(case: Case, random: np.random.Generator) -> list[Verdict]:
     """The verdicts on one drawn sweep, deployment by deployment."""
     pairs = []
     for deployment in range(case.deployments):
@@ -101,7 +111,8 @@ def judged(case: Case, random: np.random.Generator) -> list[Judged]:
         of_new = _points(case, random, shift, spread * case.new_spread)
         pairs += [Sides(base, new) for base, new in zip(of_base, of_new, strict=True)]
     shared = spread_of_pairs(pairs)
-    return judge_together([Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs])
+    gated = [Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs]
+    return verdicts_together(gated)
 
 
 def _points(
@@ -141,16 +152,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=2000)
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="the cases whose line holds this text")
     options = parser.parse_args()
     print(
         "| starts a side | deployments | spread | one changed by | found | false alarm in a sweep |"
     )
     print("|---|---|---|---|---|---|")
-    for case in cases():
+    drawn_cases = [case for case in cases() if options.only in case.text]
+    for case in drawn_cases:
         found, alarms = [], []
         for repetition in range(options.repetitions):
             random = np.random.default_rng([options.first_seed, repetition])
-            verdicts = [each.verdict for each in judged(case, random)]
+            verdicts = judged(case, random)
             unchanged = verdicts[case.levels :] if case.change else verdicts
             found.append(bool(case.change) and verdicts[0] is Verdict.WORSE)
             alarms.append(Verdict.WORSE in unchanged)
@@ -158,8 +171,9 @@ def main() -> None:
         print(f"{case.text} {found_text} | {share(alarms)} |", flush=True)
     print("\n| deployments | spread | Bartlett | quotient |")
     print("|---|---|---|---|")
-    for case in (case for case in cases() if case.starts == 2 and case.levels == 1):
-        if case.change == 0 and case.deployments > 1:
+    for case in drawn_cases:
+        has_two_starts_at_one_level = case.starts == 2 and case.levels == 1
+        if has_two_starts_at_one_level and case.change == 0 and case.deployments > 1:
             _print_noticed(case, options)
 
 

@@ -3,7 +3,9 @@
 Two starts of one engine differ by more than anything seen within one start, so a start is the unit
 of every test here: its figure is one value. Latencies and rates are compared as log ratios, shares
 as differences. With two or three starts a side, a test of one pair alone finds little, so all pairs
-share what they show of the variance between starts (``start_spread.py``). Shares are judged by
+share what they show of the variance between starts (``start_spread.py``). Where all pairs together
+show that NEW's starts spread more than BASE's, or less, each pair's degrees of freedom are those of
+Welch and Satterthwaite for that ratio. Shares are judged by
 Welch's test (1947) of each pair. Holm's method (1979) holds the false alarms of everything that is
 gated together at 5 %.
 """
@@ -11,7 +13,7 @@ gated together at 5 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -20,6 +22,9 @@ import numpy as np
 from orchestrator.analysis.intervals import CONFIDENCE, MOST_STARTS
 from orchestrator.analysis.start_spread import CommonSpread, Spread, common_spread
 
+# P-value below which NEW's starts count as spread differently from BASE's: a larger one than that of
+# UNEVEN_LEVEL, because three pairs of two starts show little of it (benchmarks/compare)
+SIDES_LEVEL = 0.1
 # probability of at least one false alarm among all figures that are gated together
 FALSE_ALARMS = 1 - CONFIDENCE
 
@@ -83,12 +88,37 @@ class Sides:
 
     @property
     def spread(self) -> Spread | None:
-        """The variance between starts that the pair alone shows; None: no side has two starts."""
+        """The variance between starts that the pair alone shows, if both sides spread alike.
+
+        None: no side has two starts.
+        """
         freedom = self.base.starts + self.new.starts - 2
         if freedom == 0:
             return None
         squares = [side.variance * (side.starts - 1) for side in (self.base, self.new)]
         return Spread(sum(squares) / freedom, freedom)
+
+    def uneven_spread(self, variance_ratio: float) -> Spread | None:
+        """The same where the variance of NEW is ``variance_ratio`` times that of BASE.
+
+        It is the mean of both sides, weighted so that it gives the variance of their difference.
+        Its degrees of freedom are those of Welch and Satterthwaite at that ratio.
+        """
+        if self.least_starts < 2:
+            return None
+        of_base, of_new = 1 / self.base.starts, 1 / self.new.starts
+        squares = self.base.variance * of_base + self.new.variance * of_new
+        share = of_base / (of_base + of_new * variance_ratio)
+        return Spread(squares / (of_base + of_new), self._welch_freedom(share))
+
+    def _welch_freedom(self, base_share: float) -> float:
+        """The degrees of freedom of Welch and Satterthwaite. Both sides have two starts or more.
+
+        ``base_share``: of BASE's mean in the variance of the difference.
+        """
+        of_base = base_share**2 / (self.base.starts - 1)
+        of_new = (1 - base_share) ** 2 / (self.new.starts - 1)
+        return 1 / (of_base + of_new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +199,59 @@ class Judged:
     more_starts: int | None = None
 
 
-def spread_of_pairs(pairs: Iterable[Sides]) -> CommonSpread | None:
-    """What all pairs together show of the variance between starts; None: see ``common_spread``."""
-    spreads = [pair.spread for pair in pairs]
-    return common_spread([spread for spread in spreads if spread is not None])
+@dataclass(frozen=True, slots=True)
+class SharedSpread:
+    """What all pairs together show of the variance between starts.
+
+    ``variance_ratio``: NEW's variance over BASE's; None: no test shows that they differ.
+    """
+
+    common: CommonSpread
+    variance_ratio: float | None
+
+    def of(self, pair: Sides) -> Spread:
+        """The variance between starts by which a pair is judged."""
+        return self.common.of(_own_spread(pair, self.variance_ratio))
 
 
-def judged_spread(pair: Sides, common: CommonSpread | None) -> Spread | None:
-    """The variance between starts by which a pair is judged. ``common``: of all pairs."""
-    return None if common is None else common.of(pair.spread)
+def spread_of_pairs(pairs: Sequence[Sides]) -> SharedSpread | None:
+    """The variance between starts of all pairs; None: see ``common_spread``."""
+    variance_ratio = _variance_ratio(pairs)
+    spreads = [_own_spread(pair, variance_ratio) for pair in pairs]
+    common = common_spread([spread for spread in spreads if spread is not None])
+    return None if common is None else SharedSpread(common, variance_ratio)
+
+
+def judged_spread(pair: Sides, shared: SharedSpread | None) -> Spread | None:
+    """The variance between starts by which a pair is judged. ``shared``: of all pairs."""
+    return None if shared is None else shared.of(pair)
+
+
+def _own_spread(pair: Sides, variance_ratio: float | None) -> Spread | None:
+    return pair.spread if variance_ratio is None else pair.uneven_spread(variance_ratio)
+
+
+def _variance_ratio(pairs: Sequence[Sides]) -> float | None:
+    """NEW's mean variance between starts over BASE's; None where an F-test finds them the same."""
+    from scipy.special import fdtr, fdtrc
+
+    base = _mean_spread([pair.base for pair in pairs])
+    new = _mean_spread([pair.new for pair in pairs])
+    if base is None or new is None or min(base.variance, new.variance) == 0:
+        return None
+    ratio = new.variance / base.variance
+    freedoms = new.freedom, base.freedom
+    p_alike = 2 * min(fdtr(*freedoms, ratio), fdtrc(*freedoms, ratio))
+    return ratio if p_alike < SIDES_LEVEL else None
+
+
+def _mean_spread(sides: Sequence[StartValues]) -> Spread | None:
+    """The mean variance between starts of one side of all pairs; None: none has two starts."""
+    freedom = sum(side.starts - 1 for side in sides)
+    if freedom == 0:
+        return None
+    squares = sum(side.variance * (side.starts - 1) for side in sides)
+    return Spread(squares / freedom, freedom)
 
 
 def welch(sides: Sides) -> Difference:
@@ -221,19 +295,25 @@ def judge_together(gated: Sequence[Gated]) -> list[Judged]:
     and the measured difference is beyond the bound. ``same``: two one-sided tests show that the
     difference is within the bound. With one start on either side nothing is decided.
     """
-    worse = holm([each.p_worse() for each in gated])
-    better = holm([each.p_better() for each in gated])
     # what further starts may show must pass the strictest of Holm's levels
     level = FALSE_ALARMS / max(len(gated), 1)
     judged = []
-    for each, is_worse, is_better in zip(gated, worse, better, strict=True):
-        difference = each.difference()
-        verdict = _verdict(each, difference, is_worse, is_better)
+    for each, verdict in zip(gated, verdicts_together(gated), strict=True):
         more_starts = None
         if verdict is Verdict.UNDECIDED:
             more_starts = _more_starts(each, level)
-        judged.append(Judged(verdict, difference, more_starts))
+        judged.append(Judged(verdict, each.difference(), more_starts))
     return judged
+
+
+def verdicts_together(gated: Sequence[Gated]) -> list[Verdict]:
+    """The verdicts of ``judge_together`` alone, without what further starts would show."""
+    worse = holm([each.p_worse() for each in gated])
+    better = holm([each.p_better() for each in gated])
+    return [
+        _verdict(each, each.difference(), is_worse, is_better)
+        for each, is_worse, is_better in zip(gated, worse, better, strict=True)
+    ]
 
 
 def holm(p_values: Sequence[float], level: float = FALSE_ALARMS) -> list[bool]:

@@ -26,11 +26,13 @@ from orchestrator.base.arrays import Floats
 
 # P-value below which the spreads of deployments count as different
 UNEVEN_LEVEL = 0.05
-# Most degrees of freedom with which the mean of all counts beside each deployment's own variance:
-# as many as there are deployments, up to this number. Both are chosen by simulation
-# (benchmarks/compare): larger ones find smaller differences, and have more false alarms where the
-# test does not notice that some deployments spread more than others.
-FREEDOM_IF_EVEN = 10.0
+# Degrees of freedom with which the mean of all counts beside each deployment's own variance: few,
+# if deployments are few, and never more than a few. All three are chosen by simulation
+# (benchmarks/compare): larger ones find smaller differences, and raise false alarms in more than 5 %
+# of sweeps where the test does not notice that some deployments spread more than others.
+LEAST_MEAN_FREEDOM = 1.0
+MEAN_FREEDOM_PER_DEPLOYMENT = 0.2
+MOST_MEAN_FREEDOM = 3.0
 FREEDOM_IF_UNEVEN = 1.5
 DRAWS = 10_000
 SEED = 1
@@ -73,26 +75,37 @@ class CommonSpread:
         return Spread(variance, freedom)
 
 
+def mean_freedom(deployments: int) -> float:
+    """The degrees of freedom of the mean beside each deployment's own, where all spread alike."""
+    freedom = LEAST_MEAN_FREEDOM + MEAN_FREEDOM_PER_DEPLOYMENT * deployments
+    return min(freedom, MOST_MEAN_FREEDOM)
+
+
 def common_spread(
-    spreads: Sequence[Spread], freedom_if_even: float = FREEDOM_IF_EVEN
+    spreads: Sequence[Spread], freedom_if_even: float | None = None
 ) -> CommonSpread | None:
     """Averages the variances of several deployments, weighted by their degrees of freedom.
 
-    ``freedom_if_even``: the most that ``CommonSpread.mean_freedom`` may be; it is FREEDOM_IF_UNEVEN
-    where the deployments differ. None where there are no variances, and where the starts of some deployment
-    do not differ at all.
+    Starts that do not differ at all are as good an estimate as any other, such as of a figure that
+    is rounded. None where there are no variances, and where no start of any deployment differs.
+
+    ``freedom_if_even``: ``CommonSpread.mean_freedom`` where the deployments spread alike; None:
+    that of ``mean_freedom``. It is FREEDOM_IF_UNEVEN at most where they do not.
     """
-    if not spreads or min(spread.variance for spread in spreads) <= 0:
-        return None
     variances = np.array([spread.variance for spread in spreads])
+    if not variances.any():
+        return None
     freedoms = np.array([spread.freedom for spread in spreads])
     is_even = p_even(spreads) >= UNEVEN_LEVEL
+    beside_own = mean_freedom(len(spreads)) if freedom_if_even is None else freedom_if_even
+    if not is_even:
+        beside_own = min(beside_own, FREEDOM_IF_UNEVEN)
     return CommonSpread(
         variance=float(np.average(variances, weights=freedoms)),
         freedom=float(freedoms.sum()),
         is_even=is_even,
         deployments=len(spreads),
-        mean_freedom=min(freedom_if_even, len(spreads)) if is_even else FREEDOM_IF_UNEVEN,
+        mean_freedom=beside_own,
     )
 
 

@@ -249,8 +249,8 @@ def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
 def pooled_spread(throughputs: Sequence[Interval]) -> CommonSpread | None:
     """The relative spread between starts that the deployments of a ranking have in common.
 
-    None where too few have two starts, where they differ in it, and where some starts do not differ
-    at all: then each two deployments are compared by their own starts.
+    None where too few have two starts, where they differ in it, and where no starts differ at all:
+    then each two deployments are compared by their own starts.
     """
     spreads = [throughput.start_spread for throughput in throughputs]
     known = [spread for spread in spreads if spread is not None]

@@ -409,7 +409,7 @@ def _judged(
     sides_by_metric = grouped(
         (each.metric, pair) for each, pair in zip(measured, sides, strict=True)
     )
-    spreads = {
+    shared = {
         metric.name: None if metric.is_share else spread_of_pairs(of_metric)
         for metric, of_metric in sides_by_metric.items()
     }
@@ -418,7 +418,7 @@ def _judged(
             pair,
             each.metric.higher_is_better,
             rules.bound(each.metric),
-            judged_spread(pair, spreads[each.metric.name]),
+            judged_spread(pair, shared[each.metric.name]),
         )
         for each, pair in zip(measured, sides, strict=True)
     ]
@@ -426,6 +426,9 @@ def _judged(
         MetricChange(each.pair, each.metric, each.base, each.new, judged)
         for each, judged in zip(measured, judge_together(gated), strict=True)
     ]
+    spreads = {
+        name: None if of_metric is None else of_metric.common for name, of_metric in shared.items()
+    }
     return changes, spreads
 
 

@@ -67,13 +67,57 @@ def test_pairs_share_the_variances_of_sides_with_two_starts() -> None:
     shared = spread_of_pairs([sides([0.0, 2.0], [0.0, 1.0, 2.0]), sides([0.0, 2.0], [5.0])])
     assert shared is not None
     # variances 2, 1 and 2 of 1, 2 and 1 degrees of freedom
-    assert (shared.variance, shared.freedom) == (pytest.approx((2 + 2 * 1 + 2) / 4), 4)
+    common = shared.common
+    assert (common.variance, common.freedom) == (pytest.approx((2 + 2 * 1 + 2) / 4), 4)
 
 
 def test_pairs_without_a_spread_share_none() -> None:
     assert spread_of_pairs([sides([1.0], [1.1])]) is None
-    assert spread_of_pairs([sides([1.0, 1.0], [1.1, 1.1]), sides([1.0, 2.0], [1.0, 3.0])]) is None
+    assert spread_of_pairs([sides([1.0, 1.0], [1.1, 1.1])] * 2) is None
     assert judged_spread(sides([1.0, 1.1], [1.0, 1.2]), None) is None
+
+
+def test_where_new_spreads_more_the_freedom_is_that_of_welch_and_satterthwaite() -> None:
+    pairs = [sides([0.0, 0.01], [0.0, 0.1, 0.2]), sides([0.0, 0.02], [0.1, 0.3, 0.2])]
+    shared = spread_of_pairs(pairs)
+    assert shared is not None
+    ratio = np.var([0.0, 0.1, 0.2], ddof=1) / np.mean([0.01**2 / 2, 0.02**2 / 2])
+    assert shared.variance_ratio == pytest.approx(ratio)
+    for pair in pairs:
+        own = pair.uneven_spread(ratio)
+        assert own is not None
+        # the variance of the difference is that of Welch's test, whatever the ratio
+        assert pooled(pair, own).standard_error == pytest.approx(welch(pair).standard_error)
+    own_ratio = pairs[0].new.variance / pairs[0].base.variance
+    own = pairs[0].uneven_spread(own_ratio)
+    assert own is not None
+    assert own.freedom == pytest.approx(welch(pairs[0]).freedom)
+
+
+def test_sides_that_spread_alike_have_all_degrees_of_freedom() -> None:
+    pairs = [sides(drawn(n, 0.01), drawn(n + 50, 0.01)) for n in range(10)]
+    shared = spread_of_pairs(pairs)
+    assert shared is not None
+    assert shared.variance_ratio is None
+    assert shared.common.freedom == 20
+
+
+def test_few_identical_sweeps_raise_an_alarm_though_one_deployment_is_noisy() -> None:
+    """One in ten spreads four times as much as the others, and two starts seldom show it."""
+    alarms = 0
+    for repetition in range(600):
+        random = np.random.default_rng([5, repetition])
+        deviations = [0.01] * 9 + [0.04]
+        pairs = [
+            sides(list(random.normal(0, deviation, 2)), list(random.normal(0, deviation, 2)))
+            for deviation in deviations
+        ]
+        shared = spread_of_pairs(pairs)
+        judged = judge_together(
+            [Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs]
+        )
+        alarms += any(each.verdict is Verdict.WORSE for each in judged)
+    assert alarms <= 40  # 5 % of 600 is 30, with a standard deviation of 5
 
 
 def test_one_noisy_pair_among_quiet_ones_is_no_regression() -> None:
@@ -87,7 +131,7 @@ def test_one_noisy_pair_among_quiet_ones_is_no_regression() -> None:
     assert judged[-1].verdict is Verdict.UNDECIDED
     # the mean variance alone would have raised an alarm
     assert shared is not None
-    mean_alone = Spread(shared.variance, shared.freedom)
+    mean_alone = Spread(shared.common.variance, shared.common.freedom)
     alarmed = judge_together([Gated(pair, True, BOUND, mean_alone) for pair in pairs])
     assert alarmed[-1].verdict is Verdict.WORSE
 

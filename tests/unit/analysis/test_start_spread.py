@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.start_spread import (
-    FREEDOM_IF_EVEN,
     FREEDOM_IF_UNEVEN,
     CommonSpread,
     Spread,
     common_spread,
+    mean_freedom,
     p_even,
 )
 
@@ -29,14 +29,43 @@ def drawn(random: np.random.Generator, deviations: list[float], freedom: int = 2
     ]
 
 
+EVEN_FREEDOM = mean_freedom(10)
+
+
 def test_the_mean_is_weighted_by_degrees_of_freedom() -> None:
     common = common_spread([Spread(2.0, 1), Spread(1.0, 3)])
-    assert common == CommonSpread(1.25, 4, True, deployments=2, mean_freedom=2)
+    assert common == CommonSpread(1.25, 4, True, deployments=2, mean_freedom=mean_freedom(2))
 
 
 def test_without_a_variance_there_is_nothing_in_common() -> None:
     assert common_spread([]) is None
-    assert common_spread([Spread(0.0, 2), Spread(1.0, 2)]) is None
+    assert common_spread([Spread(0.0, 2)] * 3) is None
+
+
+def test_starts_that_do_not_differ_count_as_any_other() -> None:
+    alike = common_spread([Spread(0.0, 2), *[Spread(1.0, 2)] * 9])
+    assert alike is not None
+    assert (alike.variance, alike.freedom, alike.is_even) == (pytest.approx(0.9), 20, True)
+    assert alike.of(Spread(0.0, 2)).variance == pytest.approx(0.9 * 3 / 5)
+    uneven = common_spread([*[Spread(0.0, 2)] * 9, Spread(1.0, 2)])
+    assert uneven is not None
+    assert not uneven.is_even
+
+
+def test_a_figure_that_is_rounded_is_pooled_with_what_rounding_adds() -> None:
+    """Of three values that are rounded to their standard deviation, one in ten are the same."""
+    random = np.random.default_rng(4)
+    variances = []
+    zeros = 0
+    for _ in range(1000):
+        starts = np.round(random.normal(0.0, 1.0, (10, 3)))
+        spreads = [Spread(float(np.var(of_one, ddof=1)), 2) for of_one in starts]
+        zeros += sum(spread.variance == 0 for spread in spreads)
+        common = common_spread(spreads)
+        assert common is not None
+        variances.append(common.variance)
+    assert zeros > 500
+    assert np.mean(variances) == pytest.approx(1.0 + 1 / 12, rel=0.05)  # Sheppard's correction
 
 
 @given(SPREADS)
@@ -50,11 +79,18 @@ def test_a_moderated_variance_lies_between_its_own_and_the_mean(spreads: list[Sp
         assert own.freedom * (1 - 1e-9) <= moderated.freedom <= common.freedom * (1 + 1e-9)
 
 
-def test_the_mean_of_many_counts_as_much_as_that_of_ten() -> None:
-    for deployments, mean_freedom in ((3, 3), (10, 10), (30, 10)):
+def test_the_mean_of_few_counts_less_than_that_of_many() -> None:
+    for deployments, expected in ((2, 1.4), (5, 2.0), (10, 3.0), (30, 3.0)):
         common = common_spread([Spread(1.0, 2)] * deployments)
         assert common is not None
-        assert common.mean_freedom == mean_freedom
+        assert common.mean_freedom == pytest.approx(expected)
+
+
+def test_uneven_deployments_share_no_more_than_even_ones() -> None:
+    assert common_spread([Spread(1.0, 2)] * 9 + [Spread(1e6, 2)]).mean_freedom == FREEDOM_IF_UNEVEN
+    few = common_spread([Spread(1.0, 8), Spread(1e6, 8)])
+    assert not few.is_even
+    assert few.mean_freedom == mean_freedom(2) < FREEDOM_IF_UNEVEN
 
 
 def test_a_single_deployment_keeps_its_variance_and_freedom() -> None:
@@ -67,14 +103,14 @@ def test_a_single_deployment_keeps_its_variance_and_freedom() -> None:
 
 
 def test_a_deployment_of_one_start_has_the_mean() -> None:
-    assert CommonSpread(2.0, 8, True, 4, FREEDOM_IF_EVEN).of(None) == Spread(2.0, 8)
+    assert CommonSpread(2.0, 8, True, 4, EVEN_FREEDOM).of(None) == Spread(2.0, 8)
 
 
 def test_uneven_spreads_count_little_for_each_other() -> None:
     own = Spread(9.0, 2)
-    even = CommonSpread(1.0, 20, True, 10, FREEDOM_IF_EVEN).of(own)
+    even = CommonSpread(1.0, 20, True, 10, EVEN_FREEDOM).of(own)
     uneven = CommonSpread(1.0, 20, False, 10, FREEDOM_IF_UNEVEN).of(own)
-    assert even.variance == pytest.approx((FREEDOM_IF_EVEN + 2 * 9) / (FREEDOM_IF_EVEN + 2))
+    assert even.variance == pytest.approx((EVEN_FREEDOM + 2 * 9) / (EVEN_FREEDOM + 2))
     assert uneven.variance == pytest.approx((FREEDOM_IF_UNEVEN + 2 * 9) / (FREEDOM_IF_UNEVEN + 2))
     assert uneven.freedom == FREEDOM_IF_UNEVEN + 2 < even.freedom
 
@@ -87,7 +123,7 @@ def test_the_moderated_variance_has_the_freedom_that_it_says() -> None:
     for _ in range(4000):
         spreads = drawn(random, [1.0] * 10)
         mean = float(np.mean([each.variance for each in spreads]))
-        moderated = CommonSpread(mean, 20, True, 10, FREEDOM_IF_EVEN).of(spreads[0])
+        moderated = CommonSpread(mean, 20, True, 10, EVEN_FREEDOM).of(spreads[0])
         drawn_variances.append(moderated.variance)
         freedoms.append(moderated.freedom)
     assert len(set(freedoms)) == 1

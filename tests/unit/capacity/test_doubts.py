@@ -245,11 +245,22 @@ def test_deployments_that_spread_alike_are_told_apart_by_their_common_spread() -
     assert doubt.spread.deployments == 3
 
 
+def test_starts_that_do_not_differ_lower_the_common_spread() -> None:
+    even = [with_error(str(n), 100, 1.0).throughput for n in range(12)]
+    alike, with_exact = (
+        pooled_spread(even),
+        pooled_spread([*even, replace(even[0], standard_error=0.0)]),
+    )
+    assert alike is not None
+    assert with_exact is not None
+    assert with_exact.variance == pytest.approx(alike.variance * 12 / 13)
+
+
 def test_few_or_uneven_deployments_share_no_spread() -> None:
     even = [with_error(str(n), 100, 1.0).throughput for n in range(12)]
     assert pooled_spread(even[:2]) is None
     assert pooled_spread(even[:3]) is not None
     uneven = [replace(each, standard_error=10.0**n) for n, each in enumerate(even[:6])]
     assert pooled_spread(uneven) is None
-    assert pooled_spread([*even, replace(even[0], standard_error=0.0)]) is None
+    assert pooled_spread([replace(each, standard_error=0.0) for each in even]) is None
     assert pooled_spread([replace(each, starts=1) for each in even]) is None
