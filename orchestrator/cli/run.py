@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from orchestrator.base.errors import InputError
+from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber, parse_share
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
@@ -176,6 +176,7 @@ def run(
 
     leave_pandas_out()
     share_one_heap()  # must come before any thread starts
+    from orchestrator.cluster.open_cluster import LOCAL
     from orchestrator.plan.cost import PlanEstimate
     from orchestrator.plan.verdict import models_left_behind
     from orchestrator.results.location import check_answers
@@ -186,6 +187,8 @@ def run(
         click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
         return 3
     check_answers(results_uri)
+    if address == LOCAL:
+        _check_models(plan)
     decided_within = _decided_within(plan, until, within)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
@@ -251,6 +254,16 @@ def run(
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and is_whole(report.counts) else 3
+
+
+def _check_models(plan: Plan) -> None:
+    """Raises ProblemsError for models that engines on this machine would not find."""
+    from orchestrator.plan.verdict import models_missing_here
+
+    settings = [deployment.settings for deployment in plan.runnable()]
+    problems = [Problem(sentence) for sentence in models_missing_here(settings)]
+    if problems:
+        raise ProblemsError(problems)
 
 
 def _decided_within(plan: Plan, until: str | None, within: float | None) -> float | None:

@@ -9,7 +9,7 @@ from orchestrator.catalog.models import model_facts
 from orchestrator.engines.dialects import dialects_of
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.problems import problems_of
-from orchestrator.engines.registry import ROUTERS
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad
@@ -132,6 +132,22 @@ def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:
         paths |= dict.fromkeys(_local_models(part))
     sentences = [not_uploaded(path) for path in paths]
     return [sentence for sentence in sentences if sentence is not None]
+
+
+def models_missing_here(settings: Iterable[EngineSettings]) -> list[str]:
+    """A sentence for each local model, draft, tokenizer and adapter that this machine lacks, of
+    engines that would be started on it. In a container a path may be the container's own.
+    """
+    paths: dict[str, None] = {}
+    for part in settings:
+        is_started_here = part.url is None and part.image is None
+        if is_started_here and not ENGINES[part.engine].emulated:
+            paths |= dict.fromkeys(_local_models(part))
+    return [
+        f"{path} is not there, and the engine on this machine shall load it: mend the path"
+        for path in paths
+        if not Path(path).exists()
+    ]
 
 
 def _local_models(settings: EngineSettings) -> list[str]:

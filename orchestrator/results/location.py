@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -77,13 +78,14 @@ class Location:
 
 
 def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
-    """Checks that an object store answers, before a command uses it.
+    """Checks that an object store answers, and that a local path is no file, before a command uses it.
 
     Takes at most ``limit_s``. Raises InputError for a storage that does not answer or cannot be
     used. A storage that is only busy passes, because blobs.py tries real calls again.
     """
     location = parse_location(uri)
     if location.is_local:
+        _check_folder(Path(location.path))
         return
     problems: list[str] = []
     # in a thread, because Google's library tries for minutes, whatever its time limit is
@@ -97,6 +99,15 @@ def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
         )
     if problems:
         raise InputError(problems[0])
+
+
+def _check_folder(path: Path) -> None:
+    """Raises InputError where a file stands in the place of the folder or of one above it."""
+    for place in (path, *path.parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            raise InputError(f"{place} is a file, and results are in a folder: give another place")
 
 
 def _ask(location: Location, limit_s: float, problems: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import click
 import pytest
 
-from orchestrator.base.errors import InputError
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.cli.run import _summary
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
@@ -226,6 +226,16 @@ def test_limits_on_waiting_and_on_clients_are_those_of_the_file(
     file.write_text(file.read_text() + "max_clients: 3\nplacement_timeout: 1h\nstorage_timeout: 9s")
     invoke("run", str(file), "--results", str(tmp_path / "two"))
     assert asked == [None, 900.0, 900.0, 3, 3600.0, 9.0]
+
+
+def test_a_model_that_is_not_there_is_refused_before_an_engine_starts_on_this_machine(
+    tmp_path: Path,
+) -> None:
+    file = write_file(tmp_path, "{engine: vllm, model: ./nomodel}")
+    argv = ("run", str(file), "--results", str(tmp_path / "results"), "--address", "local")
+    with pytest.raises(ProblemsError, match="nomodel is not there"):
+        invoke(*argv)
+    assert not (tmp_path / "results").exists()
 
 
 PREDICTED = """

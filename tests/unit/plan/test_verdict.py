@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan.verdict import workload_mismatch
+from orchestrator.plan.verdict import models_missing_here, workload_mismatch
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings
@@ -279,3 +279,19 @@ def test_images_are_sent_only_where_something_can_see_them(
     finding = workload_mismatch(asked, settings(**changes), None, dialects, may_see)
     assert (finding and finding.status) == (found and found[0])
     assert finding is None or found is None or found[1] in finding.sentence
+
+
+def test_models_that_this_machine_lacks_are_named_once(tmp_path: Path) -> None:
+    there = str(tmp_path)
+    missing = str(tmp_path / "nomodel")
+    settings = [
+        EngineSettings(engine="vllm", model=missing),
+        EngineSettings(engine="vllm", model=missing, tokenizer=there),
+        EngineSettings(engine="vllm", model="org/on-the-hub"),
+        EngineSettings(engine="vllm", model=str(tmp_path / "inside"), image="vllm:0.32"),
+        EngineSettings(engine="emulator", model=str(tmp_path / "emulated")),
+        EngineSettings(engine="endpoint", model=str(tmp_path / "served"), url="http://host"),
+    ]
+    assert models_missing_here(settings) == [
+        f"{missing} is not there, and the engine on this machine shall load it: mend the path"
+    ]

@@ -176,3 +176,12 @@ def test_a_host_of_aws_without_an_address_is_asked_for_no_region(
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
     with pytest.raises(InputError, match=r"Could not resolve host s3\.us-east-1\.amazonaws\.com"):
         check_answers("s3://b/p")
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    check_answers(str(tmp_path / "new" / "folder"))
+    file = tmp_path / "notes.txt"
+    file.touch()
+    for place in (file, file / "below"):
+        with pytest.raises(InputError, match=r"notes.txt is a file, and results are in a folder"):
+            check_answers(str(place))
