@@ -20,7 +20,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.cli.main import cli
+from orchestrator.cli.main import COMMANDS, cli
 from orchestrator.emulator.flags import parser as emulator_parser
 from tests.documentation.blocks import Block, blocks, command_lines
 from tests.harness import environment, free_port, wait_for
@@ -167,14 +167,28 @@ def lines(block: Block, server: str) -> Iterator[str]:
 @pytest.mark.parametrize("block", PARSED, ids=str)
 def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Block) -> None:
     for words in command_lines(block):
-        if "orchestrator" in words:
-            parse(words[words.index("orchestrator") + 1 :])
+        argv = of_this_program(words)
+        if argv:
+            parse(argv)
         if words[0] == "make":
             targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert words[1] in targets
         for word in words:
             if word.startswith(FOLDERS_OF_FILES):
                 assert (ROOT / word).exists(), word
+
+
+def of_this_program(words: list[str]) -> list[str]:
+    """The arguments of ``orchestrator``, whatever starts it: Ray, Python, a container. None where
+    its name is that of an image or of a shell's completion.
+    """
+    for index, word in enumerate(words):
+        argv = words[index + 1 :]
+        is_program = index == 0 or words[index - 1] == "-m"
+        names_command = bool(argv) and argv[0] in COMMANDS
+        if word == "orchestrator" and (is_program or names_command):
+            return argv
+    return []
 
 
 def parse(argv: list[str], is_whole: bool = True) -> None:
