@@ -290,21 +290,30 @@ class MixRequests(WorkloadKind):
         return PartSession(name, int(self._session_in_part[session]))
 
     def _draw(self) -> None:
-        """Draws the parts of the next sessions. They are counted from the first on, so that each
-        client has the same.
+        """Draws the parts of as many sessions again as there are. They are counted from the first
+        on, so that each client has the same.
         """
-        number = len(self._part_of) // SESSIONS_AT_ONCE
-        rng = stream(self._seed, SESSION_STREAM, _PART_CHOICE, number)
-        parts = choose(self._weights, (SESSIONS_AT_ONCE,), rng)
-        in_part: Ints = np.empty(SESSIONS_AT_ONCE, np.int64)
+        drawn = len(self._part_of) // SESSIONS_AT_ONCE
+        part_of = [self._part_of]
+        session_in_part = [self._session_in_part]
+        for number in range(drawn, max(2 * drawn, 1)):
+            rng = stream(self._seed, SESSION_STREAM, _PART_CHOICE, number)
+            parts = choose(self._weights, (SESSIONS_AT_ONCE,), rng)
+            part_of.append(parts.astype(np.int8))
+            session_in_part.append(self._counted(parts).astype(np.int32))
+        self._part_of = np.concatenate(part_of)
+        self._session_in_part = np.concatenate(session_in_part)
+
+    def _counted(self, parts: Ints) -> Ints:
+        """Which of the sessions of its part each of the next sessions is."""
+        in_part: Ints = np.empty(len(parts), np.int64)
         for index in range(len(self._names)):
             is_of_part = parts == index
             count = int(is_of_part.sum())
             first = self._sessions_of_part[index]
             in_part[is_of_part] = np.arange(first, first + count)
             self._sessions_of_part[index] += count
-        self._part_of = np.concatenate([self._part_of, parts.astype(np.int8)])
-        self._session_in_part = np.concatenate([self._session_in_part, in_part.astype(np.int32)])
+        return in_part
 
     def part(self, session: int) -> str:
         return self.place(session).part

@@ -159,3 +159,29 @@ def test_no_more_deployments_are_started_than_allowed(tmp_path: Path) -> None:
     assert len({row.deployment_id for row in points(store)}) == 1
     assert "not_started" in told
     assert report.left == 0
+
+
+def test_a_search_under_limits_on_parts_claims_what_holds_for_every_part(tmp_path: Path) -> None:
+    workloads = (
+        "workloads: [{name: short, input_tokens: 64, output_tokens: 8}, "
+        "{name: long, input_tokens: 256, output_tokens: {uniform: {min: 16, max: 48}}}, "
+        "{name: both, kind: mix, parts: [{weight: 2, workload: short}, {workload: long}]}]"
+    )
+    limits = (
+        "slos: {of_short: {parts: {short: {ttft: 300ms}}, attainment: 0.8}, "
+        "of_both: {parts: {short: {ttft: 300ms}, long: {ttft: 100ms}}, attainment: 0.8}}"
+    )
+    plan = planned(
+        SEARCH.replace("{max_num_seqs: 2}, {max_num_seqs: 6}", "{max_num_seqs: 6}"),
+        workloads=workloads,
+        slos=limits,
+    )
+    simulated(plan, tmp_path)
+    found = orchestrator.capacities(str(tmp_path)).set_index("slo_name")
+    assert 0 < found["claim"]["of_both"] < found["claim"]["of_short"]
+    parts = orchestrator.parts(str(tmp_path), slo="of_both")
+    at_claim = parts[parts["level"] == found["claim"]["of_both"]]
+    assert sorted(at_claim["part"]) == ["long", "short"]
+    assert (at_claim["attainment"] >= 0.8).all()
+    above = parts[(parts["level"] >= found["high"]["of_both"]) & (parts["part"] == "long")]
+    assert (above["attainment"] < 0.8).any(), "it is the long requests that miss"
