@@ -435,14 +435,20 @@ class StoredPoint:
 
         At a request rate that the engine keeps up with, the throughput is what the requests ask
         for, even if the engine is faster, so the estimate is also the upper bound. The lower bound
-        is the engine's peak divided by the model's error, where that is less than the estimate.
+        is the engine's peak divided by the model's error, where that is less than the estimate. Of
+        requests that are due at once only repeats show how much the throughput varies.
         """
-        rate = rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
+        is_at_once = math.isinf(self.head.level)
+        batches = [repeat.output_tokens for repeat in self.used]
+        if is_at_once:
+            batches = [of_repeat.as_one() for of_repeat in batches]
+        rate = rate_interval(batches, self.starts)
         if rate is None or not self.simulated:
             return rate
         tokens = rate.estimate
         factor = self.model_error.tpot if self.model_error else math.nan
-        if self.head.control == "request_rate" and self.validity != BACKLOG:
+        asks_for_less = self.head.control == "request_rate" and not is_at_once
+        if asks_for_less and self.validity != BACKLOG:
             peak = max(self.peak_throughput, tokens)
             return interval_of_model(tokens, min(peak / factor, tokens), tokens)
         return interval_of_model(tokens, tokens / factor, tokens * factor)

@@ -28,6 +28,12 @@ class Batches:
     amounts: Floats
     sizes: Floats
 
+    def as_one(self) -> "Batches":
+        """The whole as one batch, for a run whose parts are not alike: that of requests which are
+        due at once first computes prompts and at last drains.
+        """
+        return Batches(self.amounts.sum(keepdims=True), self.sizes.sum(keepdims=True))
+
 
 def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Floats:
     """Output tokens of ok requests that came before each edge.

@@ -182,7 +182,7 @@ def _throughput(document: LevelDocument) -> Iterator[str]:
     yield f"throughput: {requests} requests/s, {output_tokens} output tokens/s"
     yield f"  {_number(figures.total_token_throughput)} tokens/s with those of the prompts"
     interval = document.output_token_throughput
-    if interval is not None:
+    if interval is not None and not math.isnan(interval.lower):
         bounds = f"{interval.lower:,.2f}-{interval.upper:,.2f}"
         yield f"  output tokens/s, 95 % interval within this run: {bounds}"
 

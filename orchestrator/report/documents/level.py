@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,6 +140,9 @@ def level_document(
 
     observed = observe_arrays(blocks(), window_ns)
     of_window = figures(observed)
+    batches = observed.token_batches
+    if math.isinf(point.level.value):
+        batches = tuple(of_attempt.as_one() for of_attempt in batches)
     target = point.targets[0]
     return LevelDocument(
         url=target.url,
@@ -154,7 +158,7 @@ def level_document(
         max_in_flight=point.max_in_flight,
         clients=measured.clients,
         figures=of_window,
-        output_token_throughput=rate_interval(observed.token_batches),
+        output_token_throughput=rate_interval(batches),
         all_requests=_all_requests(requests, window_ns),
         adapter_cost=adapter_cost_of(requests, window_ns),
         validity=validity_of(verdict.validity, [of_window.requests]),

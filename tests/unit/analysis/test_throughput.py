@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.analysis.intervals import rate_interval
 from orchestrator.analysis.metrics import observe
 from orchestrator.analysis.requests import RequestArrays, request_arrays
-from orchestrator.analysis.throughput import BATCHES, basis, output_tokens_by, token_batches
+from orchestrator.analysis.throughput import (
+    BATCHES,
+    Batches,
+    basis,
+    output_tokens_by,
+    token_batches,
+)
 from tests.unit.results.builders import events, failed_request, request, requests
 
 
@@ -111,3 +118,14 @@ def test_windows_side_by_side_add_up_to_the_whole(
     assert sum(part.requests for part in parts) == rows.num_rows
     assert sum(part.input_tokens for part in parts) == sum(rows["input_tokens"].to_pylist())
     assert sum(part.output_tokens for part in parts) == pytest.approx(len(instants))
+
+
+def test_a_run_as_one_batch_says_nothing_of_its_spread() -> None:
+    batches = Batches(np.array([0.0, 30.0, 70.0]), np.array([1.0, 1.0, 2.0]))
+    whole = rate_interval([batches.as_one()])
+    assert whole is not None
+    assert whole.estimate == 25.0
+    assert np.isnan([whole.lower, whole.upper]).all()
+    again = rate_interval([batches.as_one(), Batches(np.array([116.0]), np.array([4.0]))])
+    assert again is not None
+    assert again.lower < 27.0 < again.upper
