@@ -70,8 +70,8 @@ UNUSED = frozenset(
 # begins with "image".
 _NO_PICTURES = "only text and images are sent"
 _OWN_FIELD = "this program sets it itself"
-_FORMAT = "answers are not held to a format"
-_TOOLS = "tools and their calls are not sent"
+_FORMAT = "give 'constrain' as a key of the workload, so that answers are checked"
+_TOOLS = "give 'tools' as a key of the workload; calls of tools are not sent"
 # Keys that hold the pictures of a request: one, or a list of them (workloads/images.py).
 PICTURES = ("image", "images", "image_files")
 REFUSED = {

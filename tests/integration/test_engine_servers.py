@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 import psutil
 import pytest
 
@@ -29,7 +31,7 @@ from orchestrator.load.wire.wires import WIRES
 from orchestrator.node import ownership
 from orchestrator.node.failures import EnginePhase, LastWords, classify
 from orchestrator.node.readiness import LOG_LINES
-from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.load import Lengths, Level, Workload
 from orchestrator.spec.request_options import Adapters
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
@@ -261,6 +263,67 @@ def test_every_metric_that_we_read_is_there(server: Running) -> None:
     text = server.ask("GET", server.engine.metrics_path or "")[1]
     told = set(normalize(text, server.engine.metrics))
     assert set(server.engine.metrics) - told <= ENGINES[server.engine.name].untold
+
+
+# A model without training fills JSON with white space, where it may; it may not in an enum.
+COLOUR = {"enum": ["red", "blue", 7]}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+DATE = r"[0-9]{4}-[0-9]{2}"
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize(
+    ("constrain", "met"),
+    [
+        ({"json_schema": COLOUR, "variants": 2}, {True}),
+        ({"json_schema": PERSON}, {True, None}),
+        ({"regex": DATE}, {True}),
+        ({"choice": ["yes", "no", "(maybe)"]}, {True}),
+    ],
+    ids=["enum", "object", "regex", "choice"],
+)
+def test_constrained_answers_are_what_they_have_to_be(
+    server: Running, model: Path, api: str, constrain: dict[str, Any], met: set[bool | None]
+) -> None:
+    fields = {"name": "w", "api": api, "input_tokens": 8, "output_tokens": 24}
+    dialect = replace(server.engine.dialects(server.settings)[api], prompt_token_ids=False)
+    point = LoadPoint(
+        targets=(Target(server.base_url, server.name, api_key=server.key),),
+        dialect=dialect,
+        workload=Workload.model_validate({**fields, "constrain": {**constrain, "share": 0.6}}),
+        level=Level(control="concurrency", value=4),
+        duration_s=None,
+        requests=12,
+        tokenizer=str(model),
+        keep_replies=True,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    result = client.run(time.monotonic_ns())
+    rows = result.requests.to_pylist()
+    assert {row["status"] for row in rows} == {"ok"}, rows
+    answers = {reply.request_index: reply.text for reply in result.replies}
+    constrained = [row for row in rows if row["constraint"] is not None]
+    assert 0 < len(constrained) < len(rows)
+    assert {row["constraint_met"] for row in constrained} <= met, answers
+    assert {row["output_tokens"] for row in rows if row["constraint"] is None} == {24}
+    for row in constrained:
+        if row["constraint_met"]:
+            check(constrain, answers[row["request_index"]])
+
+
+def check(constrain: dict[str, Any], answer: str) -> None:
+    """Raises where an answer is not what it had to be, by other code than that of the client."""
+    if "json_schema" in constrain:
+        jsonschema.validate(json.loads(answer), constrain["json_schema"])
+    elif "regex" in constrain:
+        assert len(answer) == 7 and (answer[:4] + answer[5:]).isdigit() and answer[4] == "-"
+    else:
+        assert answer in constrain["choice"]
 
 
 @pytest.mark.parametrize("engine", VLLM, indirect=True)

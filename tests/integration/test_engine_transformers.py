@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.errors import EngineFailure, FailureClass
+from orchestrator.engines.endpoint import with_constraints
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.validity import judge
+from orchestrator.spec.load import Level, Workload
 from tests.integration.engine_real import CORES, Running, running, script, settings
 
 pytestmark = [pytest.mark.transformers, pytest.mark.timeout(180)]
@@ -79,6 +86,31 @@ def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(
     assert status == 200, text
     for unknown in ("ignore_eos", "min_tokens", "return_token_ids"):
         assert server.ask("POST", dialect.path, body | {unknown: 1})[0] == 422
+
+
+def test_it_ignores_constraints_and_is_found_out(server: Running, model: Path) -> None:
+    """It takes ``response_format`` for a field that it does not use, with a line in its log."""
+    own = server.engine.dialects(server.settings)["chat"]
+    as_endpoint = with_constraints(replace(own, allowed_fields=None), "", server.settings)
+    fields = {"name": "w", "api": "chat", "input_tokens": 8, "output_tokens": TOKENS}
+    constrain = {"json_schema": {"type": "object"}}
+    point = LoadPoint(
+        targets=(Target(server.base_url, server.name),),
+        dialect=as_endpoint,
+        workload=Workload.model_validate({**fields, "constrain": constrain}),
+        level=Level(control="concurrency", value=2),
+        duration_s=None,
+        requests=4,
+        tokenizer=str(model),
+    )
+    client = LoadClient()
+    client.prepare(point)
+    result = client.run(time.monotonic_ns())
+    rows = result.requests.to_pylist()
+    assert {(row["status"], row["constraint_met"]) for row in rows} == {("ok", False)}, rows
+    verdict = judge(result.requests, [result.stats], point, 0)
+    assert verdict.validity == "invalid"
+    assert verdict.reasons[0].startswith("the constraint was not applied: 100.0%")
 
 
 def test_a_model_that_is_not_there_is_bad_config(tmp_path: Path) -> None:
