@@ -669,7 +669,8 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     address = parse_address(url, options.endpoint)
     listing = list_models(target, address)
     if not target.model:
-        target = replace(target, model=only_model(target, listing, options.api_key_env))
+        bases = listing if plan is None else listing.without(plan.loads[0].workload.adapter_names())
+        target = replace(target, model=only_model(target, bases, options.api_key_env))
         plan = _plan(parsed, target.model, problems, prompts_option)
     if plan is None:  # what the server calls its model is no name of a model
         raise ProblemsError(problems)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
@@ -132,6 +132,13 @@ class ModelListing:
     def names(self) -> str:
         """The models, for a sentence."""
         return listed(list(self.owners or ()), MOST_LISTED) or "nothing"
+
+    def without(self, adapters: Collection[str]) -> ModelListing:
+        """The same without these LoRA adapters, which servers list beside the model itself."""
+        if self.owners is None:
+            return self
+        owners = {name: owner for name, owner in self.owners.items() if name not in adapters}
+        return replace(self, owners=owners)
 
     def note_on(self, model: str) -> str | None:
         """What the user should know about the list if the endpoint answers to ``model``; None if

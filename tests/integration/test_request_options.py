@@ -15,7 +15,10 @@ def test_adapters_and_images_reach_the_server_and_stand_in_the_rows(tmp_path: Pa
         models = json.loads(server.get("/v1/models")[1])["data"]
         assert [model["id"] for model in models[1:]] == ["sql", "law"]
         done = orchestrator(
-            *("load", f"http://127.0.0.1:{server.port}", "--model", models[0]["id"]),
+            *(
+                "load",
+                f"http://127.0.0.1:{server.port}",
+            ),  # its model is the only one without --adapter
             *("--api", "chat", "--concurrency", "4", "--requests", "40", "--input-tokens", "20"),
             *(
                 "--output-tokens",
