@@ -35,7 +35,7 @@ from orchestrator.results.records import EngineSide
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Scale
 from orchestrator.telemetry.gpu_condition import GpuCondition
-from orchestrator.workloads.fidelity import fidelity_of
+from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
 
 BUSY_CPU_SHARE = 0.7
 # How often the end-to-end time must fit into the window. The throughput of a shorter window depends
@@ -141,7 +141,6 @@ DISTURBED_GPU = (
 )
 # share of prompt tokens that prompts have in common by chance: a first token, a chat template
 MAX_CACHED = 0.005
-RATE_DIFFERS = 0.01  # a trace's rate that is so far from the recorded one is noted
 # Prefix hits below this share of the expected ones are noted, where at least so many are expected.
 FEW_HITS = 0.5
 LEAST_EXPECTED = 0.02

@@ -13,7 +13,7 @@ if they are wanted.
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import InputError
@@ -29,7 +29,8 @@ from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.verdict import judge, models_left_behind
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
-from orchestrator.spec.load import Level, hours
+from orchestrator.spec.load import Level, hours, load_text
+from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
 
 MOST_PLAN_BYTES = 500_000_000  # a frozen plan of 100,000 deployments is a fifth as large
 
@@ -130,7 +131,22 @@ def _notes_on_workloads(loads: Sequence[PlannedLoad]) -> list[str]:
             )
         has_own_times = load.arrivals.process == "trace"
         notes += [f"{load.workload.name!r}: {note}" for note in load.workload.notes(has_own_times)]
+        factors = list(_factors(load))
+        if factors:
+            notes.append(f"{load.workload.name!r} ({load.arrivals.scale}): {'; '.join(factors)}")
     return notes
+
+
+def _factors(load: PlannedLoad) -> Iterator[str]:
+    """How far the levels of a trace are from its recorded rate, where they are not at it."""
+    for level in load.levels:
+        fidelity = fidelity_of(load.workload, level, load.arrivals)
+        if fidelity is None or abs(fidelity.rate_factor - 1) < RATE_DIFFERS:
+            continue
+        text = f"{load_text(level.control, level.value)} is {fidelity.rate_factor:.3g} times the recorded rate"
+        if fidelity.thinned_share:
+            text += f", without {fidelity.thinned_share:.1%} of the sessions"
+        yield text
 
 
 def _judged_deployments(

@@ -8,6 +8,8 @@ import numpy as np
 
 from orchestrator.spec.load import Arrivals, Level, Scale, Workload
 
+RATE_DIFFERS = 0.01  # a rate that is so far from the recorded one is noted
+
 
 @dataclass(frozen=True, slots=True)
 class TraceFidelity:

@@ -170,3 +170,29 @@ def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:
     assert "has no recorded rate" in only_problem(load=levels)[1]
     timed = {"arrivals": "trace"}
     assert "arrivals 'trace' need the field 'trace'" in only_problem(load=timed)[1]
+
+
+@pytest.mark.parametrize(
+    ("scale", "levels", "note"),
+    [
+        ("stretch", ["recorded", 1], "'w' (stretch): 1 req/s is 2 times the recorded rate"),
+        (
+            "thin",
+            [0.25],
+            "'w' (thin): 0.25 req/s is 0.5 times the recorded rate, without 50.0% of the sessions",
+        ),
+        ("stretch", ["recorded"], None),
+    ],
+)
+def test_a_plan_says_how_far_levels_are_from_the_recorded_rate(
+    scale: str, levels: list[Any], note: str | None, tmp_path: Path
+) -> None:
+    load = {
+        "arrivals": {"process": "trace", "scale": scale},
+        "levels": {"request_rate": levels},
+    }
+    notes = planned(tmp_path / "x.yaml", **of_trace(tmp_path, load)).notes
+    assert [found for found in notes if "times the recorded rate" in found] == (
+        [] if note is None else [note]
+    )
+    assert any("recorded: 0.5 requests/s on average" in found for found in notes)
