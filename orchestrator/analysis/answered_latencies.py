@@ -37,7 +37,9 @@ class AnsweredLatencies:
         for arrays in request_arrays(requests, None):
             chosen = arrays.ok & arrays.scheduled_in(window_ns)
             for name in names:
-                chunks[name] += arrays.rows[name].filter(pa.array(chosen)).chunks
+                column = arrays.rows[name].filter(pa.array(chosen))
+                # texts are read as dictionaries, each block with its own
+                chunks[name] += column.cast(REQUESTS.field(name).type).chunks
             ttft_ms.append((arrays.first_ns - arrays.scheduled_ns)[chosen] / 1e6)
             tpot_ms.append(_tpot_ns(arrays)[chosen] / 1e6)
         columns = {

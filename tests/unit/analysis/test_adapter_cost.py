@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.analysis.adapter_cost import adapter_cost_of
+from orchestrator.results.lazy_rows import LazyRows
+from orchestrator.results.row_writer import RowWriter
 from orchestrator.results.schemas import REQUESTS
 
 MS = 1_000_000
@@ -71,3 +73,16 @@ def test_too_few_requests_have_no_median() -> None:
 def test_without_adapters_there_is_no_cost() -> None:
     assert adapter_cost_of(table(row(0, None, 1, 1)), WINDOW) is None
     assert adapter_cost_of(REQUESTS.empty_table(), WINDOW) is None
+
+
+def test_rows_of_several_clients_have_the_same_cost() -> None:
+    asked = [row(index, "ab"[index % 2] if index < 7 else None, 40, 12) for index in range(14)]
+    whole = adapter_cost_of(table(*asked), WINDOW)
+    parts = []
+    for client in range(2):
+        part = table(*asked[client::2])
+        writer = RowWriter("requests")
+        writer.write("requests", part)
+        parts += writer.finish()
+        writer.close()
+    assert adapter_cost_of(LazyRows.of("requests", parts), WINDOW) == whole
