@@ -106,7 +106,15 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         except AssertionError as error:
             pytest.skip(f"NOT RUN: podman starts no container here: {error}")
         podman(
-            *(*_runtime(), "build", "--network=none", "--pull=never", *LIMITS, *mounts),
+            *(
+                *_runtime(),
+                "build",
+                "--layers=false",
+                "--network=none",
+                "--pull=never",
+                *LIMITS,
+                *mounts,
+            ),
             *(f"--from={stand_in}", f"--file={CONTAINERFILE}", f"--tag={name}", str(context)),
         )
         yield Image(name, tuple(mounts))
