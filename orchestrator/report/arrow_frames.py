@@ -80,7 +80,7 @@ def as_frame(table: pa.Table, library: Library) -> Frame:
 def with_units(table: pa.Table) -> pa.Table:
     """A stored table with the unit of each column added to the metadata of its field.
 
-    The names of stored columns say their units (docs/reference/tables.md).
+    The names of stored columns say their units (docs/reference/stored-columns.md).
     """
     fields = []
     for field in table.schema:

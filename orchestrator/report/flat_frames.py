@@ -60,9 +60,9 @@ def read(
     """One stored table of all experiments at ``uri``; ``Store.read`` says which rows count.
 
     It stays for one release. Use ``launches``, ``series`` and ``requests``, or read the Parquet
-    files (docs/reference/tables.md). Beside ``settings_json`` there is a column for each setting.
-    In pandas, integers that may be null are Int32 or Int64, not floats. Raises InputError for an
-    unknown or missing library, and where nothing is stored at ``uri``.
+    files (docs/reference/stored-columns.md). Beside ``settings_json`` there is a column for each
+    setting. In pandas, integers that may be null are Int32 or Int64, not floats. Raises InputError
+    for an unknown or missing library, and where nothing is stored at ``uri``.
     """
     import pyarrow as pa
 

@@ -259,8 +259,8 @@ def requests(
 ) -> Iterator[pa.Table]:
     """Yields the requests of every measurement that counts, one Arrow table each.
 
-    docs/reference/tables.md has the columns; units and descriptions are metadata of the fields.
-    ``table.to_pandas()`` and ``polars.from_arrow(table)`` make frames. ``point``: only the
+    docs/reference/stored-columns.md has the columns; units and descriptions are metadata of the
+    fields. ``table.to_pandas()`` and ``polars.from_arrow(table)`` make frames. ``point``: only the
     requests of the point with this id. Raises InputError where no measurement of that point counts.
     """
     is_found = point is None
