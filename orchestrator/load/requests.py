@@ -112,11 +112,10 @@ def _check_options(point: LoadPoint) -> None:
     """
     dialect = point.dialect
     for workload in point.workload.with_parts():
-        constrain = workload.constrain
-        if constrain is not None and constrain.kind not in dialect.constraints:
+        for kind in workload.constraint_kinds() - dialect.constraints.keys():
             known = ", ".join(dialect.constraints) or "none"
             raise InputError(
-                f"the API at {dialect.path} has no field that is known for a {constrain.kind} "
+                f"the API at {dialect.path} has no field that is known for a {kind} "
                 f"(known: {known})"
             )
         if workload.tools is not None and not dialect.tool_choices:

@@ -30,12 +30,11 @@ def options_mismatch(
 def _constraint_problems(
     workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
 ) -> list[str]:
-    if workload.constrain is None:
-        return []
-    kind = workload.constrain.kind
     taken = dialects[workload.api].constraints
-    if kind in taken:
+    missing = sorted(workload.constraint_kinds() - taken.keys())
+    if not missing:
         return []
+    kind = missing[0]
     other_apis = [api for api, dialect in dialects.items() if kind in dialect.constraints]
     if other_apis:
         remedy = f"use the API {' or '.join(other_apis)}"

@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from orchestrator.base.registry import Registry, unknown_name
-from orchestrator.spec.constraint import ToolChoice
+from orchestrator.spec.constraint import ConstraintKind, ToolChoice
 from orchestrator.spec.document import nearest, wrong
 from orchestrator.spec.request_options import (
     Adapters,
@@ -423,11 +423,15 @@ class Workload(Growing, ABC):
         """
         return False
 
+    def constraint_kinds(self) -> frozenset[ConstraintKind]:
+        """What its answers may be constrained by."""
+        return frozenset() if self.constrain is None else frozenset({self.constrain.kind})
+
     def known_to_engines_only(self) -> str | None:
         """What of its requests only an engine knows, so that neither predictions nor simulations are
         made of it; None if nothing.
         """
-        if self.constrain is not None:
+        if self.constraint_kinds():
             return "how long constrained answers are"
         if self.tools is not None:
             return "how many tokens the tools in a prompt have"

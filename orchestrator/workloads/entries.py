@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from orchestrator.spec.constraint import Constraint, ConstraintKind
 from orchestrator.spec.load import MOST_TOKENS
+from orchestrator.spec.request_options import schema_problem
 from orchestrator.workloads.file_reading import EntryError
 from orchestrator.workloads.images import PictureFiles, image_url_part
 from orchestrator.workloads.kind import Message, Speaker
@@ -83,7 +86,6 @@ REFUSED = {
     "tool*": _TOOLS,
     "function*": _TOOLS,
     "parallel_tool_calls": _TOOLS,
-    "response_format": _FORMAT,
     "guided_*": _FORMAT,
     "structured_outputs": _FORMAT,
     "json_schema": _FORMAT,
@@ -149,6 +151,7 @@ class PromptEntry:
     block_tokens: int = max(BLOCK_TOKENS)
     answer: str | None = field(default=None, compare=False)  # None: no answer was recorded
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the request's body
+    constraint: Constraint | None = field(default=None, compare=False)  # of its response_format
     later_turns: bool = field(default=False, compare=False)  # the user says more
     # what the user says more, where it is sent
     later: tuple[LaterTurn, ...] = field(default=(), compare=False)
@@ -188,6 +191,7 @@ def read_entry(
     if url is not None and "model" in entry["body"]:
         unused |= {"model"}  # every request goes to the model that is measured
     output_tokens = _answer_length(keys, problems)
+    constraint = _constraint(keys, problems)
     try:
         readers = _SESSIONS if sessions else _CONTENTS
         content = readers[contents[0]](keys)
@@ -212,6 +216,7 @@ def read_entry(
         blocks=content.blocks,
         answer=content.answer,
         fields=fields,
+        constraint=constraint,
         later_turns=bool(content.later),
         later=content.later if sessions else (),
         unsent_messages=content.unsent_messages,
@@ -271,6 +276,8 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
             continue
         if name in PICTURES:
             continue
+        if name == "response_format":
+            continue  # _constraint
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
             unused.append(name)
             continue
@@ -283,6 +290,41 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
     if keys.get("hash_ids") and "input_length" not in keys:
         problems.append("'hash_ids' belong to 'input_length', which is missing")
     return frozenset(unused)
+
+
+def _constraint(keys: Mapping[str, Any], problems: list[str]) -> Constraint | None:
+    """The JSON schema that the answer must be an instance of, as OpenAI's API has it; None: the
+    answer is free.
+    """
+    response_format = keys.get("response_format")
+    if response_format is None:
+        return None
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    if kind == "text":
+        return None
+    named = response_format.get("json_schema") if kind == "json_schema" else None
+    schema = named.get("schema") if isinstance(named, dict) else None
+    if not isinstance(schema, dict):
+        problems.append(
+            "'response_format' is not sent: answers are checked, which needs "
+            '{"type": "json_schema", "json_schema": {"schema": …}}'
+        )
+        return None
+    try:
+        return _constraint_of(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
+    except ValueError as error:
+        problems.append(str(error))
+        return None
+
+
+@lru_cache(maxsize=1024)  # the lines of a file share a few schemas
+def _constraint_of(schema: bytes) -> Constraint:
+    """Raises ValueError for a schema that answers cannot be checked against."""
+    content = orjson.loads(schema)
+    problem = schema_problem(content)
+    if problem is not None:
+        raise ValueError(f"the schema of 'response_format' {problem}")
+    return Constraint(ConstraintKind.JSON_SCHEMA, schema=content)
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:

@@ -29,6 +29,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.results.ids import content_digest
+from orchestrator.spec.constraint import ConstraintKind
 from orchestrator.spec.document import wrong
 from orchestrator.spec.load import ContentKind, Lengths, Workload, counted
 from orchestrator.spec.settings import OneLine, Strict
@@ -152,6 +153,7 @@ class Summary:
     unsent_messages: int = 0  # of all conversations
     urls: frozenset[str] = frozenset()  # of an OpenAI batch
     images: int = 0  # pictures of all requests
+    constrained: int = 0  # requests whose answers must be instances of a JSON schema
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
@@ -164,6 +166,7 @@ class Summary:
         return cls(
             digest=content_digest(data),
             images=len(images),
+            constrained=sum(entry.constraint is not None for entry in requests),
             prompts=len(requests),
             left_out=len(entries) - len(requests),
             lengths=frozenset(lengths),
@@ -332,6 +335,10 @@ class FileWorkload(Workload):
         """Of a trace's lengths, prompts are drawn."""
         return "random" if self.drawn() else "file"
 
+    def constraint_kinds(self) -> frozenset[ConstraintKind]:
+        own = super().constraint_kinds()
+        return own | {ConstraintKind.JSON_SCHEMA} if self.summary().constrained else own
+
     def others(self, requests: int) -> Self:
         copy = self.model_copy()
         copy._first = 0 if self.drawn() else -requests
@@ -470,7 +477,13 @@ class FileRequests(WorkloadKind):
         if not messages:
             content = self._content_of_length(index, entry)
             messages = (Message("user", content, entry.input_tokens),)
-        return Prompt(messages, entry.input_tokens, entry.fields)
+        return Prompt(
+            messages,
+            entry.input_tokens,
+            entry.fields,
+            constraint=entry.constraint,
+            ends_naturally=entry.constraint is not None,
+        )
 
     def _content_of_length(self, index: int, entry: PromptEntry) -> Content:
         """Content of the length that a trace gives. Equal blocks get equal tokens."""

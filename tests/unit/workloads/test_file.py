@@ -346,3 +346,48 @@ def test_a_parquet_file_holds_pictures_as_hub_datasets_do(tmp_path: Path) -> Non
     ).resolved(str)
     (message,) = planned.requests(Words(), 1).prompt(0, 0, "measure", ()).messages
     assert (message.text, message.images) == ("what is it?", (part,))
+
+
+def test_a_line_constrains_its_answer_by_a_response_format(tmp_path: Path) -> None:
+    schema = {"type": "object", "required": ["age"]}
+    formats = [
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        {"type": "text"},
+        {"type": "json_schema", "json_schema": {"schema": schema}},
+    ]
+    lines = [
+        json.dumps({"prompt": "hi", "output_tokens": 9, "response_format": response_format})
+        for response_format in formats
+    ]
+    file = tmp_path / "p.jsonl"
+    file.write_text("\n".join(lines))
+    workload = FileWorkload(name="w", kind="file", prompts=str(file))
+    assert workload.constraint_kinds() == {"json_schema"}
+    assert workload.known_to_engines_only() == "how long constrained answers are"
+    requests = workload.requests(Words(), 0)
+    first, free, again = (requests.request(index, 0, "measure", ()) for index in range(3))
+    assert first.constraint is again.constraint is not None
+    assert first.constraint.schema == schema
+    assert first.ends_naturally
+    assert (free.constraint, free.ends_naturally) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("response_format", "problem"),
+    [
+        ({"type": "json_object"}, "'response_format' is not sent: answers are checked"),
+        ("json", "'response_format' is not sent"),
+        (
+            {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}},
+            "line 1: the schema of 'response_format' is no JSON schema at type",
+        ),
+    ],
+)
+def test_a_response_format_that_cannot_be_checked_is_refused(
+    tmp_path: Path, response_format: object, problem: str
+) -> None:
+    file = tmp_path / "p.jsonl"
+    line = {"prompt": "hi", "output_tokens": 9, "response_format": response_format}
+    file.write_text(json.dumps(line))
+    with pytest.raises(ProblemsError, match=problem):
+        FileWorkload(name="w", kind="file", prompts=str(file)).resolved(str)
