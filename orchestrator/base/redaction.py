@@ -167,6 +167,11 @@ def is_secret(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
+def holds_key(text: str) -> bool:
+    """Whether a key or token of a known shape stands anywhere in a text."""
+    return _SHAPES.search(text) is not None
+
+
 def is_like_secret(name: str) -> bool:
     """Whether what was given as a name is probably a secret itself (value and name mixed up)."""
     return redact(name) != name or (not name.isupper() and _RANDOM.search(name) is not None)

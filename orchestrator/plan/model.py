@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError
+from orchestrator.base.redaction import holds_key
 from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.engines.registry import ENGINES
@@ -579,6 +580,10 @@ class Plan(SweepRules):
             raise InputError(
                 f"plan written by version {version}, this is {__version__}: plan the experiment "
                 "again"
+            )
+        if to_run and holds_key(text):  # plans are shown and stored, as experiments are
+            raise InputError(
+                "not a valid plan: something in it looks like a secret; plan the experiment again"
             )
         try:
             return cls.model_validate(content)

@@ -111,6 +111,16 @@ def test_a_damaged_plan_is_refused(change: dict[str, Any], message: str) -> None
         Plan.from_json(json.dumps(content))
 
 
+def test_a_plan_that_holds_a_secret_is_not_run_and_the_secret_not_shown() -> None:
+    secret = "hf_" + "a" * 30
+    text = planned().to_json().replace('"org/model"', f'"{secret}"')
+    assert secret in text
+    with pytest.raises(InputError, match="looks like a secret") as caught:
+        Plan.from_json(text)
+    assert secret not in str(caught.value)
+    assert Plan.from_json(text, to_run=False)  # one that is stored is still read
+
+
 DEEP = pytest.param("[" * 100_000, id="deep")
 
 
