@@ -67,7 +67,7 @@ RECORDED = ((1, 2), (1, 4))
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
-    *("temperature", "top_p", "seed", "stop", "response_format", "tools", "tool_choice"),
+    *("temperature", "top_p", "seed", "stop"),
 )
 
 

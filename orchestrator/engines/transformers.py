@@ -28,7 +28,7 @@ ATTENTION = (
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "max_tokens", "generation_config"),
-    *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias", "tools"),
+    *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias"),
 )
 
 

@@ -43,7 +43,7 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
             {"speculative": Speculative(method="ngram", num_speculative_tokens=3)},
             "speculative decoding",
         ),
-        ({"guided_decoding_backend": "xgrammar"}, "guided output"),
+        ({"guided_decoding_backend": "xgrammar"}, "what constrained answers cost"),
         ({"image": "x"}, "part of this program"),
         ({"profile": "no-such-gpu"}, "unknown accelerator"),
         ({"profile": "H100-80GB/no-such-model"}, "unknown model"),
