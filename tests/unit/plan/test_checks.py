@@ -52,7 +52,9 @@ def test_tables_that_are_not_installed_are_a_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orchestrator.plan.checks.find_spec", lambda name: None)
-    with pytest.raises(ProblemsError, match=r"llm-serving-orchestrator\[tables\]"):
+    with pytest.raises(
+        ProblemsError, match=r"the tables are not installed \(pip install .aiconfigurator-core"
+    ):
         planned(predictions={"tables": True})
 
 
