@@ -7,16 +7,21 @@ import os
 import re
 import signal
 import time
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from orchestrator.cluster.ray.actors import RayEngineHost
+from orchestrator.results.phases import PhaseName
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,
     assert_nothing_left,
     ended,
+    engine_processes,
     full,
     manifests,
     orchestrator,
@@ -161,3 +166,64 @@ def test_a_restarted_head_ends_the_run_and_keeps_what_was_measured(
     assert done.returncode == 0, done.stderr
     ok = [one["measurement_id"] for one in manifests(tmp_path / "results") if one["status"] == "ok"]
     assert len(ok) == len(set(ok)) == 4
+
+
+ON_TWO_NODES = """
+version: 1
+name: parted
+model: {{id: {model}}}
+deployments: {{engine: emulator, tensor_parallel_size: 2, nnodes: 2}}
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [2]}}, duration: 16s, warmup: 0s}}
+"""
+
+
+def agent_of_first_rank() -> psutil.Process:
+    """The agent of the engine that serves: it holds the pipe from which that engine's guard reads."""
+    (engine,) = [
+        process
+        for process in engine_processes()
+        if "orchestrator.emulator" in process.cmdline() and "--headless" not in process.cmdline()
+    ]
+    pipe = os.readlink(f"/proc/{engine.ppid()}/fd/0")
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            is_agent = process.cmdline()[:1] == [f"ray::{RayEngineHost.__name__}"]
+            files = Path(f"/proc/{process.pid}/fd").iterdir()
+            if is_agent and pipe in [os.readlink(file) for file in files]:
+                return process
+    raise AssertionError(f"no agent holds {pipe}")
+
+
+def is_measuring(results: Path) -> bool:
+    """Whether the record of the run says that a point runs."""
+    for record in results.glob("parted/runs/*.json"):
+        deployments = json.loads(record.read_text())["deployments"].values()
+        if any(deployment["doing"].startswith(PhaseName.MEASURE) for deployment in deployments):
+            return True
+    return False
+
+
+def test_an_agent_that_is_killed_leaves_what_the_others_read_and_the_point_says_that_it_is_lost(
+    tmp_path: Path, two_nodes: RayOnThisMachine
+) -> None:
+    """The nodes are on one host, which the agent of the second rank reads."""
+    experiment = write_experiment(tmp_path, ON_TWO_NODES.format(model=MODEL))
+    results, log = tmp_path / "results", tmp_path / "log"
+    argv = ("run", str(experiment), "--results", str(results), "--address", two_nodes.address)
+    driver = start(*argv, log=log)
+    try:
+        wait_for(lambda: is_measuring(results), 180, "no point was measured")
+        agent_of_first_rank().kill()
+        assert ended(driver, 240, log) == 0, log.read_text()
+    finally:
+        driver.kill()
+        driver.wait()
+    lost, *_, measured = sorted(rows(results, "points"), key=lambda row: row["attempt_id"])
+    assert (lost["status"], lost["failure_kind"]) == ("failed", "agent_lost")
+    assert "The node agent or its node was lost" in lost["reason"]
+    assert measured["status"] == "ok"
+    readings = Counter(row["attempt_id"] for row in rows(results, "hosts"))
+    assert readings[lost["attempt_id"]] > 0
+    assert readings[measured["attempt_id"]] > 0
+    assert_nothing_left()
