@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pandas  # noqa: F401  # loaded first: commands would keep it out of this process
 import pytest
 from click.testing import CliRunner
 
