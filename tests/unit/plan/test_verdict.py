@@ -216,12 +216,18 @@ def test_the_model_length_is_prompt_and_answer_together(limit: int | None, wrong
             ("risky", "about 50% of the prompts of workload 'w' are longer"),
         ),
         # nobody counted them
-        (1, {"kind": "file", "prompts": "nowhere.txt", "input_tokens": None}, None),
+        (1, {"kind": "file", "prompts": "texts.txt", "input_tokens": None}, None),
     ],
 )
 def test_a_limit_on_prompts_is_held_against_their_lengths(
-    limit: int, lengths: dict[str, Any], found: tuple[str, str] | None
+    limit: int,
+    lengths: dict[str, Any],
+    found: tuple[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "texts.txt").write_text("Who wrote Faust?\n")
+    monkeypatch.chdir(tmp_path)
     fields = {
         name: value
         for name, value in ({"input_tokens": 100} | lengths).items()
