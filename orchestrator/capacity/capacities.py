@@ -577,8 +577,11 @@ def _exceeded_percentile(
 ) -> ExceededPercentile | None:
     """The percentile of the worst limit, at the share of requests that must meet it.
 
-    None: the latency has no percentiles, or this one does not exceed the limit.
+    None: no latency is limited, the latency has no percentiles, or this one does not exceed the
+    limit.
     """
+    if not met:
+        return None
     worst = min(met, key=lambda limit: met[limit] - slo.to_meet(limit))
     share_to_meet = slo.to_meet(worst)
     quantile = next((quantile for quantile in QUANTILES if quantile >= share_to_meet), 0.99)

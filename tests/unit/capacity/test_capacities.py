@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.points import StoredPoint, load_points
-from orchestrator.analysis.slo import parse_slo
+from orchestrator.analysis.slo import ANSWERED, parse_slo
 from orchestrator.capacity.answers import (
     DeploymentAnswer,
     Exclusion,
@@ -172,6 +172,18 @@ def test_failed_requests_alone_give_no_percentile_and_no_missed_limit(
     shortfall = shortfall_of(point, SLO)
     assert shortfall.percentile is None
     assert shortfall.missed == ()  # every answered request met the limit
+
+
+def test_failed_requests_exclude_a_deployment_without_limits_on_latencies(
+    stored: StoredLevels,
+) -> None:
+    stored.level("d0", 10, failed=0.2)
+    points = load_points(stored.store, ANSWERED)
+    (excluded,) = deployment_answer(points, (), ANSWERED, "gpu").excluded
+    assert excluded.reason is Exclusion.NO_LEVEL_HOLDS
+    assert excluded.shortfall is not None
+    assert excluded.shortfall.test.share.estimate == pytest.approx(0.8)
+    assert excluded.shortfall.percentile is None
 
 
 def test_where_requests_failed_too_the_missed_limits_are_named(stored: StoredLevels) -> None:
