@@ -70,7 +70,10 @@ def _instance_test(constraint: Constraint) -> Callable[[str], bool]:
             value = orjson.loads(answer)
         except orjson.JSONDecodeError:
             return False
-        return bool(validator.is_valid(value))
+        try:
+            return bool(validator.is_valid(value))
+        except RecursionError:  # a schema that refers to itself, and an answer as deep
+            return False
 
     return is_instance
 

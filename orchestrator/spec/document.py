@@ -355,6 +355,7 @@ _WANTED = {
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
 }
 _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$": (
@@ -369,6 +370,7 @@ _BOUNDS = (
     ("less than", "below"),
 )
 _NUMBER_WANTED = ("int_type", "float_type", "literal_error")
+_LIST_WANTED = ("list_type", "tuple_type")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 
 # Keys of other programs, and habitual ones -> keys of ours that may be meant. The first one that is
@@ -513,7 +515,7 @@ def _value_hint(detail: ErrorDetails, name: str) -> str | None:
     if isinstance(value, str) and _is_number(value):
         if kind in _NUMBER_WANTED or kind in ("model_type", "model_attributes_type"):
             return f"write it without quotes: {value.strip()}"
-        if kind == "list_type":
+        if kind in _LIST_WANTED:
             return f"write {name}: [{value.strip()}]"
     percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
     if kind == "float_type" and percent is not None:
@@ -526,7 +528,7 @@ def _value_hint(detail: ErrorDetails, name: str) -> str | None:
         return f"it is a share: {value / 100:g} for {value:g} %"
     if kind == "string_type" and isinstance(value, int | float):
         return "put it in quotes"
-    if kind == "list_type" and not isinstance(value, dict):
+    if kind in _LIST_WANTED and value is not None and not isinstance(value, dict):
         return f"write {name}: [{_show(value)}]"
     return None
 

@@ -4,12 +4,12 @@ constraint on answers, tools, further fields of the body, and the LoRA adapter t
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from orchestrator.base.errors import Problem, ProblemsError
@@ -21,6 +21,9 @@ from orchestrator.spec.settings import AdapterName, OneLine, Strict, as_tuple
 MOST_FILE_BYTES = 1_000_000  # of a schema, and of a file of tools: every request carries it
 MOST_VARIANTS = 10_000
 MOST_CHOICES = 1_000
+MOST_LEVELS = 100  # of values within values; orjson and pydantic write about 250
+TOO_DEEP = f"is nested too deeply: at most {MOST_LEVELS} levels are sent"
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")  # keywords of JSON schemas
 # Fields that a request has already, and what to give instead. "guided_*" stands for every field
 # that begins with "guided_".
 _PROMPT = "the workload says what is sent"
@@ -80,6 +83,9 @@ def _only_others(fields: dict[str, Any]) -> dict[str, Any]:
             reasons.append(f"{field_name!r} is not a field to give: {reason}")
     if reasons:
         raise ValueError("; ".join(reasons))
+    problem = json_problem(fields)
+    if problem is not None:
+        raise ValueError(problem)
     return fields
 
 
@@ -186,39 +192,80 @@ class NamedTool(Strict):
 ToolChoiceKey = Literal["auto", "none", "required"] | NamedTool
 
 
+def json_problem(value: Any) -> str | None:
+    """Why a value cannot be a part of a request's body; None where it can."""
+    values = [value]
+    for _ in range(MOST_LEVELS):
+        values = [inner for outer in values for inner in _held_by(outer)]
+    if values:
+        return TOO_DEEP
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        return f"cannot be sent as JSON: {error}"
+    return None
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """The values of a mapping or a list; none of other values."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
 def schema_problem(schema: Any) -> str | None:
     """Why answers cannot be checked against a schema; None where they can."""
     import jsonschema  # takes 0.1 s, and few experiments need it
 
     if not isinstance(schema, dict):
         return "is not a JSON object: give a schema like {type: object, properties: …}"
+    problem = json_problem(schema)
+    if problem is not None:
+        return problem
+    validator_class = jsonschema.validators.validator_for(
+        schema, default=jsonschema.Draft202012Validator
+    )
     try:
-        jsonschema.validators.validator_for(
-            schema, default=jsonschema.Draft202012Validator
-        ).check_schema(schema)
+        validator_class.check_schema(schema)
+        lost = _lost_reference(schema, validator_class.META_SCHEMA["$schema"])
     except jsonschema.SchemaError as error:
         place = "/".join(str(part) for part in error.absolute_path)
         where = f" at {place}" if place else ""
         return f"is no JSON schema{where}: {error.message[:200]}"
-    distant = _distant_reference(schema)
-    if distant is not None:
-        return f"refers to {distant!r}: give a schema that holds all its parts ('#/…')"
+    except RecursionError:
+        return TOO_DEEP
+    if lost is not None:
+        return f"refers to {lost!r}: give a schema that holds all its parts ('#/…')"
+    try:
+        validator_class(schema).is_valid(None)
+    except RecursionError:
+        return "refers to itself without end: no answer could be checked against it"
     return None
 
 
-def _distant_reference(part: Any) -> str | None:
-    """A reference to a document elsewhere, which is never fetched; None where there is none."""
-    if isinstance(part, Mapping):
-        reference = part.get("$ref")
-        if isinstance(reference, str) and not reference.startswith("#"):
-            return reference
-        parts = list(part.values())
-    elif isinstance(part, list):
-        parts = part
-    else:
-        return None
-    references = map(_distant_reference, parts)
-    return next((reference for reference in references if reference is not None), None)
+def _lost_reference(schema: dict[str, Any], dialect: str) -> str | None:
+    """A reference to what the schema does not hold, and what is never fetched; None where there is
+    none. ``dialect``: the URI of the schema's dialect.
+    """
+    import referencing
+    import referencing.exceptions
+    import referencing.jsonschema
+
+    root = referencing.jsonschema.specification_with(dialect).create_resource(schema)
+    parts = [(root, referencing.Registry().resolver_with_root(root))]
+    while parts:
+        part, resolver = parts.pop()
+        for keyword in _REFERENCES:
+            reference = part.contents.get(keyword) if isinstance(part.contents, dict) else None
+            if not isinstance(reference, str):
+                continue
+            try:
+                resolver.lookup(reference)
+            except referencing.exceptions.Unresolvable:
+                return reference
+        for inner in part.subresources():
+            parts.append((inner, resolver.in_subresource(inner)))
+    return None
 
 
 def read_tools(tools: str | tuple[dict[str, Any], ...], path: Callable[[str], str]) -> ToolList:
@@ -235,6 +282,9 @@ def read_tools(tools: str | tuple[dict[str, Any], ...], path: Callable[[str], st
             listed = listed["tools"]
     if not isinstance(listed, list) or not listed:
         raise ProblemsError([Problem(f"{source} is not a list of tools")])
+    problem = json_problem(listed)
+    if problem is not None:
+        raise ProblemsError([Problem(f"{source} {problem}")])
     problems: list[Problem] = []
     for number, tool in enumerate(listed, start=1):
         if tool_name(tool) is None:
@@ -267,7 +317,7 @@ def _read_json(file: str, source: str) -> Any:
     except UnicodeDecodeError:
         raise ProblemsError([Problem(f"{source} is not text")]) from None
     try:
-        return json.loads(text)
+        return orjson.loads(text)
     except ValueError as error:
         raise ProblemsError([Problem(f"{source} is not JSON: {error}")]) from None
 

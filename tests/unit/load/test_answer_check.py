@@ -52,6 +52,12 @@ def test_json(answer: str, finish_reason: str | None, met: bool | None) -> None:
     assert CHECK.met(answer, finish_reason) is met
 
 
+def test_an_answer_nested_too_deeply_to_be_checked_is_no_instance() -> None:
+    nested = AnswerCheck(Constraint(ConstraintKind.JSON_SCHEMA, schema={"items": {"$ref": "#"}}))
+    assert nested.met("[[1]]", "stop") is True
+    assert nested.met("[" * 1_000 + "]" * 1_000, "stop") is False
+
+
 @pytest.mark.parametrize("beginning", ["tr", "-", "1.", "1e"])
 def test_a_scalar_that_was_cut_might_have_become_valid(beginning: str) -> None:
     anything = AnswerCheck(Constraint(ConstraintKind.JSON_SCHEMA, schema={}))

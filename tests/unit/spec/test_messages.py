@@ -95,6 +95,12 @@ def test_names_of_loads_lead_to_ours() -> None:
             "write concurrency: [8]",
         ),
         (
+            {"workloads": [{**GOOD["workloads"][0], "adapters": {"names": "sql"}}]},
+            "'names' must be a list, not 'sql'",
+            "write names: ['sql']",
+        ),
+        ({"workloads": None}, "'workloads' must be a list, not nothing", None),
+        (
             {"name": "my experiment"},
             "'name' cannot be 'my experiment'",
             "up to 100 letters and digits of ASCII, also . _ - after the first",

@@ -11,10 +11,18 @@ from pydantic import ValidationError
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.load import Workload
+from orchestrator.spec.request_options import schema_problem
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
 BASE = {"name": "w", "input_tokens": 9, "output_tokens": 9}
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
 
 
 def workload(**keys: Any) -> Workload:
@@ -45,6 +53,8 @@ def workload(**keys: Any) -> Workload:
         ({"request": {"max_tokens": 3}}, "'output_tokens' says how long answers are"),
         ({"request": {"guided_json": {}}}, "give 'constrain'"),
         ({"request": {"stream_options": {}, "model": "m"}}, "every answer is streamed"),
+        ({"request": {"x": nested(101)}}, "nested too deeply"),
+        ({"request": {"x": 10**30}}, "cannot be sent as JSON: Integer exceeds 64-bit range"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(keys: dict[str, Any], problem: str) -> None:
@@ -75,6 +85,13 @@ def test_a_plan_holds_schema_and_tools_themselves(tmp_path: Path) -> None:
         ('{"type": "objekt"}', "is no JSON schema at type"),
         ('{"properties": {"a": {"$ref": "http://x/y.json"}}}', "refers to 'http://x/y.json'"),
         ('{"prefixItems": [{"$ref": "other.json"}]}', "refers to 'other.json'"),
+        ('{"items": {"$ref": "#/definitions/gone"}}', "refers to '#/definitions/gone'"),
+        ('{"$dynamicRef": "http://x/y.json"}', "refers to 'http://x/y.json'"),
+        ('{"$ref": "#"}', "refers to itself without end"),
+        ('{"not": ' * 3_000 + "{}" + "}" * 3_000, "is not JSON: depth limit exceeded"),
+        ('{"not": ' * 200 + "{}" + "}" * 200, "is nested too deeply"),
+        ('{"const": "\\ud800"}', "is not JSON"),
+        ('{"const": NaN}', "is not JSON"),
     ],
 )
 def test_a_schema_that_answers_cannot_be_checked_against_is_refused(
@@ -85,6 +102,20 @@ def test_a_schema_that_answers_cannot_be_checked_against_is_refused(
     with pytest.raises(ProblemsError, match=problem) as raised:
         workload(constrain={"json_schema": str(file)}).with_files(str)
     assert str(file) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"$ref": "#"}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "http://x/a", "$defs": {"b": {}}}}},
+        {"enum": [{"$ref": "http://x/y.json"}]},
+        {"properties": {"$ref": {"type": "string"}}},
+    ],
+)
+def test_a_schema_that_holds_all_its_parts_is_taken(schema: dict[str, Any]) -> None:
+    assert schema_problem(schema) is None
 
 
 def test_a_file_that_is_not_there_is_a_problem() -> None:
