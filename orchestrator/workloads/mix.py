@@ -158,7 +158,8 @@ class MixWorkload(Workload):
         return any(content.sends_images() for content in self.contents)
 
     def known_to_engines_only(self) -> str | None:
-        reasons = (content.known_to_engines_only() for content in self.contents)
+        reasons = [super().known_to_engines_only()]
+        reasons += [content.known_to_engines_only() for content in self.contents]
         return next((reason for reason in reasons if reason is not None), None)
 
     def adapter_names(self) -> tuple[str, ...]:
