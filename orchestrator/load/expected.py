@@ -48,12 +48,15 @@ def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
 
     Raises ResultsError where there is no room for them.
     """
-    block_tokens = assignment.point.cache_block_tokens
-    if block_tokens is None or not are_known(assignment.kind) or not requests.rows:
+    point = assignment.point
+    block_tokens = point.cache_block_tokens
+    if block_tokens is None or not requests.rows:
+        return requests
+    if not are_known(point.workload, assignment.kind):
         return requests
     with pq.ParquetFile(requests.open()) as file:
         answered = _Answered.of(file.read(list(_NEEDED), use_threads=False))
-    if not share_tokens(assignment.point.workload):
+    if not share_tokens(point.workload):
         expected: Ints = np.zeros(requests.rows, np.int64)
     elif answered.sessions.size and int(answered.sessions.max()) < MOST_SESSIONS:
         expected = _Expectation(assignment, block_tokens).of(answered)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.spec.load import Workload
+from orchestrator.workloads.adapters import adapters_of
 from orchestrator.workloads.kind import WorkloadKind
 from orchestrator.workloads.segments import (
     EndlessCache,
@@ -37,8 +38,9 @@ def reuse_of(workload: Workload, seed: int, sessions: Sequence[int]) -> Reuse | 
     not known.
     """
     kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
-    if not are_known(kind):
+    if not are_known(workload, kind):
         return None
+    kind.adapters = adapters_of(workload, seed)
     shares_tokens = share_tokens(workload)
     contents = PromptContents(kind)
     cache = EndlessCache(BLOCK_TOKENS)

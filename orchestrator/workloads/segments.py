@@ -187,12 +187,17 @@ def _segments_of(messages: Sequence[Message]) -> list[Segment]:
     return segments
 
 
-def are_known(kind: WorkloadKind) -> bool:
-    """Whether the segments of all prompts are known: not where they are texts of a file or have
-    pictures, whose tokens nobody counted.
+def are_known(workload: Workload, kind: WorkloadKind) -> bool:
+    """Whether the segments of all prompts are known: not where they are texts of a file, or have
+    pictures or tools, whose tokens nobody counted. ``kind``: makes the requests of the workload.
     """
+    sends_tools = any(part.tools is not None for part in workload.with_parts())
+    return not sends_tools and _are_counted(kind)
+
+
+def _are_counted(kind: WorkloadKind) -> bool:
     if isinstance(kind, MixRequests):
-        return all(are_known(of_part) for of_part in kind.kinds.values())
+        return all(_are_counted(of_part) for of_part in kind.kinds.values())
     if isinstance(kind, FileRequests):
         return kind.has_lengths
     if isinstance(kind, DrawnRequests) and kind.has_images:

@@ -75,6 +75,13 @@ def test_a_warm_up_shares_no_prefix_with_what_is_measured() -> None:
     assert list(hits.values()).count(0) == 2, "the first of either phase"
 
 
+def test_nothing_is_expected_of_prompts_with_tools_whose_tokens_nobody_counted() -> None:
+    chat = Dialect("openai_chat", "/v1/chat/completions", tool_choices=frozenset({"auto"}))
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    point = point_of(dialect=chat, api="chat", tools=[tool])
+    assert set(expected(point).values()) == {None}
+
+
 TALK = {"kind": "conversations", "turns": 3}
 
 

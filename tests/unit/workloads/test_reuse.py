@@ -27,6 +27,18 @@ def test_all_but_the_first_have_a_shared_prefix() -> None:
     assert reuse(50, input_tokens=64, shared_prefix_tokens=160) == Reuse(50 * 224, 49 * 160)
 
 
+def test_each_adapter_computes_a_shared_prefix_anew() -> None:
+    adapters = {"names": ["sql", "law"]}
+    shared = reuse(50, input_tokens=64, shared_prefix_tokens=160, adapters=adapters)
+    assert shared == Reuse(50 * 224, 48 * 160)
+
+
+def test_prompts_with_tools_have_no_known_reuse() -> None:
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    keys = {"name": "w", "api": "chat", "input_tokens": 64, "output_tokens": 3, "tools": [tool]}
+    assert reuse_of(Workload.model_validate(keys), 0, range(5)) is None
+
+
 def test_a_turn_has_everything_before_it() -> None:
     talk = {"kind": "conversations", "turns": 3, "input_tokens": 32}
     # Prompts of 32, 80 and 128 tokens. Of an answer the last token is in no cache, so of the second
