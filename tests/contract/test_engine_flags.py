@@ -91,7 +91,7 @@ def test_a_record_names_its_version_and_source(name: str) -> None:
     assert document["engine"] == name
     assert document["version"]
     assert document["source"]
-    assert len(document["flags"]) > 20
+    assert document["flags"]
 
 
 @pytest.mark.parametrize("name", RECORDED)
