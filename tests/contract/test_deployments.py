@@ -251,14 +251,19 @@ def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
     )
 
 
+# engines that run BIG; those without tensor parallelism refuse it
+TENSOR_PARALLEL = [
+    name for name in recorded.WITH_FLAGS if "70B on 8 GPUs" not in REFUSED.get(name, {})
+]
+
+
 @pytest.mark.parametrize(
     ("field", "word", "name"),
     [
         (field, word, name)
         for field, words in WORDS.items()
         for word in words
-        for name in recorded.WITH_FLAGS
-        if name != "transformers"  # it has no deployment that is BIG
+        for name in TENSOR_PARALLEL
     ],
 )
 def test_every_word_for_numbers_is_each_engines_own_or_refused(
