@@ -5,7 +5,7 @@ takes.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -70,13 +70,26 @@ LAUNCHED = [
 @pytest.mark.parametrize("name", LAUNCHED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind: str) -> None:
-    refused = REFUSED.get(name, {})
-    assert (kind in DEPLOYMENTS.get(name, {})) is (kind not in refused), (
-        f"tests/contract/deployments.py: {name} needs {kind!r} in DEPLOYMENTS, or in REFUSED why not"
-    )
-    if kind in refused:
-        settings = EngineSettings.model_validate({"engine": name} | KINDS[kind])
-        assert refused[kind] in "\n".join(problems_of(ENGINES[name], settings, H100))
+    is_run = kind in DEPLOYMENTS.get(name, {})
+    reason = REFUSED.get(name, {}).get(kind)
+    if not is_run and reason is None:
+        fail(f"{name} needs {kind!r} in DEPLOYMENTS, or in REFUSED why not")
+    if is_run and reason is not None:
+        fail(f"{name} has {kind!r} both in DEPLOYMENTS and in REFUSED")
+    if reason is None:
+        return
+    settings = EngineSettings.model_validate({"engine": name} | KINDS[kind])
+    problems = problems_of(ENGINES[name], settings, H100)
+    if not problems:
+        fail(f"{name} refuses {kind!r} in REFUSED, but nothing of it is a problem to plan")
+    if reason not in "\n".join(problems):
+        said = "\n  ".join(problems)
+        fail(f"REFUSED says of {name} and {kind!r}: {reason!r}; plan says:\n  {said}")
+
+
+def fail(sentence: str) -> NoReturn:
+    """Fails with this sentence alone, without the settings and their values above it."""
+    pytest.fail(f"tests/contract/deployments.py: {sentence}", pytrace=False)
 
 
 @pytest.mark.parametrize("what", DEPLOYMENTS["tensorrt_llm"])
