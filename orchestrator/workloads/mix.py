@@ -31,6 +31,8 @@ from orchestrator.workloads.random_values import choose
 from orchestrator.workloads.request_options import options_of
 
 MOST_PARTS = 100
+# Each part has its own, whose files are found and whose answers are checked.
+OPTIONS_OF_PARTS = ("adapters", "constrain", "tools", "tool_choice")
 SESSIONS_AT_ONCE = 4096  # whose parts are drawn together
 
 # The random stream below SESSION_STREAM that parts are drawn from. No part has the seed of its mix,
@@ -73,8 +75,9 @@ class MixWorkload(Workload):
 
     @model_validator(mode="after")
     def _options_are_of_parts(self) -> Self:
-        if self.adapters is not None:
-            raise wrong("adapters", "'adapters' belong to the parts of a mix", "give them to these")
+        for key in OPTIONS_OF_PARTS:
+            if getattr(self, key) is not None:
+                raise wrong(key, f"{key!r} belongs to the parts of a mix", "give it to these")
         return self
 
     def part_names(self) -> tuple[str, ...]:
@@ -158,8 +161,7 @@ class MixWorkload(Workload):
         return any(content.sends_images() for content in self.contents)
 
     def known_to_engines_only(self) -> str | None:
-        reasons = [super().known_to_engines_only()]
-        reasons += [content.known_to_engines_only() for content in self.contents]
+        reasons = (content.known_to_engines_only() for content in self.contents)
         return next((reason for reason in reasons if reason is not None), None)
 
     def adapter_names(self) -> tuple[str, ...]:

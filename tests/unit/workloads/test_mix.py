@@ -196,16 +196,17 @@ def test_each_part_asks_for_its_own_adapters_also_at_a_level() -> None:
     assert adapters == {"chat": {None}, "rag": {None, "sql", "law"}}
 
 
-def test_no_mix_is_simulated_whose_own_answers_are_constrained() -> None:
-    parts = (1.0, RAG), (1.0, {**RAG, "name": "long"})
-    assert mix(*parts).known_to_engines_only() is None
-    constrained = mix(*parts, constrain={"choice": ["yes", "no"]})
-    assert constrained.known_to_engines_only() == "how long constrained answers are"
-
-
-def test_adapters_belong_to_the_parts_of_a_mix() -> None:
-    with pytest.raises(ValueError, match="belong to the parts"):
-        mix((1, CHAT), (1, RAG), adapters={"names": ["sql"]})
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"adapters": {"names": ["sql"]}},
+        {"constrain": {"json_schema": "person.json"}},
+        {"tools": "tools.json", "api": "chat"},
+    ],
+)
+def test_options_belong_to_the_parts_of_a_mix(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"'{next(iter(option))}' belongs to the parts"):
+        mix((1, CHAT), (1, RAG), **option)
 
 
 def test_what_prompts_are_made_of_is_that_of_all_parts(tmp_path: Path) -> None:
