@@ -235,7 +235,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
-    Remedy.MEASURE: "run --shortlist",  # without the number of deployments: words.py says it
+    Remedy.MEASURE: "run --shortlist N",  # doubts of several answers are one line; words.py has N
     Remedy.LONGER_PROBES: "a longer duration",
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",

@@ -204,7 +204,7 @@ def test_what_was_simulated_has_the_model_error_as_its_intervals_and_is_measured
     for text in (best_of(store, "interactive", 80), end_of_sweep(store, 80)):
         assert "chat of exp: some-org/m on cpu (simulated)" in text
         assert "63.1-98.6)" in text  # of 78.9
-        doubt = "within model error (emulator seqs=8); to decide: run --shortlist"
+        doubt = "within model error (emulator seqs=8); to decide: run --shortlist N"
         assert f"\nnot certain: {doubt}\n" in text
         assert "one start" not in text
         lines = text.splitlines()

@@ -101,7 +101,9 @@ def test_a_line_is_the_cause_the_names_and_what_would_decide(doubt: Doubt, text:
 
 @pytest.mark.parametrize("kind", DoubtKind)
 def test_each_kind_has_words(kind: DoubtKind) -> None:
-    attained: Any = SimpleNamespace(name="attainment", share=Interval(0.96, 0.9, 1.0), target=0.95)
+    attained: Any = SimpleNamespace(
+        name="attainment", part=None, share=Interval(0.96, 0.9, 1.0), target=0.95
+    )
     (line,) = doubt_lines([Doubt(kind, ("a",), levels=AT_LEVEL, claims=SEARCHED, test=attained)])
     assert line.cause or kind in (DoubtKind.NO_LEVEL_HOLDS, DoubtKind.NO_LOAD_HELPS)
 
