@@ -170,7 +170,9 @@ class RequestWriter:
         self.wants_more = True  # there is something to write, and room for it
 
     def prewrite(self, limit: int | None = None) -> None:
-        """Writes the next ``limit`` first turns; None: all that fit."""
+        """Writes the next ``limit`` first turns; None: all that fit, before the load begins."""
+        if limit is None:
+            self._kind.prepare()
         for _ in count() if limit is None else range(limit):
             if self._full():
                 break

@@ -344,6 +344,11 @@ class DrawnRequests(WorkloadKind):
             return self
         return DrawnRequests(workload, self._given_prompter, self._seed, level.slots)
 
+    def prepare(self) -> None:
+        _ = self._prompter  # reads and tokenizes the text that prompts are slices of
+        if self._images is not None:
+            self._images.make()
+
     @cached_property
     def _prompter(self) -> Prompter:
         """Made with the first prompt: whoever asks for lengths alone needs no text file."""

@@ -144,16 +144,21 @@ class DrawnImages:
         self._images = images
         self._seed = seed
         self._sizes = [ImageSize.of(text) for text in images.sizes]
-        self._parts: list[bytes] = []  # of both phases, made with the first message
+        self._parts: list[bytes] = []  # of both phases
+
+    def make(self) -> None:
+        """Makes all pictures, unless they are made."""
+        if self._parts:
+            return
+        self._parts = [
+            self._made(phase_number, number)
+            for phase_number in PHASES.values()
+            for number in range(self._images.distinct)
+        ]
 
     def of_message(self, session: int, turn: int, phase: str) -> tuple[bytes, ...]:
-        """The parts of one user message. The first call makes all pictures."""
-        if not self._parts:
-            self._parts = [
-                self._made(phase_number, number)
-                for phase_number in PHASES.values()
-                for number in range(self._images.distinct)
-            ]
+        """The parts of one user message."""
+        self.make()
         rng = stream(self._seed, IMAGE_STREAM, _CHOICE, session, turn)
         (count,) = draw(self._images.count, (1,), rng)
         first = PHASES[phase] * self._images.distinct

@@ -143,6 +143,12 @@ class WorkloadKind(ABC):
         """
         return self
 
+    def prepare(self) -> None:
+        """Makes what prompts are made of and what takes long, before any load is sent: pictures, the
+        tokens of a text. By default nothing takes long.
+        """
+        return
+
     def starts_s(self, horizon_s: float | None, count: int | None) -> Floats | None:
         """When sessions begin by recorded times, in seconds since the start of the point; None for
         workloads without times. ``horizon_s``, ``count`` or both are given.

@@ -285,6 +285,11 @@ class MixRequests(WorkloadKind):
             kinds[name].options = kind.options
         return MixRequests(self._shares, kinds, self._adapters, self._seed)
 
+    def prepare(self) -> None:
+        """Prepares all parts: the first session of a rare one may come late."""
+        for kind in self.kinds.values():
+            kind.prepare()
+
     def place(self, session: int) -> PartSession:
         """The part of a session, and which of the part's sessions it is."""
         while len(self._part_of) <= session:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +24,10 @@ from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.address import parse_url
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.load import Lengths, Level, Workload
 from orchestrator.spec.request_options import Adapters
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
+from orchestrator.workloads.mix import MixRequests
 from tests.unit.load.test_schedule import point
 
 TARGETS = (Target("http://a:1", "ma"), Target("http://b:2", "mb", api_key="k"))
@@ -258,6 +261,29 @@ def test_the_turns_of_a_session_ask_for_its_adapter_and_rows_name_it() -> None:
         assert second.record.adapter == adapter
         asked.add(adapter)
     assert asked == {None, "sql", "law"}
+
+
+def test_pictures_and_texts_of_a_rare_part_are_made_before_the_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("one two three")
+    lengths = {"input_tokens": 8, "output_tokens": 4, "api": "chat"}
+    rare = {"images": {"sizes": ["16x16"], "distinct": 1}, "content": {"text": str(corpus)}}
+    parts = [
+        {"workload": "often", "content": {"name": "often", **lengths}},
+        {"workload": "rare", "weight": 1e-9, "content": {"name": "rare", **lengths, **rare}},
+    ]
+    mix = Workload.model_validate({"name": "w", "kind": "mix", "api": "chat", "parts": parts})
+    chat = Dialect("openai_chat", "/v1/chat/completions", images=True)
+    load_point = replace(point(workload=mix), dialect=chat)
+    assignment = Assignment.of(load_point, 0, 1)
+    writer = RequestWriter(assignment, [parse_url(target.url) for target in load_point.targets])
+    writer.prewrite()
+    monkeypatch.setattr("orchestrator.workloads.images.png", None)
+    monkeypatch.setattr("orchestrator.workloads.drawn.read_text", None)
+    assert isinstance(assignment.kind, MixRequests)
+    assert assignment.kind.kinds["rare"].request(0, 0, "measure", ()).images == 1
 
 
 def test_a_record_has_the_bytes_of_the_body() -> None:
