@@ -14,8 +14,8 @@ from orchestrator.results.lazy_rows import Rows
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCost:
     """Of the answered requests that were due in the window. Each field is the column of ``points``
-    with the same name. Latencies are medians in ms, TTFT from when a request was due; None: of
-    fewer than LEAST_REQUESTS.
+    with the same name. Latencies are medians in ms, TTFT from when a request was due, of a mix those
+    of the parts that have both kinds of requests; None: of fewer than LEAST_REQUESTS.
     """
 
     adapter_share: float
@@ -36,11 +36,14 @@ def adapter_cost_of(requests: Rows, window_ns: WindowNs) -> AdapterCost | None:
     has_adapter = adapters.is_valid().to_numpy()
     if not has_adapter.any():
         return None
+    is_comparable = answered.comparable(has_adapter)
+    asked = has_adapter & is_comparable
+    base = ~has_adapter & is_comparable
     return AdapterCost(
         adapter_share=float(has_adapter.mean()),
         adapters_asked=len(adapters.drop_null().unique()),
-        adapter_ttft_ms=median_of(answered.ttft_ms, has_adapter),
-        base_ttft_ms=median_of(answered.ttft_ms, ~has_adapter),
-        adapter_tpot_ms=median_of(answered.tpot_ms, has_adapter),
-        base_tpot_ms=median_of(answered.tpot_ms, ~has_adapter),
+        adapter_ttft_ms=median_of(answered.ttft_ms, asked),
+        base_ttft_ms=median_of(answered.ttft_ms, base),
+        adapter_tpot_ms=median_of(answered.tpot_ms, asked),
+        base_tpot_ms=median_of(answered.tpot_ms, base),
     )

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.schemas import REQUESTS
 
+PART = "part"
 LEAST_REQUESTS = 5  # medians of fewer say little
 
 
@@ -30,7 +32,8 @@ class AnsweredLatencies:
 
     @classmethod
     def of(cls, requests: Rows, window_ns: WindowNs, names: Sequence[str]) -> AnsweredLatencies:
-        """``names``: of the columns. ``requests``: not empty."""
+        """``names``: of the columns, beside the part of a mix. ``requests``: not empty."""
+        names = [*names, PART]
         chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
         ttft_ms: list[Floats] = []
         tpot_ms: list[Floats] = []
@@ -46,6 +49,20 @@ class AnsweredLatencies:
             name: pa.chunked_array(chunks[name], REQUESTS.field(name).type) for name in names
         }
         return cls(columns, np.concatenate(ttft_ms), np.concatenate(tpot_ms))
+
+    def comparable(self, chosen: Bools) -> Bools:
+        """The requests of those parts of a mix that have both chosen requests and others: requests
+        of different parts differ by their prompts, too. All requests if the workload is no mix.
+        """
+        parts = self.columns[PART]
+        if parts.null_count == len(parts):
+            return np.ones(chosen.size, np.bool_)
+        comparable = np.zeros(chosen.size, np.bool_)
+        for name in parts.drop_null().unique().to_pylist():
+            is_of_part: Bools = pc.equal(parts, name).fill_null(False).to_numpy()
+            if np.any(is_of_part & chosen) and np.any(is_of_part & ~chosen):
+                comparable |= is_of_part
+        return comparable
 
 
 def _tpot_ns(arrays: RequestArrays) -> Floats:

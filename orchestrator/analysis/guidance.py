@@ -16,8 +16,8 @@ from orchestrator.results.lazy_rows import Rows
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
     """Of the answered requests that were due in the window. Each field is the column of ``points``
-    with the same name. Latencies are medians, in ms, from when a request was due; None: of fewer
-    than LEAST_REQUESTS. End-to-end times are not compared: constrained answers are as long as they
+    with the same name. Latencies are medians, in ms, from when a request was due, of a mix those of
+    the parts that have both kinds of requests; None: of fewer than LEAST_REQUESTS. End-to-end times are not compared: constrained answers are as long as they
     are.
     """
 
@@ -42,12 +42,15 @@ def guidance_of(requests: Rows, window_ns: WindowNs) -> Guidance | None:
     # 1, 0 or NaN
     all_met = answered.columns["constraint_met"].cast("int8").to_numpy().astype(np.float64)
     met = all_met[is_constrained]
+    is_comparable = answered.comparable(is_constrained)
+    constrained = is_constrained & is_comparable
+    free = ~is_constrained & is_comparable
     return Guidance(
         constrained_share=float(is_constrained.mean()),
         constraint_violations=int(np.count_nonzero(met == 0)),
         constraint_cut_share=float(np.isnan(met).mean()),
-        constrained_ttft_ms=median_of(answered.ttft_ms, is_constrained),
-        free_ttft_ms=median_of(answered.ttft_ms, ~is_constrained),
-        constrained_tpot_ms=median_of(answered.tpot_ms, is_constrained),
-        free_tpot_ms=median_of(answered.tpot_ms, ~is_constrained),
+        constrained_ttft_ms=median_of(answered.ttft_ms, constrained),
+        free_ttft_ms=median_of(answered.ttft_ms, free),
+        constrained_tpot_ms=median_of(answered.tpot_ms, constrained),
+        free_tpot_ms=median_of(answered.tpot_ms, free),
     )

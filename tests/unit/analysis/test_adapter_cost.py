@@ -86,3 +86,17 @@ def test_rows_of_several_clients_have_the_same_cost() -> None:
         parts += writer.finish()
         writer.close()
     assert adapter_cost_of(LazyRows.of("requests", parts), WINDOW) == whole
+
+
+def test_in_a_mix_only_requests_of_the_same_part_are_compared() -> None:
+    asked = [row(index, "sql", 400, 12, part="rag") for index in range(9)]
+    base_of_rag = [row(10 + index, None, 300, 10, part="rag") for index in range(9)]
+    chat = [row(20 + index, None, 20, 5, part="chat") for index in range(50)]
+    cost = adapter_cost_of(table(*asked, *base_of_rag, *chat), WINDOW)
+    assert cost is not None
+    assert (cost.adapter_ttft_ms, cost.base_ttft_ms) == (400, 300)
+    assert (cost.adapter_tpot_ms, cost.base_tpot_ms) == (12, 10)
+    without = adapter_cost_of(table(*asked, *chat), WINDOW)
+    assert without is not None
+    assert (without.adapter_ttft_ms, without.base_ttft_ms) == (None, None)
+    assert without.adapter_share == pytest.approx(9 / 59)

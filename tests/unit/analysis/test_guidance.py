@@ -59,3 +59,16 @@ def test_requests_outside_the_window_do_not_count() -> None:
     half = guidance_of(rows, (250_000_000, 10_000_000_000))
     assert half is not None and half.constrained_share == pytest.approx(5 / 15)
     assert guidance_of(rows, (500_000_000, 10_000_000_000)) is None
+
+
+def test_in_a_mix_only_requests_of_the_same_part_are_compared() -> None:
+    rows = requests([True] * 10, 10)
+    place = REQUESTS.get_field_index("part")
+    parts = pa.array(["extract"] * 10 + ["chat"] * 10)
+    guidance = guidance_of(rows.set_column(place, REQUESTS.field(place), parts), WINDOW_NS)
+    assert guidance is not None and guidance.constrained_share == 0.5
+    assert (guidance.constrained_ttft_ms, guidance.free_ttft_ms) == (None, None)
+    both = pa.array(["extract", "chat"] * 10)
+    guidance = guidance_of(rows.set_column(place, REQUESTS.field(place), both), WINDOW_NS)
+    assert guidance is not None
+    assert (guidance.constrained_ttft_ms, guidance.free_ttft_ms) == (30.0, 20.0)
