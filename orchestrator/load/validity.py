@@ -45,6 +45,7 @@ MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
 MAX_LOST = 0.05
+MAX_BELOW_ASKED = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 # the last tenth of requests must have taken at least this many times as long as the first
 SLOWER = 2
@@ -176,6 +177,12 @@ NOTES = (
         MAX_LOST,
         "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
     ),
+    EvidenceLimit(
+        "offered_below_asked",
+        MAX_BELOW_ASKED,
+        "{0:.0%} fewer requests were due than the rate asks for: arrivals came in bursts, or "
+        "conversations were still beginning (start: anywhere, or a longer warmup)",
+    ),
     # large GPUs reach it under any heavy load, so it belongs to what is measured
     EvidenceLimit(
         "gpu_power_limited_share",
@@ -287,6 +294,7 @@ def _evidence(
         lost_at_the_end = counts.lost_at_the_end(point.level)
     return {
         "offered_rate": sums["all"] * per_s,
+        "offered_below_asked": _offered_below_asked(sums["all"], due_s, point),
         "achieved_rate": sums["in_time"] * per_s,
         "achieved_over_offered": counts.share("in_time"),
         "ok_share": counts.share("ok"),
@@ -318,6 +326,24 @@ def _evidence(
         "e2e_p95_s": _quantile(counts.e2e_from_due_s, 0.95),
         "lost_at_the_end": lost_at_the_end,
     }
+
+
+def _offered_below_asked(due: float, due_s: float, point: LoadPoint) -> float:
+    """The share of the requests that a rate asks for and that were not due; 0 where chance may
+    explain it, and in closed loops.
+
+    ``due``: requests that were due within ``due_s`` seconds. Arrivals of a Poisson process differ
+    by their square root; the later turns of conversations are due only after earlier answers. Of a
+    trace the rate is the mean of all that it holds, which a part of it need not have.
+    """
+    asked = point.level.value * due_s
+    is_drawn = point.level.control == "request_rate" and point.arrivals.process != "trace"
+    if not is_drawn or not np.isfinite(asked) or asked <= 0:
+        return 0.0
+    missing = asked - due
+    if missing <= BEYOND_CHANCE * np.sqrt(asked):
+        return 0.0
+    return float(missing / asked)
 
 
 def _hits(counts: RequestCounts, engine_side: EngineSide | None) -> dict[str, float]:

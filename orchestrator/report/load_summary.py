@@ -179,12 +179,23 @@ def _throughput(document: LevelDocument) -> Iterator[str]:
     figures = document.figures
     requests = _number(figures.request_throughput)
     output_tokens = _number(figures.output_token_throughput)
-    yield f"throughput: {requests} requests/s, {output_tokens} output tokens/s"
+    yield f"throughput: {requests} requests/s{_offered(document)}, {output_tokens} output tokens/s"
     yield f"  {_number(figures.total_token_throughput)} tokens/s with those of the prompts"
     interval = document.output_token_throughput
     if interval is not None and not math.isnan(interval.lower):
         bounds = f"{interval.lower:,.2f}-{interval.upper:,.2f}"
         yield f"  output tokens/s, 95 % interval within this run: {bounds}"
+
+
+def _offered(document: LevelDocument) -> str:
+    """The rate at which requests of an open loop were due, which differs from the one asked for by
+    chance, or while conversations begin; empty for other loops.
+    """
+    figures = document.figures
+    level = document.level
+    if level.control != "request_rate" or math.isinf(level.value) or not figures.window_s:
+        return ""
+    return f" of {_number(figures.requests.scheduled / figures.window_s)} offered"
 
 
 def _window(document: LevelDocument) -> str:

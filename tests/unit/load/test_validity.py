@@ -703,3 +703,18 @@ def test_constrained_answers_that_were_cut_are_noted() -> None:
     assert judged.reasons[0] == (
         "50.0% of constrained answers were cut at their output_tokens before they were complete"
     )
+
+
+def test_a_rate_that_was_not_offered_is_noted() -> None:
+    judged = verdict(table(300, rate=15.0), of=point(value=20.0, duration_s=20.0))
+    assert judged.validity == "valid"
+    assert judged.evidence["offered_below_asked"] == pytest.approx(0.25)
+    assert any(
+        "25% fewer requests were due than the rate asks for" in reason for reason in judged.reasons
+    )
+
+
+def test_a_rate_that_was_missed_by_chance_is_not_noted() -> None:
+    judged = verdict(table(390), of=point(value=20.0, duration_s=20.0))
+    assert judged.evidence["offered_below_asked"] == 0
+    assert not any("fewer requests" in reason for reason in judged.reasons)
