@@ -186,8 +186,14 @@ def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
     uri = experiment.store.uri
     size = min(SHORTLIST_SIZE, deployments - 1)
     plan = f"{uri}/{experiment.name}/plan.json" if experiment.store.is_local else "EXPERIMENT"
-    options = f"--results results/ --shortlist {size} --simulated '{uri}'"
+    options = f"--results {_results_beside(uri)} --shortlist {size} --simulated '{uri}'"
     yield f"orchestrator run '{plan}' {options}"
+
+
+def _results_beside(simulated_uri: str) -> str:
+    """A folder for measurements; it must not be the one of the simulation."""
+    name = simulated_uri.rstrip("/").rpartition("/")[2]
+    return "measured/" if name == "results" else "results/"
 
 
 # One comparison

@@ -2,8 +2,8 @@
 GPU and no hours; those that do need one are parsed.
 
 A page is run from its first block to its last, in a folder with what a checkout has and with the
-simulated sweep of the README in ``results/``. Its server is an emulator. Loads are shorter than they
-are written.
+simulated sweep of the README in ``simulated/`` and in ``results/``. Its server is an emulator. Loads
+are shorter than they are written.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def test_the_commands_of_a_page_run(
 ) -> None:
     for name in ("experiments", "clusters", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "results").symlink_to(results)
+    for name in ("simulated", "results"):
+        (tmp_path / name).symlink_to(results)
     output = ""
     for page in pages:
         for block in blocks(page):

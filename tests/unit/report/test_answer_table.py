@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 
+from orchestrator.base.errors import InputError
 from orchestrator.capacity.best import Shortlisted
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
@@ -301,6 +303,21 @@ def test_at_most_two_commands_are_next(store: Store) -> None:
         f"next: orchestrator best {options}",
         f"      orchestrator logs {options}",
     ]
+
+
+@pytest.mark.parametrize("name", ["simulated", "results"])
+def test_what_was_simulated_is_measured_into_another_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulated = Store.open(name, "exp")
+    commit_simulation(simulated)
+    words = shlex.split(next_of(simulated)[1])
+    assert words[:2] == ["orchestrator", "run"]
+    measured = words[words.index("--results") + 1]
+    Store.open(measured, "exp").check_not_simulated()
+    with pytest.raises(InputError, match="has simulated results"):
+        simulated.check_not_simulated()
 
 
 def test_where_nothing_was_measured_no_command_asks_for_the_ranking(store: Store) -> None:
