@@ -42,6 +42,7 @@ partner, and what is invalid on either side, is listed and fails nothing.
                   nothing is ever decided
 
 What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/guides/compare-versions.md).
+A server that already ran, as `load` measures it, has one start.
 
 Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 5 if anything
 is undecided, with --strict alone; 2 bad input.

@@ -17,6 +17,7 @@ from orchestrator.report.documents.comparison import (
     InvalidSide,
     Metric,
     MetricChange,
+    Pair,
     SweepComparison,
     WithoutPartner,
 )
@@ -51,6 +52,10 @@ _STYLES = {
     Verdict.UNDECIDED: "yellow",
 }
 ONE_START = "one start decides nothing: ask for `repeats: 2` and `starts: 2` in the file"
+ONE_START_OF_A_SERVER = (
+    "a server that already ran counts as one start, which decides nothing: to decide, let `run` "
+    "start the engine, with `repeats: 2` and `starts: 2` in the file"
+)
 MOST_ROWS = 12
 _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
@@ -69,8 +74,8 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.note(text)
     for text in spread_texts(comparison):
         yield from form.note(text, "dim")
-    if has_single_starts(comparison):
-        yield from form.note(ONE_START, "yellow")
+    for text in single_start_texts(comparison):
+        yield from form.note(text, "yellow")
     yield from form.note(counts_text(comparison), "bold")
     yield from form.closing()
 
@@ -121,9 +126,29 @@ def not_compared_texts(comparison: SweepComparison) -> Iterator[str]:
     yield from _value_texts(comparison)
 
 
-def has_single_starts(comparison: SweepComparison) -> bool:
-    """Whether some figure is undecided because a side has one start."""
-    return any(change.judged.difference is None for change in comparison.changes)
+def single_start_texts(comparison: SweepComparison) -> list[str]:
+    """What to do about figures that are undecided because a side has one start: a sentence for
+    servers that already ran, and one for engines that can be started again.
+    """
+    single = [change for change in comparison.changes if change.judged.difference is None]
+    texts = []
+    if any(_has_one_start_forever(change) for change in single):
+        texts.append(ONE_START_OF_A_SERVER)
+    if not all(_has_one_start_forever(change) for change in single):
+        texts.append(ONE_START)
+    return texts
+
+
+def _has_one_start_forever(change: MetricChange) -> bool:
+    """Whether a side is a server that already ran, which no sweep starts again."""
+    sides = (change.pair.base, change.pair.new)
+    return not all(side.deployment.launched for side in sides)
+
+
+def pair_text(pair: Pair) -> str:
+    """The name that both deployments of a pair have, or ``before → after``."""
+    base, new = pair.base.deployment.label, pair.new.deployment.label
+    return new if base == new else f"{base} → {new}"
 
 
 def change_text(change: MetricChange) -> str:
@@ -149,10 +174,14 @@ def interval_text(change: MetricChange) -> str:
 
 
 def verdict_text(change: MetricChange) -> str:
-    """``worse``, or ``undecided: 2 more starts``."""
+    """``worse``, or ``undecided: 2 more starts``; of a server that already ran, ``undecided: one
+    start``.
+    """
     judged = change.judged
     if judged.verdict is not Verdict.UNDECIDED:
         return str(judged.verdict)
+    if _has_one_start_forever(change):
+        return "undecided: one start"
     if judged.more_starts is None:
         return "undecided: many more starts"
     return f"undecided: {counted(judged.more_starts, 'more start')}"
@@ -237,7 +266,7 @@ def _point_object(point: StoredPoint) -> JsonObject:
 
 def _row(change: MetricChange) -> list[str]:
     return [
-        change.pair.new.deployment.label,
+        pair_text(change.pair),
         point_load_text(change.pair.new),
         metric_text(change.metric),
         value_text(change.metric, change.base.mean),

@@ -9,17 +9,17 @@ from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped
 from orchestrator.report.comparison_text import (
-    ONE_START,
     change_alone_text,
     change_text,
     compared_origin_texts,
     counts_text,
-    has_single_starts,
     headline_text,
     interval_text,
     metric_text,
     not_compared_texts,
+    pair_text,
     point_load_text,
+    single_start_texts,
     spread_texts,
     value_text,
     verdict_text,
@@ -136,15 +136,14 @@ def comparison_page(comparison: SweepComparison) -> str:
 
 def _notes(comparison: SweepComparison) -> list[str]:
     notes = [*compared_origin_texts(comparison), *spread_texts(comparison)]
-    if has_single_starts(comparison):
-        notes.append(ONE_START)
+    notes += single_start_texts(comparison)
     return notes
 
 
 def _row(change: MetricChange) -> ChangeRow:
     new = change.pair.new
     return ChangeRow(
-        deployment=new.deployment.label,
+        deployment=pair_text(change.pair),
         load=point_load_text(new),
         figure=metric_text(change.metric),
         base=value_text(change.metric, change.base.mean),
@@ -179,7 +178,7 @@ def _curve_charts(metric: Metric, changes: Iterable[MetricChange]) -> Iterator[C
         for change in changes
     )
     for (workload, control), of_load in by_load.items():
-        by_deployment = grouped((change.pair.new.deployment.label, change) for change in of_load)
+        by_deployment = grouped((pair_text(change.pair), change) for change in of_load)
         curves = [
             Curve(label, tuple(map(_curve_point, sorted(of_deployment, key=_level))))
             for label, of_deployment in list(by_deployment.items())[:MOST_CURVES]
@@ -237,7 +236,7 @@ def _charted_change(change: MetricChange) -> ChartedChange:
     new = change.pair.new
     low, high = change.interval or (None, None)
     return ChartedChange(
-        name=f"{new.deployment.label}, {point_load_text(new)}",
+        name=f"{pair_text(change.pair)}, {point_load_text(new)}",
         change=100 * change.change,
         low=None if low is None else 100 * low,
         high=None if high is None else 100 * high,

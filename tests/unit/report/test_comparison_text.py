@@ -11,15 +11,20 @@ from orchestrator.analysis.difference import Judged, StartValues, Verdict
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.comparison_text import (
+    ONE_START,
+    ONE_START_OF_A_SERVER,
     change_text,
     comparison_text,
     metric_text,
+    pair_text,
+    single_start_texts,
     spread_texts,
     verdict_text,
 )
 from orchestrator.report.documents.comparison import (
     DifferenceRules,
     MetricChange,
+    Pair,
     compare_sweeps,
     metric_named,
 )
@@ -58,6 +63,39 @@ def test_an_undecided_verdict_says_what_would_decide(change: MetricChange) -> No
         "undecided: 3 more starts",
         "undecided: many more starts",
     ]
+
+
+def of_servers(change: MetricChange) -> MetricChange:
+    """The same change between a server that ``load`` measured before and after something."""
+    base, new = (
+        replace(point, deployment=replace(point.deployment, engine="endpoint", label=label))
+        for point, label in ((change.pair.base, "before"), (change.pair.new, "after"))
+    )
+    undecided = Judged(Verdict.UNDECIDED, None, 1)
+    return replace(change, pair=Pair(base, new), judged=undecided)
+
+
+def test_a_server_that_already_runs_is_asked_for_no_second_start(
+    change: MetricChange, tmp_path: Path
+) -> None:
+    of_engines = replace(change, judged=Judged(Verdict.UNDECIDED, None, 1))
+    assert verdict_text(of_servers(change)) == "undecided: one start"
+    experiment = StoredExperiment(Store.open(str(tmp_path), "exp"))
+    rules = DifferenceRules(ACROSS, 0.03, (change.metric,))
+    comparison = compare_sweeps(experiment, experiment, rules, None)
+
+    def remedies(*changes: MetricChange) -> list[str]:
+        return single_start_texts(replace(comparison, changes=changes))
+
+    assert remedies(change) == []
+    assert remedies(of_engines) == [ONE_START]
+    assert remedies(of_servers(change)) == [ONE_START_OF_A_SERVER]
+    assert remedies(of_servers(change), of_engines) == [ONE_START_OF_A_SERVER, ONE_START]
+
+
+def test_a_pair_has_both_names_where_they_differ(change: MetricChange) -> None:
+    assert pair_text(of_servers(change).pair) == "before → after"
+    assert pair_text(change.pair) == change.pair.new.deployment.label
 
 
 def test_figures_have_their_short_names() -> None:
