@@ -3,8 +3,9 @@
     python scripts/touched_tests.py [--since REF] [--list]
 
 For a file of the program these are the unit tests that mirror it, or, where none does, those of its
-room that import it; a changed test is run itself. A few tests of everything come first. Tests of
-real engines, of clusters and of browsers are left to ``make test``.
+room that import it; a changed test is run itself. For a file of an engine the tests of all engines
+are run, too, and for a file that contract tests read these tests. A few tests of everything come
+first. Tests of real engines, of clusters and of browsers are left to ``make test``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,25 @@ ALWAYS = (  # whatever was changed: names and links that exist, tables and helps
 )
 LEFT_OUT = "not (vllm or sglang or transformers or llama_cpp or cluster or chaos or browser)"
 TEST_FOLDERS = ("tests/unit/", "tests/contract/")
+CONTRACT = "tests/contract/"
+ENGINE_FACTS = (
+    "orchestrator/engines/",
+    "tests/contract/deployments.py",
+    "tests/contract/engines/",
+    "tests/contract/recorded.py",
+)
+ENGINE_TESTS = (  # those that run over every engine, and those that list all engines
+    "tests/contract/test_deployments.py",
+    "tests/contract/test_engine_flags.py",
+    "tests/contract/test_engine_logs.py",
+    "tests/contract/test_engines.py",
+    "tests/contract/test_quantizations.py",
+    "tests/contract/test_recipes.py",
+    "tests/contract/test_routers.py",
+    "tests/unit/engines/test_command_lines.py",
+    "tests/unit/spec/test_documentation.py",
+    "tests/unit/spec/test_schema.py",
+)
 
 
 def changed_files(since: str) -> list[str]:
@@ -47,6 +67,11 @@ def fast_tests(files: Iterable[str], root: Path) -> list[str]:
     tests: set[str] = set()
     for file in files:
         path = Path(file)
+        if file.startswith(ENGINE_FACTS):
+            tests.update(ENGINE_TESTS)
+        elif file.startswith(CONTRACT) and not path.name.startswith("test_"):
+            contract_tests = (root / CONTRACT).glob("test_*.py")
+            tests |= {str(test.relative_to(root)) for test in contract_tests}
         if file.startswith(TEST_FOLDERS) and path.name.startswith("test_"):
             tests.add(file)
         elif file.startswith("orchestrator/") and path.suffix == ".py":
