@@ -290,7 +290,7 @@ def all_columns() -> str:
 
 def engine_settings() -> str:
     """Which engine has which setting, and by which of its flags."""
-    engines = [ENGINES[name] for name in ENGINES.names() if ENGINES[name].launches]
+    engines = [ENGINES[name] for name in ENGINES.shipped() if ENGINES[name].launches]
     rows = []
     for name in FIELDS:
         cells = [_flag(engine, name) for engine in engines]

@@ -65,7 +65,7 @@ AT_START = {
 def engine_metrics() -> str:
     """By the names of its metrics, and by what is read out of the recorded logs of its starts."""
     rows = []
-    for name in ENGINES.names():
+    for name in ENGINES.shipped():
         engine = ENGINES[name]
         if not engine.launches or engine.emulated:
             continue
@@ -88,7 +88,7 @@ def _told(wanted: set[str], told: set[str]) -> str:
 def constraints() -> str:
     """Which constraints each engine takes, at which API, and in which field."""
     rows = []
-    for name in ENGINES.names():
+    for name in ENGINES.shipped():
         engine = ENGINES[name]
         if not engine.launches:
             continue

@@ -49,6 +49,10 @@ class Registry(Generic[T]):
         """All registered names, sorted."""
         return sorted(self._entries)
 
+    def shipped(self) -> list[str]:
+        """The names that this repository registers, sorted: without those of third parties."""
+        return sorted(self._builtin)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 

@@ -63,7 +63,7 @@ def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(
 
 
 LAUNCHED = [
-    name for name in ENGINES.names() if ENGINES[name].launches and not ENGINES[name].emulated
+    name for name in ENGINES.shipped() if ENGINES[name].launches and not ENGINES[name].emulated
 ]
 
 

@@ -18,8 +18,8 @@ from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 
 FOLDER = Path(__file__).with_name("exchange")
-IMPORTS = sorted(IMPORT_FORMATS)
-EXPORTS = sorted(EXPORT_FORMATS)
+IMPORTS = IMPORT_FORMATS.shipped()
+EXPORTS = EXPORT_FORMATS.shipped()
 
 
 def files_of(name: str) -> list[Path]:

@@ -35,7 +35,7 @@ def settings(name: str, **given: Any) -> EngineSettings:
 
 
 @pytest.mark.parametrize("workers", [WORKERS, EQUAL], ids=["roles", "equal replicas"])
-@pytest.mark.parametrize("name", ROUTERS.names())
+@pytest.mark.parametrize("name", ROUTERS.shipped())
 def test_it_is_told_of_every_replica_in_flags_that_it_has(
     name: str, workers: tuple[Worker, ...]
 ) -> None:
@@ -50,7 +50,7 @@ def test_it_is_told_of_every_replica_in_flags_that_it_has(
     assert not router.env["CUDA_VISIBLE_DEVICES"], "it takes no GPU"
 
 
-@pytest.mark.parametrize("name", ROUTERS.names())
+@pytest.mark.parametrize("name", ROUTERS.shipped())
 def test_it_runs_anywhere_and_refuses_what_it_would_not_heed(name: str) -> None:
     router = program_of(name)
     assert (

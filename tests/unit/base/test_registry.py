@@ -35,6 +35,7 @@ def test_a_third_party_adds_a_part_and_replaces_none_of_ours(third_party: Path, 
     brings(third_party, f"mine = {value}", f"maxsize = {value}")
     registry = parts()
     assert registry.names() == ["maxsize", "mine"]
+    assert registry.shipped() == ["maxsize"]
     assert registry["mine"] == "theirs"
     assert registry["maxsize"] == sys.maxsize
 

@@ -14,7 +14,7 @@ from tests.unit.engines.builders import ACME, CPU, acme, settings_of
 
 GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
 NEEDED = {"llama_cpp": {"max_model_len": 4096}}
-RECORDED = sorted({*ENGINES.names(), *ROUTERS.names()} - {"emulator", "endpoint"})
+RECORDED = sorted({*ENGINES.shipped(), *ROUTERS.shipped()} - {"emulator", "endpoint"})
 
 
 def settings(engine: str, **given: Any) -> EngineSettings:
@@ -61,7 +61,7 @@ def test_mistyped_flags_are_refused_with_the_nearest(engine: str, typo: str) -> 
     assert f"has no flag {typo}; did you mean" in problems(engine, extra_args={typo: 0.5})
 
 
-@pytest.mark.parametrize("engine", sorted({*ENGINES.names()} - {"emulator", "endpoint"}))
+@pytest.mark.parametrize("engine", sorted({*ENGINES.shipped()} - {"emulator", "endpoint"}))
 @pytest.mark.parametrize(
     "field",
     ["dtype", "quantization", "kv_cache_dtype", "attention_backend", "load_format"],
