@@ -346,12 +346,12 @@ def _levels_above(
         point for point in points if point.head.control == control and point.head.level > floor
     ]
     failing = [point.head.level for point in higher if is_shown_to_fail(point)]
-    ceiling = min(failing, default=math.inf)
+    ceiling = min(failing, default=None)  # math.inf is a level: all requests at once
     near: list[float] = []
     open_values: set[float] = set()
     lasting: list[LastingVerdict] = []
     for point in higher:
-        if point.head.level >= ceiling:
+        if ceiling is not None and point.head.level >= ceiling:
             continue
         reason = reason_to_exclude(point)
         if reason is None:
@@ -363,7 +363,8 @@ def _levels_above(
                 lasting.append(LastingVerdict(level_of(point), Validity(point.validity)))
     for missing_level in missing:
         level = missing_level.level
-        if level.control == control and floor < level.value < ceiling:
+        is_below_ceiling = ceiling is None or level.value < ceiling
+        if level.control == control and floor < level.value and is_below_ceiling:
             open_values.add(level.value)
     return _LevelsAbove(
         nothing_missed=not failing and not near,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, Per
 from tests.unit.capacity.builders import claim
 from tests.unit.capacity.stored_levels import SLO, StoredLevels
+from tests.unit.results.builders import commit_measurement, request
 
 
 @pytest.fixture
@@ -87,6 +89,35 @@ def test_levels_between_what_holds_and_what_fails_are_open(stored: StoredLevels)
     found = answer(stored, missing_rate(5), missing_rate(20), missing_rate(60))
     assert found.open_levels == (rate(15), rate(20))
     assert found.lasting_levels == ()
+
+
+def commit_all_at_once(stored: StoredLevels, late: int, validity: str = "valid") -> None:
+    """100 requests that are due at once, of which ``late`` exceed the limit."""
+    rows = [
+        request(index, 0, first_ms=900 if index < late else 100, tokens=10) for index in range(100)
+    ]
+    point = {"deployment_id": "d0", "workload": "chat", "point_id": "at-once", "level": math.inf}
+    window = {"window_end_ns": 20 * 10**9, "validity": validity}
+    commit_measurement(stored.store, "at-once", rows, **point | window)
+
+
+def test_all_requests_at_once_that_missed_by_chance_are_near(stored: StoredLevels) -> None:
+    stored.level("d0", 10)
+    commit_all_at_once(stored, late=12)
+    found = answer(stored)
+    assert found.near_levels == (rate(math.inf),)
+    assert found.ranked is not None and not found.ranked.lower_bound_only
+
+
+def test_all_requests_at_once_without_a_valid_point_are_open(stored: StoredLevels) -> None:
+    stored.level("d0", 10)
+    commit_all_at_once(stored, late=0, validity="client_bound")
+    assert answer(stored).open_levels == (rate(math.inf),)
+
+
+def test_all_requests_at_once_that_were_not_measured_are_open(stored: StoredLevels) -> None:
+    stored.level("d0", 10)
+    assert answer(stored, missing_rate(math.inf)).open_levels == (rate(math.inf),)
 
 
 def test_an_open_level_whose_verdict_lasts_is_told_apart(stored: StoredLevels) -> None:
