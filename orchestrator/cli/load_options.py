@@ -741,9 +741,14 @@ def _constrain(options: LoadOptions, problems: list[Problem]) -> Constrain | Non
         return Constrain.model_validate(given)
     except ValidationError as error:
         for detail in error.errors():
+            if not detail["loc"]:  # of the whole: nothing else can be wrong here
+                options_given = " and ".join(map(_flag, names))
+                problems.append(Problem(f"{options_given}: an answer has one constraint"))
+                continue
             reason = detail["msg"].removeprefix("Value error, ")
-            option = _flag(str(detail["loc"][0])) if detail["loc"] else "a constraint"
-            problems.append(Problem(f"{option}: {reason}"))
+            if detail["type"] == "string_too_short":
+                reason = "the text is empty"
+            problems.append(Problem(f"{_flag(str(detail['loc'][0]))}: {reason}"))
         return None
 
 
@@ -975,7 +980,7 @@ def _images(text: str | None, problems: list[Problem]) -> Images | None:
             ImageSize.of(size)
         return Images(sizes=tuple(sizes.split(",")), count=Lengths(fixed=int(count)))
     except ValidationError:
-        reason = f"a request has 1 to {MOST_IMAGES} images, of fewer than 64 sizes"
+        reason = f"a request has 1 to {MOST_IMAGES} images, of at most 64 sizes"
     except ValueError as error:
         reason = str(error)
     problems.append(Problem(f"--images {text}: {reason}"))

@@ -12,6 +12,7 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.catalog.accelerators import accelerators, find, nearest
 from orchestrator.catalog.models import model_facts
 from orchestrator.engines.registry import ENGINES
+from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.load import PRESETS, WORKLOADS, Slo, Workload, format_duration
 from orchestrator.spec.settings import MOST_DEVICES
 
@@ -64,12 +65,21 @@ def server_of(text: str) -> Server:
     """The engine that an answer names, or the server of a URL. Raises InputError."""
     name = text.strip()
     if "://" in name:
-        return Server("endpoint", url=name)
+        return Server("endpoint", url=_checked_url(name))
     if name == "endpoint":
         raise InputError("give the URL of the server, like http://10.0.0.7:8000")
     if name not in ENGINES:
         raise InputError(unknown_name("engine", name, ENGINES))
     return Server(name)
+
+
+def _checked_url(url: str) -> str:
+    """The same URL. Raises InputError where it is none of a server."""
+    try:
+        parse_url(parse_address(url).base)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return url
 
 
 def gpus_of(text: str, engine: str) -> Gpus:
@@ -114,8 +124,13 @@ def workload_of(text: str) -> str:
 
 
 def slo_of(text: str) -> Slo | None:
-    """The limits of an answer; None for ``none``. Raises ProblemsError."""
-    return None if text.strip().lower() == NO_LIMITS else parse_slo(text)
+    """The limits of an answer; None for ``none``. Raises InputError or ProblemsError."""
+    if text.strip().lower() == NO_LIMITS:
+        return None
+    slo = parse_slo(text)
+    if slo.parts is not None:
+        raise InputError("limits of parts are for mixes: add both to the file that is written")
+    return slo
 
 
 def experiment_name(stem: str) -> str:
@@ -284,16 +299,26 @@ def _workload(answer: str) -> Workload:
 def _workloads(answers: Answers) -> list[str]:
     lengths = _LENGTHS.fullmatch(answers.workload)
     if lengths is not None:
-        workload = f"{{name: requests, input_tokens: {lengths[1]}, output_tokens: {lengths[2]}}}"
+        keys = f"name: requests, input_tokens: {lengths[1]}, output_tokens: {lengths[2]}"
         remark = []
     else:
-        workload = f"{{name: {answers.workload}, preset: {answers.workload}}}"
+        keys = f"name: {answers.workload}, preset: {answers.workload}"
         remark = [f"  # {line}" for line in _source(answers.workload)]
     return [
         "workloads:                         # orchestrator workload show FILE",
         *remark,
-        f"  - {workload}",
+        f"  - {{{keys}{_api_of(answers.server)}}}",
     ]
+
+
+def _api_of(server: Server) -> str:
+    """The key ``api`` of a workload, where the server's URL is that of one API alone."""
+    if server.url is None:
+        return ""
+    api = parse_address(server.url).api
+    if api is None:
+        return ""
+    return f", api: {'native' if api == 'sglang' else api}"
 
 
 def _source(preset: str) -> list[str]:

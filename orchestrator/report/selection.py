@@ -105,14 +105,16 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
     """Each experiment with the SLOs by which to judge it.
 
     ``slo_option``: limits, or the name of an SLO of the file; None: all SLOs of the file. Raises
-    InputError where no experiment has an SLO of that name, and ProblemsError for limits that are
-    written wrongly.
+    InputError where no experiment has an SLO of that name or a part that is limited, and
+    ProblemsError for limits that are written wrongly.
     """
     every = list(stored)
     if slo_option is None:
         return [ExperimentLimits(experiment, experiment.slos) for experiment in every]
     if any(sign in slo_option for sign in "<>="):
-        return [ExperimentLimits(experiment, (parse_slo(slo_option),)) for experiment in every]
+        slo = parse_slo(slo_option)
+        _check_parts(slo, every)
+        return [ExperimentLimits(experiment, (slo,)) for experiment in every]
     with_slos = []
     for experiment in every:
         slos = tuple(slo for slo in experiment.slos if slo.name == slo_option)
@@ -124,6 +126,19 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
         problem = unknown_name("limit of the file", slo_option, sorted(names))
         raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
     return with_slos
+
+
+def _check_parts(slo: Slo, stored: Iterable[StoredExperiment]) -> None:
+    """Raises InputError for limits on a part that no mix has, where all plans can be read."""
+    parts: set[str] = set()
+    for experiment in stored:
+        if experiment.plan is None:
+            return
+        for load in experiment.plan.loads:
+            parts.update(load.workload.part_names())
+    for part in slo.parts or ():
+        if part not in parts:
+            raise InputError(f"--slo: {unknown_name('part of a mix', part, parts)}")
 
 
 def ranking_limits(

@@ -492,6 +492,8 @@ def _about_value(
         if not detail["ctx"]["actual_length"]:
             return f"{name} is empty", f"give at least {least}"
         return f"{name} has {detail['ctx']['actual_length']} entries", f"give at least {least}"
+    if kind == "string_too_short" and not value:
+        return f"{name} is empty", None
     wanted = _WANTED.get(kind) or _in_plain_words(detail["msg"].removeprefix("Input should be "))
     if wanted == _MAPPING and described is not None:
         wanted = described

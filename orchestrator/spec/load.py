@@ -58,7 +58,7 @@ MOST_TURNS_OF_ALL = 20_000
 _NUMBER = re.compile(r"\s*+((?:[0-9]*\.)?[0-9]++(?:[eE][+-]?[0-9]+)?)\s*+([A-Za-zµ]*)\s*")
 # the same for JSON schemas, whose dialect has no possessive quantifiers and no flags
 DURATION_PATTERN = (
-    r"^\s*([0-9]*\.)?[0-9]+([eE][0-9]+)?\s*([nuµmNUM]?[sS]|[mM]([iI][nN])?|[hH]|[dD])\s*$"
+    r"^\s*([0-9]*\.)?[0-9]+([eE][+-]?[0-9]+)?\s*([nuµmNUM]?[sS]|[mM]([iI][nN])?|[hH]|[dD])\s*$"
 )
 _SECONDS = {
     "ns": 1e-9,
@@ -347,7 +347,7 @@ class Workload(Growing, ABC):
         if self.tool_choice is not None and self.tools is None:
             raise wrong("tool_choice", "'tool_choice' needs 'tools'")
         if self.tools is not None and self.api != "chat":
-            raise wrong("tools", "'tools' are sent to the API 'chat' only", "give api: chat")
+            raise wrong("tools", "'tools' are sent to the API 'chat' only", "set 'api' to chat")
         if self.constrain is not None and self.asked_tool_choice in ("required", "named"):
             text = "an answer that must be a call of a tool cannot be constrained otherwise"
             raise wrong("constrain", text, "leave out 'constrain' or 'tool_choice'")

@@ -140,7 +140,7 @@ class Drawn(Workload):
                 raise wrong(key, f"{key!r} {problem}")
         if self.images is not None and self.api != "chat":
             text = f"'images' are sent through the API chat, not through {self.api!r}"
-            raise wrong("images", text, "give api: chat")
+            raise wrong("images", text, "set 'api' to chat")
         if self.popularity is None:
             return self
         if self.shared_prefix_tokens == 0 or self.shared_prefix_count == 1:

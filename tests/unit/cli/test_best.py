@@ -90,6 +90,11 @@ def test_limits_that_no_file_names_are_refused(store: Store) -> None:
         invoke("best", store.uri, "--slo", "interactif")
 
 
+def test_limits_of_a_part_that_no_mix_has_are_refused(store: Store) -> None:
+    with pytest.raises(InputError, match="--slo: unknown part of a mix 'chatt'. Known: none"):
+        invoke("best", store.uri, "--slo", "chatt:ttft<=1s")
+
+
 def test_without_any_limits_they_are_asked_for(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "bare")
     commit_measurement(store, "m0", [request(0)])

@@ -14,7 +14,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.cli import init as init_module
 from orchestrator.cli.main import cli
 from orchestrator.cli.schema import schema_text
-from orchestrator.cli.starter import Gpus, experiment_name, gpus_of, server_of, workload_of
+from orchestrator.cli.starter import Gpus, experiment_name, gpus_of, server_of, slo_of, workload_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.load import PRESETS
@@ -167,6 +167,26 @@ def test_workloads_that_cannot_be_are_refused(text: str) -> None:
 def test_an_endpoint_needs_its_url() -> None:
     with pytest.raises(InputError, match="URL"):
         server_of("endpoint")
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://[::1", "http://", "http://host:0"])
+def test_a_url_of_no_server_is_refused(url: str) -> None:
+    with pytest.raises(InputError):
+        server_of(url)
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("workload", ["chat", "512/128"])
+def test_a_url_of_one_api_gets_requests_of_that_api(
+    path: str, workload: str, tmp_path: Path
+) -> None:
+    url = f"http://10.0.0.7:8000/v1/{path}"
+    planned(written(tmp_path, "--engine", url, "--model", "llama", "--workload", workload))
+
+
+def test_limits_of_parts_are_refused_because_no_mix_is_written() -> None:
+    with pytest.raises(InputError, match="limits of parts are for mixes"):
+        slo_of("chat:ttft<=500ms")
 
 
 @pytest.mark.parametrize("model", ["a: b", "it's", "{x}", "# no", "org/model"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from orchestrator.cli.load_options import (
     target_of,
     warm_up_requests,
 )
+from orchestrator.cli.option_words import in_options
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -807,6 +809,29 @@ def test_a_dataset_of_the_hub_is_a_file_of_prompts(text: str, revision: str, spl
     assert made.workload.dataset == HubDataset(id="me/one", revision=revision, split=split)
     assert made.workload.output_tokens is not None
     assert made.workload.output_tokens.fixed == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--regex", "a", "--choice", "b"), "--regex and --choice: an answer has one constraint"),
+        (("--choice", ""), "--choice: the text is empty"),
+        (("--regex", "("), "--regex: is no regular expression"),
+    ],
+)
+def test_a_constraint_that_cannot_be_is_refused_by_its_option(
+    options: Sequence[str], problem: str
+) -> None:
+    _, problems = asked(*LENGTHS, *options)
+    assert len(problems) == 1
+    assert problems[0].startswith(problem)
+
+
+def test_images_need_the_api_of_chats_by_the_name_of_its_option() -> None:
+    load, _ = asked(*LENGTHS, "--images", "1@8x8")
+    with pytest.raises(ProblemsError) as raised:
+        load.refused.raise_any()
+    assert [in_options(each).hint for each in raised.value.problems] == ["set --api to chat"]
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,11 @@ def test_a_mistake_is_named(changes: dict[str, Any], refused: str) -> None:
 
 @given(st.floats(1e-6, 1e6), st.sampled_from(["ns", "us", "µs", "ms", "s", "MS", "m", "min", "h"]))
 def test_durations_are_those_that_the_loader_reads(number: float, unit: str) -> None:
-    text = f"{number:f}{unit}"
+    for text in (f"{number:f}{unit}", f"{number:e}{unit}"):
+        check_duration(text)
+
+
+def check_duration(text: str) -> None:
     content = GOOD | {"load": {"levels": {"request_rate": [1]}, "request_timeout": text}}
     try:
         parse_duration(text)
