@@ -61,7 +61,7 @@ More examples:
 
 \b
 Before and after a change, in one table:
-  orchestrator load http://127.0.0.1:8000 --concurrency 8,32 --requests 500 \\
+  orchestrator load http://127.0.0.1:8000 --concurrency 8,32 --duration 60s \\
       --input-tokens 512 --output-tokens 128 --results runs/ --name before
   (the same again with --name after)
   orchestrator results runs/

@@ -175,7 +175,8 @@ NOTES = (
     EvidenceLimit(
         "lost_at_the_end",
         MAX_LOST,
-        "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
+        "throughput is {0:.0%} too low: the window has the end of the run, with less in flight; "
+        "measure for a time (--duration, in a file `duration`), or with more requests",
     ),
     EvidenceLimit(
         "offered_below_asked",
