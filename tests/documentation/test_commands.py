@@ -181,9 +181,12 @@ def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Bloc
 
 
 def of_this_program(words: list[str]) -> list[str]:
-    """The arguments of ``orchestrator``, whatever starts it: Ray, Python, a container. None where
-    its name is that of an image or of a shell's completion.
+    """The arguments of ``orchestrator``, whatever starts it: Ray, Python, a container, and without
+    the file that its output goes to. None where its name is that of an image or of a shell's
+    completion.
     """
+    if ">" in words:
+        words = words[: words.index(">")]
     for index, word in enumerate(words):
         argv = words[index + 1 :]
         is_program = index == 0 or words[index - 1] == "-m"
