@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ NUMBERS = (
     "hidden_tokens",
     "constraint_met",  # 1, 0 or NaN
 )
-TEXTS = ("status", "error_class", "token_count_source", "finish_reason", "constraint")
+TEXTS = ("status", "error_class", "token_count_source", "finish_reason", "constraint", "part")
 QUARTERS = 4  # of the time in which requests are due
 INSTANTS_PER_QUARTER = 8  # at which open requests are counted
 
@@ -167,13 +167,22 @@ class OpenRequests:
         return float(took_s[is_first].mean()), float(took_s[is_last].mean())
 
 
+class _AlikePrompts(NamedTuple):
+    """Prompts to which a chat template adds the same: those of one turn, and of one part of a mix,
+    because a system message has tokens of its own.
+    """
+
+    part: str | None
+    turn: float
+
+
 class PromptLengths:
     """By how much prompts are longer than asked for, as the engine counts them."""
 
     def __init__(self) -> None:
         self._asked_tokens = 0
-        # by turn: how many prompts are longer by each number of tokens
-        self._prompts: dict[float, Counter[float]] = {}
+        # how many prompts are longer by each number of tokens
+        self._prompts: dict[_AlikePrompts, Counter[float]] = {}
 
     def add(self, answered: RequestColumns) -> None:
         asked = answered["input_tokens_asked"]
@@ -181,23 +190,26 @@ class PromptLengths:
         turns = or_zero(answered["turn"])
         is_counted = ~np.isnan(counted) & (asked > 0)
         self._asked_tokens += _sum(asked[is_counted])
-        for turn in np.unique(turns[is_counted]):
-            more_tokens = (counted - asked)[is_counted & (turns == turn)]
-            values, prompts = np.unique(more_tokens, return_counts=True)
-            of_turn = self._prompts.setdefault(turn, Counter())
-            of_turn.update(dict(zip(values, prompts.tolist(), strict=True)))
+        parts = answered.codes["part"]
+        name_of = {code: name for name, code in answered.texts["part"].items()}
+        kinds = np.stack([parts, turns])[:, is_counted]
+        for code, turn in np.unique(kinds, axis=1).T.tolist():
+            is_alike = is_counted & (parts == code) & (turns == turn)
+            values, prompts = np.unique((counted - asked)[is_alike], return_counts=True)
+            alike = self._prompts.setdefault(_AlikePrompts(name_of.get(code), turn), Counter())
+            alike.update(dict(zip(values, prompts.tolist(), strict=True)))
 
     def relative_error(self) -> float:
         """Relative error of prompt lengths, without what a chat template or a BOS token adds to all
-        of a turn.
+        that are alike.
         """
         if not self._prompts:
             return 0.0
         wrong_tokens = 0.0
-        for turn, prompts_of_turn in self._prompts.items():
-            most_template_tokens = MAX_TEMPLATE_TOKENS * (turn + 1)
-            template_tokens = np.clip(min(prompts_of_turn), 0, most_template_tokens)
-            for more_tokens, prompts in prompts_of_turn.items():
+        for alike, prompts_by_more in self._prompts.items():
+            most_template_tokens = MAX_TEMPLATE_TOKENS * (alike.turn + 1)
+            template_tokens = np.clip(min(prompts_by_more), 0, most_template_tokens)
+            for more_tokens, prompts in prompts_by_more.items():
                 wrong_tokens += prompts * abs(more_tokens - template_tokens)
         return float(wrong_tokens / self._asked_tokens)
 

@@ -447,6 +447,14 @@ def test_tokens_that_a_template_adds_to_every_prompt_are_no_error() -> None:
     assert verdict(templated, of=replace(OPEN, warmup_s=1e-9)).reasons == []
 
 
+def test_a_template_adds_other_tokens_to_the_prompts_of_each_part_of_a_mix() -> None:
+    of_parts = table(input_tokens=[111, 116] * 200, part=["chat", "rag"] * 200)
+    of = replace(OPEN, warmup_s=1e-9)
+    assert verdict(of_parts, of=of).reasons == []
+    (reason,) = verdict(table(input_tokens=[111, 116] * 200), of=of).reasons
+    assert "off by 2.5%" in reason
+
+
 def test_only_the_measured_part_is_judged() -> None:
     failing_warmup = table(warmup=100, status=["error"] * 100 + ["ok"] * 300)
     assert (
