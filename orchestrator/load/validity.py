@@ -288,7 +288,8 @@ def _evidence(
         capped_share = counts.share("capped")
     # above 0 where an engine cannot be told the length, or where another tokenizer counts tokens
     output_length_error = 0.0
-    if point.dialect.length_control != "natural":
+    must_call_tools = any(part.must_call_tools for part in point.workload.with_parts())
+    if point.dialect.length_control != "natural" and not must_call_tools:
         output_length_error = counts.share("output_off", "output_asked")
     lost_at_the_end = 0.0
     if point.duration_s is None:

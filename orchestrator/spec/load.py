@@ -348,7 +348,7 @@ class Workload(Growing, ABC):
             raise wrong("tool_choice", "'tool_choice' needs 'tools'")
         if self.tools is not None and self.api != "chat":
             raise wrong("tools", "'tools' are sent to the API 'chat' only", "set 'api' to chat")
-        if self.constrain is not None and self.asked_tool_choice in ("required", "named"):
+        if self.constrain is not None and self.must_call_tools:
             text = "an answer that must be a call of a tool cannot be constrained otherwise"
             raise wrong("constrain", text, "leave out 'constrain' or 'tool_choice'")
         return self
@@ -365,6 +365,11 @@ class Workload(Growing, ABC):
         if self.tool_choice is None:
             return "auto"
         return "named" if isinstance(self.tool_choice, NamedTool) else self.tool_choice
+
+    @property
+    def must_call_tools(self) -> bool:
+        """Whether answers must be calls of tools, which are as long as they are."""
+        return self.asked_tool_choice in ("required", "named")
 
     def with_files(self, path: Callable[[str], str]) -> Self:
         """``resolved``, with the content of its schema and its tools in place of their files.

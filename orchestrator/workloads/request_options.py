@@ -34,7 +34,7 @@ class RequestOptions:
         self._seed = seed
         self._fields = dict(workload.request or {}) | _tool_fields(workload)
         self._has_tools = workload.tools is not None
-        self._must_call = workload.asked_tool_choice in ("required", "named")
+        self._must_call = workload.must_call_tools
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:

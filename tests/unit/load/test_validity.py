@@ -728,3 +728,13 @@ def test_a_rate_that_was_missed_by_chance_is_not_noted() -> None:
     judged = verdict(table(390), of=point(value=20.0, duration_s=20.0))
     assert judged.evidence["offered_below_asked"] == 0
     assert not any("fewer requests" in reason for reason in judged.reasons)
+
+
+def test_calls_of_tools_are_as_long_as_they_are() -> None:
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    keys = {"name": "w", "api": "chat", "input_tokens": 9, "output_tokens": 10, "tools": [tool]}
+    short = table(output_tokens=[6] * 400, output_tokens_counted=[6] * 400)
+    for tool_choice, is_noted in (("required", False), ("auto", True)):
+        workload = Workload.model_validate({**keys, "tool_choice": tool_choice})
+        reasons = verdict(short, of=replace(OPEN, workload=workload, warmup_s=1e-9)).reasons
+        assert any("answers were off" in reason for reason in reasons) is is_noted
