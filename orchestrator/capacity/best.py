@@ -40,6 +40,7 @@ from orchestrator.capacity.doubts import (
     no_level_doubts,
     pooled_spread,
     ranking_doubts,
+    refusing_labels,
     unsettled_doubts,
 )
 from orchestrator.results.validity import MOST_AGAIN, SPOILT
@@ -260,10 +261,11 @@ def _doubts_without_ranking(
 ) -> list[Doubt]:
     """What would have to be measured or repaired for a ranking. ``certainty``: why there is none.
 
-    Deployments with a lasting verdict need no measurement.
+    Deployments with a lasting verdict, and those that refuse too many requests, need no
+    measurement.
     """
-    lasting = lasting_verdicts(points)
-    unsettled = [answer for answer in answers if answer.label not in lasting]
+    hopeless = {*lasting_verdicts(points), *refusing_labels(points)}
+    unsettled = [answer for answer in answers if answer.label not in hopeless]
     doubts = list(unsettled_doubts(unsettled, rules.startable_deployments))
     if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
         doubts += no_level_doubts(points)

@@ -29,6 +29,7 @@ from orchestrator.capacity.capacities import (
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.dominance import SETTLED
 from orchestrator.capacity.levels import SAME, STEPS
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Per
 
@@ -83,6 +84,7 @@ class Remedy(Enum):
     SMALLER_PRECISION = auto()
     HIGHER_LEVELS = auto()
     LOWER_LEVELS = auto()
+    LONGER_CONTEXT = auto()  # a larger ``max_model_len``: requests are refused at any load
     REPAIR = auto()  # repair the deployment: no measurement helps
     MEASURE = auto()  # measure what was simulated
 
@@ -364,7 +366,10 @@ def _most_by_model(
 
 def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
     """What to do where no level holds."""
-    yield from _lower_levels(points)
+    refusing = refusing_labels(points)
+    if refusing:
+        yield Doubt(DoubtKind.NO_LEVEL_HOLDS, refusing, Remedy.LONGER_CONTEXT)
+    yield from _lower_levels([point for point in points if point.deployment.label not in refusing])
     verdicts = lasting_verdicts(points)
     for validity in LASTING_VERDICTS:
         labels = tuple(label for label, verdict in verdicts.items() if verdict == validity)
@@ -518,6 +523,32 @@ def _lower_levels(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
         Remedy.LOWER_LEVELS,
         levels=(DeploymentLevels(label, (level_of(lowest),)),),
     )
+
+
+def refusing_labels(points: Sequence[StoredPoint]) -> tuple[str, ...]:
+    """Labels of the deployments that refuse more requests than the limits let fail.
+
+    An engine refuses (``http_4xx``) requests that are too long for it at any load, so the requests
+    of all levels count together. Too many requests at once are another error (``http_429``).
+    """
+    by_label = grouped(
+        (point.deployment.label, point) for point in points if point.tests and _tells_of_load(point)
+    )
+    return tuple(label for label, alike in by_label.items() if _refuses_too_many(alike))
+
+
+def _refuses_too_many(points: Sequence[StoredPoint]) -> bool:
+    for test in points[0].tests:
+        refused = 0
+        scheduled = 0
+        for point in points:
+            figures = point.figures_of(test.part)
+            if figures is not None:
+                refused += figures.errors.get(ErrorClass.HTTP_4XX, 0)
+                scheduled += figures.requests.scheduled
+        if refused > (1 - test.target) * scheduled:
+            return True
+    return False
 
 
 def _tells_of_load(point: StoredPoint) -> bool:

@@ -131,6 +131,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     from orchestrator.cli.run import NOTHING_RUNS, is_whole, planned, print_end
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.plan.predictions import with_predictions
+    from orchestrator.report.plan_table import risk_lines
     from orchestrator.report.shortlist_words import shortlist_lines
     from orchestrator.results.location import check_answers
     from orchestrator.results.runs import ActiveRun, Runs
@@ -154,6 +155,8 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
         progress.print_line(
             f"note: {impossible} impossible, left out; why: orchestrator plan {file}"
         )
+    for line in risk_lines(plan):
+        progress.print_line(f"note: {line}")
     for load in plan.loads:
         unknown = load.workload.known_to_engines_only()
         if unknown is not None:

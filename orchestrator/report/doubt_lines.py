@@ -240,6 +240,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",
     Remedy.OTHER_LIMITS: "other limits",
+    Remedy.LONGER_CONTEXT: "raise max_model_len if refused requests (http_4xx) are too long",
 }
 _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,

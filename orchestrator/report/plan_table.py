@@ -1,6 +1,6 @@
 """The table of ``orchestrator plan``: what an experiment would measure, for people."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -152,6 +152,16 @@ def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:
             texts.append(f"levels: {', '.join(levels)}")
         pairs += [(text, deployment.label) for text in texts]
     return grouped(pairs)
+
+
+def risk_lines(plan: Plan) -> Iterator[str]:
+    """Why deployments that run are risky: each reason once, with the labels of its deployments."""
+    reasons: list[tuple[str, str]] = []
+    for deployment in plan.runnable():
+        if deployment.status == "risky":
+            reasons += [(reason, deployment.label) for reason in deployment.reasons]
+    for reason, labels in grouped(reasons).items():
+        yield f"risky: {reason} ({_some(labels)})"
 
 
 def _some(labels: Sequence[str]) -> str:

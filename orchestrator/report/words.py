@@ -416,6 +416,10 @@ _REMEDIES: Mapping[Remedy, str] = {
     ),
     Remedy.MORE_CLIENTS: "search {deployments} on, with more clients",
     Remedy.OTHER_LIMITS: "other limits: {deployments} hold these at no load",
+    Remedy.LONGER_CONTEXT: (
+        "raise max_model_len of {deployments} if the requests that are refused (http_4xx) are too "
+        "long: they are refused at any load"
+    ),
     Remedy.SMALLER_PRECISION: "search {to_remedy} on, with a smaller precision",
 }
 _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {

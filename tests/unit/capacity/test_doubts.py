@@ -197,14 +197,17 @@ def test_outraced_deployments_need_no_more_starts() -> None:
     assert DoubtKind.ONE_START not in kinds(ranking_doubts([ranked("a", 100), outraced]))
 
 
-def judged(label: str, validity: str, level: float = 8.0) -> Any:
-    """A point that misses its only test."""
+def judged(label: str, validity: str, level: float = 8.0, refused: int = 0) -> Any:
+    """A point of 100 requests that misses its only test."""
     share = Interval(0.5, 0.4, 0.6)
+    errors = {"http_429": 50, "http_4xx": refused}
+    figures = SimpleNamespace(errors=errors, requests=SimpleNamespace(scheduled=100))
     return SimpleNamespace(
         deployment=SimpleNamespace(label=label),
         validity=validity,
         head=SimpleNamespace(control="request_rate", level=level),
-        tests=(SimpleNamespace(share=share, target=0.9),),
+        tests=(SimpleNamespace(share=share, target=0.9, part=None),),
+        figures_of=lambda part: figures,
         repeats=[SimpleNamespace(shows_engine=True)],
     )
 
@@ -213,6 +216,17 @@ def test_below_the_lowest_level_that_failed_something_may_hold() -> None:
     (doubt,) = no_level_doubts([judged("a", "valid", 8.0), judged("a", "valid", 4.0)])
     assert doubt.remedy is Remedy.LOWER_LEVELS
     assert doubt.levels[0].levels[0].value == 4.0
+
+
+def test_what_refuses_too_many_requests_for_their_length_is_not_measured_at_lower_loads() -> None:
+    points = [
+        judged("short", "valid", 4.0, refused=16),
+        judged("short", "valid", 8.0, refused=8),
+        judged("whole", "valid", 8.0, refused=9),
+    ]
+    longer, lower = no_level_doubts(points)
+    assert (longer.remedy, longer.deployments) == (Remedy.LONGER_CONTEXT, ("short",))
+    assert (lower.remedy, lower.deployments) == (Remedy.LOWER_LEVELS, ("whole",))
 
 
 def test_a_verdict_lasts_only_if_all_points_of_a_deployment_have_it() -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from orchestrator.plan.shortlist import shortlisted
 from tests.unit.cli.commands import invoke
-from tests.unit.simulation.builders import planned
+from tests.unit.simulation.builders import EXPERIMENT, planned
+
+LONG = EXPERIMENT.replace("max_model_len: 8192", "max_model_len: 2048").replace(
+    "input_tokens: 256", "input_tokens: {uniform: {min: 1000, max: 4000}}"
+)
+LEVELS = "levels: {request_rate: [2, 8]}"
+SEARCH = "search: capacity, control: request_rate"
 
 
 def test_a_shortlist_that_is_frozen_in_a_plan_is_said(tmp_path: Path) -> None:
@@ -16,3 +24,21 @@ def test_a_shortlist_that_is_frozen_in_a_plan_is_said(tmp_path: Path) -> None:
     assert done.status == 0
     assert "shortlist: 1 of 2 deployments by plan --predict; left out: 1 " in done.stderr
     assert "2 simulated, 0 already done" in done.stderr
+
+
+@pytest.mark.parametrize("load", [LEVELS, SEARCH])
+def test_requests_that_are_too_long_are_said_and_no_lower_load_is_advised(
+    load: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.yaml").write_text(LONG.replace(LEVELS, load))
+    done = invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results"))
+    risk = (
+        "note: risky: workload 'w' has requests of up to 4,064 tokens, max_model_len is 2,048: "
+        "those will fail (vllm tp=1, vllm tp=2)"
+    )
+    assert risk in done.stderr.splitlines()
+    advice = [line for line in done.stderr.splitlines() if "to decide" in line]
+    assert advice == [
+        "to decide: raise max_model_len if refused requests (http_4xx) are too long"
+        " (vllm tp=1, vllm tp=2)"
+    ]

@@ -88,6 +88,10 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
             "to decide: measure below 8 req/s (a)",
         ),
         (
+            Doubt(DoubtKind.NO_LEVEL_HOLDS, ("a", "b"), Remedy.LONGER_CONTEXT),
+            "to decide: raise max_model_len if refused requests (http_4xx) are too long (a, b)",
+        ),
+        (
             Doubt(DoubtKind.NO_LOAD_HELPS, ("a",), Remedy.REPAIR, validity=Validity.BROKEN_OUTPUT),
             "to decide: change a: no load makes output of such answers"
             " (docs/explained/validity.md#broken_output)",
