@@ -34,8 +34,8 @@ DETAILS = """
 No Ray, no engine and no GPU are used: the emulator's step model says how long each step of each engine takes, or
 tables of kernels do, where the file asks for them (predictions: {tables: true}). All results are marked simulated.
 
-A deployment of which the model knows too little is stored as failed, with the reason. The same plan always gives the
-same results. If a simulation is killed, the same command goes on.
+A deployment of which the model knows too little is stored as failed, with the reason; where that is every one, nothing
+is simulated or stored. The same plan always gives the same results. If a simulation is killed, the same command goes on.
 
 Exit status: as of run.
 """
@@ -147,8 +147,8 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     progress = ProgressLine()
     # nothing is synced to disk: what a power loss takes away is simulated again
     store = Store.open(results_uri, plan.name, tell=progress.print_line, survives_power_loss=False)
-    store.check_writable()
     check(plan, store)
+    store.check_writable()
     impossible = sum(deployment.status == "impossible" for deployment in plan.deployments)
     if impossible:
         file = shlex.quote(str(experiment))

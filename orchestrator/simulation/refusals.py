@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.text import grouped, listed
 from orchestrator.emulator.flags import with_faults
 from orchestrator.emulator.profile import Faults, load_profile
 from orchestrator.engines.registry import ENGINES
@@ -30,6 +31,7 @@ def check(plan: Plan, store: Store) -> None:
     problems = [Problem(text, hint=hint) for text, hint in _problems(plan)]
     is_simulated = store.simulated()
     models = EngineModels(plan)
+    problems += _nothing_simulated(plan, models)
     changed = _changed_models(plan, store, models) if is_simulated else []
     unfinished = _changed_unfinished(plan, store, models) if is_simulated else []
     if changed:
@@ -60,6 +62,31 @@ def check(plan: Plan, store: Store) -> None:
         )
     if problems:
         raise ProblemsError(problems)
+
+
+def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
+    """A problem for each reason why a deployment or workload cannot be simulated, if nothing of the
+    plan can be; else none: what cannot be simulated is stored as failed, beside the rest.
+    """
+    reasons: list[tuple[str, str]] = []
+    for deployment in plan.runnable():
+        try:
+            models.step_model(deployment)
+        except NotPredictable as reason:
+            reasons.append((str(reason), deployment.label))
+            continue
+        for load in plan.loads_of(deployment.id):
+            unknown = load.workload.known_to_engines_only()
+            if unknown is None:
+                return []
+            name = f"workload {load.workload.name!r}"
+            reasons.append((f"only the engine knows {unknown}", name))
+    problems: list[Problem] = []
+    for text, names in grouped(reasons).items():
+        whose = listed(list(dict.fromkeys(names)))
+        hint = "measure it: orchestrator run"
+        problems.append(Problem(f"{whose} cannot be simulated: {text}", hint=hint))
+    return problems
 
 
 def _changed_models(plan: Plan, store: Store, models: EngineModels) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.base.errors import ProblemsError
 from tests.unit.cli.commands import Done, invoke
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -22,12 +23,15 @@ WHOLE = (
 )
 # at one short load
 SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
-# what each says of the deployments that the model does not cover
+# what each says of its deployments, none of which the model covers
 REFUSED = {
-    "guided": "only the engine knows how long constrained answers are",
     "quantization": "no config.json at hand",  # the demo makes its checkpoints
     "quickstart": "no figures of this CPU are known",
     "roles": "the model has no term for a router",
+}
+# what each says of the deployments or workloads that the model does not cover, beside others
+PARTLY_REFUSED = {
+    "guided": "only the engine knows how long constrained answers are",
     "speculation": "the model has no term for speculative decoding",
 }
 
@@ -77,7 +81,7 @@ def points(folder: Path) -> list[Any]:
 
 def test_no_file_is_forgotten() -> None:
     names = {path.stem for path in FOLDER.glob("*.yaml")}
-    assert names == {*WHOLE, *SHORTENED, *REFUSED}
+    assert names == {*WHOLE, *SHORTENED, *REFUSED, *PARTLY_REFUSED}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
@@ -109,10 +113,17 @@ def test_a_large_file_is_simulated_at_one_short_load(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", REFUSED)
+def test_a_file_of_which_nothing_is_simulated_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match=f"cannot be simulated: .*{REFUSED[name]}"):
+        simulated(FOLDER / f"{name}.yaml", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", PARTLY_REFUSED)
 def test_a_deployment_that_is_not_simulated_says_why(name: str, tmp_path: Path) -> None:
     done = simulated(FOLDER / f"{name}.yaml", tmp_path)
     assert done.status == 3
-    assert REFUSED[name] in done.stderr
+    assert PARTLY_REFUSED[name] in done.stderr
     listed = json.loads(invoke("results", str(tmp_path / "results"), "--format", "json").stdout)
     reasons = [row["reason"] for row in listed if row.get("failure_kind") == "not_simulated"]
     assert reasons

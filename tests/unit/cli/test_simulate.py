@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.shortlist import shortlisted
 from tests.unit.cli.commands import invoke
 from tests.unit.simulation.builders import EXPERIMENT, planned
@@ -13,6 +14,14 @@ from tests.unit.simulation.builders import EXPERIMENT, planned
 LONG = EXPERIMENT.replace("max_model_len: 8192", "max_model_len: 2048").replace(
     "input_tokens: 256", "input_tokens: {uniform: {min: 1000, max: 4000}}"
 )
+SERVER = """
+version: 1
+name: x
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments: {engine: endpoint, url: "http://127.0.0.1:9"}
+workloads: [{name: w, input_tokens: 256, output_tokens: 16}]
+load: {levels: {request_rate: [2, 8]}, duration: 20s}
+"""
 LEVELS = "levels: {request_rate: [2, 8]}"
 SEARCH = "search: capacity, control: request_rate"
 
@@ -42,3 +51,12 @@ def test_requests_that_are_too_long_are_said_and_no_lower_load_is_advised(
         "to decide: raise max_model_len if refused requests (http_4xx) are too long"
         " (vllm tp=1, vllm tp=2)"
     ]
+
+
+def test_where_nothing_can_be_simulated_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(SERVER)
+    results = tmp_path / "results"
+    reason = "endpoint cannot be simulated: it runs already, and its hardware is not known"
+    with pytest.raises(ProblemsError, match=reason):
+        invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(results))
+    assert not results.exists()
