@@ -5,6 +5,7 @@ import math
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.spec.load import UNITS
 
+OVERLOADED = "overloaded, ended early"  # of a probe: see probe_outcome.was_overloaded
 DIGITS = 3  # of an estimated level
 
 

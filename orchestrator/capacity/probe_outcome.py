@@ -12,6 +12,7 @@ from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.slo import format_limits, stored_values, tests
 from orchestrator.base.arrays import Bools
 from orchestrator.base.errors import FailureClass
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import Slo
@@ -123,6 +124,20 @@ def _shows(point: PointHead, slo: Slo, launched: bool, has_requests: bool) -> Sh
     if point.validity == BACKLOG and point.ended_early in ("fails", "mixed"):
         return "diverged"
     return "misses"
+
+
+def was_overloaded(attempt: AttemptData) -> bool:
+    """Whether the search ended the probe because its level failed, before one request was answered.
+
+    The requests were aborted by this program, so the server refused none of them.
+    """
+    figures = attempt.figures
+    return (
+        attempt.point.ended_early == "fails"
+        and figures.requests.scheduled > 0
+        and figures.requests.ok == 0
+        and set(figures.errors) == {ErrorClass.ABORTED}
+    )
 
 
 def _died_under_load(point: PointHead) -> bool:

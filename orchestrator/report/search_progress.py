@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped
-from orchestrator.capacity.estimate_words import estimate_words
+from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
+from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.text import EMULATED, Column, plain, styled, table
 from orchestrator.report.words import NO_REASON, first_change_text, search_status_text
@@ -30,6 +31,7 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     titles = ["requests", "window s", "attained", "ended early", "validity"]
     columns = [Column("probe", fold=True), *map(Column, titles)]
     yield from table(columns, [_cells(document, probe) for probe in document.probes])
+    yield from _why_overloaded(document)
     yield from _why_not_valid(document)
     yield ""
     yield styled(_answer(document), "green" if status == "converged" else "yellow")
@@ -57,7 +59,7 @@ def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]
         f"{figures.window_s:.1f}",
         ", ".join(shares) or "-",
         _EARLY_ENDS.get(ended_early, ended_early),
-        head.validity,
+        OVERLOADED if was_overloaded(probe_document.probe) else head.validity,
     ]
 
 
@@ -71,12 +73,21 @@ class _Verdict(NamedTuple):
     reason: str
 
 
+def _why_overloaded(document: SearchDocument) -> Iterator[str]:
+    """A line for the probes that ended before one request was answered."""
+    heads = [probe.probe.point for probe in document.probes if was_overloaded(probe.probe)]
+    if heads:
+        levels = dict.fromkeys(load_text(document.control, head.level) for head in heads)
+        reason = "requests came in faster than they were answered, so the search ended the probe"
+        yield styled(f"{OVERLOADED} at {', '.join(levels)}: {reason}", "yellow")
+
+
 def _why_not_valid(document: SearchDocument) -> Iterator[str]:
     """A line for each verdict that is not ``valid``, with its reason and its probes."""
     not_valid = [
         probe.probe.point
         for probe in document.probes
-        if probe.probe.point.validity != Validity.VALID
+        if probe.probe.point.validity != Validity.VALID and not was_overloaded(probe.probe)
     ]
     by_verdict = grouped(
         (_Verdict(head.validity, _without_figures(_reasons(head))), head) for head in not_valid

@@ -119,7 +119,8 @@ class CapacitySearch:
         work.hurry(self._budget_s)
         claim = work.claims(load.workload.name)[slo.name]
         by_age = sorted(probes.done.values(), key=lambda probe: probe.created_unix_ns)
-        return CapacityResult(claim, by_age, _next_probe(work), failure, self.stopped())
+        following = _next_probe(work, self._budget_s)
+        return CapacityResult(claim, by_age, following, failure, self.stopped())
 
     def _make_probes(
         self, work: DeploymentWork, probes: _Probes, cluster: LocalCluster
@@ -188,10 +189,11 @@ class CapacitySearch:
         claim = claim_words(point.level.control, work.claims(point.workload.name))
         figures = measured_words(outcome, self.plan.slos)
         text = f"{level_words(point)}: {figures}; {claim}"
-        next_probe = _next_probe(work)
-        if next_probe is not None:
+        left_s = self._ends_s - self.clock.now_s()
+        next_probe = _next_probe(work, left_s)
+        if next_probe is not None and left_s > 0:
             text = f"{text}; next {next_probe.words}"
-        left = {"left": work.left, "left_s": self._ends_s - self.clock.now_s()}
+        left = {"left": work.left, "left_s": left_s}
         self.tell(Event("measured", text, data=left))
 
     def _is_over(self) -> bool:
@@ -219,14 +221,16 @@ class CapacitySearch:
         )
 
 
-def _next_probe(work: DeploymentWork) -> NextProbe | None:
-    """What the search would probe next; None if it knows enough."""
+def _next_probe(work: DeploymentWork, left_s: float) -> NextProbe | None:
+    """What the search would probe next, for the ``left_s`` seconds of its budget at most; None if
+    it knows enough.
+    """
     following = work.next
     watch = work.watch
     if following is None or watch is None:
         return None
     level = following.point.level
-    length_s = following.point.load.duration_s or math.inf
+    length_s = min(following.point.load.duration_s or math.inf, left_s)
     if level.control != "request_rate":
         # how fast a closed loop is answered is not known beforehand
         return NextProbe(level, length_s)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
-from orchestrator.capacity.estimate_words import estimate_words
+from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
+from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity_words import remedy_text
 from orchestrator.spec.load import Level, Objective, Slo, Workload, counted, load_text
@@ -177,7 +178,9 @@ def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
 def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
     figures = data.figures
     validity = validity_of(data.point.validity, [figures.requests])
-    if validity != "valid":
+    if was_overloaded(data):
+        yield OVERLOADED
+    elif validity != "valid":
         yield validity
     if figures.output_token_throughput is not None:
         yield f"{figures.output_token_throughput:,.0f} tok/s"

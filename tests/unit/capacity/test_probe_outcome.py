@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from orchestrator.capacity.probe_outcome import (
     no_load_changes,
     outcome_of_attempt,
     outcome_of_point,
+    was_overloaded,
 )
+from orchestrator.results.records import RequestTotals
 from orchestrator.spec.load import Slo
 from tests.unit.capacity.builders import LOOSE, SLO, attempt
 
@@ -88,3 +92,23 @@ def test_probes_belong_to_no_start_where_the_file_asks_for_one() -> None:
     stored = attempt(4.0, [0.1], start=1)
     assert outcome_of_attempt(stored, 4.0, SLO, starts=1).start == 0
     assert outcome_of_attempt(stored, 4.0, SLO, starts=2).start == 1
+
+
+@pytest.mark.parametrize(
+    ("ended_early", "ok", "errors", "overloaded"),
+    [
+        ("fails", 0, {"aborted": 454}, True),
+        ("fails", 0, {"aborted": 400, "connect": 54}, False),
+        ("fails", 0, {"connect": 454}, False),
+        ("fails", 1, {"aborted": 453}, False),
+        (None, 0, {"aborted": 454}, False),
+    ],
+)
+def test_a_probe_was_overloaded_if_the_search_itself_ended_all_of_its_requests(
+    ended_early: str | None, ok: int, errors: dict[str, int], overloaded: bool
+) -> None:
+    figures: Any = SimpleNamespace(
+        requests=RequestTotals(scheduled=454, ok=ok, failed=454 - ok), errors=errors
+    )
+    probe = attempt(64.0, [math.inf] * 454, "invalid", ended_early=ended_early)
+    assert was_overloaded(replace(probe, figures=figures)) is overloaded

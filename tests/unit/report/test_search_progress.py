@@ -28,7 +28,9 @@ CLAIM = Claim(16.0, 16.0, 24.0, "budget", ())
 ESTIMATE = Estimate(16.2, 15.1, 17.0, 13.07)
 
 
-def probe(level: float, share: float | None = 1.0, repeat: int = 0, **head: Any) -> ProbeDocument:
+def probe(
+    level: float, share: float | None = 1.0, repeat: int = 0, ok: int = 9, **head: Any
+) -> ProbeDocument:
     fields: dict[str, Any] = {
         "level": level,
         "repeat": repeat,
@@ -36,10 +38,12 @@ def probe(level: float, share: float | None = 1.0, repeat: int = 0, **head: Any)
         "validity_reasons": (),
         "ended_early": None,
     }
-    requests = SimpleNamespace(ok=9, scheduled=10)
+    requests = SimpleNamespace(ok=ok, scheduled=10)
     data: Any = SimpleNamespace(
         point=SimpleNamespace(**fields | head),
-        figures=SimpleNamespace(requests=requests, window_s=12.34),
+        figures=SimpleNamespace(
+            requests=requests, window_s=12.34, errors={} if ok == 10 else {"aborted": 10 - ok}
+        ),
     )
     return ProbeDocument(data, (LimitShare("attainment", 0.95, share),))
 
@@ -144,6 +148,23 @@ def test_the_same_reason_with_other_figures_is_said_once_with_all_levels() -> No
     lines = shown(probes=tuple(probes))
     assert "disturbed at 8 req/s, 16 req/s: others took 60 %" in lines
     assert "client_bound at 24 req/s: it was late" in lines
+
+
+def test_a_probe_that_the_search_ended_far_above_the_capacity_is_no_dead_server() -> None:
+    overloaded = probe(
+        64.0,
+        0.0,
+        ok=0,
+        ended_early="fails",
+        validity="invalid",
+        validity_reasons=("not one request succeeded",),
+    )
+    lines = shown(probes=(probe(16.0), overloaded))
+    (row,) = (line for line in lines if line.startswith(" 64 "))
+    assert row.split("missed")[-1].strip() == "overloaded, ended early"
+    reasons = [line for line in lines if line.startswith("overloaded, ended early at 64 req/s: ")]
+    assert len(reasons) == 1
+    assert not any("not one request succeeded" in line for line in lines)
 
 
 def test_notes_and_that_an_emulator_answered_stand_at_the_end() -> None:

@@ -371,7 +371,22 @@ def test_the_budget_or_the_user_ends_the_search_of_an_endpoint(
     assert measurer.over == [False, False, True]
     assert (len(found.probes), found.claim.status, found.interrupted) == (3, "budget", by_user)
     assert found.next is not None
-    assert found.next.words in told[-1].text
+    if by_user:
+        assert found.next.words in told[-1].text
+    else:  # 300 s of 250 s are over
+        assert found.next.seconds <= 250
+        assert "; next " not in told[-1].text
+
+
+def test_what_comes_next_is_said_to_take_what_is_left_of_the_budget_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told = Hours(), list[Any]()
+    measurer = SlowMeasurer(clock)
+    monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
+    of_endpoint(tmp_path, clock, told, "budget: {wall: 101s}").run()
+    measured = [event for event in told if event.kind == "measured"]
+    assert measured[0].text.endswith(", about 1 s")
 
 
 def test_the_next_probe_is_the_first_of_another_run(
