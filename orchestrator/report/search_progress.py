@@ -35,6 +35,7 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     yield from _why_not_valid(document)
     yield ""
     yield styled(_answer(document), "green" if status == "converged" else "yellow")
+    yield from _why_not_safe(document)
     goes_on = endpoint.results is not None and status == "budget"
     yield f"{search_status_text(status)}{': the same command goes on' if goes_on else ''}"
     change = first_change_text(document.control, document.change)
@@ -128,6 +129,16 @@ def _answer(document: SearchDocument) -> str:
     if math.isfinite(claim.high):
         parts.append(f"fails {load_text(control, claim.high)}")
     return f"{'; '.join(parts)} ({claim.status})"
+
+
+def _why_not_safe(document: SearchDocument) -> Iterator[str]:
+    """Why a level that passed is above the one that is called safe."""
+    claim = document.claim
+    if claim.estimate is None or claim.passed is None:
+        return
+    if claim.passed > max(claim.estimate.safe or 0.0, claim.claim or 0.0):
+        level = load_text(document.control, claim.passed)
+        yield f"{level} passed, with too few requests to be 95 % sure: it is not called safe yet"
 
 
 def _run_on(document: SearchDocument) -> Iterator[str]:

@@ -106,6 +106,25 @@ def test_the_answer_is_one_line(claim: Claim, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("confirmed", "passed", "safe", "is_said"),
+    [
+        (None, 32.0, 16.0, True),
+        (None, 32.0, None, True),
+        (None, 32.0, 32.0, False),
+        (32.0, 32.0, 16.0, False),
+        (None, None, None, False),
+    ],
+)
+def test_a_level_that_passed_above_the_safe_one_says_why_it_is_not_safe(
+    confirmed: float | None, passed: float | None, safe: float | None, is_said: bool
+) -> None:
+    estimate = replace(ESTIMATE, level=38.0, safe=safe)
+    lines = shown(claim=Claim(confirmed, 0.0, 64.0, "budget", (), passed, estimate))
+    reason = "32 req/s passed, with too few requests to be 95 % sure: it is not called safe yet"
+    assert (reason in lines) is is_said
+
+
+@pytest.mark.parametrize(
     ("status", "results", "goes_on"),
     [("budget", "folder", True), ("budget", None, False), ("converged", "folder", False)],
 )
