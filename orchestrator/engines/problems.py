@@ -38,6 +38,7 @@ def problems_of(engine: Engine, settings: EngineSettings, hardware: Hardware) ->
         *_environment_problems(settings),
         *_container_problems(settings, hardware),
         *_draft_problems(engine, settings),
+        *_adapter_problems(settings),
         *engine.more_problems(settings, hardware),
     ]
 
@@ -69,6 +70,19 @@ def _unsupported_fields(engine: Engine, settings: EngineSettings) -> Iterator[st
     for name in settings.without_defaults():
         if name not in supported:
             yield f"{name}: {engine.reason_to_refuse(name)}"
+
+
+def _adapter_problems(settings: EngineSettings) -> Iterator[str]:
+    adapters = settings.lora_modules
+    if adapters is None:
+        return
+    if not adapters:
+        yield "lora_modules: names no adapter: leave it out"
+    elif settings.enable_lora is False:
+        yield "enable_lora: is false, and lora_modules names adapters: leave one of them out"
+    for name in (settings.model, settings.served_model_name):
+        if name in adapters:  # requests for it would go to the model itself
+            yield f"lora_modules: {name!r} is the model's own name: give the adapter another"
 
 
 def _environment_problems(settings: EngineSettings) -> Iterator[str]:

@@ -211,6 +211,28 @@ def test_each_problem_is_one_sentence(given: dict[str, Any], sentence: str) -> N
     assert sentence in problem
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"lora_modules": {"sql": "/a"}}, ""),
+        ({"lora_modules": {}}, "lora_modules: names no adapter: leave it out"),
+        (
+            {"lora_modules": {"sql": "/a"}, "enable_lora": False},
+            "enable_lora: is false, and lora_modules names adapters: leave one of them out",
+        ),
+        (
+            {"lora_modules": {"m": "/a"}},
+            "lora_modules: 'm' is the model's own name: give the adapter another",
+        ),
+    ],
+)
+def test_adapters_that_no_request_would_reach_are_refused(
+    engine: str, given: dict[str, Any], sentence: str
+) -> None:
+    assert problems(engine, **given) == sentence
+
+
 def test_flags_that_switch_off_what_no_workload_uses_are_accepted() -> None:
     leaving_out = {
         "--limit-mm-per-prompt": '{"image":0}',
