@@ -11,6 +11,7 @@ from orchestrator.capacity.answers import NoteKind, RankedDeployment
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.model import DeploymentGroup, Plan
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import (
@@ -179,15 +180,31 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
 
 
 def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
-    """The command that measures the deployments of a simulation that may be the best, if any."""
-    deployments = len(experiment.plan.runnable()) if experiment.plan is not None else 0
+    """The command that measures the deployments of a simulation that may be the best, if any.
+
+    A comment behind it says of how many questions: the doubt of an answer counts those of one.
+    """
+    if experiment.plan is None:
+        return
+    deployments = len(experiment.plan.runnable())
     if deployments < 2:
         return
     uri = experiment.store.uri
     size = min(SHORTLIST_SIZE, deployments - 1)
     plan = f"{uri}/{experiment.name}/plan.json" if experiment.store.is_local else "EXPERIMENT"
     options = f"--results {_results_beside(uri)} --shortlist {size} --simulated '{uri}'"
-    yield f"orchestrator run '{plan}' {options}"
+    questions = _question_count(experiment.plan)
+    comment = f"  # for all {questions} questions" if questions > 1 else ""
+    yield f"orchestrator run '{plan}' {options}{comment}"
+
+
+def _question_count(plan: Plan) -> int:
+    """How many rankings a plan has: one for each workload of each group, under each SLO."""
+    workloads: set[tuple[DeploymentGroup, str]] = set()
+    for deployment in plan.runnable():
+        for load in plan.loads_of(deployment.id):
+            workloads.add((deployment.group("gpu"), load.workload.name))
+    return len(workloads) * max(len(plan.slos), 1)
 
 
 def _results_beside(simulated_uri: str) -> str:

@@ -314,6 +314,7 @@ def test_what_was_simulated_is_measured_into_another_folder(
     commit_simulation(simulated)
     words = shlex.split(next_of(simulated)[1])
     assert words[:2] == ["orchestrator", "run"]
+    assert next_of(simulated)[1].endswith("  # for all 2 questions")
     measured = words[words.index("--results") + 1]
     Store.open(measured, "exp").check_not_simulated()
     with pytest.raises(InputError, match="has simulated results"):
@@ -346,5 +347,10 @@ def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> 
     run(store, planned(), simulated=True)
     commands = next_of(store)
     assert len(commands) == 2
-    options = f"--results results/ --shortlist 1 --simulated '{store.uri}'"
+    options = f"--results results/ --shortlist 1 --simulated '{store.uri}'  # for all 2 questions"
     assert commands[1].strip() == f"orchestrator run '{store.uri}/exp/plan.json' {options}"
+
+
+def test_a_shortlist_for_one_question_has_no_comment(store: Store) -> None:
+    run(store, planned_with("interactive: {ttft: 150ms, attainment: 0.9}"), simulated=True)
+    assert next_of(store)[1].endswith(f"--simulated '{store.uri}'")
