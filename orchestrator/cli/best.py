@@ -39,8 +39,13 @@ Compared are only points that the experiment's current plan asks for, of the sam
 Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 bad input.
 """
 
+OTHER_NAMES = {
+    "--workload": "results URI --where 'workload == \"chat\"' for its points; best ranks each "
+    "workload apart",
+}
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+
+@click.command(cls=Command, examples=EXAMPLES, details=DETAILS, other_names=OTHER_NAMES)
 @click.argument("uri", callback=checked_uri)
 @click.option(
     "--slo",

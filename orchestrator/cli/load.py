@@ -102,6 +102,9 @@ COMMON = (  # what the short help shows; --help-all shows all
     *("results", "name", "form"),
 )
 OTHER_NAMES = {
+    "--base-url": "the address as the argument, like orchestrator load http://127.0.0.1:8000",
+    "--url": "the address as the argument, like orchestrator load http://127.0.0.1:8000",
+    "--goodput": '--slo "ttft<=500ms"',
     "--request-rate": "--rate",
     "--qps": "--rate",
     "--max-concurrency": "--concurrency",

@@ -789,7 +789,10 @@ def _workload_of_prompts(
         file = _trace_of_requests(options.trace)
     if are_drawn == (file is not None):
         remark = " (a trace of times alone has no prompts)" if options.trace else ""
-        text = f"give either --input-tokens (random prompts) or --prompts{remark}"
+        text = (
+            "say what is sent, by one of --input-tokens (random prompts), --prompts, --workload, "
+            f"--preset, --dataset and --trace{remark}"
+        )
         problems.append(Problem(text))
         return None
     if file is not None:

@@ -45,6 +45,8 @@ COMMANDS = {
     "init": "orchestrator.cli.init:init",
     "schema": "orchestrator.cli.schema:schema",
 }
+# commands of other programs, and the one here that does what they do
+OTHER_NAMES = {"bench": "load", "benchmark": "load", "serve": "load"}
 
 
 class LazyGroup(click.Group):
@@ -74,6 +76,12 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.base.registry import unknown_name
 
+            name_here = OTHER_NAMES.get(args[0])
+            if name_here is not None:
+                ctx.fail(
+                    f"unknown command {args[0]!r}: write {name_here} URL, which measures a server "
+                    "that already runs"
+                )
             ctx.fail(unknown_name("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
 

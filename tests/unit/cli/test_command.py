@@ -72,6 +72,9 @@ def test_other_names_stand_for_options_that_exist(name: str) -> None:
         (("load", "http://h", "--burstiness", "2"), "write --arrivals gamma:SHAPE"),
         (("load", "http://h", "--request-rate=4"), "write --rate"),
         (("load", "http://h", "--num-prompts", "4"), "write --requests"),
+        (("load", "http://h", "--base-url", "http://h"), "write the address as the argument"),
+        (("load", "http://h", "--goodput", "ttft:500"), 'write --slo "ttft<=500ms"'),
+        (("best", "runs/", "--workload", "chat"), "write results URI --where"),
         (("run", __file__, "--storage-timeout", "1h"), "write storage_timeout: 15m in the"),
     ],
 )

@@ -258,8 +258,8 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     assert made.workload is None
     assert problems == [
         (
-            "give either --input-tokens (random prompts) or --prompts (a trace of times alone has "
-            "no prompts)"
+            "say what is sent, by one of --input-tokens (random prompts), --prompts, --workload, "
+            "--preset, --dataset and --trace (a trace of times alone has no prompts)"
         )
     ]
 
@@ -273,7 +273,7 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
             ("--output-tokens", "4", "--prompts", "x", "--turns", "2"),
             "--turns is for --input-tokens",
         ),
-        (("--output-tokens", "4"), "give either --input-tokens"),
+        (("--output-tokens", "4"), "say what is sent, by one of --input-tokens"),
         (("--input-tokens", "4"), "give --output-tokens"),
         ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
         ((*LENGTHS, "--trace", "x", "--arrivals", "constant"), "--arrivals is for --rate"),

@@ -93,6 +93,13 @@ def test_an_unknown_command_is_refused_with_the_nearest_name() -> None:
     assert "did you mean" not in CliRunner().invoke(cli, ["xyzzy"]).output
 
 
+@pytest.mark.parametrize("name", ["bench", "benchmark", "serve"])
+def test_a_command_of_another_program_is_refused_with_the_name_here(name: str) -> None:
+    shown = CliRunner().invoke(cli, [name, "--model", "m"])
+    assert shown.exit_code == 2
+    assert f"unknown command '{name}': write load URL" in shown.output
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_each_command_is_found_by_its_name(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
