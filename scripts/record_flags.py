@@ -172,11 +172,22 @@ def text_of(record: dict[str, Any]) -> str:
     return "{" + "\n ".join(lines) + '\n "flags": {\n' + ",\n".join(flags) + "\n}}\n"
 
 
+def _engine(name: str) -> str:
+    """An engine whose parser can be asked. Raises ArgumentTypeError with what to do for another."""
+    if name not in READERS:
+        raise argparse.ArgumentTypeError(
+            f"READERS in scripts/record_flags.py has no code that asks the parser of {name!r}: add "
+            f"it there, or write orchestrator/engines/recorded/{name}.json by hand "
+            "(tests/contract/engines/README.md)"
+        )
+    return name
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("engine", choices=sorted(READERS))
+    parser.add_argument("engine", type=_engine, help=", ".join(sorted(READERS)))
     parser.add_argument("environment", type=Path, help="a virtual environment with the engine")
     parser.add_argument("--packages", type=Path, help="folder of packages of another release")
     arguments = parser.parse_args()

@@ -14,6 +14,7 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.wire.wires import WIRES
+from orchestrator.plan.make import load_plan
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.documentation.blocks import blocks
 from tests.unit.documentation.pages import DOCS
@@ -24,10 +25,10 @@ CPU = Hardware(name="cpu")
 
 @pytest.fixture(autouse=True)
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Registers the guide's engine as its line in the registry would."""
+    """Registers the guide's engine as an entry point would."""
     (tmp_path / "toy.py").write_text(FILES["toy.py"], encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(ENGINES._builtin, "toy", "toy:ENGINE")
+    monkeypatch.setitem(ENGINES._entries, "toy", "toy:ENGINE")
     yield
     sys.modules.pop("toy", None)
 
@@ -47,6 +48,14 @@ def test_what_it_lacks_is_refused_in_its_name() -> None:
     settings = EngineSettings(engine="toy", model="m", tensor_parallel_size=2)
     (problem,) = problems_of(ENGINES["toy"], settings, CPU)
     assert problem == "tensor_parallel_size: toy-server runs on one device"
+
+
+def test_the_file_beside_it_is_planned(tmp_path: Path) -> None:
+    file = tmp_path / "toy.yaml"
+    file.write_text(FILES["toy.yaml"], encoding="utf-8")
+    plan = load_plan(file)
+    assert [deployment.status for deployment in plan.deployments] == ["planned"] * 2
+    assert len(plan.points) == 4
 
 
 def test_its_apis_have_wires() -> None:

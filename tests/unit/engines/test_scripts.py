@@ -26,7 +26,7 @@ from transformers import AutoConfig
 from orchestrator.catalog.models import model_facts
 from orchestrator.plan.feasibility import assess
 from orchestrator.spec.settings import EngineSettings, Hardware
-from tests.integration.engine_real import script
+from tests.integration.engine_real import ROOT, script
 
 install = script("install_engines")
 tiny = script("make_tiny_model")
@@ -339,3 +339,11 @@ def quantized_models(model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     quantized.make(folder, size="tiny", dequantized=True)
     (folder / "f").symlink_to(model)
     return folder
+
+
+def test_a_new_engine_is_told_how_its_command_line_is_recorded(tmp_path: Path) -> None:
+    argv = [sys.executable, "scripts/record_flags.py", "toy", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert "has no code that asks the parser of 'toy'" in done.stderr
+    assert "or write orchestrator/engines/recorded/toy.json by hand" in done.stderr

@@ -66,7 +66,9 @@ def test_it_takes_every_file_of_experiments(path: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: text.split("\n", 1)[0][:20])
 def test_it_takes_every_example_of_the_documentation(example: str) -> None:
-    assert errors(GOOD | parse_document(example, "example.yaml").value) == []
+    # the guide to an engine of one's own names one that is not shipped
+    shipped = example.replace("engine: toy\n", "engine: vllm\n")
+    assert errors(GOOD | parse_document(shipped, "example.yaml").value) == []
 
 
 @dataclass(frozen=True)
