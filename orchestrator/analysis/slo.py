@@ -36,6 +36,9 @@ from orchestrator.spec.load import (
 # that are due at once, where only throughput counts.
 ANSWERED = Slo(name="throughput")
 JOINT = "attainment"  # name of the test whether a request met all its limits together
+# what a latency without its unit is taken for: at least so many are milliseconds, fewer are seconds
+_LEAST_MILLISECONDS = 10
+_BARE_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TERM = re.compile(
     r"\s*(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*"
 )
@@ -151,7 +154,7 @@ def parse_slo(text: str) -> Slo:
         elif name in values_here:
             problems.append(f"{name} is given twice")
         else:
-            parse_value = _PARSERS.get(name, parse_duration)
+            parse_value = _PARSERS.get(name, _latency)
             try:
                 values_here[name] = parse_value(value)
             except ValueError as error:
@@ -213,13 +216,25 @@ def _share(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} is not a share like 0.95 or 95%") from None
     if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is not above 0 and at most 1")
+        hint = f"; it is a share: {share / 100:g} for {share:g} %" if 1 < share <= 100 else ""
+        raise ValueError(f"{text!r} is not above 0 and at most 1{hint}")
     return share
+
+
+def _latency(text: str) -> float:
+    """Seconds. Raises ValueError; for a number without a unit, with the unit that is likely."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        if not _BARE_NUMBER.fullmatch(text) or float(text) == 0:
+            raise
+        unit = "ms" if float(text) >= _LEAST_MILLISECONDS else "s"
+        raise ValueError(f"{error}; did you mean {text}{unit}?") from None
 
 
 # by name of a term: what reads its value
 _PARSERS: dict[str, Callable[[str], str | float]] = {
-    **dict.fromkeys(LIMITS, parse_duration),
+    **dict.fromkeys(LIMITS, _latency),
     "reader": _reader,
     "attainment": _share,
     "agreement": _share,

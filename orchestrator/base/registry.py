@@ -93,5 +93,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     if len(known) > MOST_COMPARED:
         return ""
+    folded = name.lower()
+    for each in known:
+        if each.lower() == folded:  # it differs in capital letters alone
+            return f"did you mean {each!r}?"
     matches = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {matches[0]!r}?" if matches else ""

@@ -333,8 +333,10 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
     """Measure the running server at URL."""
     from orchestrator.cli.load_options import LoadOptions
     from orchestrator.results.pandas_hook import leave_pandas_out
+    from orchestrator.spec.address import with_scheme
 
     leave_pandas_out()
+    url = with_scheme(url)
     if results is not None:
         from orchestrator.results.location import check_answers
 

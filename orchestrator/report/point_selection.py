@@ -28,6 +28,7 @@ from orchestrator.spec.load import in_json
 # with --top alone, points are sorted by the first of these columns that some point has
 _BEST_FIRST = ("per_device", "output_token_throughput")
 _WIDEST_TITLE = 12  # characters in a line of the title of a column that was asked for
+_VALUE = ".value"  # in JSON, of a figure with an interval; the column has the name alone
 _HINT = "it is no column: 'results --help' says what may be named (text needs quotes)"
 
 
@@ -181,6 +182,9 @@ def _column(name: str, known_columns: KnownColumns, option: str) -> PointColumn:
     column = known_columns.named(name)
     if column is None:
         guess = did_you_mean(name, known_columns)
+        of_value = name.removesuffix(_VALUE)
+        if of_value != name and known_columns.named(of_value) is not None:
+            guess = f"did you mean {of_value!r}?"
         raise InputError(f"{option}: unknown column {name!r}; {guess or _HINT}")
     return column
 

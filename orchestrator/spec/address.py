@@ -25,6 +25,8 @@ _API_PATHS = {
     "/generate": "sglang",
     "/models": None,
 }
+# an address that was typed without http://; a host without a port may be any word
+_HOST_AND_PORT = re.compile(r"(?!https?:)(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]+(?:[/?]|$)")
 # Names of secrets in queries that `is_secret` does not recognise, because settings have such names,
 # too.
 _SECRET_IN_QUERIES = re.compile(r"(?i)^(.*[-_.])?(key|sig|signature|auth|code|token)$")
@@ -104,6 +106,11 @@ def parse_url(url: str) -> Origin:
         )
     tls = parts.scheme == "https"
     return Origin(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+
+def with_scheme(url: str) -> str:
+    """``http://`` and the address, where a host and its port are all that was typed."""
+    return f"http://{url}" if _HOST_AND_PORT.match(url) else url
 
 
 def parse_address(url: str, path: str | None = None) -> ServerAddress:

@@ -495,11 +495,12 @@ def _about_value(
     if kind == "string_too_short" and not value:
         return f"{name} is empty", None
     wanted = _WANTED.get(kind) or _in_plain_words(detail["msg"].removeprefix("Input should be "))
-    if wanted == _MAPPING and described is not None:
+    is_mapping = wanted == _MAPPING
+    if is_mapping and described is not None:
         wanted = described
     if wanted == detail["msg"]:  # no sentence about what the value should be
         return f"{name}: {wanted}", None
-    if wanted == _MAPPING and place and isinstance(place[-1], int):
+    if is_mapping and place and isinstance(place[-1], int):
         name = f"entry {place[-1] + 1} of {name}"
     return f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, key)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -44,6 +44,8 @@ class MixPart(Strict):
     """One class of sessions of a mix, and how often it comes. ``content``: the workload of that
     name, which a plan holds; an experiment file lists it among its workloads.
     """
+
+    WANTED: ClassVar[str] = "a mapping, like {weight: 1, workload: chat}"
 
     weight: Weight = Field(
         default=1.0, description="How often a session is one of this part, relative to the others."

@@ -59,6 +59,21 @@ def test_limits_are_read_with_their_units() -> None:
     assert parse_slo("ttft<=1s").attainment == 0.95
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("ttft<=500", "did you mean 500ms?"),
+        ("ttft_p95<=0.5", "did you mean 0.5s?"),
+        ("ttft<=1s,attainment>=95", "it is a share: 0.95 for 95 %"),
+    ],
+)
+def test_a_value_without_its_unit_comes_with_the_likely_one(text: str, hint: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        parse_slo(text)
+    (problem,) = caught.value.problems
+    assert str(problem).endswith(hint)
+
+
 def test_every_problem_of_a_limit_is_said_at_once() -> None:
     with pytest.raises(ProblemsError) as caught:
         parse_slo(

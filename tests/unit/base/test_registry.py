@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.registry import Registry
+from orchestrator.base.registry import Registry, did_you_mean
 
 
 @pytest.fixture
@@ -50,6 +50,11 @@ def test_an_entry_point_that_leads_nowhere_is_a_sentence_that_names_it(
         match=rf"'mine' of the entry points 'orchestrator.parts' \({value}\) cannot be loaded: .+",
     ):
         parts()["mine"]
+
+
+def test_a_name_in_other_capitals_is_the_nearest() -> None:
+    assert did_you_mean("vLLM", ["lightllm", "sglang", "vllm"]) == "did you mean 'vllm'?"
+    assert did_you_mean("SGLang", ["lightllm", "sglang", "vllm"]) == "did you mean 'sglang'?"
 
 
 def test_an_unknown_name_gets_the_nearest_one(third_party: Path) -> None:

@@ -177,6 +177,12 @@ def test_an_unknown_column_comes_with_the_nearest() -> None:
         parse_query(None, None, None, "levels")
 
 
+@pytest.mark.parametrize("name", ["attainment", "slos.tight.attainment"])
+def test_the_value_of_a_figure_is_the_column_of_its_name(name: str) -> None:
+    with pytest.raises(InputError, match=f"unknown column '{name}.value'; did you mean '{name}'"):
+        parse_query(None, None, None, f"{name}.value", ["slo", "tight"])
+
+
 def test_columns_of_each_slo_can_be_named(store: Store) -> None:
     slos = (parse_slo("ttft<=450ms"), parse_slo("ttft<=150ms").model_copy(update={"name": "tight"}))
     documents = [point_document(point, slos) for point in load_points(store, *slos)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.spec.address import parse_address, parse_url
+from orchestrator.spec.address import parse_address, parse_url, with_scheme
 
 CHAT = "/v1/chat/completions"
 
@@ -115,3 +115,17 @@ def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
 def test_an_address_without_a_server_is_refused_with_what_to_write(url: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    "typed", ["127.0.0.1:8531", "localhost:8000/v1", "[::1]:80", "gpu-7.lan:1"]
+)
+def test_a_host_with_its_port_is_taken_for_http(typed: str) -> None:
+    assert with_scheme(typed) == f"http://{typed}"
+
+
+@pytest.mark.parametrize(
+    "typed", ["http://h:1", "https://h", "runs/", "file.yaml", "u:1@h:2", "http:80", "ftp://h:1"]
+)
+def test_other_addresses_are_left_as_they_were_typed(typed: str) -> None:
+    assert with_scheme(typed) == typed

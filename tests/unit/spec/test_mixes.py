@@ -47,6 +47,17 @@ def test_parts_are_workloads_of_the_file_and_are_not_measured_alone(tmp_path: Pa
     assert any("its parts are not measured alone" in note for note in plan.notes)
 
 
+def test_a_part_that_is_a_name_alone_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ProblemsError) as caught:
+        parse_experiment(HEAD + "  - {name: office, kind: mix, parts: [chat, rag]}\n")
+    messages = [problem.message for problem in caught.value.problems]
+    like = "a mapping, like {weight: 1, workload: chat}"
+    assert messages == [
+        f"entry 1 of 'parts' must be {like}, not 'chat'",
+        f"entry 2 of 'parts' must be {like}, not 'rag'",
+    ]
+
+
 def test_the_api_of_a_mix_is_that_of_its_parts() -> None:
     of_chat = HEAD.replace("output_tokens: 5}", "output_tokens: 5, api: chat}")
     assert parse_experiment(of_chat + MIX).parts["workloads"][2].api == "chat"
