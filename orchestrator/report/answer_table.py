@@ -53,11 +53,14 @@ from orchestrator.report.written_form import Form
 from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking
+WITH_RUNNER_UP = 2  # rows of a ranking at the end of a sweep
 SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation
 FEW_ROWS = 3  # of each ranking where there are more than two rankings
 BAR = 8  # width in characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
 UNCERTAIN = "not certain: "
+# below simulated throughputs whose intervals have no width
+KEPT_UP = "no width: throughput is what was sent; attainment says how sure limits hold"
 AGREEMENT = "agreement"  # the title of a column
 _MARKED_FIGURE = re.compile(rf"\d\\?{re.escape(FEW_MARK)}(\s|$)")
 # The unit in the title of a column; the line above the table has it whole.
@@ -120,7 +123,7 @@ def best_text(answer: AnswerDocument, view: AnswerView) -> Iterator[str]:
             yield from _doubts_text(shared, documents, view)
     for footnote in view.footnotes:
         yield from form.short_note(footnote, "dim")
-    yield from _origin_notes(answer.comparisons, form)
+    yield from _origin_notes(answer.comparisons, view.top, form)
     yield from form.closing()
 
 
@@ -141,12 +144,15 @@ def answer_text(experiment: StoredExperiment, view: AnswerView) -> Iterator[str]
     for answered in rankings.experiments:
         for slo in answered.unanswered:
             yield from form.note(f"note: no answer under {unanswered_text(slo)}")
-    yield from _origin_notes(documents, form)
+    yield from _origin_notes(documents, WITH_RUNNER_UP, form)
     yield from form.closing()
 
 
-def _origin_notes(documents: Sequence[ComparisonDocument], form: Form) -> Iterator[str]:
-    """Notes that something was not measured, and what the intervals of simulated points mean."""
+def _origin_notes(documents: Sequence[ComparisonDocument], shown: int, form: Form) -> Iterator[str]:
+    """Notes that something was not measured, and what the intervals of simulated points mean.
+
+    ``shown``: how many rows of each ranking are shown.
+    """
     for text in origin_texts([document.comparison for document in documents]):
         yield from form.note(text, "yellow")
     ranked: list[RankedDocument] = []
@@ -154,6 +160,17 @@ def _origin_notes(documents: Sequence[ComparisonDocument], form: Form) -> Iterat
         ranked += document.ranking
     for text in model_error_lines([each.deployment.point for each in ranked]):
         yield from form.short_note(text, "dim")
+    rows: list[RankedDocument] = []
+    for document in documents:
+        rows += document.ranking[:shown]
+    if any(_is_what_was_sent(row.deployment) for row in rows):
+        yield from form.short_note(f"  {KEPT_UP}", "dim")
+
+
+def _is_what_was_sent(deployment: RankedDeployment) -> bool:
+    """Whether it was simulated at a rate that it keeps up with, even by the model's error."""
+    throughput = deployment.throughput
+    return deployment.point.simulated and throughput.lower == throughput.upper
 
 
 def next_commands(experiment: StoredExperiment) -> Iterator[str]:

@@ -16,6 +16,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.answer_table import (
     BAR,
+    KEPT_UP,
     AnswerView,
     answer_text,
     bar,
@@ -215,6 +216,23 @@ def test_what_was_simulated_has_the_model_error_as_its_intervals_and_is_measured
             "intervals: 9 in 10 measurements within 2.00x (TTFT), 1.25x (all else)",
             f"  model's error by {SOURCE}",
         ]
+
+
+def test_an_interval_without_width_is_explained_where_it_is_shown(store: Store) -> None:
+    commit_simulation(store)
+    (comparison,) = [
+        document.comparison for document in answer_of(store, "interactive").comparisons
+    ]
+    first, second = comparison.ranking
+    sent = replace(second.throughput, lower=second.throughput.estimate)
+    kept_up = replace(second, throughput=replace(sent, upper=sent.estimate))
+    answer = answer_document([replace(comparison, ranking=(first, kept_up))])
+    explained = f"  {KEPT_UP}"
+    for top, is_explained in ((1, False), (2, True)):
+        view = AnswerView(TextForm("--format json", 80), 80, top)
+        lines = click.unstyle("\n".join(best_text(answer, view))).splitlines()
+        assert (explained in lines) is is_explained
+    assert explained not in best_of(store, "interactive", 80).splitlines()
 
 
 def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> None:
