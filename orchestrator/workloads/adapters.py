@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from orchestrator.spec.load import Workload
 from orchestrator.spec.request_options import Adapters
 from orchestrator.workloads.kind import ADAPTER_STREAM, stream
 from orchestrator.workloads.random_values import Choices
+
+# A client writes requests ahead, and needs the adapters of their sessions again as it sends them: a
+# draw takes as long as a good part of sending a request.
+SESSIONS_KEPT = 32_768
 
 
 class PopularAdapters:
@@ -15,9 +21,13 @@ class PopularAdapters:
         self._adapters = adapters
         self._seed = seed
         self._choices = Choices(len(adapters.names), adapters.pick)
+        self._kept = lru_cache(SESSIONS_KEPT)(self._drawn)
 
     def of_session(self, session: int) -> str | None:
         """The name of its adapter; None: it asks for the model itself."""
+        return self._kept(session)
+
+    def _drawn(self, session: int) -> str | None:
         rng = stream(self._seed, ADAPTER_STREAM, session)
         if rng.random() < self._adapters.base_share:
             return None

@@ -59,3 +59,12 @@ def test_a_session_has_the_same_adapter_whoever_asks(seed: int, session: int) ->
 def test_adapters_that_cannot_be_asked_for_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Adapters.model_validate(fields)
+
+
+def test_a_session_that_was_written_ahead_is_not_drawn_again_as_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapters = PopularAdapters(Adapters(names=("a", "b")), seed=7)
+    drawn = [adapters.of_session(session) for session in range(20_000)]
+    monkeypatch.setattr("orchestrator.workloads.adapters.stream", None)
+    assert [adapters.of_session(session) for session in range(20_000)] == drawn
