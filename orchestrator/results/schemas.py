@@ -247,7 +247,6 @@ TABLES: dict[str, pa.Schema] = {
 }
 REQUESTS = TABLES["requests"]
 TOKEN_EVENTS = TABLES["token_events"]
-EVENTS = TABLES["events"]
 ENGINE_METRICS = TABLES["engine_metrics"]
 
 

@@ -184,20 +184,6 @@ class PointSimulator:
         gaps.sort(key=lambda of_request: of_request.request_index)
         return _Result(outcomes, client.in_flight_max, client.over_s, gaps)
 
-    def _fast_result(
-        self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
-    ) -> _Result | None:
-        """The result of a point with single requests that share no tokens, without a client that
-        looks at each request; None if only such a client can simulate the point.
-        """
-        if engines.ranks_per_replica > 1 or engines.rank.limits.max_requests is not None:
-            return None
-        if point.level.control == "request_rate":
-            return self._all_at_once(engines, point, kind)
-        if engines.replicas == 1 and is_covered(engines.rank):
-            return self._closed_loop(engines, point, kind)
-        return None
-
     def _all_at_once(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
     ) -> _Result | None:
