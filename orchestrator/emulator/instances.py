@@ -35,6 +35,8 @@ def constrained_answer(fields: Mapping[str, Any], choice_number: int) -> str | N
         raise ValueError("structured_outputs and response_format are objects")
     if outputs.get("choice"):
         choices: list[str] = outputs["choice"]
+        if not all(isinstance(choice, str) for choice in choices):
+            raise ValueError("a choice is among texts")
         return choices[choice_number % len(choices)]
     if outputs.get("json") is not None:
         schema = outputs["json"]

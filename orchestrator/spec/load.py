@@ -430,7 +430,9 @@ class Workload(Growing, ABC):
 
     def constraint_kinds(self) -> frozenset[ConstraintKind]:
         """What its answers may be constrained by."""
-        return frozenset() if self.constrain is None else frozenset({self.constrain.kind})
+        if self.constrain is None or self.constrain.share == 0:
+            return frozenset()
+        return frozenset({self.constrain.kind})
 
     def known_to_engines_only(self) -> str | None:
         """What of its requests only an engine knows, so that neither predictions nor simulations are

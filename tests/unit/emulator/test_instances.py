@@ -61,6 +61,7 @@ def test_references_are_followed() -> None:
     "fields",
     [
         {"structured_outputs": {"regex": "a"}},
+        {"structured_outputs": {"choice": [1]}},
         {"structured_outputs": {"json": {"type": "string", "pattern": "a"}}},
         {"structured_outputs": {"json": {"$ref": "#"}}},
         {"response_format": "json"},

@@ -123,6 +123,14 @@ def test_a_file_that_is_not_there_is_a_problem() -> None:
         workload(constrain={"json_schema": "/none.json"}).with_files(str)
 
 
+def test_a_constraint_of_no_request_keeps_nobody_from_simulating() -> None:
+    of_none = workload(constrain={"regex": "a", "share": 0})
+    assert of_none.constraint_kinds() == frozenset()
+    assert of_none.known_to_engines_only() is None
+    of_some = workload(constrain={"regex": "a", "share": 0.1})
+    assert of_some.known_to_engines_only() == "how long constrained answers are"
+
+
 def test_tools_are_checked_each() -> None:
     bad = {"name": "get_weather"}
     with pytest.raises(ProblemsError, match="tool 2"):
