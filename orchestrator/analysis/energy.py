@@ -36,9 +36,6 @@ class EnergyNote(StrEnum):
     FOREIGN = "foreign"  # other programs used a GPU
 
 
-WITH_ENERGY = frozenset({EnergyNote.DISAGREES, EnergyNote.FOREIGN})
-
-
 @dataclass(frozen=True, slots=True)
 class _Gpu:
     """The readings of one GPU."""

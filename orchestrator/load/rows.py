@@ -82,16 +82,16 @@ class RowCollector:
         texts = request.parsed.texts or []
         is_uncounted = record.token_count_source == TokenCounts.CHUNKS and any(texts)
         text = "".join(texts) if self._counts_text and is_uncounted else None
-        is_checked = request.constraint is not None and record.status is RequestStatus.OK
-        if text is None and not is_checked:
+        constraint = request.constraint if record.status is RequestStatus.OK else None
+        if text is None and constraint is None:
             self._add(record, gaps)
             return
         if self._held is None:
             self._held = HeldReplies(self._assignment.point.tokenizer)
         ended = EndedRequest(record, gaps)
-        if is_checked and request.constraint is not None:
+        if constraint is not None:
             answer = "".join(request.parsed.answer_texts)
-            self._held.keep_constrained(ended, text, answer, request.constraint)
+            self._held.keep_constrained(ended, text, answer, constraint)
         else:
             self._held.keep(ended, text)
 

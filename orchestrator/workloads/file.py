@@ -6,7 +6,8 @@ Tables (CSV, Parquet) have a row per request, and any file may be a gzip file (t
 An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
 one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
 (of a trace, perhaps with ``hash_ids``: a prompt of this many tokens is made). It may also have
-pictures (``image``, ``images``, or parts of its messages), and give the length of the answer and the sampling of its request (entries.py).
+pictures (``image``, ``images``, or parts of its messages), and give the length of the answer and
+the sampling of its request (entries.py).
 
 Request i sends entry i; after the last entry comes the first again. The tokens of a text are not
 counted beforehand: its intended length is 0, and the rows hold what the engine counted.

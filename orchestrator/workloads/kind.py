@@ -66,14 +66,13 @@ class Prompt:
     tokens: int
     fields: Mapping[str, Any] = field(default_factory=dict)
     adapter: str | None = None
+    constraint: Constraint | None = None
+    ends_naturally: bool = False
 
     @property
     def images(self) -> int:
         """Pictures of all messages."""
         return sum(len(message.images) for message in self.messages)
-
-    constraint: Constraint | None = None
-    ends_naturally: bool = False
 
     def flat(self) -> Part:
         """All messages as one text or one array of token ids."""

@@ -117,17 +117,15 @@ class PromptContents:
         if isinstance(self._kind, TraceRequests):
             return [Segment(*part) for part in self._kind.parts(session, turn)]
         prompt = self._kind.prompt(session, turn, phase, ())
-        segments = _segments_of(prompt.messages[:-1])
+        shared = _segments_of(prompt.messages[:-1])
         user = _segments_of(prompt.messages[-1:])
-        history: list[Segment] = []
-        if self._kind.sessions:
-            if session not in self._history:
-                self._history[session] = _segments_of(self._kind.history(session))
-            history = self._history[session]
-        segments += history
-        if self._kind.sessions:
-            history += user
-        return segments + user
+        if not self._kind.sessions:
+            return shared + user
+        if session not in self._history:
+            self._history[session] = _segments_of(self._kind.history(session))
+        segments = shared + self._history[session] + user
+        self._history[session] += user
+        return segments
 
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         """The segment of an answer, which the next turn contains; None if there is no next turn."""

@@ -90,7 +90,6 @@ class TraceWorkload(Workload):
         pattern="^[0-9a-f]{16}$",
         description="Digest of what is sent; other rows are refused. `plan` sets it.",
     )
-
     last_row: int | None = Field(
         default=None,
         ge=1,
