@@ -78,7 +78,7 @@ _NOT_OF_A_REPEAT = (
 _OF_A_PART = (
     *("experiment", "point_id", "deployment_id", "label", "deployment", "engine", "model"),
     *("hardware", "devices", "workload", "control", "level", "arrivals", "emulated", "simulated"),
-    *("source", "current", "status", "validity"),
+    *("source", "current", "status", "validity", "settings"),
 )
 _LAUNCH_FIELDS = (
     "launch_id",

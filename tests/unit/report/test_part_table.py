@@ -124,6 +124,7 @@ def test_json_and_csv_have_a_row_per_part(store: Store) -> None:
     assert [len(repeat["parts"]) for repeat in shown["repeats"]] == [2, 2]
     lines = list(csv_lines([document]))
     assert [line["row"] for line in lines] == ["point", "part", "part", "repeat", "repeat"]
+    assert all(line["settings"] == lines[0]["settings"] for line in lines)
     assert "rag" in csv_text(lines)
     without_parts = [line for line in lines if line["row"] != "part"]
     assert not any("parts" in line or "part" in line for line in without_parts)
