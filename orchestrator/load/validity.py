@@ -513,9 +513,12 @@ def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[st
     expected = counts.share("expected_hits", "expected_hits_of")
     template = counts.share("template_tokens", "expected_hits_of")
     if measured > expected + template + MAX_CACHED:
+        held = "prompts of earlier runs"
+        if evidence["failed_share"]:  # what was expected counts answered requests alone
+            held += ", or of requests that failed"
         notes.append(
             f"more prompt tokens were found in the prefix cache ({measured:.1%}) than this run had "
-            f"sent before ({expected:.1%}): the cache held prompts of earlier runs"
+            f"sent before ({expected:.1%}): the cache held {held}"
         )
     if expected >= LEAST_EXPECTED and measured < FEW_HITS * expected:
         notes.append(

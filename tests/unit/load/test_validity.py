@@ -622,6 +622,12 @@ def test_hits_of_what_was_never_sent_are_pollution() -> None:
     )
 
 
+def test_failed_requests_may_have_filled_the_cache() -> None:
+    assert hits([48], [0]).reasons[-1].endswith("prompts of earlier runs")
+    failed = {"status": ["ok"] * 399 + ["timeout"]}
+    assert hits([48], [0], **failed).reasons[-1].endswith("or of requests that failed")
+
+
 def test_few_of_the_expected_hits_are_noted() -> None:
     assert "only 16.0% of prompt tokens" in hits([16], [80]).reasons[-1]
     assert not any("only" in reason for reason in hits([48], [80]).reasons)
