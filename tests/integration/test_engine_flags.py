@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -154,10 +155,19 @@ def test_the_engines_own_parser_takes_real_deployments_with_the_values_that_were
         assert "error" not in answer, (what, answer)
         for flag, values in by_flag(cases[what][1]).items():
             if flag and values:
-                assert answer[NAMED.get(flag, flag[2:].replace("-", "_"))] in (
-                    values[0],
-                    str(values),
-                ), (what, flag)
+                parsed_value = answer[NAMED.get(flag, flag[2:].replace("-", "_"))]
+                assert parsed_value in (values[0], str(values), vllm_adapters(values)), (what, flag)
+
+
+def vllm_adapters(values: Sequence[str]) -> str:
+    """What vLLM's parser makes of the values of ``--lora-modules``: ``a=/adapters/a``."""
+    adapters = [value.partition("=") for value in values]
+    records = ", ".join(
+        f"LoRAModulePath(name='{name}', path='{path}', base_model_name=None, "
+        "is_3d_lora_weight=False)"
+        for name, _, path in adapters
+    )
+    return f"[{records}]"
 
 
 @pytest.mark.vllm
