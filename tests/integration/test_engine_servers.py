@@ -93,7 +93,7 @@ ENGINES = {
             "/reset_prefix_cache",
             "/update_weights",
         ),
-        ESTIMATES | {"spec_draft_tokens_total", "spec_accepted_tokens_total"},
+        ESTIMATES | {"spec_drafts_total", "spec_draft_tokens_total", "spec_accepted_tokens_total"},
     ),
     "sglang": Facts(
         {},
