@@ -120,6 +120,7 @@ def test_without_a_script_every_table_is_there(browser, uri, tmp_path):
     page.goto(output.as_uri())
     titles = page.locator(".of-experiment").last.locator("h3").all_inner_texts()
     assert titles == [
+        "What was sent",
         "Validity",
         "Points",
         "Efficiency",

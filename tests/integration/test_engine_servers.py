@@ -102,7 +102,7 @@ ENGINES = {
         None,
         "Cache flushed",
         ("/flush_cache", "/abort_request", "/pause_generation", "/release_memory_occupation"),
-        ESTIMATES | {"preemptions_total"},
+        ESTIMATES | {"preemptions_total", "spec_accept_length", "spec_accept_share"},
     ),
 }
 
