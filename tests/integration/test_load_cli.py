@@ -486,7 +486,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
     ("args", "words"),
     [
         ((), "one of --rate"),
-        (("--rate", "1", "--prompts", "/nowhere"), "either --input-tokens"),
+        (("--rate", "1", "--prompts", "/nowhere"), "by one of --input-tokens"),
         (("--rate", "1", "--output-tokens", "3000000000"), "--output-tokens"),
         (("--concurrency", "1", "--max-in-flight", "2"), "--max-in-flight is for --rate"),
         (("--rate", "1", "--insecure"), "--insecure is for https"),
