@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
-PARTS := test-clock test-engines test-cluster test-chaos test-unit test-rest test-llama_cpp
+PARTS := test-clock test-engines test-unit test-cluster test-chaos test-rest test-llama_cpp
 
 # Tests start thousands of Python processes: where the environment forbids to keep bytecode, each of them would compile
 # Ray, pandas and whatever else it imports anew.
@@ -64,10 +64,11 @@ site: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "open site/index.html"
 
-# Two parts side by side, each of which waits most of the time; when one ends the next begins, whatever failed. Tests of
-# what the clock says are the first, beside installations that give way; those of llama.cpp wait for it to be compiled.
+# Three parts side by side; when one ends the next begins, whatever failed. Most of the time they wait, but for unit
+# tests, which take what the others leave. Tests of what the clock says are the first, beside installations that give
+# way; those of llama.cpp wait for it to be compiled.
 test: install compiled model .engines/tgi-client/installed
-	$(MAKE) --keep-going -j2 $(PARTS)
+	$(MAKE) --keep-going -j3 $(PARTS)
 
 test-clock: install model .engines/tgi-client/installed
 	$(PYTEST) $(CLOCK) -m "not ($(REAL))"
@@ -81,7 +82,7 @@ test-cluster test-chaos: test-%: install model
 	$(PYTEST) tests/$* -m "not ($(REAL))"
 
 test-unit: install model
-	$(PYTEST) tests/unit --ignore tests/unit/load -m "not ($(REAL))"
+	nice -n 19 $(PYTEST) tests/unit --ignore tests/unit/load -m "not ($(REAL))"
 
 test-rest: install model
 	$(PYTEST) $(patsubst %,--ignore %,tests/unit tests/integration tests/cluster tests/chaos) -m "not ($(REAL))"
