@@ -298,6 +298,7 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
             "autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of "
             "groups need it"
         )
+    head_account = cluster["headGroupSpec"]["template"]["spec"].get("serviceAccountName")
     for name, group in _groups(document):
         container = group["template"]["spec"]["containers"][0]
         gpus = int(container["resources"].get("limits", {}).get(GPU, 0))
@@ -309,6 +310,9 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
             f"volume {volume} is mounted and not there" for volume in sorted(mounted - volumes)
         ]
         problems += [f"{name}: {problem}" for problem in of_group]
+        account = group["template"]["spec"].get("serviceAccountName")
+        if name != "head" and account == head_account:
+            problems.append(f"{name}: engines may start pods, by the head's service account")
         if name == "head" and (gpus or group["rayStartParams"].get("num-gpus") != "0"):
             problems.append("the head may be given GPUs, and goes down with what runs on them")
         variables = {variable["name"] for variable in container.get("env", ())}

@@ -171,6 +171,20 @@ def test_a_kuberay_file_holds_kuberays_definition_read_strictly(name: str) -> No
     assert checks.kuberay_schema(document) == []
 
 
+def test_jobs_and_clusters_are_deleted_without_the_volume_that_they_share() -> None:
+    (claim,) = yaml.safe_load_all(text("kuberay-weights.yaml"))
+    assert checks.pods(claim) == []
+    assert claim["kind"] == "PersistentVolumeClaim"
+    for name in KUBERAY:
+        (document,) = yaml.safe_load_all(text(f"{name}.yaml"))
+        for _, group in checks._groups(document)[1:]:
+            volumes = group["template"]["spec"]["volumes"]
+            claims = [
+                volume["persistentVolumeClaim"] for volume in volumes if volume["name"] == "weights"
+            ]
+            assert claims == [{"claimName": claim["metadata"]["name"]}]
+
+
 def test_who_submits_to_the_cluster_that_stays_has_the_token_that_kuberay_made() -> None:
     (document,) = ray_documents("kuberay-raycluster")
     assert document["spec"]["authOptions"] == {"mode": "token"}
@@ -257,6 +271,12 @@ CONTAINER = f"{GROUP}/template/spec/containers/0"
             f"{CONTAINER}/volumeMounts/0/name",
             "weight",
             "volume weight is mounted and not there",
+        ),
+        (
+            checks.kuberay_rules,
+            f"{GROUP}/template/spec/serviceAccountName",
+            "SWEEP_HEAD",
+            "h100-spot: engines may start pods",
         ),
     ],
 )
