@@ -101,16 +101,26 @@ def markdown_cell(text: str) -> str:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, object]:
-    """Flattens nested objects and records to dotted columns (``ttft_ms.p50``), lists to cells."""
+    """Flattens nested objects and records to dotted columns (``ttft_ms.p50``), lists to cells: of
+    objects and lists as JSON.
+    """
     columns: dict[str, object] = {}
     for name, item in _items(value):
         if isinstance(item, Mapping) or is_dataclass(item):
             columns |= flat(item, f"{prefix}{name}.")
         elif isinstance(item, list | tuple):
-            columns[prefix + name] = "; ".join(map(str, item))
+            columns[prefix + name] = _list_text(item)
         else:
             columns[prefix + name] = item
     return columns
+
+
+def _list_text(items: Sequence[object]) -> str:
+    """The items with semicolons between them; JSON, if any of them has a structure of its own."""
+    for item in items:
+        if isinstance(item, Mapping | list | tuple) or is_dataclass(item):
+            return orjson.dumps(items).decode()
+    return "; ".join(map(str, items))
 
 
 def _items(value: Any) -> Iterator[tuple[str, object]]:

@@ -84,6 +84,15 @@ def test_nested_objects_and_records_are_dotted_columns_and_lists_one_cell() -> N
     }
 
 
+def test_a_list_of_objects_is_a_cell_of_json() -> None:
+    tests = [{"limit": "ttft<=1s", "share": Latency(0.5, math.nan)}]
+    cell = flat({"slo": {"tests": tests}})["slo.tests"]
+    assert cell == '[{"limit":"ttft<=1s","share":{"p50":0.5,"p99":null}}]'
+    (row,) = csv.DictReader(io.StringIO(csv_text([{"slo": {"tests": tests}}])))
+    assert json.loads(row["slo.tests"])[0]["limit"] == "ttft<=1s"
+    assert flat({"pairs": [("a", 1), ("b", 2)]}) == {"pairs": '[["a",1],["b",2]]'}
+
+
 def test_csv_has_the_columns_of_all_lines_in_the_order_in_which_they_come() -> None:
     text = csv_text([{"label": "a", "level": 4}, {"label": "b", "knee": True}])
     assert text == "label,level,knee\na,4,\nb,,True\n"
