@@ -20,7 +20,8 @@ DETAILS = """
 The page answers as that of `report` and goes on by itself: what is measured appears within seconds, from a folder after
 about 2 s, from an object store after about 10 s. It only reads, so it may run anywhere that reads the results, and
 before the sweep begins. Beyond loopback (--host) requests need a token: that of ORCHESTRATOR_WATCH_TOKEN,
-else a new one, which is in the address that is printed; Prometheus sends it as a bearer token.
+else a new one, which is in the address that is printed; Prometheus sends it as a bearer token. It is plain HTTP,
+so who can read the network reads the token and the results: serve trusted networks, or a proxy that speaks TLS.
 docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 """
 
@@ -34,7 +35,13 @@ docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address of this machine to serve."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help=(
+        "The address of this machine to serve, over plain HTTP. Any but loopback asks for a token, "
+        "which is printed."
+    ),
 )
 @click.option(
     "--port",

@@ -29,6 +29,8 @@ from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
+FIRST_LOOK_S = 8.0  # that metrics wait for the first look; Prometheus gives up after 10 s
+HEALTH = "/healthz"  # tells nothing of the results, so probes need no token for it
 CLOSING_S = 0.5  # for answers under way when the server ends; event streams never end by themselves
 TOKEN_VARIABLE = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -80,6 +82,7 @@ class Watcher:
     def __init__(self, results: WatchedResults) -> None:
         self.results = results
         self._changed = asyncio.Condition()
+        self._has_looked = asyncio.Event()
 
     async def run(self) -> None:
         """Looks until it is cancelled.
@@ -92,6 +95,7 @@ class Watcher:
             try:
                 is_changed = await asyncio.to_thread(self.results.look)
                 problem = ""
+                self._has_looked.set()
             except Exception as error:  # if this ended, the page would stand still without a word
                 if str(error) != problem:
                     problem = str(error)
@@ -100,6 +104,12 @@ class Watcher:
                 async with self._changed:
                     self._changed.notify_all()
             await asyncio.sleep(self.results.pause_s)
+
+    async def has_looked(self, limit_s: float) -> bool:
+        """Whether the results have been read, after a wait of ``limit_s`` at most."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._has_looked.wait(), limit_s)
+        return self._has_looked.is_set()
 
     async def after(self, seen: Watched) -> Watched:
         """Waits until something other than ``seen`` is known, or for KEEP_ALIVE_S; returns it."""
@@ -127,7 +137,7 @@ def application(results: WatchedResults, address: Address) -> web.Application:
     app.router.add_get("/", handlers.page)
     app.router.add_get("/events", handlers.events)
     app.router.add_get("/metrics", handlers.metrics)
-    app.router.add_get("/healthz", handlers.health)
+    app.router.add_get(HEALTH, handlers.health)
     app.cleanup_ctx.append(_looking(watcher))
     return app
 
@@ -139,7 +149,7 @@ def serve(
     token: str | None,
     print_line: Callable[[str], None],
 ) -> None:
-    """Serves until it is interrupted. ``say``: is called with the address once it is served.
+    """Serves until it is interrupted. ``print_line`` is called with the address once it is served.
 
     Raises InputError where the server cannot listen at this address.
     """
@@ -181,7 +191,8 @@ def _gate(address: Address) -> Middleware:
         try:
             if not address.answers_to(request.headers.get("Host", "")):
                 raise web.HTTPForbidden(text="this server answers to localhost alone\n")
-            if address.token is not None and not _holds_token(request, address.token):
+            token = None if request.path == HEALTH else address.token
+            if token is not None and not _holds_token(request, token):
                 raise web.HTTPUnauthorized(text="the address needs ?token=..., as printed\n")
             return await handler(request)
         except web.HTTPException as refusal:
@@ -209,6 +220,11 @@ class _Handlers:
         return web.Response(text=html, content_type="text/html", headers=HEADERS)
 
     async def metrics(self, request: web.Request) -> web.Response:
+        """Before the results were read once, there is no answer: an empty one would say that
+        nothing was measured.
+        """
+        if not await self._watcher.has_looked(FIRST_LOOK_S):
+            raise web.HTTPServiceUnavailable(text="the results have not been read yet\n")
         body = await asyncio.to_thread(exposition, self._results.now)
         headers = {**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=body, headers=headers)

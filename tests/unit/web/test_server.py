@@ -60,14 +60,19 @@ def test_another_name_is_refused_even_if_it_leads_here(store, path, host):
     assert status_of(LOCAL, store, path, Host=host) == 403
 
 
-def test_beyond_loopback_nothing_is_answered_without_the_token(store):
+def test_beyond_loopback_nothing_of_the_results_is_answered_without_the_token(store):
     assert status_of(OPEN, store, "/metrics") == 401
+    assert status_of(OPEN, store, "/events") == 401
     assert status_of(OPEN, store, "/?token=guess") == 401
 
 
 def test_the_token_may_stand_in_the_address_or_in_the_header(store):
     assert status_of(OPEN, store, "/metrics?token=open%20sesame", Host="node7:8787") == 200
     assert status_of(OPEN, store, "/metrics", Authorization="Bearer open sesame") == 200
+
+
+def test_a_probe_needs_no_token(store):
+    assert status_of(OPEN, store, "/healthz", Host="10.0.0.7:8787") == 200
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -182,6 +187,24 @@ def test_a_storage_that_does_not_answer_is_asked_again_and_said_once(store, caps
 
     asked(results, LOCAL, ask)
     assert capsys.readouterr().err.count("the bucket does not answer") == 1
+
+
+def test_the_first_metrics_have_what_is_stored(store):
+    async def ask(client: TestClient) -> str:
+        async with client.get("/metrics") as answer:
+            return await answer.text()
+
+    assert 'orchestrator_points{experiment="exp"' in asked(WatchedResults(store.uri), LOCAL, ask)
+
+
+def test_metrics_that_were_never_read_are_refused_rather_than_empty(store, monkeypatch):
+    monkeypatch.setattr("orchestrator.web.server.FIRST_LOOK_S", 0.01)
+
+    async def ask(client: TestClient) -> int:
+        async with client.get("/metrics") as answer:
+            return answer.status
+
+    assert asked(Unanswered(store.uri), LOCAL, ask) == 503
 
 
 def test_a_port_that_is_taken_is_said(store):
