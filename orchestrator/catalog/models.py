@@ -11,7 +11,7 @@ import queue
 import re
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, lru_cache
 from pathlib import Path
@@ -78,6 +78,8 @@ class ModelFacts:
     draft_vocab_size: int = 0  # of a draft head with an output layer of its own
     architectures: tuple[str, ...] = ()  # class names by which engines choose their code
     config_type: str = ""  # ``model_type`` of the whole config, towers included
+    # the well-known model whose config was taken, because no config of this one was found
+    known_as: str | None = None
 
     @property
     def has_parameter_count(self) -> bool:
@@ -131,15 +133,16 @@ def _facts_cached(
     if stored is None:
         return None
     config = stored.config | json.loads(overrides)
-    return facts_from_config(model, config, stored.checkpoint_bytes)
+    facts = facts_from_config(model, config, stored.checkpoint_bytes)
+    return None if facts is None else replace(facts, known_as=stored.known_as)
 
 
 def read_config(model: str, revision: str | None, online: bool) -> StoredModel | None:
     """A model's config.json, with what ModelOpt says beside it. None if there is none."""
     folder = _folder(model, revision, online)
     if folder is None:
-        config = known_config(model)
-        return StoredModel(config, None) if config is not None else None
+        name = known_name(model)
+        return None if name is None else StoredModel(known_configs()[name], None, name)
     config = with_modelopt(_read_json(folder / "config.json") or {}, _read_json(folder / MODELOPT))
     return StoredModel(config, _checkpoint_bytes(folder)) if config else None
 
@@ -188,14 +191,17 @@ def known_configs() -> dict[str, Config]:
 
 def known_config(model: str) -> Config | None:
     """The config of a well-known model by its hub id, or by a short name (``Llama-3.1-8B``)."""
+    name = known_name(model)
+    return None if name is None else known_configs()[name]
+
+
+def known_name(model: str) -> str | None:
+    """The hub id of the well-known model that a hub id, path or short name means."""
     configs = known_configs()
     if model in configs:
-        return configs[model]
+        return model
     short_name = _short_name(model)
-    for name, config in configs.items():
-        if _short_name(name) == short_name:
-            return config
-    return None
+    return next((name for name in configs if _short_name(name) == short_name), None)
 
 
 _SUFFIXES = (

@@ -23,6 +23,7 @@ class StoredModel(NamedTuple):
 
     config: Config
     checkpoint_bytes: int | None  # of the weights; None: not known
+    known_as: str | None = None  # the well-known model whose config it is; None: its own config
 
 
 # Configs are written by many programs: a value of an unexpected type counts as missing.

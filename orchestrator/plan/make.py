@@ -26,7 +26,7 @@ from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.paths import Paths
 from orchestrator.plan.planned_settings import planned
 from orchestrator.plan.slos import resolved_slos
-from orchestrator.plan.verdict import judge, models_left_behind
+from orchestrator.plan.verdict import judge, models_left_behind, models_taken_for_others
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
 from orchestrator.spec.load import Level, hours, load_text
@@ -96,6 +96,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     settings = [candidate.settings for candidate in candidates]
     slos, reader_notes = resolved_slos(list(spec.slos.values()), settings)
     notes += models_left_behind(settings)
+    notes += models_taken_for_others(candidates)
     notes += _notes_on_starts(spec, candidates)
     notes += reader_notes
     notes += _notes_on_workloads(loads)

@@ -134,6 +134,31 @@ def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:
     return [sentence for sentence in sentences if sentence is not None]
 
 
+def models_taken_for_others(candidates: Iterable[Candidate]) -> list[str]:
+    """A sentence for each model without a config at hand whose name, apart from its organisation or
+    folder, is that of a well-known model: it is planned as that one.
+    """
+    sentences: dict[str, None] = {}
+    for candidate in candidates:
+        if candidate.excluded_by is not None or not candidate.engine.launches:
+            continue
+        for settings in candidate.settings.engines.values():
+            facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
+            if facts is None or facts.known_as is None:
+                continue
+            if _owner(facts.model) != _owner(facts.known_as):
+                sentences[
+                    f"no config.json of {facts.model} was found, here or on the hub: by its name it "
+                    f"is planned as {facts.known_as}"
+                ] = None
+    return list(sentences)
+
+
+def _owner(model: str) -> str:
+    """What stands before a model's own name: its organisation on the hub, or its folder."""
+    return model.rpartition("/")[0].lower()
+
+
 def models_missing_here(settings: Iterable[EngineSettings]) -> list[str]:
     """A sentence for each local model, draft, tokenizer and adapter that this machine lacks, of
     engines that would be started on it. In a container a path may be the container's own.

@@ -312,6 +312,21 @@ def test_short_names_of_well_known_models(name: str, layers: int) -> None:
     assert config["num_hidden_layers"] == layers
 
 
+def test_facts_say_for_which_well_known_model_another_was_taken() -> None:
+    misspelled = model_facts("metta-llama/Llama-3.1-8B-Instruct", online=False)
+    assert misspelled is not None
+    assert misspelled.known_as == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_facts_of_a_config_are_taken_for_no_other_model(tmp_path: Path) -> None:
+    folder = tmp_path / "Llama-3.1-8B-Instruct"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(known_config("Llama-3.1-8B")))
+    facts = model_facts(str(folder), online=False)
+    assert facts is not None
+    assert facts.known_as is None
+
+
 def test_unknown_names_are_not_guessed() -> None:
     assert known_config("Llama-3.1") is None
 

@@ -29,6 +29,23 @@ def test_an_excluded_deployment_names_its_rule_and_has_no_points() -> None:
     assert plan.runnable() == [plan.deployments[0]]
 
 
+def test_a_misspelled_organisation_is_said_and_planned_as_the_well_known_model() -> None:
+    plan = planned(model={"id": "metta-llama/Llama-3.1-8B-Instruct"})
+    assert (
+        "no config.json of metta-llama/Llama-3.1-8B-Instruct was found, here or on the hub: by its "
+        "name it is planned as meta-llama/Llama-3.1-8B-Instruct"
+    ) in plan.notes
+
+
+@pytest.mark.parametrize(
+    "model", ["meta-llama/Llama-3.1-8B-Instruct", "Meta-Llama/Llama-3.1-8B", "some-org/some-model"]
+)
+def test_a_model_of_the_same_organisation_or_an_unknown_one_is_taken_for_no_other(
+    model: str,
+) -> None:
+    assert not [note for note in planned(model={"id": model}).notes if "is planned as" in note]
+
+
 def test_a_setting_that_the_engine_lacks_is_impossible() -> None:
     plan = planned(deployments=grid(max_input_len=[None, 100]))
     assert [deployment.status for deployment in plan.deployments] == ["planned", "impossible"]
