@@ -15,6 +15,12 @@ from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.report.written_form import Form
 from orchestrator.spec.load import UNITS, load_text
 
+EQUAL = "1.00"  # a ratio of capacities that are the same
+SIMULATED_BESIDE_PREDICTED = (
+    "predicted: by formulas for a steady state; the simulation follows each request, so where they "
+    "differ, take it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class EstimateCells:
@@ -50,8 +56,11 @@ def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterat
         yield from form.heading(title)
         columns = list(_columns(alike))
         yield from form.table([each.column for each in columns], rows_of(columns))
-        if any(document.probe.simulated for document in alike):
+        simulated = [document for document in alike if document.probe.simulated]
+        if simulated:
             yield from form.short_note(CLAIMS_OF_MODEL, "dim")
+        if any(_ratio_text(document) not in ("-", EQUAL) for document in simulated):
+            yield from form.short_note(SIMULATED_BESIDE_PREDICTED, "dim")
         yield from form.gap()
 
 
@@ -80,8 +89,10 @@ def _columns(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:
     if any(document.predicted for document in documents):
         texts = [_predicted_text(document) for document in documents]
         yield FilledColumn(Column("predicted", drop_rank=2), texts)
+        is_simulated = all(document.probe.simulated for document in documents)
+        found = "simulated" if is_simulated else "measured"
         texts = [_ratio_text(document) for document in documents]
-        yield FilledColumn(Column("measured/\npredicted", drop_rank=3), texts)
+        yield FilledColumn(Column(f"{found}/\npredicted", drop_rank=3), texts)
 
 
 def _estimate_columns(documents: Sequence[CapacityDocument]) -> Iterator[FilledColumn]:

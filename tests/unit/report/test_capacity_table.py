@@ -19,8 +19,8 @@ from orchestrator.capacity.estimate import Estimate
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.report.as_json import capacity_json
-from orchestrator.report.capacity_table import capacities_text
-from orchestrator.report.documents.capacity import capacity_documents
+from orchestrator.report.capacity_table import SIMULATED_BESIDE_PREDICTED, capacities_text
+from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.origin import CLAIMS_OF_MODEL
 from orchestrator.report.words import NOT_THE_LIMIT
 from orchestrator.report.written_form import TextForm
@@ -75,6 +75,14 @@ def shown(store: Store, *slos: Slo) -> tuple[dict[str, Any], str]:
     document = next(capacity_documents(experiment, points, slos))
     lines = list(capacities_text([document], TextForm("--format md", 200)))
     return json.loads(json.dumps(capacity_json(document))), lines[-2]
+
+
+def as_simulated(document: CapacityDocument) -> CapacityDocument:
+    repeats = [
+        replace(repeat, head=replace(repeat.head, simulated=True))
+        for repeat in document.probe.repeats
+    ]
+    return replace(document, probe=replace(document.probe, repeats=tuple(repeats)))
 
 
 def cells(line: str) -> list[str]:
@@ -168,6 +176,23 @@ def test_only_a_prediction_for_the_same_limits_and_control_is_compared(
     assert [shown(store)[0][name] for name in names] == [None, None, None]
 
 
+@pytest.mark.parametrize(("level", "differs"), [(24.0, True), (8.0, False)])
+def test_a_simulated_capacity_that_differs_from_the_predicted_one_says_which_to_take(
+    level: float, differs: bool, store: Store
+) -> None:
+    searched(store, predicted=PREDICTED | {"level": level})
+    experiment = StoredExperiment(store)
+    points = experiment.points(*experiment.slos).current
+    document = next(capacity_documents(experiment, points, experiment.slos))
+    form = TextForm("--format json", 250)
+    measured = "\n".join(capacities_text([document], form))
+    simulated = "\n".join(capacities_text([as_simulated(document)], form))
+    assert "measured/" in measured
+    assert "simulated/" in simulated
+    assert SIMULATED_BESIDE_PREDICTED not in measured
+    assert (SIMULATED_BESIDE_PREDICTED in simulated) is differs
+
+
 def test_claims_of_a_simulation_are_without_the_error_of_its_model(store: Store) -> None:
     searched(store)
     experiment = StoredExperiment(store)
@@ -175,11 +200,6 @@ def test_claims_of_a_simulation_are_without_the_error_of_its_model(store: Store)
     document = next(capacity_documents(experiment, points, experiment.slos))
     form = TextForm("--format json", 110)
     assert CLAIMS_OF_MODEL not in list(capacities_text([document], form))
-    repeats = [
-        replace(repeat, head=replace(repeat.head, simulated=True))
-        for repeat in document.probe.repeats
-    ]
-    simulated = replace(document, probe=replace(document.probe, repeats=tuple(repeats)))
-    lines = [click.unstyle(line) for line in capacities_text([simulated], form)]
+    lines = [click.unstyle(line) for line in capacities_text([as_simulated(document)], form)]
     assert lines[0].startswith("capacity for chat of exp (simulated)")
     assert CLAIMS_OF_MODEL in lines
