@@ -222,7 +222,8 @@ def run(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
             )
         live(Phase(SWEEP, SweepStep.CHECK_RUNS, f"{store.uri}/{plan.name}"))
-        with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
+        options = _where_options(address, max_nodes)
+        with ActiveRun(Runs(store.uri, plan.name), stop, live, options=options) as active:
             active(Phase(SWEEP, SweepStep.JOIN_CLUSTER, address or "that runs, or a new one here"))
             # this may import ray, so it comes after the input is known to be good
             cluster = open_cluster(store, address, plan.max_clients)
@@ -254,6 +255,16 @@ def run(
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and is_whole(report.counts) else 3
+
+
+def _where_options(address: str | None, max_nodes: int | None) -> list[str]:
+    """The given options that say where the sweep runs, for commands that go on with it."""
+    options: list[str] = []
+    if address is not None:
+        options += ["--address", address]
+    if max_nodes is not None:
+        options += ["--max-nodes", str(max_nodes)]
+    return options
 
 
 def _check_models(plan: Plan) -> None:

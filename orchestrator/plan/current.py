@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.results.ids import model_key
 from orchestrator.results.records import PointHead
+from orchestrator.results.runs import Runs
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import Level, Objective, Per, Slo
@@ -215,10 +217,20 @@ class StoredExperiment:
         can be spoilt.
         """
         uri = self.store.uri
-        option = f" --again {again}" if again > MOST_AGAIN and not simulated else ""
         plan = f"{uri}/{self.name}/plan.json" if self.store.is_local else "EXPERIMENT"
-        verb = "simulate" if simulated else "run"
-        return f"orchestrator {verb} '{plan}' --results '{uri}'{option}"
+        if simulated:
+            return f"orchestrator simulate '{plan}' --results '{uri}'"
+        option = f" --again {again}" if again > MOST_AGAIN else ""
+        return f"orchestrator run '{plan}' {self.run_options}{option}"
+
+    @cached_property
+    def run_options(self) -> str:
+        """The options with which another run measures into this store, where the latest one did:
+        ``--results 'results/' --address local``.
+        """
+        records = Runs(self.store.uri, self.name).records()
+        where = records[-1].options if records else []
+        return " ".join([f"--results '{self.store.uri}'", *map(shlex.quote, where)])
 
     @property
     def searched(self) -> dict[str, SearchRules]:

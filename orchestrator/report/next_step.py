@@ -148,7 +148,7 @@ def _with_labels(plan: Plan, labels: set[str]) -> list[Deployment]:
 
 def _run_file(experiment: StoredExperiment) -> str:
     """The command for a file that was changed: the stored plan does not know of the change."""
-    return f"orchestrator run FILE --results '{experiment.store.uri}'"
+    return f"orchestrator run FILE {experiment.run_options}"
 
 
 def _step(command: str, change: str | None, measuring: Sequence[_Measuring]) -> NextStep | None:

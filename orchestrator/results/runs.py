@@ -96,6 +96,8 @@ class RunRecord:
     pid: int = 0
     pid_started: int = 0  # clock ticks since boot
     user: str = "?"
+    # the options of `run` that say where it runs, as they were given: ["--address", "local"]
+    options: list[str] = field(default_factory=list)
     began_unix_ns: UnixNs = 0
     beats: int = 0
     says: str = ""  # what the sweep does, or how it ended
@@ -112,7 +114,7 @@ class RunRecord:
     decided: str = ""
 
     @classmethod
-    def of_this_process(cls) -> RunRecord:
+    def of_this_process(cls, options: Iterable[str] = ()) -> RunRecord:
         return cls(
             run_id=new_ulid(),
             state="claiming",
@@ -121,6 +123,7 @@ class RunRecord:
             pid=os.getpid(),
             pid_started=_started(os.getpid()) or 0,
             user=_user(),
+            options=list(options),
             began_unix_ns=time.time_ns(),
         )
 
@@ -385,7 +388,7 @@ class ActiveRun:
     ``stop`` is set when a user asks the run to stop, or another run took its place. ``keeps``: the
     record stays after the run, until the next one. ``shown``: the listener to which everything is
     passed on. ``tell``: gets the events of this class; at first it is ``shown``, and a sweep puts
-    its own listener there.
+    its own listener there. ``options``: see ``RunRecord``.
     """
 
     def __init__(
@@ -395,6 +398,7 @@ class ActiveRun:
         shown: Listener,
         watch: Liveness | None = None,
         keeps: bool = True,
+        options: Iterable[str] = (),
     ) -> None:
         self.tell = shown
         self._keeps = keeps
@@ -402,7 +406,7 @@ class ActiveRun:
         self._runs = runs
         self._stop = stop
         self._watch = watch or Liveness()
-        self._record = RunRecord.of_this_process()
+        self._record = RunRecord.of_this_process(options)
         self._dead: set[str] = set()
         self._lock = threading.Lock()
         self._over = threading.Event()

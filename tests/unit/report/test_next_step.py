@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.cli.run import run as run_command
 from orchestrator.report.next_step import NextStep, next_step_text
+from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.test_current import commit, planned, run
@@ -31,6 +32,22 @@ def test_the_command_can_be_pasted(store: Store) -> None:
     assert context.params["until"] == "decided"
     assert context.params["experiment"].exists()
     assert "it measures what can still change who is best" in "\n".join(lines)
+
+
+def test_the_command_runs_where_the_latest_run_did(store: Store) -> None:
+    plan = planned()
+    store.write_plan(plan.to_json())
+    commit(store, plan, plan.points[0])
+    runs = Runs(store.uri, "exp")
+    for options in ((), ("--address", "local", "--max-nodes", "2")):
+        record = RunRecord.of_this_process(options)
+        runs.put(record.run_id, record.to_json())
+    lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
+    (command,) = [line for line in lines if line.startswith("next: ")]
+    _, name, *argv = shlex.split(command.removeprefix("next: "))
+    context = run_command.make_context(name, argv)
+    assert context.params["address"] == "local"
+    assert context.params["max_nodes"] == 2
 
 
 def test_what_was_simulated_is_not_measured_beside_it(store: Store) -> None:
