@@ -19,7 +19,7 @@ import psutil
 from orchestrator import __version__
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redact
-from orchestrator.cluster.model_downloads import all_absent, hub_cache, wanted_by
+from orchestrator.cluster.model_downloads import AbsenceCause, all_absent, hub_cache, wanted_by
 from orchestrator.cluster.reachability import unknown_interfaces
 from orchestrator.engines.command import Node
 from orchestrator.engines.registry import ROUTERS, program_of
@@ -204,12 +204,14 @@ def _has_image(runtime: str, image: str) -> bool:
     return runtime == "apptainer" or output_of(runtime, "image", "inspect", image) != ""
 
 
-def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
-    """Why this node cannot load a model or tokenizer, by its name, for each of these settings."""
+def _models(launched: Sequence[EngineSettings]) -> list[dict[str, dict[str, str | None]]]:
+    """Why this node cannot load a model or tokenizer, by its name, for each of these settings: the
+    ``problem`` as a sentence, and its ``cause``.
+    """
     absences = all_absent(launched)
-    problems_of: list[dict[str, str]] = []
+    problems_of: list[dict[str, dict[str, str | None]]] = []
     for settings in launched:
-        problems: dict[str, str] = {}
+        problems: dict[str, dict[str, str | None]] = {}
         wanted_models = wanted_by(settings)
         cache = hub_cache(settings.env)
         free_bytes: int = _space(cache)["free"] if wanted_models else 0
@@ -217,13 +219,15 @@ def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
             absence = absences[wanted, cache]
             needed_bytes = absence.download_bytes
             problem = absence.problem
+            cause = absence.cause
             if needed_bytes > free_bytes:
                 problem = (
                     f"{needed_bytes / 1e9:.0f} GB have to be downloaded, but only "
                     f"{free_bytes / 1e9:.0f} are free in {cache}"
                 )
+                cause = AbsenceCause.NO_ROOM
             if problem:
-                problems[wanted.name] = problem
+                problems[wanted.name] = {"problem": problem, "cause": cause}
             free_bytes -= needed_bytes
         problems_of.append(problems)
     return problems_of

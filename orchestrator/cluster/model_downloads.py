@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +42,19 @@ SHARD = re.compile(r"(.*)-\d+-of-(\d+)(\.\w+)")
 ModelPart = Literal["weights", "config", "tokenizer"]
 
 
+class AbsenceCause(StrEnum):
+    """Why a node cannot have a model."""
+
+    NO_PATH = "no_path"  # a local file or folder
+    OFFLINE = "offline"  # the hub may not be asked
+    NO_ROOM = "no_room"
+    NOT_FOUND = "not_found"  # the hub does not name it to this user
+    NO_REVISION = "no_revision"
+    GATED = "gated"  # the hub shows it, and this user may not have its files
+    BAD_TOKEN = "bad_token"  # noqa: S105 - the hub refuses the token itself
+    NO_ANSWER = "no_answer"  # of the hub
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A folder, or a repository of the hub, that an engine loads. ``part``: the weights, or only
@@ -62,11 +77,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """What a node lacks of something that an engine loads. ``problem``: why the node cannot have
-    it; empty if it can. ``download_bytes``: how many bytes of weights have to be downloaded first.
+    """What a node lacks of something that an engine loads. ``problem``, ``cause``: why the node
+    cannot have it; empty and None if it can. ``download_bytes``: how many bytes of weights have to
+    be downloaded first.
     """
 
     problem: str = ""
+    cause: AbsenceCause | None = None
     download_bytes: int = 0
 
 
@@ -139,29 +156,57 @@ def all_absent(launched: Sequence[EngineSettings]) -> dict[tuple[Wanted, Path], 
 def absent(wanted: Wanted, cache: Path) -> Absence:
     """What this node lacks of something that an engine loads."""
     if os.path.isabs(wanted.name):
-        return Absence("" if os.path.exists(wanted.name) else "there is no such file or folder")
+        if os.path.exists(wanted.name):
+            return Absence()
+        return Absence("there is no such file or folder", AbsenceCause.NO_PATH)
     if _is_cached(wanted, cache):
         return Absence()
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_token
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     if HF_HUB_OFFLINE:
-        return Absence("not all of it is in this node's cache, and HF_HUB_OFFLINE is set")
+        problem = "not all of it is in this node's cache, and HF_HUB_OFFLINE is set"
+        return Absence(problem, AbsenceCause.OFFLINE)
     name = wanted.repository
     try:
-        # uses the token in this node's environment, if there is one
+        # uses this node's token, if there is one: of its environment, or of a file
         info = HfApi().model_info(
             name, revision=wanted.revision, timeout=HUB_LIMIT_S, files_metadata=True
         )
         if info.gated:  # the description is public, the files are not
             HfApi().auth_check(name)
     except Exception as error:
-        token = "with" if os.environ.get("HF_TOKEN") else "without"
-        problem = f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}"
-        return Absence(redact(problem)[:300])
+        token = "with a token" if get_token() else "without a token"
+        reason = " ".join(str(error).split())
+        problem = f"the hub does not serve it ({token}): {type(error).__name__}: {reason}"
+        return Absence(redact(problem)[:300], _cause(error))
     if wanted.part != "weights":
         return Absence()
     return Absence(download_bytes=_to_download(info.siblings or (), wanted.blobs(cache)))
+
+
+def _cause(error: Exception) -> AbsenceCause:
+    """What an error of the hub's library means."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, GatedRepoError):  # before its base class, RepositoryNotFoundError
+        return AbsenceCause.GATED
+    if isinstance(error, RepositoryNotFoundError | HFValidationError):
+        return AbsenceCause.NOT_FOUND
+    if isinstance(error, RevisionNotFoundError):
+        return AbsenceCause.NO_REVISION
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if status == HTTPStatus.UNAUTHORIZED:
+        return AbsenceCause.BAD_TOKEN
+    if status == HTTPStatus.FORBIDDEN:
+        return AbsenceCause.GATED
+    return AbsenceCause.NO_ANSWER
 
 
 def _is_cached(wanted: Wanted, cache: Path) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cluster.base import NODE_GROUP, Growth, Machine
+from orchestrator.cluster.model_downloads import AbsenceCause
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.load import counted
@@ -25,6 +26,32 @@ CLOCK_WARNING_S = 0.005
 CLOCK_FAIL_S = 0.1
 USED_GPU_BYTES = GIB  # the driver of an idle GPU takes less than this
 MOST_TAKEN_PORTS = 25  # of the 50 ports that are tried
+
+MODEL_REMEDIES: Mapping[AbsenceCause, str] = {
+    AbsenceCause.NO_PATH: "put it there on every node, or mend the path",
+    AbsenceCause.OFFLINE: (
+        "download it into the cache of every node, or a shared one; or start Ray without "
+        "HF_HUB_OFFLINE"
+    ),
+    AbsenceCause.NO_ROOM: "free some space, or put the cache elsewhere (HF_HOME)",
+    AbsenceCause.NOT_FOUND: (
+        "mend its name; a private model needs the HF_TOKEN of a user who may read it where Ray "
+        "starts"
+    ),
+    AbsenceCause.NO_REVISION: "mend its revision",
+    AbsenceCause.GATED: (
+        "accept its terms on its page at the hub, and start Ray on every node with the HF_TOKEN of "
+        "that user"
+    ),
+    AbsenceCause.BAD_TOKEN: (
+        "the token is wrong or has expired: start Ray with a new HF_TOKEN, or without any if the "
+        "model is public"
+    ),
+    AbsenceCause.NO_ANSWER: (
+        "let the node reach the hub (HTTPS_PROXY, HF_ENDPOINT), or download it into the cache of "
+        "every node, or a shared one"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,15 +445,14 @@ def _engine(node: ExaminedNode, engine: Mapping[str, Any], why: str) -> Iterator
             "the first start has to pull it",
             "pull it before the sweep",
         )
-    for model, problem in engine["models"].items():
+    for model, absence in engine["models"].items():
         yield Finding(
             "fail",
             "models",
             node.name,
-            f"{model}: {problem}",
+            f"{model}: {absence['problem']}",
             why,
-            "download it to every node or shared cache; "
-            "if it is gated, start Ray with HF_TOKEN set",
+            MODEL_REMEDIES[AbsenceCause(absence["cause"])],
         )
 
 

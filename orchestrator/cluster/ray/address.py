@@ -66,6 +66,31 @@ def live_address(address: str | None) -> ClusterAddress:
     )
 
 
+def why_not_joined(address: str | None, error: Exception, is_started_here: bool = False) -> str:
+    """Why the cluster at an address cannot be joined, or none be started, and what to do.
+
+    ``address``: as the user gave it. A cluster that nobody named was found on this machine, and may
+    be another user's.
+    """
+    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address
+    place = named or "this machine"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Version mismatch"):
+        sentence = f"the Ray cluster at {place} cannot be joined: {' '.join(lines)}"
+        remedy = "run with the cluster's versions of Ray and Python"
+    else:
+        reason = lines[0] if lines else type(error).__name__
+        sentence = f"no Ray cluster at {place}: {reason}"
+        remedy = "one that asks for a token needs RAY_AUTH_MODE=token here"
+    remedies = [] if "RAY_AUTH" in sentence else [remedy]
+    if named is None and not is_started_here:
+        remedies.append(
+            "it was found here without being named, and may be another user's: --address local "
+            "measures without Ray"
+        )
+    return f"{sentence} ({'; '.join(remedies)})" if remedies else sentence
+
+
 def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
     """Check, as long as this process lives, that the cluster's head (its GCS) answers: see
     ``Cluster.watch``.

@@ -40,9 +40,8 @@ from orchestrator.cluster.ray.actors import (
     RayClientHost,
     RayEngineHost,
     RayHandle,
-    first_line,
 )
-from orchestrator.cluster.ray.address import live_address, watch_head
+from orchestrator.cluster.ray.address import live_address, watch_head, why_not_joined
 from orchestrator.cluster.ray.growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray.nodes import HeadMonitor, RayProbes, check_nodes, shipped_package
 from orchestrator.cluster.ray.private import (
@@ -67,6 +66,7 @@ class RayCluster:
         self, store: Store | None, address: str | None = None, client_limit: int | None = None
     ) -> None:
         self.note: str | None = None
+        given = address
         if not ray.is_initialized():
             try:
                 live = live_address(address)
@@ -84,9 +84,7 @@ class RayCluster:
                     )
             except (ConnectionError, RuntimeError, RayError) as error:
                 # RayError: no token where one is asked for
-                text = f"no Ray cluster at {address or 'this machine'}: {first_line(error)}"
-                hint = " (one that asks for a token needs RAY_AUTH_MODE=token here)"
-                raise InputError(text if "RAY_AUTH" in text else text + hint) from error
+                raise InputError(why_not_joined(given, error, address == "local")) from error
         self._address = ray.util.get_node_ip_address()
         self._store = store
         self._pool = ClientPool(store, self._address, self.machines, self._client)

@@ -20,11 +20,12 @@ import pytest
 from orchestrator.cluster import machine_facts
 from orchestrator.cluster.base import Growth, Machine, NodeType, RefusedNodes
 from orchestrator.cluster.machine_facts import facts
+from orchestrator.cluster.model_downloads import AbsenceCause
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import Speculative
-from orchestrator.sweep.doctor import diagnose
+from orchestrator.sweep.doctor import MODEL_REMEDIES, diagnose
 from orchestrator.sweep.examine import ExaminedNode, Finding, Requirements, requirements_of
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
 
@@ -241,7 +242,11 @@ def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_els
         ({"path": None}, "fail", "vllm is not installed"),
         ({"missing": True}, "fail", "vllm is not installed"),
         ({"image": False}, "warning", "vllm is not pulled yet"),
-        ({"models": {"org/draft": "it is gated"}}, "fail", "org/draft: it is gated"),
+        (
+            {"models": {"org/draft": {"problem": "it is gated", "cause": "gated"}}},
+            "fail",
+            "org/draft: it is gated",
+        ),
     ):
         (found,) = told(gpu_node(**engine), head, requirements=requirements)
         assert (found.level, found.what) == (level, what)
@@ -420,9 +425,8 @@ def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
     (settings,) = (one.settings for one in deployments(VLLM))
 
     def of(model: str) -> str:
-        return machine_facts._models([settings.model_copy(update={"model": model})])[0].get(
-            model, ""
-        )
+        (absences,) = machine_facts._models([settings.model_copy(update={"model": model})])
+        return str(absences[model]["problem"]) if model in absences else ""
 
     assert of(str(tmp_path)) == ""
     assert "no such file" in of(str(tmp_path / "gone"))
@@ -440,7 +444,7 @@ def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", gated)
     said = of("org/not-there")
-    assert "with HF_TOKEN" in said
+    assert "with a token" in said
     assert "accept the licence" in said
     assert secret not in said
     files = [
@@ -487,22 +491,31 @@ def test_a_model_and_its_draft_share_the_free_space(
     draft = {"method": "eagle3", "num_speculative_tokens": 3, "model": "org/draft"}
     both = alone.model_copy(update={"speculative": Speculative.model_validate(draft)})
     room = f"70 GB have to be downloaded, but only 30 are free in {tmp_path}"
-    assert machine_facts._models([alone, both]) == [{}, {"org/draft": room}]
+    no_room = {"problem": room, "cause": AbsenceCause.NO_ROOM}
+    assert machine_facts._models([alone, both]) == [{}, {"org/draft": no_room}]
     assert sorted(asked) == ["org/draft", "org/model"]
 
 
 class Hub(BaseHTTPRequestHandler):
     """Tells everybody what a gated model is, and lets nobody have it; it has the revision ``main``
-    alone.
+    alone. Of a private model it says nothing, and it knows no token.
     """
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         told = path in ("/api/models/org/gated", "/api/models/org/gated/revision/main")
-        self.send_response(200 if told else 403 if path.endswith("/auth-check") else 404)
-        self.send_header(
-            "X-Error-Code", "GatedRepo" if path.endswith("/auth-check") else "RevisionNotFound"
-        )
+        status, header = 404, ("X-Error-Code", "RevisionNotFound")
+        if told:
+            status = 200
+        elif path.endswith("/auth-check"):
+            status, header = 403, ("X-Error-Code", "GatedRepo")
+        elif path.startswith("/api/models/org/private"):
+            status, header = 401, ("X-Error-Code", "RepoNotFound")
+        elif "Authorization" in self.headers:
+            status = 401
+            header = ("X-Error-Message", "Invalid credentials in Authorization header")
+        self.send_response(status)
+        self.send_header(*header)
         self.end_headers()
         self.wfile.write(
             json.dumps(
@@ -514,11 +527,27 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("revision", "why"), [(None, "GatedRepo"), ("main", "GatedRepo"), ("gone", "RevisionNotFound")]
+    ("model", "revision", "token", "why", "cause"),
+    [
+        ("org/gated", None, None, "GatedRepo", AbsenceCause.GATED),
+        ("org/gated", "main", "hf_x", "GatedRepo", AbsenceCause.GATED),
+        ("org/gated", "gone", None, "RevisionNotFound", AbsenceCause.NO_REVISION),
+        ("org/private", None, None, "RepositoryNotFound", AbsenceCause.NOT_FOUND),
+        ("org/public", None, "hf_x", "HfHubHTTPError", AbsenceCause.BAD_TOKEN),
+    ],
 )
-def test_gated_models_and_missing_revisions_are_told(
-    revision: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_why_the_hub_does_not_serve_a_model_is_told(
+    model: str,
+    revision: str | None,
+    token: str | None,
+    why: str,
+    cause: AbsenceCause,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         monkeypatch.setattr(
@@ -527,10 +556,32 @@ def test_gated_models_and_missing_revisions_are_told(
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         (one,) = deployments(VLLM)
-        settings = one.settings.model_copy(update={"model": "org/gated", "revision": revision})
+        settings = one.settings.model_copy(update={"model": model, "revision": revision})
         (said,) = machine_facts._models([settings])[0].values()
         hub.shutdown()
-    assert f"the hub does not serve it (without HF_TOKEN): {why}" in said
+    words = "with a token" if token else "without a token"
+    assert str(said["problem"]).startswith(f"the hub does not serve it ({words}): {why}")
+    assert said["cause"] == cause
+
+
+def test_a_hub_that_does_not_answer_is_no_question_of_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    requirements = requirements_of(deployments(VLLM))
+    (absences,) = machine_facts._models([requirements[0].settings])
+    (found,) = told(gpu_node(models=absences), requirements=requirements)
+    assert found.do == MODEL_REMEDIES[AbsenceCause.NO_ANSWER]
+    assert "HF_TOKEN" not in found.do
+
+
+def test_each_cause_has_a_remedy() -> None:
+    assert set(MODEL_REMEDIES) == set(AbsenceCause)
 
 
 def cached(cache: Path) -> None:

@@ -13,7 +13,12 @@ from ray.exceptions import AuthenticationError
 from orchestrator.base.errors import InputError
 from orchestrator.cluster.ray import address as ray_address
 from orchestrator.cluster.ray import cluster as ray_cluster
-from orchestrator.cluster.ray.address import ClusterAddress, live_address, watch_head
+from orchestrator.cluster.ray.address import (
+    ClusterAddress,
+    live_address,
+    watch_head,
+    why_not_joined,
+)
 from orchestrator.cluster.ray.cluster import RayCluster
 
 
@@ -84,6 +89,40 @@ def test_a_token_that_is_not_there_is_a_sentence(
         InputError, match=f"no Ray cluster at {dead}: RAY_AUTH_TOKEN_PATH is set .*[^)]$"
     ):
         RayCluster(None, dead)
+
+
+VERSIONS = """Version mismatch: The cluster was started with:
+    Ray: 2.50.0
+    Python: 3.12.1
+This process on 10.0.0.7 was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+
+
+def test_a_cluster_of_another_version_is_there_and_no_token_would_help() -> None:
+    text = why_not_joined("10.0.0.7:6379", RuntimeError(VERSIONS))
+    assert text == (
+        "the Ray cluster at 10.0.0.7:6379 cannot be joined: Version mismatch: The cluster was "
+        "started with: Ray: 2.50.0 Python: 3.12.1 This process on 10.0.0.7 was started with: "
+        "Ray: 2.60.0 Python: 3.11.7 (run with the cluster's versions of Ray and Python)"
+    )
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_cluster_that_was_only_found_may_be_anothers(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = "another user's: --address local"
+    refusal = ConnectionError("it refuses")
+    text = why_not_joined(address, refusal)
+    assert text.startswith("no Ray cluster at this machine: it refuses (one that asks for a token ")
+    assert others in text
+    assert others not in why_not_joined(address, refusal, is_started_here=True)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    text = why_not_joined(address, refusal)
+    assert text.startswith("no Ray cluster at head:6379: it refuses")
+    assert others not in text
 
 
 class Over(Exception):
