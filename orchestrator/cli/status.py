@@ -17,6 +17,8 @@ DETAILS = """
 Needs no cluster: a run writes its progress beside its results every 10 s. A run whose process is gone is `dead`; one on
 another host that wrote nothing for a minute is `silent`. Running its command again replaces either. Ages compare the
 clocks of the storage and of this machine.
+
+Exit status: 0; 2 bad input, or a storage that does not answer.
 """
 
 

@@ -41,6 +41,9 @@ _HOPELESS = {
     "Could not create a OAuth2 access token": "are there credentials?",
     "Bucket '": "is the bucket's name right?",
 }
+# Words of errors that may pass, as while a server starts, but of no storage that is only busy.
+_UNREACHED = ("NETWORK_CONNECTION", "curlCode: 7", "curlCode: 28")
+_UNREACHED_HINT = "is it up, is its address right, and is there a network?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ def _ask(location: Location, limit_s: float, problems: list[str]) -> None:
         problems.append(str(error))
     except OSError as error:
         hint = _hint(error)
+        if hint is None and any(words in str(error) for words in _UNREACHED):
+            hint = _UNREACHED_HINT
         if hint is not None:
             problems.append(f"{location.uri} cannot be used: {_one_line(error)}; {hint}")
 

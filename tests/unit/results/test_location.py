@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyarrow import fs
 
 from orchestrator.base.errors import InputError, ProblemsError
-from orchestrator.results.location import Location, check_answers, parse_location
+from orchestrator.results import location
+from orchestrator.results.location import (
+    FIRST_ANSWER,
+    LAST_TRY_S,
+    Location,
+    check_answers,
+    parse_location,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +154,26 @@ def test_a_storage_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Location, "filesystem", lambda self: Storage(silent_s=2.0))
     with pytest.raises(InputError, match="gs://b/p has not answered for 0.1 s"):
         check_answers("gs://b/p", limit_s=0.1)
+
+
+def test_a_storage_that_is_not_reached_is_tried_again_and_then_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = (
+        "AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7, Could not connect"
+    )
+    tries: list[str] = []
+
+    class Unreached(Storage):
+        def get_file_info(self, path: str) -> None:
+            tries.append(path)
+            super().get_file_info(path)
+
+    monkeypatch.setattr(Location, "filesystem", lambda self: Unreached(error))
+    monkeypatch.setattr(location, "FIRST_ANSWER", replace(FIRST_ANSWER, first_pause_s=0.01))
+    with pytest.raises(InputError, match="^s3://b/p cannot be used: .*; is it up, is its address"):
+        check_answers("s3://b/p", limit_s=LAST_TRY_S + 0.1)
+    assert len(tries) > 1
 
 
 def test_a_storage_that_is_busy_passes(monkeypatch: pytest.MonkeyPatch) -> None:
