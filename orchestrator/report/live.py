@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.results.events import Event, standing_key
+from orchestrator.results.events import Event, standing_key, total_after
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
@@ -77,6 +77,7 @@ class LiveSweep:
         self._total = 0  # measurements that the sweep asks for
         self._ended = 0
         self._failed = 0
+        self._left_by_label: dict[str, int] = {}  # measurements left of a deployment
         self._end_s: float | None = None  # when the sweep is expected to end
         self._idle_since_s: float | None = None  # since when all launches have only waited
         # the latest event on who leads each comparison, by ``standing_key``
@@ -154,8 +155,7 @@ class LiveSweep:
         is_outcome = event.kind in ("measured", "failed")
         if event.kind == "sweep":
             self._total = int(event.data.get("total", 0))
-        if is_outcome:
-            self._count_outcome(event)
+        self._count(event)
         if "left_s" in event.data:
             self._end_s = time.monotonic() + float(event.data["left_s"])
         # "told": the measurement was given up with its deployment, and the reason was shown before
@@ -185,12 +185,15 @@ class LiveSweep:
             return None
         return Text(f"{_clock()} {event.text}")
 
-    def _count_outcome(self, event: Event) -> None:
-        self._ended += 1
+    def _count(self, event: Event) -> None:
+        if event.kind in ("measured", "failed"):
+            self._ended += 1
         if event.kind == "failed":
             self._failed += 1
-        # a search may ask for more than was known when the sweep began
-        self._total = max(self._total, self._ended + int(event.data.get("left", 0)))
+        left_before = self._left_by_label.get(event.deployment)
+        self._total = total_after(event, self._total, self._ended, left_before)
+        if "left" in event.data:
+            self._left_by_label[event.deployment] = int(event.data["left"])
 
     def _left(self) -> str:
         """The time left, to end a sentence; empty where it is unknown or nothing is left to do."""

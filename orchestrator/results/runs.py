@@ -27,7 +27,7 @@ from pydantic import Field, TypeAdapter
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redact
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.events import Event, Listener, standing_key
+from orchestrator.results.events import Event, Listener, standing_key, total_after
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.phases import SWEEP, Phase
@@ -201,9 +201,9 @@ class RunRecord:
             self.failed += 1
         elif event.kind == "decided":
             self.decided = event.text
-        if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
-            planned = int(event.data.get("left", 0))
-            self.total = max(self.total, self.measured + self.failed + planned)
+        before = self.deployments.get(event.deployment)
+        left_before = None if before is None else before.left
+        self.total = total_after(event, self.total, self.measured + self.failed, left_before)
         self.left_s = event.data.get("left_s", self.left_s)
 
 

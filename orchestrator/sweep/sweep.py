@@ -393,7 +393,8 @@ class Sweep:
                 self._withdraw_launch(work)
                 if work.stage is WorkStage.DOMINATED:
                     text = "it is not measured further: others hold more"
-                    self._context.tell(Event("outraced", text, work.deployment.label))
+                    label = work.deployment.label
+                    self._context.tell(Event("outraced", text, label, data={"left": work.left}))
         if self._followed_version == version_before:
             return
         if has_moved_work or any(work.races and work.has_begun for work in self._queued.values()):
@@ -850,7 +851,9 @@ class Sweep:
         deployment = work.deployment
         self._last_admission_inputs = None
         row = launch_row(deployment, context.store.experiment, self._clock.unix_ns())
-        context.tell(Event("gave_up", failure.sentence, deployment.label, row.launch_id))
+        label = deployment.label
+        data = {"left": work.left}
+        context.tell(Event("gave_up", failure.sentence, label, row.launch_id, data=data))
         try:
             give_up(context, self, work, failure, row)
         finally:

@@ -280,6 +280,35 @@ def test_a_search_that_asks_for_more_raises_the_total() -> None:
     assert (record.measured, record.total) == (3, 10)
 
 
+def test_a_deployment_that_is_given_up_asks_for_no_more() -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("sweep", "12 to do", data={"total": 12, "skipped": 0}))
+    for label in ("tp=2", "tp=4"):
+        record.note(Event("gave_up", "no room", label, data={"left": 6}))
+        record.note(Event("failed", "no room", label, data={"left": 0}))
+    assert (record.measured, record.failed, record.total) == (0, 2, 2)
+
+
+def test_a_search_that_needs_less_or_is_beaten_lowers_the_total() -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("sweep", "12 to do", data={"total": 12, "skipped": 0}))
+    record.note(Event("launch", "6 to do", "tp=2", data={"left": 6}))
+    record.note(Event("measured", "chat 4 req/s", "tp=2", data={"left": 2}))
+    assert record.total == 9
+    record.note(Event("launch", "6 to do", "tp=4", data={"left": 6}))
+    record.note(Event("measured", "chat 4 req/s", "tp=4", data={"left": 5}))
+    assert record.total == 9
+    record.note(Event("outraced", "others hold more", "tp=4", data={"left": 0}))
+    assert record.total == 4
+
+
+def test_what_the_budget_left_out_was_asked_for_all_the_same() -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("sweep", "6 to do", data={"total": 6, "skipped": 0}))
+    record.note(Event("budget", "the budget is used up", "tp=2"))
+    assert record.total == 6
+
+
 def test_a_run_that_is_asked_to_stop_stops_in_order(runs: Runs) -> None:
     stop = threading.Event()
     active, events = entered(runs, stop)
