@@ -392,7 +392,8 @@ def _print_next_commands(store: Store) -> None:
 def _summary(report: SweepReport, store: Store) -> str:
     """What became of the measurements, how long it took, and where the results are."""
     counts = report.counts
-    spoilt = f" ({counts.spoilt} of them spoilt)" if counts.spoilt else ""
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.spoilt.items())
+    spoilt = f" (of them {verdicts})" if verdicts else ""
     parts = [
         f"{counts.measured} measured{spoilt}",
         f"{counts.skipped} already done",

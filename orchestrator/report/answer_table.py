@@ -23,7 +23,12 @@ from orchestrator.report.documents.answer import (
 from orchestrator.report.documents.part import part_documents
 from orchestrator.report.documents.point import point_document
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
-from orchestrator.report.exclusion_lines import exclusion_line_text, exclusion_lines, nearest_text
+from orchestrator.report.exclusion_lines import (
+    exclusion_line_text,
+    exclusion_lines,
+    nearest_text,
+    spoilt_text,
+)
 from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
 from orchestrator.report.selection import answers, is_offline, ranking_limits
 from orchestrator.report.text import (
@@ -528,6 +533,9 @@ def _left_out_text(document: ComparisonDocument, view: AnswerView) -> Iterator[s
         before = "left out: "
         text = exclusion_line_text(line, view.width - len(before))
         yield from view.form.short_note(before + text, "dim")
+        spoilt = spoilt_text(line)
+        if spoilt is not None:
+            yield from view.form.short_note(f"  {spoilt}", "dim")
         nearest = nearest_text(line)
         if nearest is not None and not document.ranking:
             yield from view.form.note(f"  {nearest}")
@@ -568,6 +576,9 @@ def _no_answer(document: ComparisonDocument, form: Form, before: str = "") -> It
     """Why nothing can be called best, and what comes nearest to it. ``before``: begins a line."""
     yield from form.note(f"  {before}{document.verdict}")
     for line in exclusion_lines(document.excluded):
+        spoilt = spoilt_text(line)
+        if spoilt is not None:
+            yield from form.note(f"    {line.count_text}{line.reason}, {spoilt}")
         nearest = nearest_text(line)
         if nearest is not None:
             yield from form.note(f"    {nearest}")

@@ -12,6 +12,7 @@ from orchestrator.capacity.answers import Excluded, Exclusion, level_of
 from orchestrator.capacity.doubts import DeploymentLevels
 from orchestrator.report.documents.answer import ExcludedDocument
 from orchestrator.report.words import at_levels_text
+from orchestrator.results.validity import SPOILT
 from orchestrator.spec.load import Level, counted
 
 ALL_REASONS = "--format json"  # the option of `best` that shows every reason whole
@@ -101,6 +102,19 @@ def nearest_text(line: ExclusionLine) -> str | None:
     label = line.nearest.excluded.deployment.label
     _, _, figures = line.nearest.reason.partition(" the limits: ")
     return f"nearest: {label}: {figures or line.nearest.reason}"
+
+
+def spoilt_text(line: ExclusionLine) -> str | None:
+    """``for example: other processes took 96% of the CPU ...``, the reason of the first level; None
+    where nothing but the engine decided the verdict.
+    """
+    excluded = line.excluded[0]
+    point = excluded.evidence
+    if excluded.reason is not Exclusion.NOT_VALID or point is None:
+        return None
+    if point.validity not in SPOILT or not point.reasons:
+        return None
+    return f"for example: {point.reasons[0]}"
 
 
 def _nearest(documents: Sequence[ExcludedDocument]) -> ExcludedDocument | None:

@@ -528,8 +528,10 @@ def close(
     measurement_id = committed.measurement_id
     data: dict[str, object] = {"left_s": round(outlook.left_s()), "left": work.left}
     if failure is None:
-        is_spoilt = isinstance(committed, AttemptData) and committed.point.validity in SPOILT
-        context.state.count(MeasurementCounts(measured=1, spoilt=1 if is_spoilt else 0))
+        counts = MeasurementCounts(measured=1)
+        if isinstance(committed, AttemptData) and committed.point.validity in SPOILT:
+            counts.spoilt[committed.point.validity] += 1
+        context.state.count(counts)
         kind = "measured"
         outcome = measured_words(committed, context.plan.slos)
     else:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.cluster.base import Machine
 from orchestrator.plan.model import Deployment
@@ -34,7 +35,8 @@ class MeasurementCounts:
     failed: int = 0
     left_out: int = 0  # the budget was used up
     refused: int = 0  # failed in an earlier sweep and would fail again
-    spoilt: int = 0  # of the measured: something other than the engine spoilt them
+    # of the measured, by verdict: something other than the engine spoilt them
+    spoilt: Counter[str] = field(default_factory=Counter)
     kept: int = 0  # of the skipped: spoilt in every try that is allowed
 
     def add(self, more: MeasurementCounts) -> None:

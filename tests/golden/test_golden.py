@@ -80,7 +80,7 @@ def test_a_changed_value_is_shown_on_a_line_of_its_own() -> None:
 
 # how footnotes begin, and lines of their own that stand below some
 FOOTNOTES = ("not certain: ", "look at ", "failed: ", "left out: ", "no valid measurement", "[")
-BELOW_FOOTNOTES = ("  run again: ", "  nearest: ", "  the engine ", "  log: ")
+BELOW_FOOTNOTES = ("  run again: ", "  nearest: ", "  the engine ", "  log: ", "  for example: ")
 WIDTH_BY_OUTPUT = {
     **{each.output: each.columns for each in [*OF_WIDTHS, *OF_SIMULATION] if each.columns},
     **{output: columns for columns, output in ENDS_OF_RUNS.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -146,10 +147,11 @@ def test_a_run_that_had_nothing_to_do_has_no_overhead() -> None:
 
 
 def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
-    counts = MeasurementCounts(measured=3, spoilt=1, left_out=2, refused=4, kept=5)
+    spoilt = Counter({"disturbed": 2, "client_bound": 1})
+    counts = MeasurementCounts(measured=3, spoilt=spoilt, left_out=2, refused=4, kept=5)
     (counts_line, *_) = summary(SweepReport(counts, 1.0, 0.0, left=6)).splitlines()
     assert counts_line == (
-        "3 measured (1 of them spoilt), 0 already done, 0 failed, 2 left out by the budget,"
+        "3 measured (of them 2 disturbed, 1 client_bound), 0 already done, 0 failed, 2 left out by the budget,"
         " 4 failed before (--retry-failed tries them again), 5 stay spoilt (--again N),"
         " interrupted with 6 left: run the same command again to continue"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from orchestrator.report.exclusion_lines import (
     exclusion_line_text,
     exclusion_lines,
     nearest_text,
+    spoilt_text,
 )
 
 
@@ -26,9 +28,16 @@ def excluded(
     return ExcludedDocument(Excluded(deployment, reason, level=of_level, **changes), text)
 
 
-def evidence(validity: str = "valid", reason: str | None = None, kind: str | None = None) -> Any:
+def evidence(
+    validity: str = "valid",
+    reason: str | None = None,
+    kind: str | None = None,
+    reasons: Sequence[str] = (),
+) -> Any:
     repeat = SimpleNamespace(head=SimpleNamespace(reason=reason, failure_kind=kind))
-    return SimpleNamespace(validity=validity, engine_failures=[], repeats=[repeat])
+    return SimpleNamespace(
+        validity=validity, engine_failures=[], repeats=[repeat], reasons=list(reasons)
+    )
 
 
 def no_level(label: str, share: float) -> ExcludedDocument:
@@ -54,6 +63,32 @@ def test_each_reason_is_a_line_with_its_count_and_the_levels_of_each_deployment(
         "1 level failed (oom_load): b at 4 in flight",
         "1 level client_bound: c at 8 in flight",
     ]
+
+
+def test_what_spoilt_a_level_is_said_of_the_first() -> None:
+    disturbed = evidence("disturbed", reasons=["n1: others took 62 % of its CPU", "and more"])
+    (line,) = exclusion_lines(
+        [
+            excluded("a", Exclusion.NOT_VALID, 4, evidence=disturbed),
+            excluded("b", Exclusion.NOT_VALID, 8, evidence=disturbed),
+        ]
+    )
+    assert spoilt_text(line) == "for example: n1: others took 62 % of its CPU"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        excluded("a", Exclusion.NOT_VALID, 4, evidence=evidence("invalid", reasons=["it lies"])),
+        excluded("a", Exclusion.NOT_VALID, 4, evidence=evidence("disturbed")),
+        excluded("a", Exclusion.NO_LEVEL_HOLDS),
+    ],
+)
+def test_what_the_engine_did_or_nobody_knows_is_not_called_spoilt(
+    document: ExcludedDocument,
+) -> None:
+    (line,) = exclusion_lines([document])
+    assert spoilt_text(line) is None
 
 
 def test_a_failure_without_a_kind_is_told_by_how_its_reason_begins() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from collections import Counter
 
 import pytest
 
@@ -166,8 +166,9 @@ def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
 
 
 def test_counts_add_up_each_by_itself() -> None:
-    counts = MeasurementCounts(1, 2, 3, 4, 5, 6, 7)
+    counts = MeasurementCounts(1, 2, 3, 4, 5, Counter({"disturbed": 6}), 7)
     state = SweepState()
     state.count(counts)
     state.count(counts)
-    assert astuple(state.counts) == (2, 4, 6, 8, 10, 12, 14)
+    doubled = MeasurementCounts(2, 4, 6, 8, 10, Counter({"disturbed": 12}), 14)
+    assert state.counts == doubled
