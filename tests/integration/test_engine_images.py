@@ -1,6 +1,5 @@
-"""A real server that sees: the pictures of our requests become the tokens that its model's formula
-says, and change what it answers. vLLM's CPU build cannot be asked: its image encoders import
-torchvision, which its environment does not have.
+"""Real servers that see: the pictures of our requests become the tokens that their model's formula
+says, and change what they answer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,22 @@ from orchestrator.spec.load import Level, Workload
 from orchestrator.workloads.images import image_part, png
 from tests.integration.engine_real import CORES, ROOT, Running, home_of, running, script, settings
 
-pytestmark = [pytest.mark.transformers, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
+SETTINGS = {
+    "transformers": settings("transformers"),
+    "vllm": settings(
+        "vllm",
+        enforce_eager=True,
+        max_model_len=1024,
+        env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
+    ),
+}
+ENGINES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in SETTINGS]
+# of 24 tokens, in each server's own fields
+ANSWER_LENGTH = {
+    "transformers": {"generation_config": json.dumps({"max_new_tokens": 24, "min_new_tokens": 24})},
+    "vllm": {"max_tokens": 24, "min_tokens": 24, "temperature": 0},
+}
 IMAGE_TOKENS = 16  # tests/integration/tiny_vision_model.py
 REQUESTS = 6
 
@@ -38,10 +52,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "vision"
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("transformers")
-    with running(settings("transformers"), folder, model, cores=(CORES,)) as found:
+@pytest.fixture(scope="module", params=ENGINES)
+def server(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with running(SETTINGS[request.param], folder, model, cores=(CORES,)) as found:
         found.ready = found.wait(120)
         yield found
 
@@ -83,7 +99,7 @@ def test_another_picture_has_another_answer(server: Running) -> None:
         body = {
             "model": server.name,
             "messages": [{"role": "user", "content": content}],
-            "generation_config": json.dumps({"max_new_tokens": 24, "min_new_tokens": 24}),
+            **ANSWER_LENGTH[server.engine.name],
         }
         status, text = server.ask("POST", "/v1/chat/completions", body)
         assert status == 200, text

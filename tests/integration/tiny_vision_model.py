@@ -3,7 +3,7 @@
     python tiny_vision_model.py TEXT_MODEL FOLDER
 
 It has the tokenizer of TEXT_MODEL and one token more, ``<image>``. A picture becomes 32 x 32 pixels in
-patches of 8, so 16 tokens.
+patches of 8, so 16 tokens. transformers and vLLM serve it.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def main(text_model: Path, folder: Path) -> None:
         vision_feature_layer=-1,
     )
     hub.LlavaForConditionalGeneration(config).float().save_pretrained(folder)
+    _name_as_published(folder / "model.safetensors")
     pixels = hub.CLIPImageProcessorPil(
         size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}
     )
@@ -69,6 +70,16 @@ def main(text_model: Path, folder: Path) -> None:
         chat_template=TEMPLATE,
     )
     processor.save_pretrained(folder)
+
+
+def _name_as_published(file: Path) -> None:
+    """Gives the weights of the vision tower their names in published models, which vLLM expects."""
+    tensors: Any = importlib.import_module("safetensors.torch")
+    weights = {
+        name.replace("vision_tower.", "vision_tower.vision_model."): weight
+        for name, weight in tensors.load_file(file).items()
+    }
+    tensors.save_file(weights, file, metadata={"format": "pt"})
 
 
 if __name__ == "__main__":

