@@ -194,11 +194,10 @@ def wanted_format(
 
 
 def used_columns(trace_format: TraceFormat, filters: Filters) -> set[str]:
-    """The columns, or keys of a line, that say what is sent or which rows are."""
+    """The columns, or keys of a line, that say what is sent or which rows are sent."""
+    if trace_format.columns is None:  # WEKA's sessions; for their requests: used_request_keys
+        return {"block_size", "hash_id_scope", "requests", "id"}
     used = {row_filter.column for row_filter in filters}
-    if trace_format.columns is None:  # WEKA's sessions: keys of a session and of its requests
-        used |= {"block_size", "hash_id_scope", "requests", "id"}
-        return used | {"t", "in", "out", "hash_ids", "api_time"}
     used |= set(trace_format.columns.model_dump(exclude_none=True).values())
     if trace_format.images is not None:
         used.add(trace_format.images)
@@ -207,6 +206,12 @@ def used_columns(trace_format: TraceFormat, filters: Filters) -> set[str]:
     if trace_format.name == "bailian":
         used |= {"chat_id", "parent_chat_id"}
     return used
+
+
+def used_request_keys(filters: Filters) -> set[str]:
+    """The keys of a request of WEKA's sessions that say what is sent or whether it is."""
+    filtered = {row_filter.column for row_filter in filters}
+    return filtered | {"t", "type", "in", "out", "hash_ids", "api_time", "requests"}
 
 
 def missing_columns(wanted: Sequence[str | None], header: Header) -> list[str]:

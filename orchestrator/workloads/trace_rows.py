@@ -25,6 +25,7 @@ from orchestrator.workloads.trace_formats import (
     header_of,
     problem,
     used_columns,
+    used_request_keys,
     wanted_format,
 )
 from orchestrator.workloads.trace_reader import (
@@ -110,7 +111,7 @@ class TraceRows:
     total: int = 0  # rows of the file
     left_out: tuple[tuple[str, int], ...] = ()
     distinct_times: int = 0
-    unused: tuple[str, ...] = ()  # columns that change nothing
+    unused: tuple[str, ...] = ()  # columns, or keys of requests, that change nothing
     cut_pauses: int = 0  # how many pauses were cut to the longest that is wanted
     lengths: TraceLengths | None = None  # set when all rows are read
     digest: str = ""  # 16 hex digits over everything that is sent; set when all rows are read
@@ -190,10 +191,10 @@ def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> 
     if not rows.requests:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in rows.left_out)
         raise problem(rules.path, f"has no row to send: {left_out or 'it has none'}")
-    unused = set(header.names) - used_columns(trace_format, rules.filters)
+    unused_columns = set(header.names) - used_columns(trace_format, rules.filters)
     return replace(
         rows,
-        unused=tuple(sorted(unused)),
+        unused=tuple(sorted(unused_columns.union(rows.unused))),
         lengths=TraceLengths.of(rows.inputs, rows.outputs),
         digest=rows.content_digest(),
     )
@@ -445,6 +446,8 @@ class _WekaSelection:
         self._rules = rules
         self._format = trace_format
         self._left_out: Counter[str] = Counter()
+        self._used_keys = used_request_keys(rules.filters)
+        self._unused_keys: set[str] = set()
         self.sessions: list[list[_AgentRequest]] = []
         self.block_tokens: set[int] = set()
         self.scopes: set[str] = set()
@@ -470,6 +473,7 @@ class _WekaSelection:
             place = f"row {number}, request {index}"
             if not isinstance(keys, dict):
                 raise problem(path, f"{place}: {str(keys)[:60]!r} is not an object")
+            self._unused_keys |= keys.keys() - self._used_keys
             if keys.get("type") == "subagent":
                 inner = keys.get("requests")
                 if not isinstance(inner, list):
@@ -527,6 +531,7 @@ class _WekaSelection:
             local_blocks=self.scopes != {"global"},
             total=self.total,
             left_out=tuple(sorted(self._left_out.items())),
+            unused=tuple(self._unused_keys),
             cut_pauses=cut_pauses,
         )
 

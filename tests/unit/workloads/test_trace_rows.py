@@ -104,6 +104,12 @@ def test_an_agent_has_its_subagents_beside_it_and_waits_only_between_answers(
         rows(tmp_path / "t.jsonl", traces.WEKA, window=["0s", "9s"])
 
 
+def test_keys_of_agents_requests_that_change_nothing_are_named(tmp_path: Path) -> None:
+    assert rows(tmp_path / "all.jsonl", traces.WEKA).unused == ("model", "stop", "think_time")
+    of_one_model = rows(tmp_path / "one.jsonl", traces.WEKA, where={"model": "m"})
+    assert of_one_model.unused == ("stop", "think_time")
+
+
 def test_the_requests_of_one_stamp_are_spread_evenly(tmp_path: Path) -> None:
     read = rows(tmp_path / "t.jsonl", traces.MOONCAKE, spread="3s")
     assert read.starts_ns is not None

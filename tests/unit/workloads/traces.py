@@ -89,10 +89,21 @@ WEKA = lines(
         "block_size": 64,
         "hash_id_scope": "local",
         "requests": [
-            {"t": 0.0, "type": "n", "in": 130, "out": 12, "hash_ids": [1, 2], "api_time": 4.0},
+            {
+                "t": 0.0,
+                "type": "n",
+                "model": "m",
+                "in": 130,
+                "out": 12,
+                "hash_ids": [1, 2],
+                "stop": "tool_use",
+                "api_time": 4.0,
+            },
             {
                 "type": "subagent",
-                "requests": [{"t": 4.5, "type": "n", "in": 64, "out": 5, "hash_ids": [1]}],
+                "requests": [
+                    {"t": 4.5, "type": "n", "in": 64, "out": 5, "hash_ids": [1], "think_time": 0.2}
+                ],
             },
             {"t": 6.5, "type": "n", "in": 256, "out": 9, "hash_ids": [1, 2, 3, 4], "api_time": 1.0},
             {"t": 67.5, "type": "n", "in": 300, "out": 2, "hash_ids": [1, 2, 3, 4]},
