@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.base.errors import ProblemsError
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.request_counts import MAX_SEND_DELAY_MS, RequestCounts
 from orchestrator.results.columns import NumberColumn, quantiles
@@ -240,7 +241,11 @@ def judge(
     evidence = _evidence(counts, stats, point)
     evidence |= _hits(counts, surroundings.engine_side)
     evidence |= _drafts(surroundings.engine_side)
-    evidence |= _fidelity(point)
+    reason_without_fidelity = None
+    try:
+        evidence |= _fidelity(point)
+    except ProblemsError as error:
+        reason_without_fidelity = str(error)
     evidence |= _surroundings(stats, surroundings.hosts, len(requests))
     evidence |= _gpu_evidence(surroundings.gpus)
     if was_interrupted:
@@ -267,6 +272,10 @@ def judge(
             validity = name
         all_reasons += reasons
     all_reasons += _notes(counts, evidence, point)
+    if reason_without_fidelity is not None:
+        all_reasons.append(
+            f"how near this load came to its recorded times is unknown: {reason_without_fidelity}"
+        )
     return Verdict(validity, all_reasons, evidence)
 
 
@@ -375,7 +384,9 @@ def _drafts(engine_side: EngineSide | None) -> dict[str, float]:
 
 
 def _fidelity(point: LoadPoint) -> dict[str, float]:
-    """How near a load at recorded times came to what was recorded."""
+    """How near a load at recorded times came to what was recorded. Raises ProblemsError where the
+    trace can no longer be read.
+    """
     fidelity = fidelity_of(point.workload, point.level, point.arrivals)
     return {} if fidelity is None else fidelity.evidence()
 

@@ -191,7 +191,8 @@ class PointHead(AttemptKey):
     ] = None
     content: A[
         str | None,
-        "what prompts are made of: random (tokens or words) | text (slices of one) | file | mixed",
+        "what prompts are made of: random (tokens or words) | text (slices of one) | file | mixed; "
+        "null: the file was gone",
     ] = None
     recorded_rate: A[
         float | None, "requests/s of the recorded trace that was sent at its times, on average"

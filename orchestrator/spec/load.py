@@ -470,8 +470,8 @@ class Workload(Growing, ABC):
         """Whether the prompts depend on the seed."""
         return True
 
-    def content_source(self) -> ContentKind:
-        """What its prompts are made of."""
+    def content_source(self) -> ContentKind | None:
+        """What its prompts are made of; None where its file can no longer be read."""
         return "random"
 
     def others(self, requests: int) -> Self:

@@ -36,7 +36,9 @@ class TraceFidelity:
 
 
 def fidelity_of(workload: Workload, level: Level, arrivals: Arrivals) -> TraceFidelity | None:
-    """The fidelity of a level; None where it is not sent at the workload's recorded times."""
+    """The fidelity of a level; None where it is not sent at the workload's recorded times. Raises
+    ProblemsError where the trace can no longer be read.
+    """
     is_at_recorded_times = arrivals.process == "trace" and arrivals.trace is None
     if not is_at_recorded_times or level.control != "request_rate" or np.isinf(level.value):
         return None

@@ -332,9 +332,12 @@ class FileWorkload(Workload):
         has_texts = any(entry.prompt == 0 for entry in self.summary().lengths)
         return not has_texts
 
-    def content_source(self) -> ContentKind:
+    def content_source(self) -> ContentKind | None:
         """Of a trace's lengths, prompts are drawn."""
-        return "random" if self.drawn() else "file"
+        try:
+            return "random" if self.drawn() else "file"
+        except ProblemsError:
+            return None
 
     def constraint_kinds(self) -> frozenset[ConstraintKind]:
         own = super().constraint_kinds()

@@ -202,9 +202,11 @@ class MixWorkload(Workload):
                 )
         return notes
 
-    def content_source(self) -> ContentKind:
+    def content_source(self) -> ContentKind | None:
         """That of its parts, where they have one in common."""
         sources = {content.content_source() for content in self.contents}
+        if None in sources:
+            return None
         return sources.pop() if len(sources) == 1 else "mixed"
 
     def identity(self) -> dict[str, Any]:

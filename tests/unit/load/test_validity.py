@@ -682,6 +682,27 @@ def test_a_trace_at_another_rate_says_how(tmp_path: Path) -> None:
     assert any("75.0% of sessions left out" in reason for reason in judged.reasons)
 
 
+def test_a_trace_that_is_gone_at_the_verdict_leaves_its_fidelity_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    workload = trace(file, traces.AZURE_2023)
+    recorded = workload.recorded_rate()
+    assert recorded is not None
+    sent = replace(
+        WARM,
+        workload=workload,
+        level=Level(control="request_rate", value=recorded),
+        arrivals=Arrivals(process="trace"),
+    )
+    file.unlink()
+    judged = verdict(table(warmup=100), of=sent)
+    assert judged.validity == "valid"
+    assert "recorded_rate" not in judged.evidence
+    assert judged.reasons[-1] == (
+        f"how near this load came to its recorded times is unknown: trace '{file}' cannot be read: "
+        "No such file or directory"
+    )
+
+
 def constrained(violated: int, cut: int = 0, rows: int = 400) -> pa.Table:
     """Half of the requests are constrained, and so many of their answers are not as they had to be,
     or were cut.

@@ -54,6 +54,13 @@ def test_sampling_of_a_line_is_refused_where_it_cannot_be_sent(tmp_path: Path) -
         planned.resolved(str)
 
 
+def test_what_the_prompts_of_a_file_that_is_gone_were_made_of_is_unknown(tmp_path: Path) -> None:
+    planned = workload(tmp_path / "p.jsonl", [{"prompt": "a", "output_tokens": 3}])
+    assert planned.content_source() == "file"
+    (tmp_path / "p.jsonl").unlink()
+    assert planned.content_source() is None
+
+
 def test_all_problems_are_reported_and_repeated_ones_counted(tmp_path: Path) -> None:
     entries = [{"prompt": "x", "audio": "a.wav", "model": "m"}] * 40
     with pytest.raises(ProblemsError) as caught:
