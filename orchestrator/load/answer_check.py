@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from pydantic_core import from_json
 
-from orchestrator.load.wire.finish_reasons import is_cut_end
+from orchestrator.results.outcomes import is_cut_end
 from orchestrator.spec.constraint import Constraint, ConstraintKind
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedAnswer:
+    """An answer that is to be checked. ``constraint``: the number of its constraint."""
+
+    constraint: int
+    text: str
+    finish_reason: str | None
 
 
 class AnswerCheck:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from orchestrator.load.answer_check import AnswerCheck
-from orchestrator.load.request_record import EndedRequest
+from orchestrator.load.answer_check import ConstrainedAnswer
+from orchestrator.load.answer_process import AnswerProcess
+from orchestrator.load.request_record import EndedRequest, RequestRecord
 from orchestrator.results.temporary_files import disk_errors, nameless_file, path_of
 from orchestrator.spec.constraint import Constraint
 from orchestrator.workloads.content import load_tokenizer
@@ -42,6 +43,7 @@ class HeldReplies:
         self._tokenizer = tokenizer
         self._file = nameless_file() if file is None else file
         self._end = 0  # of the last whole reply: a full disk may cut one off
+        self._answer_process = AnswerProcess()
         self._constraints: list[Constraint] = []
         self._numbers: dict[int, int] = {}  # of constraints, by identity: requests share them
 
@@ -71,19 +73,11 @@ class HeldReplies:
 
     def settled(self) -> Iterator[list[EndedRequest]]:
         """The requests of all replies, some at a time, counted and checked."""
-        checks: dict[int, AnswerCheck] = {}
         with open(path_of(self._file), "rb") as file:
             while file.tell() < self._end:
                 replies = self._read_some(file)
                 self._count([reply for reply in replies if reply.text is not None])
-                for reply in replies:
-                    number = reply.constraint
-                    if number is None:
-                        continue
-                    if number not in checks:
-                        checks[number] = AnswerCheck(self._constraints[number])
-                    record = reply.ended.record
-                    record.constraint_met = checks[number].met(reply.answer, record.finish_reason)
+                self._check(replies)
                 yield [reply.ended for reply in replies]
 
     def _count(self, replies: Sequence[HeldReply]) -> None:
@@ -98,6 +92,22 @@ class HeldReplies:
             ended = reply.ended
             ended.record.set_tokenizer_count(len(encoding.ids), ended.gaps)
 
+    def _check(self, replies: Sequence[HeldReply]) -> None:
+        """Sets whether the answers of constrained requests are what they had to be."""
+        answers: list[ConstrainedAnswer] = []
+        records: list[RequestRecord] = []
+        for reply in replies:
+            if reply.constraint is None:
+                continue
+            record = reply.ended.record
+            answers.append(ConstrainedAnswer(reply.constraint, reply.answer, record.finish_reason))
+            records.append(record)
+        if not answers:
+            return
+        verdicts = self._answer_process.check(self._constraints, answers)
+        for record, verdict in zip(records, verdicts, strict=True):
+            record.constraint_met = verdict
+
     def _read_some(self, file: IO[bytes]) -> list[HeldReply]:
         replies: list[HeldReply] = []
         while len(replies) < REPLIES_AT_ONCE and file.tell() < self._end:
@@ -105,4 +115,5 @@ class HeldReplies:
         return replies
 
     def close(self) -> None:
+        self._answer_process.close()
         self._file.close()

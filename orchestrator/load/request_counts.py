@@ -15,7 +15,13 @@ from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.wire.finish_reasons import is_good_end
 from orchestrator.results.columns import NumberColumn, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, RequestStatus, TokenCounts
+from orchestrator.results.outcomes import (
+    EXACT_SOURCES,
+    ErrorClass,
+    RequestStatus,
+    TokenCounts,
+    is_cut_end,
+)
 from orchestrator.spec.load import Level
 
 MAX_SEND_DELAY_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
@@ -320,11 +326,15 @@ class RequestCounts:
         is_constrained = is_ok & (requests.codes["constraint"] >= 0)
         met = requests["constraint_met"]
         is_checked = is_constrained & ~np.isnan(met)
+        cut_ends = filter(is_cut_end, requests.texts["finish_reason"])
+        is_cut = requests.has_text("finish_reason", *cut_ends)
+        is_untold = is_constrained & np.isnan(met)
         self.sums.update(
             constrained=_sum(is_constrained),
             constraint_checked=_sum(is_checked),
             constraint_violated=_sum(is_checked & (met == 0)),
-            constraint_cut=_sum(is_constrained & np.isnan(met)),
+            constraint_cut=_sum(is_untold & is_cut),
+            constraint_unchecked=_sum(is_untold & ~is_cut),
         )
 
     def _count_share_of(

@@ -94,6 +94,12 @@ CONSTRAINT_CUT = EvidenceLimit(
     0.1,
     "{0:.1%} of constrained answers were cut at their output_tokens before they were complete",
 )
+CONSTRAINT_UNCHECKED = EvidenceLimit(
+    "constraint_unchecked_share",
+    0,
+    "{0:.1%} of constrained answers are unchecked: their check takes too long (a pattern that tries "
+    "every way to match?)",
+)
 # A host that is there answers a probe within a second, whatever its programs do
 # (sockets.KEEPALIVE). A longer silence is noted, or makes a point network_bound.
 NOTED_SILENT_S = 1.3
@@ -334,6 +340,7 @@ def _evidence(
         "hidden_share": counts.share("hidden_tokens", "hidden_tokens_of"),
         "constraint_violated_share": counts.share("constraint_violated", "constraint_checked"),
         "constraint_cut_share": counts.share("constraint_cut", "constrained"),
+        "constraint_unchecked_share": counts.share("constraint_unchecked", "constrained"),
         "e2e_p95_s": _quantile(counts.e2e_from_due_s, 0.95),
         "lost_at_the_end": lost_at_the_end,
     }
@@ -492,7 +499,7 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
     notes = []
     if evidence["ok_share"]:
         notes += _exceeded([MANY_FAILED], evidence)
-    notes += _exceeded([*NOTES, CONSTRAINT_CUT], evidence)
+    notes += _exceeded([*NOTES, CONSTRAINT_CUT, CONSTRAINT_UNCHECKED], evidence)
     notes += _notes_on_hits(counts, evidence)
     notes += _notes_on_drafts(evidence, point)
     notes += _notes_on_fidelity(evidence, point)

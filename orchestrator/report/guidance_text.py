@@ -17,6 +17,8 @@ def guidance_text(guidance: Guidance) -> str:
         f"{counted(guidance.constraint_violations, 'violation')}, "
         f"{guidance.constraint_cut_share:.1%} cut too early to tell"
     )
+    if guidance.constraint_unchecked_share:
+        text += f", {guidance.constraint_unchecked_share:.1%} unchecked (the check takes too long)"
     costs: list[str] = []
     for latency, constrained_ms, free_ms in (
         ("TTFT", guidance.constrained_ttft_ms, guidance.free_ttft_ms),
@@ -40,6 +42,8 @@ def guidance_notes(documents: Iterable[PointDocument]) -> Iterator[str]:
             constrained_share=share,
             constraint_violations=sum(head.constraint_violations or 0 for head in heads),
             constraint_cut_share=mean_of_repeats("constraint_cut_share", document) or 0.0,
+            constraint_unchecked_share=mean_of_repeats("constraint_unchecked_share", document)
+            or 0.0,
             constrained_ttft_ms=mean_of_repeats("constrained_ttft_ms", document),
             free_ttft_ms=mean_of_repeats("free_ttft_ms", document),
             constrained_tpot_ms=mean_of_repeats("constrained_tpot_ms", document),

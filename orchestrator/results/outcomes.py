@@ -18,6 +18,15 @@ BUFFERED_SHARE = 0.2
 # with fewer chunks, of unknown lengths, TPOT may be off by more than a fifth
 FEW_CHUNKS = 5
 MANY_TOKENS = 2  # per chunk, on average: more are lumps of tokens
+# finish reasons of answers that were cut at a limit on their length
+CUT_ENDS = frozenset(
+    ["length", "max_tokens", "max_new_tokens", "max_length", "model_length", "max_output_tokens"]
+)
+
+
+def is_cut_end(reason: str) -> bool:
+    """Whether a finish reason says that an answer was cut at a limit on its length."""
+    return reason.lower() in CUT_ENDS
 
 
 class TokenCounts(StrEnum):

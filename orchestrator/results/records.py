@@ -113,7 +113,8 @@ class RequestRow(AttemptKey):
     ] = None
     constraint_met: A[
         bool | None,
-        "the answer is what it had to be; null: not constrained, failed, or cut before it could tell",
+        "the answer is what it had to be; null: not constrained, failed, cut before it could tell, or "
+        "unchecked because the check took too long",
     ] = None
     status: A[str, " | ".join(outcomes.RequestStatus)]
     error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
@@ -222,6 +223,9 @@ class PointHead(AttemptKey):
     ] = None
     constraint_cut_share: A[
         float | None, "share of constrained answers that were cut before it could be told"
+    ] = None
+    constraint_unchecked_share: A[
+        float | None, "share of constrained answers whose check took too long"
     ] = None
     constrained_ttft_ms: A[
         float | None, "median TTFT of constrained requests, from when they were due"

@@ -2,6 +2,8 @@
 
 import re
 
+from orchestrator.results.outcomes import CUT_ENDS
+
 # ends that every answer may have; others are counted and shown (load/request_counts.py)
 GOOD_ENDS = frozenset(
     [
@@ -19,21 +21,12 @@ GOOD_ENDS = frozenset(
         "finished",
         "complete",
         "completed",
-        "length",
-        "max_tokens",
-        "max_new_tokens",
-        "max_length",
-        "model_length",
-        "max_output_tokens",
+        *CUT_ENDS,
         "tool_call",
         "tool_calls",
         "tool_use",
         "function_call",
     ]
-)
-# ends of answers that were cut at a limit on their length
-CUT_ENDS = frozenset(
-    ["length", "max_tokens", "max_new_tokens", "max_length", "model_length", "max_output_tokens"]
 )
 _FAILED_END = re.compile(
     "abort|error|fail|cancel|insufficient|unavailable|time_?d?_?out|overload|exhaust|resource|"
@@ -45,11 +38,6 @@ _FAILED_END = re.compile(
 def is_good_end(reason: str) -> bool:
     """Whether a finish reason is one of a whole answer."""
     return reason.lower() in GOOD_ENDS
-
-
-def is_cut_end(reason: str) -> bool:
-    """Whether a finish reason says that an answer was cut at a limit on its length."""
-    return reason.lower() in CUT_ENDS
 
 
 def is_failed_end(reason: str) -> bool:

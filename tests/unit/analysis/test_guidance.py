@@ -12,14 +12,19 @@ from tests.unit.load.test_validity import table
 WINDOW_NS = (0, 10_000_000_000)
 
 
-def requests(met: list[bool | None], free: int) -> pa.Table:
-    """Constrained requests with TTFT 30 ms and TPOT 12 ms, then free ones with 20 ms and 10 ms."""
+def requests(
+    met: list[bool | None], free: int, reasons: list[str | None] | None = None
+) -> pa.Table:
+    """Constrained requests with TTFT 30 ms and TPOT 12 ms, then free ones with 20 ms and 10 ms.
+    ``reasons``: why answers ended; None: all by themselves.
+    """
     constrained = len(met)
     rows = table(
         constrained + free,
         rate=20.0,
         constraint=["regex"] * constrained + [None] * free,
         constraint_met=[*met, *[None] * free],
+        finish_reason=reasons or ["stop"] * (constrained + free),
     )
     due_ns = rows["scheduled_ns"].to_pylist()
     ttft_ns = [30_000_000] * constrained + [20_000_000] * free
@@ -38,11 +43,14 @@ def test_without_constraints_there_is_nothing_to_say() -> None:
 
 
 def test_latencies_of_constrained_and_free_requests_stand_side_by_side() -> None:
-    guidance = guidance_of(requests([True] * 7 + [False] * 2 + [None], 30), WINDOW_NS)
+    met = [True] * 6 + [False] * 2 + [None] * 2
+    reasons = ["stop"] * 8 + ["LENGTH", None] + ["stop"] * 30
+    guidance = guidance_of(requests(met, 30, reasons), WINDOW_NS)
     assert guidance is not None
     assert guidance.constrained_share == 0.25
     assert guidance.constraint_violations == 2
     assert guidance.constraint_cut_share == pytest.approx(0.1)
+    assert guidance.constraint_unchecked_share == pytest.approx(0.1)
     assert (guidance.constrained_ttft_ms, guidance.free_ttft_ms) == (30.0, 20.0)
     assert (guidance.constrained_tpot_ms, guidance.free_tpot_ms) == (12.0, 10.0)
 

@@ -703,9 +703,9 @@ def test_a_trace_that_is_gone_at_the_verdict_leaves_its_fidelity_unknown(tmp_pat
     )
 
 
-def constrained(violated: int, cut: int = 0, rows: int = 400) -> pa.Table:
+def constrained(violated: int, cut: int = 0, rows: int = 400, cut_end: str = "length") -> pa.Table:
     """Half of the requests are constrained, and so many of their answers are not as they had to be,
-    or were cut.
+    or were cut. ``cut_end``: how the latter ended.
     """
     half = rows // 2
     met = [False] * violated + [None] * cut + [True] * (half - violated - cut) + [None] * half
@@ -713,6 +713,7 @@ def constrained(violated: int, cut: int = 0, rows: int = 400) -> pa.Table:
         rows,
         constraint=["json_schema"] * half + [None] * half,
         constraint_met=met,
+        finish_reason=["stop"] * violated + [cut_end] * cut + ["stop"] * (rows - violated - cut),
         output_tokens=[3] * half + [10] * half,
         output_tokens_counted=[3] * half + [10] * half,
     )
@@ -740,6 +741,13 @@ def test_constrained_answers_that_were_cut_are_noted() -> None:
     assert judged.reasons[0] == (
         "50.0% of constrained answers were cut at their output_tokens before they were complete"
     )
+
+
+def test_constrained_answers_that_took_too_long_to_check_are_called_unchecked() -> None:
+    judged = verdict(constrained(violated=0, cut=100, cut_end="stop"))
+    assert judged.validity == "valid"
+    assert judged.evidence["constraint_cut_share"] == 0
+    assert judged.reasons[0].startswith("50.0% of constrained answers are unchecked: ")
 
 
 def test_a_rate_that_was_not_offered_is_noted() -> None:
