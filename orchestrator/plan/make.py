@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import InputError
+from orchestrator.capacity.choose_level import FIRST_RATE
 from orchestrator.plan.candidates import Candidate, drained, engines_of, expand
 from orchestrator.plan.checks import check_candidates, checked_predictions
 from orchestrator.plan.labels import labels
@@ -29,9 +30,12 @@ from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.verdict import judge, models_left_behind, models_taken_for_others
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
-from orchestrator.spec.load import Level, hours, load_text
+from orchestrator.spec.load import Level, Slo, counted, hours, load_text
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
+from orchestrator.workloads.mix import MixWorkload
 
+# A search with limits on a part of a mix that is less than this share of requests takes long.
+RARE_SHARE = 0.1
 MOST_PLAN_BYTES = 500_000_000  # a frozen plan of 100,000 deployments is a fifth as large
 
 
@@ -100,6 +104,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     notes += _notes_on_starts(spec, candidates)
     notes += reader_notes
     notes += _notes_on_workloads(loads)
+    notes += _notes_on_rare_parts(loads, slos)
 
     deployments = _judged_deployments(candidates, loads, levels, cluster_nodes)
     rules = {name: getattr(spec, name) for name in SweepRules.model_fields}
@@ -136,6 +141,34 @@ def _notes_on_workloads(loads: Sequence[PlannedLoad]) -> list[str]:
         if factors:
             notes.append(f"{load.workload.name!r} ({load.arrivals.scale}): {'; '.join(factors)}")
     return notes
+
+
+def _notes_on_rare_parts(loads: Sequence[PlannedLoad], slos: Sequence[Slo]) -> list[str]:
+    """How few requests a search gets of a part of a mix that has limits of its own."""
+    notes: list[str] = []
+    for load in loads:
+        if not load.searches or not isinstance(load.workload, MixWorkload):
+            continue
+        limited = {group.part for slo in slos for group in slo.groups}
+        for part, share in load.workload.request_shares.items():
+            if part in limited and share < RARE_SHARE:
+                notes.append(f"{load.workload.name!r}: {_rare_part(load, part, share)}")
+    return notes
+
+
+def _rare_part(load: PlannedLoad, part: str, share: float) -> str:
+    if load.control == "concurrency" or load.duration_s is None:
+        probe = f"a probe sees one of them in {1 / share:,.0f} requests"
+    else:
+        requests = FIRST_RATE * load.duration_s * share
+        probe = (
+            f"a probe of {hours(load.duration_s)} at {FIRST_RATE:g} requests/s has about "
+            f"{counted(round(requests), 'request')} of it"
+        )
+    return (
+        f"part {part!r} has limits and is {share:.1%} of requests: {probe}, and a verdict takes as "
+        "many of this part as of a workload alone; a larger weight finds the answer sooner"
+    )
 
 
 def _factors(load: PlannedLoad) -> Iterator[str]:

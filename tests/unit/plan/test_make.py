@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from typing import Any
 
 import pytest
 
@@ -144,3 +145,41 @@ def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
     assert (plan.isolation, plan.seed, plan.clients, plan.repeats) == ("shared", 7, 3, 2)
     assert (plan.max_clients, plan.placement_timeout, plan.storage_timeout) == (8, 3600.0, 90.0)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def office(rag_weight: float) -> list[dict[str, Any]]:
+    """Workloads of chats with some retrieval among them."""
+    lengths = {"input_tokens": 10, "output_tokens": 10}
+    weights = [{"weight": 1, "workload": "chat"}, {"weight": rag_weight, "workload": "rag"}]
+    return [
+        {"name": "chat", **lengths},
+        {"name": "rag", **lengths},
+        {"name": "office", "kind": "mix", "parts": weights},
+    ]
+
+
+LIMITS_OF_PARTS = {"both": {"parts": {"chat": {"ttft": "1s"}, "rag": {"ttft": "2s"}}}}
+
+
+@pytest.mark.parametrize(
+    ("control", "probe"),
+    [
+        ("request_rate", "a probe of 5 min at 16 requests/s has about 96 requests of it"),
+        ("concurrency", "a probe sees one of them in 50 requests"),
+    ],
+)
+def test_a_search_with_limits_on_a_rare_part_says_how_few_of_its_requests_it_gets(
+    control: str, probe: str
+) -> None:
+    load = {"search": "capacity", "control": control, "duration": "5m"}
+    plan = planned(workloads=office(rag_weight=1 / 49), load=load, slos=LIMITS_OF_PARTS)
+    (note,) = [note for note in plan.notes if "has limits" in note]
+    assert note.startswith(f"'office': part 'rag' has limits and is 2.0% of requests: {probe}, ")
+
+
+def test_frequent_parts_and_levels_need_no_such_note() -> None:
+    search = {"search": "capacity", "control": "request_rate"}
+    levels = {"levels": {"request_rate": [4]}}
+    frequent = planned(workloads=office(rag_weight=1), load=search, slos=LIMITS_OF_PARTS)
+    at_levels = planned(workloads=office(rag_weight=1 / 49), load=levels, slos=LIMITS_OF_PARTS)
+    assert not any("has limits" in note for note in frequent.notes + at_levels.notes)
