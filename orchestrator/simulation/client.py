@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.capacity.sequential_test import LOOK_S, next_look_s
+from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest
@@ -23,7 +24,7 @@ from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from orchestrator.simulation.rows import record_of
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.workloads.kind import WorkloadKind
-from orchestrator.workloads.segments import PromptContents, Segment
+from orchestrator.workloads.segments import EndlessCache, PromptContents, Segment
 
 LOOKS_UNTIL_END_S = 2.0  # seconds before its end in which a probe is no longer looked at
 _REFUSED_AT_ONCE = (RequestEnd.REFUSED, RequestEnd.QUEUE_FULL)
@@ -64,6 +65,8 @@ class VirtualClient:
         self._queue = RequestQueue(load.schedule)
         self._fleet = fleet
         self._contents = contents
+        self._endless_caches = [EndlessCache(BLOCK_TOKENS) for _ in load.point.targets]
+        self._prompts: dict[VirtualRequest, list[Segment]] = {}  # of open requests
         self._early_end = early_end
         self._look_s = LOOK_S if early_end is not None else math.inf
         self._abort_s = math.inf  # when a probe aborts what is open
@@ -177,6 +180,10 @@ class VirtualClient:
         self._sent += 1
         if self._fleet.send(request, segments):
             self._open[request] = None
+            if segments:
+                cache = self._endless_caches[request.replica]
+                request.expected_cached_tokens = cache.take(segments)
+                self._prompts[request] = segments
             self.in_flight_max = max(self.in_flight_max, len(self._open))
         else:
             self._add_ended(request)
@@ -194,8 +201,11 @@ class VirtualClient:
         if self._contents is not None:
             tokens = request.output_tokens if request.end is RequestEnd.OK else 0
             answer = self._contents.answered(planned.session, planned.turn, tokens)
+        segments = self._prompts.pop(request, None)
         if request.end is RequestEnd.OK and request.rank is not None:
             request.rank.over(request, answer)
+            if segments is not None and answer is not None:
+                self._endless_caches[request.replica].keep(segments, answer)
         if self._early_end is not None:
             self._unreported.append(request)
         if self._waiting and self._has_room():

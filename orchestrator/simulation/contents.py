@@ -48,20 +48,20 @@ class Cache:
             before = hash((before, segment))
             chain.append(before)
             tokens.append(segment.tokens)
-            if is_hit and (before in self._holders or before in self._free):
-                hit_tokens += segment.tokens
-            else:
-                is_hit = False
-            freed = self._free.pop(before, None)
-            if freed is not None:
-                self._free_tokens -= freed
+            freed = self._free.pop(before, 0)
+            self._free_tokens -= freed
+            if is_hit:
+                kept_tokens = segment.tokens if before in self._holders else freed
+                hit_tokens += kept_tokens
+                is_hit = kept_tokens == segment.tokens
             self._holders[before] += 1
         self._trim(used_tokens)
         return HeldSegments(hit_tokens // BLOCK_TOKENS * BLOCK_TOKENS, chain, tokens)
 
     def give_back(self, held: HeldSegments, answer: Segment | None, used_tokens: int) -> None:
         """Free the segments of a request that is over, and keep them and its answer for later
-        requests as long as there is room.
+        requests as long as there is room. The last token of an answer was never computed into the
+        cache.
         """
         for name, tokens in zip(held.chain, held.tokens, strict=True):
             self._holders[name] -= 1
@@ -71,8 +71,8 @@ class Cache:
         if answer is not None:
             before = held.chain[-1] if held.chain else 0
             name = hash((before, answer))
-            if name not in self._holders:
-                self._keep(name, answer.tokens)
+            if name not in self._holders and name not in self._free:
+                self._keep(name, answer.tokens - 1)
         self._trim(used_tokens)
 
     def _keep(self, name: int, tokens: int) -> None:

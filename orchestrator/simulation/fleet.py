@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.emulator.batch import Batch, refusal
 from orchestrator.emulator.model import Replica
+from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.simulation.contents import Cache
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
 from orchestrator.simulation.step_times import StepEnds
@@ -49,7 +50,9 @@ class VirtualRank:
         """Give the rank a request that is not refused."""
         if self.cache is not None:
             request.held = self.cache.take(segments, self.batch.kv_used)
-            request.cached_tokens = min(request.held.hit_tokens, request.input_tokens - 1)
+            # the last token is computed in any case, and so is its block
+            most_tokens = (request.input_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+            request.cached_tokens = min(request.held.hit_tokens, most_tokens)
         request.rank = self
         request.sequence = self.batch.submit(
             request.sent_s,

@@ -355,7 +355,9 @@ def _outcomes(
         done_s=done_s,
         input_tokens=load.input_tokens,
         output_tokens=load.output_tokens,
+        # requests that share tokens are simulated one by one (VirtualClient)
         cached_tokens=np.zeros(len(indices), np.int64),
+        expected_cached_tokens=np.zeros(len(indices), np.int64),
         ends=np.where(is_refused, int(RequestEnd.REFUSED), int(RequestEnd.OK)),
         refusals=refusals,
         parts=load.parts,

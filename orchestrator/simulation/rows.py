@@ -51,6 +51,7 @@ class RequestOutcomes:
     input_tokens: Ints
     output_tokens: Ints
     cached_tokens: Ints
+    expected_cached_tokens: Ints
     ends: Ints
     refusals: dict[int, str]
     parts: Sequence[str | None] | None = None
@@ -76,13 +77,15 @@ class RequestOutcomes:
             input_tokens=_ints([request.input_tokens for request in ordered]),
             output_tokens=_ints([request.output_tokens for request in ordered]),
             cached_tokens=_ints([request.cached_tokens for request in ordered]),
+            expected_cached_tokens=_ints([request.expected_cached_tokens for request in ordered]),
             ends=_ints([int(request.end) for request in ordered]),
             refusals=refusals,
             parts=[request.part for request in ordered],
         )
 
     def table(self, point: LoadPoint, reports_cached: bool, has_gaps: bool = False) -> pa.Table:
-        """Rows of ``requests``. ``reports_cached``: the engine says what its prefix cache had.
+        """Rows of ``requests``. ``reports_cached``: the engine has a prefix cache and says what it
+        had.
         ``has_gaps``: gaps between tokens are stored beside them.
         """
         rows = len(self.indices)
@@ -114,7 +117,9 @@ class RequestOutcomes:
             "finish_reason": _repeated(FINISH_REASON, rows, ~is_ok),
         }
         if reports_cached:
+            expected = self.expected_cached_tokens
             columns["cached_tokens"] = pa.array(self.cached_tokens, pa.int32(), mask=~is_ok)
+            columns["expected_cached_tokens"] = pa.array(expected, pa.int32(), mask=~is_ok)
         if has_gaps:
             columns["itl_kind"] = _repeated("token", rows, ~is_ok)
         if self.turns is not None:

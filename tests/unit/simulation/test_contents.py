@@ -23,6 +23,15 @@ def test_a_cache_hits_as_the_emulators_does() -> None:
         blocks.give_back(held_blocks, [], 0)
 
 
+def test_the_last_token_of_an_answer_is_in_no_cache_until_a_prompt_repeats_it() -> None:
+    cache = Cache(1000)
+    prompt, answer, question = Segment("prompt", 40), Segment("answer", 8), Segment("question", 16)
+    cache.give_back(cache.take([prompt], 0), answer, 0)
+    held = cache.take([prompt, answer, question], 0)
+    assert held.hit_tokens == 32
+    assert cache.take([prompt, answer, question], 64).hit_tokens == 64
+
+
 def test_a_cache_forgets_the_oldest_when_running_sequences_need_the_room() -> None:
     cache = Cache(100)
     for name in ("a", "b"):

@@ -140,8 +140,18 @@ def test_a_shared_prefix_is_computed_once_on_each_replica() -> None:
     cached = column(made, "cached_tokens")
     assert np.sum(cached == 0) == 2
     assert set(cached) == {0, 64}
+    assert column(made, "expected_cached_tokens").tolist() == cached.tolist()
     without = attempt(engines(replicas=2), 5.0, workload=shared)
-    assert rows(without)["cached_tokens"].null_count == len(rows(without))
+    for name in ("cached_tokens", "expected_cached_tokens"):
+        assert rows(without)[name].null_count == len(rows(without))
+
+
+def test_a_small_cache_finds_less_than_was_to_be_expected() -> None:
+    shared = WORKLOAD.model_copy(update={"shared_prefix_tokens": 64, "shared_prefix_count": 50})
+    made = attempt(engines(caches=True, kv_cache_tokens=2_000), 20.0, workload=shared)
+    found = column(made, "cached_tokens").sum()
+    expected = column(made, "expected_cached_tokens").sum()
+    assert 0 < found < 0.9 * expected
 
 
 def test_turns_of_a_conversation_follow_one_another() -> None:
@@ -162,7 +172,9 @@ def test_turns_of_a_conversation_follow_one_another() -> None:
         for before, after in zip(turns, turns[1:], strict=False):
             assert after["scheduled_ns"] - before["done_ns"] == pytest.approx(2e9, abs=10)
             whole = before["input_tokens"] + before["output_tokens"]
-            assert after["cached_tokens"] == whole // 16 * 16
+            # the last token of an answer was never computed into a cache
+            assert after["cached_tokens"] == (whole - 1) // 16 * 16
+            assert after["expected_cached_tokens"] == after["cached_tokens"]
 
 
 def test_data_parallel_ranks_share_the_requests_of_a_replica() -> None:
