@@ -28,9 +28,12 @@ REFUSED = {
     "quantization": "no config.json at hand",  # the demo makes its checkpoints
     "quickstart": "no figures of this CPU are known",
     "roles": "the model has no term for a router",
+    # the second where its config.json can be had
+    "vision": "(no config.json at hand|only the engine knows how many tokens images have)",
 }
 # what each says of the deployments or workloads that the model does not cover, beside others
 PARTLY_REFUSED = {
+    "adapters": "only the engine knows what LoRA adapters cost",
     "guided": "only the engine knows how long constrained answers are",
     "speculation": "the model has no term for speculative decoding",
 }
