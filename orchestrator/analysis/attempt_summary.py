@@ -29,7 +29,7 @@ from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.errors import DamagedError, ResultsError
-from orchestrator.base.text import grouped
+from orchestrator.base.text import counted, grouped
 from orchestrator.results.computed_cache import ComputedRows, Key
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
@@ -46,7 +46,6 @@ from orchestrator.results.records import (
 )
 from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
-from orchestrator.spec.load import counted
 
 WORKERS = 4  # threads: most of the time goes into reading
 AT_ONCE = 64  # rows that are computed before they are written together

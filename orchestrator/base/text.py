@@ -1,4 +1,4 @@
-"""Groups of values by a key, and lists of names in a sentence."""
+"""Groups of values by a key, and lists of names, numbers of things and times in a sentence."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -28,3 +28,18 @@ def listed_within(names: Sequence[str], room: int, most: int = 5) -> str:
         if len(text) <= room:
             return text
     return listed(names, 1)
+
+
+def counted(number: float, noun: str) -> str:
+    """``1 point``, ``2,000 points``, ``0.5 CPUs``."""
+    ending = "" if number == 1 else "s"
+    return f"{number:,.15g} {noun}{ending}"
+
+
+def hours(seconds: float) -> str:
+    """Seconds rounded for estimates: ``90 s``, ``5 min`` or ``2.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.redaction import redact, redact_all
-from orchestrator.base.text import grouped
+from orchestrator.base.text import counted, grouped
 from orchestrator.cli.command import Command
-from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan

@@ -131,7 +131,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except ProblemsError as error:
-        from orchestrator.spec.load import counted
+        from orchestrator.base.text import counted
 
         for problem in error.problems:
             _print_error(problem)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from orchestrator.base.text import counted
 from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
@@ -18,7 +19,6 @@ from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.plan_json import plan_json
 from orchestrator.report.plan_table import show
-from orchestrator.spec.load import counted
 
 NOTHING_RUNS = (
     "nothing in this file can run: every deployment is impossible or excluded (why: below)"

@@ -206,9 +206,9 @@ def _check_picture(
 def _picture(
     judged: Iterable[JudgedExperiment], superseded: bool, query: PointQuery, path: Path
 ) -> Iterator[str]:
+    from orchestrator.base.text import counted
     from orchestrator.report.plot.picture import write_picture
     from orchestrator.report.results_text import shown_results
-    from orchestrator.spec.load import counted
 
     shown = shown_results(judged, superseded).selected(query.selection)
     picture = write_picture(path, shown)

@@ -15,11 +15,11 @@ import click
 from rich.console import Console
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.text import counted
 from orchestrator.cli.command import Command
 from orchestrator.cli.numbers import WholeNumber, parse_share
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan

@@ -185,7 +185,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
 
 def _summary(report: SimulationReport, store: Store, seconds: float) -> str:
     """What became of the measurements, how long it took, and where the results are."""
-    from orchestrator.spec.load import hours
+    from orchestrator.base.text import hours
 
     counts = report.counts
     parts = [f"{counts.measured} simulated", f"{counts.skipped} already done"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.base.errors import Occupied, PlacementError
+from orchestrator.base.text import counted
 from orchestrator.load.point import ClientStats, Reply
-from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.results.row_writer import RowFile

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.base.errors import PlacementError
+from orchestrator.base.text import counted
 from orchestrator.cluster.base import (
     Footprint,
     Growth,
@@ -38,7 +39,6 @@ from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.results.pandas_hook import leave_pandas_out
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.temporary_files import reopened
-from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost

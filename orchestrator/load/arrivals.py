@@ -13,7 +13,8 @@ import numpy as np
 import orjson
 
 from orchestrator.base.arrays import Floats
-from orchestrator.spec.load import Arrivals, hours
+from orchestrator.base.text import hours
+from orchestrator.spec.load import Arrivals
 
 Offsets = Floats
 # mean gap between the times of a trace; if they are whole numbers further apart, they may be

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 
 from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.base.redaction import strip_control
-from orchestrator.spec.load import counted
+from orchestrator.base.text import counted
 
 # The environment variable that names another folder than /tmp, for containers that share a host but
 # not its /tmp.

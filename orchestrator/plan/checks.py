@@ -8,12 +8,13 @@ from importlib.util import find_spec
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.extras import how_to_install
+from orchestrator.base.text import counted
 from orchestrator.engines.dialects import dialects_of
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.paths import Paths
 from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load, Predictions
-from orchestrator.spec.load import Slo, counted
+from orchestrator.spec.load import Slo
 from orchestrator.spec.mixes import measured
 
 MOST_MEASUREMENTS = 1_000_000

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
+from orchestrator.base.text import counted, hours
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.plan.model import Deployment, DeploymentStatus, Plan
 from orchestrator.plan.order import QueueClass, QueuePosition, queue_position, queue_priority
 from orchestrator.spec.experiment import Budget
-from orchestrator.spec.load import counted, hours
 
 START_S = 60.0
 EMULATED_START_S = 5.0

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.text import counted, hours
 from orchestrator.capacity.choose_level import FIRST_RATE
 from orchestrator.plan.candidates import Candidate, drained, engines_of, expand
 from orchestrator.plan.checks import check_candidates, checked_predictions
@@ -30,7 +31,7 @@ from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.verdict import judge, models_left_behind, models_taken_for_others
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
-from orchestrator.spec.load import Level, Slo, counted, hours, load_text
+from orchestrator.spec.load import Level, Slo, load_text
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
 from orchestrator.workloads.mix import MixWorkload
 

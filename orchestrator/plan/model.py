@@ -20,13 +20,14 @@ from pydantic import ValidationError
 from orchestrator import __version__
 from orchestrator.base.errors import InputError
 from orchestrator.base.redaction import holds_key
+from orchestrator.base.text import counted
 from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, model_key
 from orchestrator.spec.experiment import SweepRules
-from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Objective, Slo, Workload, counted
+from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Objective, Slo, Workload
 from orchestrator.spec.settings import Hardware, Strict
 from orchestrator.spec.stages import PlannedSettings
 

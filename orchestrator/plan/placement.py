@@ -1,7 +1,7 @@
 """Spreads replicas that are larger than a node over several nodes, and says which fit nowhere."""
 
+from orchestrator.base.text import counted
 from orchestrator.engines.registry import program_of
-from orchestrator.spec.load import counted
 from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import listed
+from orchestrator.base.text import counted, listed
 from orchestrator.report.documents.comparison import (
     InvalidSide,
     Metric,
@@ -26,7 +26,7 @@ from orchestrator.report.origin import origin_texts
 from orchestrator.report.text import Column, figure
 from orchestrator.report.words import NO_REASON, failure_text
 from orchestrator.report.written_form import Form
-from orchestrator.spec.load import counted, in_json, load_text
+from orchestrator.spec.load import in_json, load_text
 
 _COLUMNS = (
     Column("deployment", fold=True),

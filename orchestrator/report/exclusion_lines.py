@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.text import grouped, listed_within
+from orchestrator.base.text import counted, grouped, listed_within
 from orchestrator.capacity.answers import Excluded, Exclusion, level_of
 from orchestrator.capacity.doubts import DeploymentLevels
 from orchestrator.report.documents.answer import ExcludedDocument
 from orchestrator.report.words import at_levels_text
 from orchestrator.results.validity import SPOILT
-from orchestrator.spec.load import Level, counted
+from orchestrator.spec.load import Level
 
 ALL_REASONS = "--format json"  # the option of `best` that shows every reason whole
 MOST_REASON = 60  # characters of why something failed

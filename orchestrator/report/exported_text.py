@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from orchestrator.spec.load import counted
+from orchestrator.base.text import counted
 
 
 def export_text(

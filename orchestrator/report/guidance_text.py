@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.guidance import Guidance
+from orchestrator.base.text import counted
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.fact_columns import mean_of_repeats
-from orchestrator.spec.load import counted, load_text
+from orchestrator.spec.load import load_text
 
 
 def guidance_text(guidance: Guidance) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.text import listed
-from orchestrator.spec.load import counted
+from orchestrator.base.text import counted, listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.base.text import counted, hours
 from orchestrator.results.events import Event, standing_key, total_after
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
-from orchestrator.spec.load import counted, hours
 
 # kinds of events that a phase shows already, or that are printed before the sweep begins
 QUIET_KINDS = frozenset({"host_facts", "launch", "nodes_wanted", "waiting", "shortlist"})

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.analysis.metrics import are_too_few
 from orchestrator.analysis.slo import format_slo, is_joint_test
+from orchestrator.base.text import counted
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.part import results_of_part, share_of
 from orchestrator.report.documents.point import SloResult
@@ -31,7 +32,6 @@ from orchestrator.report.text import (
 from orchestrator.report.words import level_text
 from orchestrator.report.written_form import TextForm
 from orchestrator.results.records import Distribution
-from orchestrator.spec.load import counted
 
 LATENCIES = (
     "ttft_ms",

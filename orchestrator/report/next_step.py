@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.base.text import counted, hours
 from orchestrator.capacity.doubts import Doubt, Remedy
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.selection import Answers
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.spec.load import counted, hours
 
 # remedies that another run of the same plan is
 _BY_RUNNING = (Remedy.RUN_AGAIN, Remedy.SEARCH_LONGER)

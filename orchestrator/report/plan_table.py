@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.base.text import grouped
+from orchestrator.base.text import counted, grouped, hours
 from orchestrator.catalog.memory import memory_text
 from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.documents.predicted_deployment import PredictedMemory, predicted_memory
 from orchestrator.report.shortlist_words import shared_left_out_text
-from orchestrator.spec.load import counted, hours, load_text
+from orchestrator.spec.load import load_text
 from orchestrator.spec.settings import EngineSettings
 
 MOST_ROWS = 200

@@ -10,7 +10,7 @@ from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.text import counted, grouped, listed
 from orchestrator.capacity.best import group_of
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import capacities_text
@@ -50,7 +50,7 @@ from orchestrator.report.words import (
 )
 from orchestrator.report.written_form import Form
 from orchestrator.results.records import Distribution
-from orchestrator.spec.load import UNITS, counted, load_text
+from orchestrator.spec.load import UNITS, load_text
 
 # Columns that are left out where the width is too small, the first one first. Others always stay.
 _DROPPED_FIRST = (

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator
 
 from orchestrator.base.redaction import redact
+from orchestrator.base.text import hours
 from orchestrator.report.documents.run import RunDocument
-from orchestrator.spec.load import hours
 
 
 def run_text(document: RunDocument) -> str:

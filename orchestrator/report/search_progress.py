@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import grouped
+from orchestrator.base.text import grouped, hours
 from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
 from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
@@ -16,7 +16,7 @@ from orchestrator.report.text import EMULATED, Column, plain, styled, table
 from orchestrator.report.words import NO_REASON, first_change_text, search_status_text
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import hours, load_text
+from orchestrator.spec.load import load_text
 
 # by the verdict with which a probe ended early: its word in the table, where it is no claim yet
 _EARLY_ENDS = {"holds": "passed", "fails": "missed"}

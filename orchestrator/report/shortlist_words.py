@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from orchestrator.base.text import listed
+from orchestrator.base.text import counted, listed
 from orchestrator.plan.model import LeftOut, Plan, PredictedShortlist
 from orchestrator.plan.shortlist import PREDICTIONS, size_for_all_candidates
 from orchestrator.report.text import figure
 from orchestrator.results.events import Event
-from orchestrator.spec.load import Objective, counted
+from orchestrator.spec.load import Objective
 
 _UNITS: dict[Objective, str] = {
     "gpu": "output tokens/s per GPU",

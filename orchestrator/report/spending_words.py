@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from orchestrator.analysis.spending import ExperimentSpending
+from orchestrator.base.text import counted
 from orchestrator.report.column import ReportColumn
 from orchestrator.report.text import figure
-from orchestrator.spec.load import counted
 
 _PARTS = {
     "counting": "points that count",

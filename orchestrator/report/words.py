@@ -14,7 +14,7 @@ from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import ANSWERED, JOINT, format_slo, is_joint_test
 from orchestrator.analysis.start_spread import CommonSpread
-from orchestrator.base.text import listed
+from orchestrator.base.text import counted, listed
 from orchestrator.capacity.answers import (
     Excluded,
     Exclusion,
@@ -40,7 +40,7 @@ from orchestrator.report.selection import RankedApart, UnansweredSlo
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.results.runs import Runs
 from orchestrator.results.validity_words import remedy_text
-from orchestrator.spec.load import UNITS, Level, Slo, counted, format_duration, load_text
+from orchestrator.spec.load import UNITS, Level, Slo, format_duration, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
 NOT_THE_LIMIT = "not the limit"  # beside a load above which nothing was shown to fail

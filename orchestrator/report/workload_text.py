@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from orchestrator.spec.load import Workload, counted
+from orchestrator.base.text import counted
+from orchestrator.spec.load import Workload
 from orchestrator.workloads.facts import PartFacts, SampledRequest, Spread, WorkloadFacts
 
 WIDTH = 80

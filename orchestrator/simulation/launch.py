@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import Failure, FailureKind
+from orchestrator.base.text import counted
 from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import LoadPoint, Target
@@ -21,7 +22,6 @@ from orchestrator.results.records import Committed, LaunchRow
 from orchestrator.simulation.models import engines_of, model_digest
 from orchestrator.simulation.point import SimulatedEngines
 from orchestrator.simulation.virtual_clock import launch_id_at, ulid_at
-from orchestrator.spec.load import counted
 from orchestrator.sweep.commit import (
     AttemptRecord,
     commit_attempt,

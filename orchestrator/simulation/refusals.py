@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError, Problem, ProblemsError
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.text import counted, grouped, listed
 from orchestrator.emulator.flags import with_faults
 from orchestrator.emulator.profile import Faults, load_profile
 from orchestrator.engines.registry import ENGINES
@@ -20,7 +20,6 @@ from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.simulation.models import EngineModels, model_digest
 from orchestrator.simulation.virtual_clock import began_at, launch_id_at
-from orchestrator.spec.load import counted
 from orchestrator.workloads.segments import NameOfDraw
 
 LOOKED_AT = 64  # requests of a workload

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.analysis.points import compute_ahead
 from orchestrator.base.errors import Failure
+from orchestrator.base.text import counted
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.order import QueueClass, QueuePosition, queue_position, queue_priority
 from orchestrator.results.events import Event, Listener
@@ -36,7 +37,6 @@ from orchestrator.simulation.stored import (
     committed_launches,
 )
 from orchestrator.simulation.virtual_clock import VirtualClock, ulid_at
-from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import Spending
 from orchestrator.sweep.competition import choose_next, not_started, race_of, shortlist_of
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from orchestrator.base.redaction import is_secret, redact, strip_control
+from orchestrator.base.text import counted
 from orchestrator.spec.combinations import (
     Combination,
     DeploymentContext,
@@ -56,7 +57,6 @@ from orchestrator.spec.load import (
     Rate,
     Slo,
     Workload,
-    counted,
 )
 from orchestrator.spec.mixes import with_parts
 from orchestrator.spec.settings import EngineSettings, Hardware, OneLine, Strict, Versions

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from orchestrator.base.registry import Registry, unknown_name
+from orchestrator.base.text import hours
 from orchestrator.spec.constraint import ConstraintKind, ToolChoice
 from orchestrator.spec.document import nearest, wrong
 from orchestrator.spec.request_options import (
@@ -99,21 +100,6 @@ def parse_duration(text: object) -> float:
             f"{text!r} is shorter than {LEAST_SECONDS:g} s, the shortest duration that is not 0"
         )
     return seconds
-
-
-def hours(seconds: float) -> str:
-    """Seconds rounded for estimates: ``90 s``, ``5 min`` or ``2.5 h``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def counted(number: float, noun: str) -> str:
-    """``1 point``, ``2,000 points``, ``0.5 CPUs``."""
-    ending = "" if number == 1 else "s"
-    return f"{number:,.15g} {noun}{ending}"
 
 
 def format_duration(seconds: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from orchestrator.analysis.slo import first_target
+from orchestrator.base.text import counted
 from orchestrator.capacity.proposing import Shortlist
 from orchestrator.capacity.race import Entrant, Race
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
-from orchestrator.spec.load import Objective, counted
+from orchestrator.spec.load import Objective
 from orchestrator.sweep.deployment_work import DeploymentWork
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.text import counted
 from orchestrator.cluster.base import NODE_GROUP, Growth, Machine
 from orchestrator.cluster.model_downloads import AbsenceCause
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
-from orchestrator.spec.load import counted
 from orchestrator.sweep.examine import REPORT_S, ExaminedNode, Finding, Requirements, Severity
 from orchestrator.sweep.resource_request import AmbiguousTypes, resources_of
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.base.text import hours
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.local import LocalCluster
@@ -21,7 +22,7 @@ from orchestrator.results.events import Event, Listener
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, best_ok
 from orchestrator.results.validity import MOST_AGAIN, Validity
-from orchestrator.spec.load import Level, hours, load_text
+from orchestrator.spec.load import Level, load_text
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of

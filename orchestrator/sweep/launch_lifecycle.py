@@ -21,6 +21,7 @@ from orchestrator.base.errors import (
     PlacementError,
 )
 from orchestrator.base.redaction import mask_secrets
+from orchestrator.base.text import counted
 from orchestrator.capacity.claim import claim_document
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import LoadPoint, Reply
@@ -30,7 +31,6 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.results.records import AnswerRow, AttemptData, Committed, LaunchRow
 from orchestrator.results.validity import SPOILT
-from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.commit import AttemptRecord, commit_attempt
 from orchestrator.sweep.context import SweepContext

@@ -15,6 +15,7 @@ from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.base.text import counted
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
@@ -22,7 +23,6 @@ from orchestrator.load.validity import Surroundings, Verdict, judge
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
 from orchestrator.results.phases import Phase, PhaseName, RequestProgress
-from orchestrator.spec.load import counted
 from orchestrator.sweep.adapter_trial import tried_adapters
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts

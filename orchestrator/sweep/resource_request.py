@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.text import listed
+from orchestrator.base.text import counted, listed
 from orchestrator.catalog.accelerators import find, may_be
 from orchestrator.cluster.base import (
     ACCELERATOR_LABEL,
@@ -24,7 +24,6 @@ from orchestrator.cluster.base import (
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.address import parse_address, parse_url
-from orchestrator.spec.load import counted
 from orchestrator.spec.settings import ROUTER
 from orchestrator.spec.stages import PlannedSettings
 

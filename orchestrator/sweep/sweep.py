@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.analysis.points import compute_ahead
 from orchestrator.base.errors import Failure, FailureKind
+from orchestrator.base.text import counted
 from orchestrator.cluster.base import Growth, Machine, NodeType
 from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.plan.model import Deployment
@@ -22,7 +23,6 @@ from orchestrator.results.events import Event
 from orchestrator.results.phases import SWEEP, Phase, PhaseName, SweepStep
 from orchestrator.results.records import Committed
 from orchestrator.results.store import best_ok
-from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import (
     Nodes,
     Queue,

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
+from orchestrator.base.text import counted
 from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
 from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity_words import remedy_text
-from orchestrator.spec.load import Level, Objective, Slo, Workload, counted, load_text
+from orchestrator.spec.load import Level, Objective, Slo, Workload, load_text
 from orchestrator.sweep.adapter_trial import AdapterFinding, AdapterTrial
 
 if TYPE_CHECKING:

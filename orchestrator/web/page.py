@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.base.redaction import redact
+from orchestrator.base.text import hours
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.page.html import LiveState, page_html
 from orchestrator.report.page.packing import packed_bins
-from orchestrator.spec.load import hours
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched
 

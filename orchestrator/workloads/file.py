@@ -29,10 +29,11 @@ import orjson
 from pydantic import Field, PrivateAttr, model_validator
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.text import counted
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.constraint import ConstraintKind
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import ContentKind, Lengths, Workload, counted
+from orchestrator.spec.load import ContentKind, Lengths, Workload
 from orchestrator.spec.settings import OneLine, Strict
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,

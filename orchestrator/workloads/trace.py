@@ -15,8 +15,9 @@ from pydantic import Field, model_validator
 
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import InputError
+from orchestrator.base.text import counted
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import Arrivals, Duration, Level, Scale, Workload, counted
+from orchestrator.spec.load import Arrivals, Duration, Level, Scale, Workload
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
 from orchestrator.workloads.file_reading import listed

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from orchestrator import __version__
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.base.text import counted
 from orchestrator.capacity.answers import level_of
 from orchestrator.capacity.best import Comparison
 from orchestrator.plan.current import StoredExperiment
@@ -44,7 +45,7 @@ from orchestrator.report.words import (
     short_model_text,
     slo_text,
 )
-from orchestrator.spec.load import Slo, counted, load_text
+from orchestrator.spec.load import Slo, load_text
 
 SCRIPTS = (
     "vendor/echarts.min.js",

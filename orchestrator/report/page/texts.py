@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from orchestrator.base.text import counted
 from orchestrator.capacity.answers import Exclusion
 from orchestrator.report.columns import PointColumn, point_columns
 from orchestrator.report.page.experiment_tables import FAILED, LeftOutCount
-from orchestrator.spec.load import counted
 
 # docs/explained/validity.md in short
 VERDICTS = {

@@ -1,8 +1,10 @@
-"""Many things at a time."""
+"""Many things at a time, and how they are named in a sentence."""
 
 from __future__ import annotations
 
-from orchestrator.base.text import grouped, listed, listed_within
+import pytest
+
+from orchestrator.base.text import counted, grouped, hours, listed, listed_within
 
 
 def test_groups_and_what_is_in_them_keep_their_order() -> None:
@@ -21,3 +23,17 @@ def test_as_many_names_are_listed_as_there_is_room_for() -> None:
     assert listed_within(names, 17) == "alpha and 2 more"
     assert listed_within(names, 3) == "alpha and 2 more"
     assert listed_within(["a", "b", "c", "d"], 99, most=2) == "a, b and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(90, "90 s"), (300, "5 min"), (9000, "2.5 h"), (7199, "120 min")]
+)
+def test_estimates_are_rounded(seconds: float, text: str) -> None:
+    assert hours(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1 point"), (2000, "2,000 points"), (0.5, "0.5 points")]
+)
+def test_one_thing_has_no_plural(number: float, text: str) -> None:
+    assert counted(number, "point") == text

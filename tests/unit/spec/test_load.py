@@ -20,9 +20,7 @@ from orchestrator.spec.load import (
     LogNormal,
     Slo,
     Uniform,
-    counted,
     format_duration,
-    hours,
     in_json,
     load_text,
     parse_duration,
@@ -56,20 +54,6 @@ def test_a_duration_that_no_clock_measures_has_its_reason(text: str, reason: str
 def test_a_duration_reads_back_as_it_is_written(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(90, "90 s"), (300, "5 min"), (9000, "2.5 h"), (7199, "120 min")]
-)
-def test_estimates_are_rounded(seconds: float, text: str) -> None:
-    assert hours(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(1, "1 point"), (2000, "2,000 points"), (0.5, "0.5 points")]
-)
-def test_one_thing_has_no_plural(number: float, text: str) -> None:
-    assert counted(number, "point") == text
 
 
 def test_a_level_has_its_unit() -> None:
