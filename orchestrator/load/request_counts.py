@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -186,7 +186,7 @@ class PromptLengths:
     """By how much prompts are longer than asked for, as the engine counts them."""
 
     def __init__(self) -> None:
-        self._asked_tokens = 0
+        self._asked_tokens: Counter[str | None] = Counter()  # by part
         # how many prompts are longer by each number of tokens
         self._prompts: dict[_AlikePrompts, Counter[float]] = {}
 
@@ -195,29 +195,38 @@ class PromptLengths:
         counted = answered["input_tokens"]
         turns = or_zero(answered["turn"])
         is_counted = ~np.isnan(counted) & (asked > 0)
-        self._asked_tokens += _sum(asked[is_counted])
         parts = answered.codes["part"]
         name_of = {code: name for name, code in answered.texts["part"].items()}
         kinds = np.stack([parts, turns])[:, is_counted]
         for code, turn in np.unique(kinds, axis=1).T.tolist():
             is_alike = is_counted & (parts == code) & (turns == turn)
             values, prompts = np.unique((counted - asked)[is_alike], return_counts=True)
-            alike = self._prompts.setdefault(_AlikePrompts(name_of.get(code), turn), Counter())
+            name = name_of.get(code)
+            self._asked_tokens[name] += _sum(asked[is_alike])
+            alike = self._prompts.setdefault(_AlikePrompts(name, turn), Counter())
             alike.update(dict(zip(values, prompts.tolist(), strict=True)))
 
-    def relative_error(self) -> float:
-        """Relative error of prompt lengths, without what a chat template or a BOS token adds to all
-        that are alike.
+    @property
+    def parts(self) -> frozenset[str | None]:
+        """The parts of a mix that prompts are of; only None where the workload is none."""
+        return frozenset(self._asked_tokens)
+
+    def relative_error(self, parts: Collection[str | None]) -> float:
+        """Relative error of the prompt lengths of these parts, without what a chat template or a
+        BOS token adds to all that are alike.
         """
-        if not self._prompts:
+        asked_tokens = sum(self._asked_tokens[part] for part in parts)
+        if not asked_tokens:
             return 0.0
         wrong_tokens = 0.0
         for alike, prompts_by_more in self._prompts.items():
+            if alike.part not in parts:
+                continue
             most_template_tokens = MAX_TEMPLATE_TOKENS * (alike.turn + 1)
             template_tokens = np.clip(min(prompts_by_more), 0, most_template_tokens)
             for more_tokens, prompts in prompts_by_more.items():
                 wrong_tokens += prompts * abs(more_tokens - template_tokens)
-        return float(wrong_tokens / self._asked_tokens)
+        return float(wrong_tokens / asked_tokens)
 
 
 class RequestCounts:

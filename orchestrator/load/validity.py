@@ -21,7 +21,7 @@ The verdicts, the first that applies first:
 A point that the user ended is ``interrupted``, whatever is found here (sweep/measure.py).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -260,8 +260,8 @@ def judge(
     if open_at_the_end is not None:
         evidence |= open_at_the_end.evidence()
     invalid = _invalid(counts, evidence)
-    if point.dialect.prompt_token_ids:
-        invalid += _exceeded(LENGTHS, evidence)
+    as_text = _parts_sent_as_text(counts, point)
+    invalid += _wrong_lengths(counts, counts.prompt_lengths.parts - as_text)
     reasons_by_validity = {
         Validity.BROKEN_OUTPUT: list(broken),
         Validity.INVALID: invalid,
@@ -332,7 +332,7 @@ def _evidence(
         "odd_end_share": sum(counts.odd_ends.values()) / max(sums["ok"], 1),
         "start_error_max_ms": max((client.start_error_ms for client in stats), default=0.0),
         "count_mismatch_share": counts.share("mismatched", "exact"),
-        "input_length_error": counts.prompt_lengths.relative_error(),
+        "input_length_error": counts.prompt_lengths.relative_error(counts.prompt_lengths.parts),
         "output_length_error": output_length_error,
         "failed_share": (len(counts) - sums["ok"]) / max(len(counts), 1),
         "refused_share": counts.share("refused"),
@@ -446,6 +446,25 @@ def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
     if evidence["ok_share"] == 0.0:
         reasons.append("not one request succeeded")
     return reasons
+
+
+def _parts_sent_as_text(counts: RequestCounts, point: LoadPoint) -> frozenset[str | None]:
+    """The parts of a mix whose prompts were text; None stands for a workload that is no mix."""
+    all_parts = counts.prompt_lengths.parts
+    if not point.dialect.prompt_token_ids:
+        return all_parts
+    has_tokenizer = point.tokenizer is not None
+    names = point.workload.part_names()
+    if not names:
+        return all_parts if point.workload.sends_text(has_tokenizer) else frozenset()
+    contents = [content for content in point.workload.with_parts() if content.name in names]
+    return frozenset(content.name for content in contents if content.sends_text(has_tokenizer))
+
+
+def _wrong_lengths(counts: RequestCounts, parts: Collection[str | None]) -> list[str]:
+    """A sentence if the prompts of these parts have not the lengths asked for."""
+    error = counts.prompt_lengths.relative_error(parts)
+    return _exceeded(LENGTHS, {"input_length_error": error})
 
 
 def _disturbed(evidence: dict[str, float]) -> list[str]:
@@ -617,9 +636,8 @@ def _notes_on_sending(
             f"{capped:.1%} of requests waited for a place: max_in_flight is "
             f"{point.max_in_flight}, as asked"
         )
-    if not point.dialect.prompt_token_ids:
-        wrong_lengths = _exceeded(LENGTHS, evidence)
-        notes += [f"{sentence}; they were sent as text" for sentence in wrong_lengths]
+    wrong_lengths = _wrong_lengths(counts, _parts_sent_as_text(counts, point))
+    notes += [f"{sentence}; they were sent as text" for sentence in wrong_lengths]
     if np.isinf(point.level.value):
         late_s = _quantile(counts.send_delay_ms, 0.5) / 1e3
         notes.append(

@@ -460,6 +460,12 @@ class Workload(Growing, ABC):
         """What its prompts are made of; None where its file can no longer be read."""
         return "random"
 
+    def sends_text(self, has_tokenizer: bool) -> bool:
+        """Whether its prompts are text even where an API takes token ids. ``has_tokenizer``:
+        clients have the model's tokenizer.
+        """
+        return False
+
     def others(self, requests: int) -> Self:
         """For a warm-up of ``requests`` requests: fixed prompts begin with those that the
         measurement sends last.

@@ -155,6 +155,11 @@ class Drawn(Workload):
         is_text = self.content is not None and self.content.text is not None
         return "text" if is_text else "random"
 
+    def sends_text(self, has_tokenizer: bool) -> bool:
+        if self.content is None:
+            return False
+        return self.content.text is None or not has_tokenizer
+
     @property
     def pairs(self) -> tuple[LengthPair, ...]:
         """The lengths of prompts and answers; more than one pair where they belong together."""

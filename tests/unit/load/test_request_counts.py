@@ -82,7 +82,7 @@ def test_refused_requests_are_not_in_the_first_and_last_tenth() -> None:
 
 def test_tokens_that_a_template_adds_to_every_prompt_are_no_error() -> None:
     rows = [due_at(index, index, input_tokens_asked=100, input_tokens=110) for index in range(3)]
-    assert counted(*rows).prompt_lengths.relative_error() == 0.0
+    assert counted(*rows).prompt_lengths.relative_error([None]) == 0.0
 
 
 def test_prompts_of_different_lengths_are_an_error() -> None:
@@ -91,7 +91,7 @@ def test_prompts_of_different_lengths_are_an_error() -> None:
         due_at(index, index, input_tokens_asked=100, input_tokens=tokens)
         for index, tokens in enumerate(lengths)
     ]
-    assert counted(*rows).prompt_lengths.relative_error() == pytest.approx(0.1)
+    assert counted(*rows).prompt_lengths.relative_error([None]) == pytest.approx(0.1)
 
 
 def test_idle_slots_at_the_end_of_a_closed_loop_cost_throughput() -> None:

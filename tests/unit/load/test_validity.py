@@ -22,6 +22,7 @@ from orchestrator.spec.load import Arrivals, Level, Workload
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from tests.unit.load.test_schedule import point
 from tests.unit.workloads import traces
+from tests.unit.workloads.test_mix import mix
 from tests.unit.workloads.traces import trace
 
 CALM = ClientStats(
@@ -453,6 +454,31 @@ def test_a_template_adds_other_tokens_to_the_prompts_of_each_part_of_a_mix() -> 
     assert verdict(of_parts, of=of).reasons == []
     (reason,) = verdict(table(input_tokens=[111, 116] * 200), of=of).reasons
     assert "off by 2.5%" in reason
+
+
+def of_ids_and_words() -> LoadPoint:
+    """A point whose requests are in turns token ids and words, of an API that takes ids."""
+    ids = {"name": "ids", "input_tokens": 100, "output_tokens": 10}
+    words = {**ids, "name": "words", "content": "words"}
+    dialect = replace(OPEN.dialect, prompt_token_ids=True)
+    return replace(OPEN, warmup_s=1e-9, dialect=dialect, workload=mix((1, ids), (1, words)))
+
+
+def test_a_token_that_the_server_adds_to_text_alone_is_no_error_of_a_mix() -> None:
+    lengths = table(input_tokens=[100, 101] * 200, part=["ids", "words"] * 200)
+    assert verdict(lengths, of=of_ids_and_words()).reasons == []
+
+
+def test_words_of_a_mix_may_be_off_and_token_ids_may_not() -> None:
+    of = of_ids_and_words()
+    parts = ["ids", "words"] * 200
+    words_off = verdict(table(input_tokens=[100, 101, 100, 111] * 100, part=parts), of=of)
+    assert words_off.validity == "valid"
+    assert words_off.reasons == [
+        "prompts were off by 5.0% from the length asked for (engine's count); they were sent as text"
+    ]
+    ids_off = verdict(table(input_tokens=[100, 101, 110, 101] * 100, part=parts), of=of)
+    assert ids_off.validity == "invalid"
 
 
 def test_only_the_measured_part_is_judged() -> None:
