@@ -126,6 +126,8 @@ class Doubt:
     starts_needed: int | None = None  # with STARTS_DIFFER; None: more than MOST_STARTS
     spread: CommonSpread | None = None  # with STARTS_DIFFER: see ``pooled_spread``
     startable_deployments: int | None = None  # with NOT_MEASURED: how many may start; None: all
+    # with SIMULATED: how many deployments may be the best, in any comparison of the experiment
+    shortlist_size: int = 0
     validity: Validity = Validity.VALID  # with REPAIR
 
 
@@ -325,17 +327,51 @@ def doubts_of_simulation(
     """The doubts of a simulation: those of ``doubts`` that it can have, and SIMULATED.
 
     SIMULATED lists the deployments that may, by the model's error, hold more than the least that
-    the first of the ranking gives. ``points``: all points of the comparison.
+    the first of the ranking holds. ``points``: all points of the comparison.
     """
     first = ranking[0]
+    least = _least_by_model(first, points, per)
     kept = [doubt for doubt in doubts if doubt.kind not in _OF_MEASUREMENTS]
     most = _most_by_model(ranking, points, per)
     near = tuple(
         label
         for label, throughput in most.items()
-        if label != first.label and not throughput < first.throughput.lower
+        if label != first.label and not throughput < least
     )
-    return [Doubt(DoubtKind.SIMULATED, near, Remedy.MEASURE, leader=first.label), *kept]
+    simulated = Doubt(
+        DoubtKind.SIMULATED,
+        near,
+        Remedy.MEASURE,
+        leader=first.label,
+        shortlist_size=1 + len(near),
+    )
+    return [simulated, *kept]
+
+
+def _least_by_model(ranked: RankedDeployment, points: Sequence[StoredPoint], per: Per) -> float:
+    """The least that a deployment holds by the error of its model.
+
+    Where levels were simulated, it is the highest throughput at which the limits hold even if all
+    latencies are longer by that error, and 0 if they hold at no level then. Where its capacity was
+    searched, it is what is claimed over that error.
+    """
+    if ranked.capacity is not None:
+        return ranked.throughput.lower
+    least = 0.0
+    for point in points:
+        rate, divisor = point.output_token_throughput(), divisor_of_point(point, per)
+        is_its_own = point.deployment.label == ranked.label
+        if (
+            not is_its_own
+            or rate is None
+            or divisor is None
+            or reason_to_exclude(point) is not None
+        ):
+            continue
+        # where the bound is not known (NaN), the throughput alone says how little it may hold
+        if all(not test.share.lower < test.target for test in point.tests):
+            least = max(rate.lower / divisor, least)
+    return least
 
 
 def _most_by_model(

@@ -59,7 +59,7 @@ from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking
 WITH_RUNNER_UP = 2  # rows of a ranking at the end of a sweep
-SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation
+SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation without limits
 FEW_ROWS = 3  # of each ranking where there are more than two rankings
 BAR = 8  # width in characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -204,7 +204,7 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
 def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
     """The command that measures the deployments of a simulation that may be the best, if any.
 
-    A comment behind it says of how many questions: the doubt of an answer counts those of one.
+    A comment behind it says of how many questions.
     """
     if experiment.plan is None:
         return
@@ -212,12 +212,23 @@ def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
     if deployments < 2:
         return
     uri = experiment.store.uri
-    size = min(SHORTLIST_SIZE, deployments - 1)
+    size = _shortlist_size(experiment) or min(SHORTLIST_SIZE, deployments - 1)
     plan = f"{uri}/{experiment.name}/plan.json" if experiment.store.is_local else "EXPERIMENT"
     options = f"--results {_results_beside(uri)} --shortlist {size} --simulated '{uri}'"
     questions = _question_count(experiment.plan)
     comment = f"  # for all {questions} questions" if questions > 1 else ""
     yield f"orchestrator run '{plan}' {options}{comment}"
+
+
+def _shortlist_size(experiment: StoredExperiment) -> int | None:
+    """How many deployments may be the best by the error of the model; None where nothing is ranked
+    under limits.
+    """
+    for comparison in answers(ranking_limits(None, [experiment])).comparisons:
+        for doubt in comparison.doubts:
+            if doubt.kind is DoubtKind.SIMULATED:
+                return doubt.shortlist_size
+    return None
 
 
 def _question_count(plan: Plan) -> int:

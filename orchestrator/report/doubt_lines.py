@@ -220,6 +220,10 @@ def _smaller_precision(doubt: Doubt) -> str:
     return f"search {listed(doubt.to_remedy)} on, with a smaller precision"
 
 
+def _measure(doubt: Doubt) -> str:
+    return f"run --shortlist {doubt.shortlist_size}"
+
+
 def _higher_levels(doubt: Doubt) -> str:
     levels: dict[str, None] = {}
     for deployment in doubt.levels:
@@ -235,7 +239,6 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
-    Remedy.MEASURE: "run --shortlist N",  # doubts of several answers are one line; words.py has N
     Remedy.LONGER_PROBES: "a longer duration",
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",
@@ -247,6 +250,7 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.MORE_STARTS: _more_starts,
     Remedy.SMALLER_PRECISION: _smaller_precision,
     Remedy.HIGHER_LEVELS: _higher_levels,
+    Remedy.MEASURE: _measure,
     Remedy.LOWER_LEVELS: lower_levels_text,
     Remedy.REPAIR: repair_text,
 }

@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Group, MissingLevel
-from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.capacity.best import Comparison, ComparisonRules, best, with_shortlist_sizes
 from orchestrator.plan.current import Points, StoredExperiment, differences
 from orchestrator.results.root import Results
 from orchestrator.spec.load import Per, Slo
@@ -210,7 +210,7 @@ def answers(
                 apart_by_name.get(name, ()),
             )
         )
-    return Answers(tuple(comparisons), tuple(answered))
+    return Answers(tuple(with_shortlist_sizes(comparisons)), tuple(answered))
 
 
 def _points_under(

@@ -389,9 +389,12 @@ def _more_starts(doubt: Doubt) -> str:
 
 def _measure(doubt: Doubt) -> str:
     count = 1 + len(doubt.deployments)
+    command = f"orchestrator run --shortlist {doubt.shortlist_size} --simulated RESULTS"
+    if doubt.shortlist_size > count:
+        command += ", which has room for those of the other questions"
     if count == 1:
-        return f"measure {doubt.leader} (orchestrator run)"
-    return f"measure these {count} (orchestrator run --shortlist {count} --simulated RESULTS)"
+        return f"measure {doubt.leader} ({command})"
+    return f"measure these {count} ({command})"
 
 
 def lower_levels_text(doubt: Doubt) -> str:

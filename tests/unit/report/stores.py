@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.model import Plan
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.sweep.commit import commit_launch, launch_row
@@ -29,17 +30,24 @@ MODEL_ERROR = {
 }
 
 
+def with_model_error(plan: Plan, error: dict[str, Any]) -> Plan:
+    """The plan whose deployments have predictions that are off by this error."""
+    deployments = [
+        deployment.model_copy(
+            update={"predicted": {**(deployment.predicted or {}), "error": error}}
+        )
+        for deployment in plan.deployments
+    ]
+    return plan.model_copy(update={"deployments": tuple(deployments)})
+
+
 def commit_simulation(store: Store, error: dict[str, Any] | None = MODEL_ERROR) -> None:
     """Two simulated deployments at 2 and 4 in flight. The TTFT is 100 ms at 2 and 140 ms at 4.
     ``error``: of the model; None: not known.
     """
     plan = planned(levels=[2, 4])
-    known = {} if error is None else {"error": error}
-    deployments = [
-        deployment.model_copy(update={"predicted": {**(deployment.predicted or {}), **known}})
-        for deployment in plan.deployments
-    ]
-    plan = plan.model_copy(update={"deployments": tuple(deployments)})
+    if error is not None:
+        plan = with_model_error(plan, error)
     store.write_plan(plan.to_json())
     for point in plan.points:
         ttft_ms = 100 if point.level.value == 2 else 140

@@ -207,7 +207,7 @@ def test_what_was_simulated_has_the_model_error_as_its_intervals_and_is_measured
     for text in (best_of(store, "interactive", 80), end_of_sweep(store, 80)):
         assert "chat of exp: some-org/m on cpu (simulated)" in text
         assert "63.1-98.6)" in text  # of 78.9
-        doubt = "within model error (emulator seqs=8); to decide: run --shortlist N"
+        doubt = "within model error (emulator seqs=8); to decide: run --shortlist 2"
         assert f"\nnot certain: {doubt}\n" in text
         assert "one start" not in text
         lines = text.splitlines()
@@ -365,7 +365,7 @@ def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> 
     run(store, planned(), simulated=True)
     commands = next_of(store)
     assert len(commands) == 2
-    options = f"--results results/ --shortlist 1 --simulated '{store.uri}'  # for all 2 questions"
+    options = f"--results results/ --shortlist 2 --simulated '{store.uri}'  # for all 2 questions"
     assert commands[1].strip() == f"orchestrator run '{store.uri}/exp/plan.json' {options}"
 
 

@@ -5,12 +5,15 @@ there is none.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.base.errors import InputError
+from orchestrator.capacity.best import with_shortlist_sizes
+from orchestrator.capacity.doubts import Doubt, DoubtKind, Remedy
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
@@ -22,6 +25,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
 from tests.unit.plan.test_current import FILE, VALUES, commit, invoke, planned, run
+from tests.unit.report.stores import MODEL_ERROR, commit_simulation, with_model_error
 
 
 @pytest.fixture
@@ -182,3 +186,41 @@ def test_points_that_were_read_already_are_not_read_again(
         ranking = [(each.label, each.attainment) for each in comparison.ranking]
         assert ranking == [(each.label, each.attainment) for each in as_expected.ranking]
         assert comparison.certainty is as_expected.certainty
+
+
+def test_a_shortlist_has_room_for_what_may_be_best_in_any_ranking(store: Store) -> None:
+    commit_simulation(store)
+    comparison = answers(limits(None, [StoredExperiment(store)])).comparisons[0]
+    rankings = [
+        replace(
+            comparison, doubts=(Doubt(DoubtKind.SIMULATED, others, Remedy.MEASURE, leader="a"),)
+        )
+        for others in (("b",), ("b", "c"), ())
+    ]
+    command = "orchestrator run --shortlist 3 --simulated RESULTS"
+    room = ", which has room for those of the other questions"
+    assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings)] == [
+        [f"measure these 2 ({command}{room})"],
+        [f"measure these 3 ({command})"],
+        [f"measure a ({command}{room})"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "others"),
+    [
+        (60, ()),  # within 150 ms even if it takes twice as long
+        (100, ("emulator seqs=16",)),  # if it takes twice as long, the first holds nothing
+    ],
+)
+def test_the_first_may_be_beaten_where_its_limits_would_not_hold_on_a_slower_model(
+    ttft_ms: float, others: tuple[str, ...], store: Store
+) -> None:
+    plan = with_model_error(planned(levels=[2]), MODEL_ERROR)
+    store.write_plan(plan.to_json())
+    first, second = plan.points
+    commit(store, plan, first, ttft_ms=ttft_ms, tokens=64, simulated=True)
+    commit(store, plan, second, ttft_ms=10, tokens=8, simulated=True)
+    comparison = answers(limits("interactive", [StoredExperiment(store)])).comparisons[0]
+    doubts = [doubt for doubt in comparison.doubts if doubt.kind is DoubtKind.SIMULATED]
+    assert [doubt.deployments for doubt in doubts] == [others]
