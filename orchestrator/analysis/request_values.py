@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.analysis.attempt_summary import AttemptIds, computed
+from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues
 from orchestrator.base.arrays import Floats
 from orchestrator.results.store import Store
@@ -16,20 +17,33 @@ def stored_limit_values(
 ) -> dict[AttemptIds, LimitValues]:
     """The values of ``latencies`` (names of LIMITS) for every request, by attempt.
 
-    Damaged attempts are left out (``store.damage``).
+    Requests of a mix come with their parts. Damaged attempts are left out (``store.damage``).
     """
     columns = {name: f"request_{name}_s" for name in latencies}
-    needed = ["measurement_id", "attempt_id", "request_ok", *columns.values()]
+    of_parts = ["request_part", "part_names"]
+    needed = ["measurement_id", "attempt_id", "request_ok", *of_parts, *columns.values()]
     values: dict[AttemptIds, LimitValues] = {}
     for rows in computed(store, attempts, needed):
         ids = zip(rows["measurement_id"].to_pylist(), rows["attempt_id"].to_pylist(), strict=True)
         seconds = {name: _lists(rows[column]) for name, column in columns.items()}
+        parts = _parts(rows)
         for key, is_ok in zip(ids, _lists(rows["request_ok"]), strict=True):
             values[key] = LimitValues(
                 np.asarray(is_ok, np.bool_),
                 {name: next(lists) for name, lists in seconds.items()},
+                next(parts),
             )
     return values
+
+
+def _parts(rows: pa.Table) -> Iterator[RequestParts | None]:
+    """The parts of each row's requests; None where they are of no mix."""
+    for codes, names in zip(rows["request_part"], rows["part_names"].to_pylist(), strict=True):
+        if not codes.is_valid:
+            yield None
+            continue
+        of_requests = codes.values.to_numpy(zero_copy_only=False)
+        yield RequestParts(tuple(names), np.asarray(of_requests, np.int64))
 
 
 def _lists(column: pa.ChunkedArray) -> Iterator[Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 import pytest
@@ -18,14 +18,20 @@ from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.page.payload import LATENCIES
 from orchestrator.report.words import level_text, ranked_mark
-from orchestrator.spec.load import Objective, Slo
+from orchestrator.spec.load import Objective, Per, Slo
 
 TRIPLES = 500
 JUDGED = """
-([group, stops, attainment, per, prices]) => {
+([group, limits, parts, per, prices]) => {
   const { payload, choices } = app.shown;
-  Object.assign(choices, { group, attainment, per, prices });
-  judge.LATENCIES.forEach((name, place) => { choices[name] = payload.stops[name][stops[place]]; });
+  const inSeconds = ({ stops, attainment }) => {
+    const latencies = judge.LATENCIES.map((name, place) => [name, payload.stops[name][stops[place]]]);
+    return { ...Object.fromEntries(latencies), attainment };
+  };
+  const ofParts = Object.entries(parts).map(([part, limits]) => [part, inSeconds(limits)]);
+  Object.assign(choices, inSeconds(limits), { group, per, prices });
+  choices.parts = Object.fromEntries(ofParts);
+  choices.part = Object.keys(parts)[0] ?? "";
   const interval = (value) => value && [value.estimate, value.lower, value.upper];
   const { judged, ranking, open } = app.judgedNow();
   return {
@@ -33,22 +39,35 @@ JUDGED = """
       ranked.deployment.label, ranked.mark, ranked.judged.point.level,
       ...interval(ranked.throughput), ...interval(ranked.judged.attainment)]),
     attainment: Object.fromEntries(judged.map((each) => [each.point.point_id, interval(each.attainment)])),
+    tests: Object.fromEntries(judged.map((each) => [
+      each.point.point_id, each.tests.map(({ part, share }) => [part, interval(share)])])),
     open: Object.fromEntries(open.map((each) => [each.deployment.label, each.levels.map((level) => level.load)])),
     near: Object.fromEntries(open.map((each) => [each.deployment.label, each.near])),
   };
 }
 """
+HAS_ENERGY = """app.shown.payload.groups.some(({ points }) => (
+  points.some((point) => point.power_w)))"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``stops``: limits on TTFT, TPOT and E2E as numbers of stops."""
+
+    stops: list[int]
+    attainment: float
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a reader sets. ``stops``: limits on TTFT, TPOT and E2E as numbers of stops; ``prices``:
-    USD per device and hour by hardware, where they are not the file's.
+    """What a reader sets. ``limits``: those on all requests; ``parts``: those on parts of a mix,
+    which take their place; ``prices``: USD per device and hour by hardware, where they are not the
+    file's.
     """
 
-    stops: list[int]
-    attainment: float
-    per: Objective
+    limits: Limits
+    parts: Mapping[str, Limits]
+    per: Per
     prices: Mapping[str, float]
 
 
@@ -56,30 +75,47 @@ class Choices:
 class Compared:
     """How often there was something to compare."""
 
-    ranked: Counter[Objective] = field(default_factory=Counter)
+    ranked: Counter[Per] = field(default_factory=Counter)
     open_levels: int = 0
     near_levels: int = 0
+    ranked_by_parts: int = 0
 
 
 def random_choices(
-    counts: Sequence[int], hardware: Sequence[str], triples: int = TRIPLES
+    counts: Sequence[int],
+    hardware: Sequence[str],
+    parts: Sequence[str],
+    units: Sequence[Per],
+    triples: int,
 ) -> Iterator[Choices]:
     """Choices of a reader. In half of them one limit alone moved, as by a slider, which the page
-    judges by its cumulative counts. ``counts``: of the stops of each latency.
+    judges by its cumulative counts. ``counts``: of the stops of each latency. ``parts``: those of a
+    mix: limits are on some of them, on all of them, or on all requests together. ``units``: what is
+    ranked by.
     """
     chance = random.Random(20261128)
-    stops = [0, 0, 0]
+    stops: dict[str | None, list[int]] = {}
     for number in range(triples):
         if number % 2 == 0:
-            stops = [chance.randrange(count) for count in counts]
+            subsets: list[Sequence[str]] = [parts, parts[::-1], parts[:1], parts[1:], ()]
+            limited = chance.choice(subsets) if parts else ()
+            stops = {
+                part: [chance.randrange(count) for count in counts] for part in (None, *limited)
+            }
         else:
+            part = list(stops)[-1]
             place = chance.randrange(len(counts))
-            stops = [*stops[:place], chance.randrange(counts[place]), *stops[place + 1 :]]
+            moved = chance.randrange(counts[place])
+            stops[part] = [*stops[part][:place], moved, *stops[part][place + 1 :]]
         prices = {name: chance.choice([None, 0.0, 0.05, 2.1, 33.0]) for name in hardware}
+        limits = {
+            part: Limits(of_part, chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]))
+            for part, of_part in stops.items()
+        }
         yield Choices(
-            stops=stops,
-            attainment=chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]),
-            per=chance.choice(get_args(Objective)),
+            limits=limits[None],
+            parts={part: limits[part] for part in limits if part is not None},
+            per=chance.choice(units),
             prices={name: price for name, price in prices.items() if price is not None},
         )
 
@@ -93,7 +129,10 @@ def assert_judged_alike(
         "app.shown.payload.groups.map((group) => [group.experiment, group.hardware])"
     )
     hardware = sorted({name for of, name in groups if of == experiment.name})
-    every = list(random_choices([len(stops[name]) for name in LATENCIES], hardware, triples))
+    parts = page.evaluate("app.shown.payload.groups[0].parts")
+    counts = [len(stops[name]) for name in LATENCIES]
+    units: Sequence[Per] = get_args(Per if page.evaluate(HAS_ENERGY) else Objective)
+    every = list(random_choices(counts, hardware, parts, units, triples))
     slos = [_slo_of(stops, choices) for choices in every]
     points = experiment.points(*slos)
     compared = Compared()
@@ -114,7 +153,8 @@ def _compare(
     points: Points,
     compared: Compared,
 ) -> None:
-    given = [group, choices.stops, choices.attainment, choices.per, choices.prices]
+    parts = {part: asdict(limits) for part, limits in choices.parts.items()}
+    given = [group, asdict(choices.limits), parts, choices.per, choices.prices]
     found = page.evaluate(JUDGED, given)
     comparison = comparison_of(page, group, comparisons)
     ranking = comparison.ranking
@@ -129,7 +169,13 @@ def _compare(
         assert share == (
             pytest.approx(bounds(expected), abs=1e-9, nan_ok=True) if expected else None
         )
+    tests = {point.head.point_id: point.tests for point in points.current}
+    for point_id, shares_of_parts in found["tests"].items():
+        assert [part for part, _ in shares_of_parts] == [test.part for test in tests[point_id]]
+        for (_, share), test in zip(shares_of_parts, tests[point_id], strict=True):
+            assert share == pytest.approx(bounds(test.share), abs=1e-9, nan_ok=True), choices
     compared.ranked[choices.per] += len(ranking)
+    compared.ranked_by_parts += len(ranking) if choices.parts else 0
     if ranking and not comparison.simulated:  # whose doubts are those of its model
         kinds = {"open": DoubtKind.OPEN_LEVELS, "near": DoubtKind.NEAR_THE_LIMIT}
         for name, kind in kinds.items():
@@ -175,11 +221,21 @@ def _without_empty(levels: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _slo_of(page_stops: Mapping[str, list[float]], choices: Choices) -> Slo:
-    limits = [
-        f"{name}<={page_stops[name][stop]!r}s"
-        for name, stop in zip(LATENCIES, choices.stops, strict=True)
+    if not choices.parts:
+        return parse_slo(",".join(_terms(page_stops, choices.limits, "")))
+    terms: list[str] = []
+    for part, limits in choices.parts.items():
+        terms += _terms(page_stops, limits, f"{part}:")
+    return parse_slo(",".join(terms))
+
+
+def _terms(page_stops: Mapping[str, list[float]], limits: Limits, prefix: str) -> list[str]:
+    """The limits as ``--slo`` has them. ``prefix``: of the part, as in ``chat:ttft<=1s``."""
+    terms = [
+        f"{prefix}{name}<={page_stops[name][stop]!r}s"
+        for name, stop in zip(LATENCIES, limits.stops, strict=True)
     ]
-    return parse_slo(",".join([*limits, f"attainment>={choices.attainment}"]))
+    return [*terms, f"{prefix}attainment>={limits.attainment}"]
 
 
 def _judged_alone(points: Points, place: int, prices: Mapping[str, float]) -> Points:

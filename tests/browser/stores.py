@@ -11,7 +11,12 @@ from orchestrator.plan.model import Plan, Point
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import deployment_row
-from tests.unit.results.builders import commit_measurement, failed_request, request
+from tests.unit.results.builders import (
+    commit_measurement,
+    failed_request,
+    gpu_readings,
+    request,
+)
 
 VARIED = """
 version: 1
@@ -23,6 +28,23 @@ workloads: [{name: chat, input_tokens: 16, output_tokens: 8}]
 load: {levels: {concurrency: [1, 2, 4, 8, 16]}, duration: 10s, warmup: 0s}
 slos: {interactive: {ttft: 150ms, attainment: 0.9}}
 """
+# long prompts beside short ones
+MIXED = """
+version: 1
+name: mixed
+model: some-org/m
+deployments: {engine: emulator, vary: [{grid: {hardware: [cpu, h100], max_num_seqs: [8, 16, 32]}}]}
+hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 2.5}}
+workloads:
+  - {name: chat, input_tokens: 16, output_tokens: 8}
+  - {name: rag, input_tokens: 64, output_tokens: 8}
+  - {name: office, kind: mix, parts: [{weight: 2, workload: chat}, {weight: 1, workload: rag}]}
+load: {levels: {concurrency: [1, 2, 4, 8, 16]}, duration: 10s, warmup: 0s}
+slos:
+  interactive: {attainment: 0.9, parts: {rag: {ttft: 400ms, attainment: 0.7}, chat: {ttft: 120ms}}}
+  together: {ttft: 300ms, attainment: 0.8}
+"""
+SLOWNESS_OF_PARTS = {"chat": 1.0, "rag": 3.0}
 STARTS = 3
 REQUESTS = 60
 
@@ -31,11 +53,12 @@ def varied_plan(text: str = VARIED) -> Plan:
     return make_plan(parse_experiment(text))
 
 
-def commit_varied(store: Store, plan: Plan, **given: Any) -> None:
+def commit_varied(store: Store, plan: Plan, *, has_energy: bool = False, **given: Any) -> None:
     """Latencies grow with the load, starts of one deployment differ, and some requests fail.
 
     Some points are spoilt, some starts were failed by their engine, some levels were not measured,
-    and neither was the last deployment. ``given``: of each row of points, what differs.
+    and neither was the last deployment. ``has_energy``: a GPU was read while each point ran.
+    ``given``: of each row of points, what differs.
     """
     chance = random.Random(7)
     store.write_plan(plan.to_json())
@@ -46,6 +69,8 @@ def commit_varied(store: Store, plan: Plan, **given: Any) -> None:
             if point.deployment_id != deployment.id or chance.random() < 0.15:
                 continue
             validity = chance.choice(["valid", "valid", "valid", "valid", "client_bound"])
+            if has_energy:
+                given["telemetry"] = gpu_readings(chance.uniform(100, 700), 11)
             for start in range(chance.randint(1, STARTS)):
                 is_failed = chance.random() < 0.04
                 slowness = speed * (1 + point.level.value / 4) * chance.uniform(0.8, 1.3)
@@ -73,7 +98,7 @@ def commit_repeat(
     commit_measurement(
         store,
         plan.measurement(point, start).measurement_id,
-        [] if is_failed else _requests(point.level.value, slowness, chance),
+        [] if is_failed else _requests(point, slowness, chance),
         attempt_id=f"{point.point_id}-{start}",
         deployment={name: getattr(row, name) for name in row.__slots__},
         point_id=point.point_id,
@@ -90,16 +115,19 @@ def commit_repeat(
     )
 
 
-def _requests(level: float, slowness: float, chance: random.Random) -> list[dict[str, Any]]:
+def _requests(point: Point, slowness: float, chance: random.Random) -> list[dict[str, Any]]:
     rows = []
     error_share = chance.choice([0.0, 0.0, 0.02, 0.2])
+    parts = point.workload.part_names()
     for number in range(REQUESTS):
         due = number * 10_000 / REQUESTS
+        part = chance.choice(parts) if parts else None
         if chance.random() < error_share:
-            rows.append(failed_request(number, due))
+            rows.append(failed_request(number, due, part=part))
             continue
-        first = due + 40 * slowness * chance.lognormvariate(0, 0.4)
+        slowness_of_part = SLOWNESS_OF_PARTS.get(part, 1.0)
+        first = due + 40 * slowness * slowness_of_part * chance.lognormvariate(0, 0.4)
         last = first + 7 * 10 * slowness * chance.lognormvariate(0, 0.2)
-        tokens = round(8 * level)
-        rows.append(request(number, due, first_ms=first, last_ms=last, tokens=tokens))
+        tokens = round(8 * point.level.value)
+        rows.append(request(number, due, first_ms=first, last_ms=last, tokens=tokens, part=part))
     return rows

@@ -13,9 +13,9 @@ from orchestrator.report.selection import answers, experiments, limits
 from orchestrator.report.words import ranked_load_text, ranked_mark
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Objective
+from orchestrator.spec.load import Objective, Per
 from tests.browser.judging import TRIPLES, assert_judged_alike, bounds, comparison_of
-from tests.browser.stores import commit_varied, varied_plan
+from tests.browser.stores import MIXED, commit_varied, varied_plan
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.stores import commit_answers
 
@@ -52,6 +52,28 @@ def test_simulated_points_whose_model_has_no_known_error(tmp_path, opened_store)
     commit_varied(store, varied_plan(), simulated=True, emulated=False)
     compared = assert_judged_alike(opened_store(store.uri), stored(store), triples=100)
     assert all(compared.ranked[per] > 3 for per in get_args(Objective)), compared
+
+
+@pytest.mark.timeout(300)
+def test_parts_of_a_mix_whose_gpus_were_read(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "mixed")
+    commit_varied(store, varied_plan(MIXED), has_energy=True)
+    page = opened_store(store.uri)
+    assert page.evaluate("app.shown.payload.groups.map((group) => group.parts)") == [
+        ["chat", "rag"],
+        ["chat", "rag"],
+    ]
+    compared = assert_judged_alike(page, stored(store))
+    assert all(compared.ranked[per] > TRIPLES / 10 for per in get_args(Per))
+    assert compared.ranked_by_parts > TRIPLES / 5
+    assert compared.near_levels > TRIPLES / 20
+
+
+def test_parts_of_a_simulated_mix_whose_model_has_no_known_error(tmp_path, opened_store):
+    store = Store.open(str(tmp_path / "results"), "mixed")
+    commit_varied(store, varied_plan(MIXED), simulated=True, emulated=False)
+    compared = assert_judged_alike(opened_store(store.uri), stored(store), triples=60)
+    assert compared.ranked_by_parts > 3, compared
 
 
 def test_points_without_a_plan_are_ranked_with_those_that_were_asked_the_same(
@@ -144,8 +166,10 @@ def test_a_probe_that_ended_early_fails_stricter_limits_too(opened):
           const none = judge.NO_LIMIT;
           const limits = Object.fromEntries(judge.LATENCIES.map((name) => [name, slo.stops[name] ?? none]));
           const noLimits = Object.fromEntries(judge.LATENCIES.map((name) => [name, none]));
-          const asked = { target: slo.attainment, per: "deployment", price: null };
-          return [limits, noLimits].map((each) => judged.judge({ ...asked, limits: each }).ranking[0]?.mark);
+          return [limits, noLimits].map((each) => {
+            const asked = [{ part: null, limits: each, target: slo.attainment }];
+            return judged.judge({ asked, per: "deployment", price: null }).ranking[0]?.mark;
+          });
         }"""
     )
     assert marks == ["", "not the limit"]

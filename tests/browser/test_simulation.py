@@ -78,7 +78,7 @@ def test_intervals_of_other_limits_are_at_least_as_wide(browser, report, store) 
         for place in range(0, len(stops), 20):
             judged = page.evaluate(
                 """(ttft) => (app.shown.judges.get(0).judge({
-                limits: { ttft, tpot: 254, e2e: 254 }, target: 0.9, per: "gpu", price: null,
+                asked: [{ part: null, limits: { ttft, tpot: 254, e2e: 254 }, target: 0.9 }], per: "gpu", price: null,
                 }).judged.map(({ point, attainment }) => [point.point_id, attainment]))""",
                 place,
             )

@@ -467,7 +467,7 @@ def test_a_long_ranking_shows_its_first_rows(opened):
         """() => {
           const [first] = app.shown.result.ranking;
           const rows = Array.from({ length: 60 }, (_, place) => ({ ranked: first, place }));
-          const view = { rows, unit: "tokens/s", per: "gpu", usdPerHour: () => null, sort: "rank", reversed: false };
+          const view = { rows, unit: "tokens/s", per: "gpu", part: null, usdPerHour: () => null, sort: "rank", reversed: false };
           const element = document.createElement("table");
           const table = new ranking.RankingTable(element, () => {});
           return [false, true].map((hasAllRows) => {

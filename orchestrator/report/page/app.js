@@ -7,10 +7,12 @@ const app = (() => {
     { name: "tpot", title: "TPOT" },
     { name: "e2e", title: "E2E" },
   ];
-  const UNITS = { gpu: "output tokens/s per device", usd: "output tokens/USD", deployment: "output tokens/s" };
+  const UNITS = {
+    gpu: "output tokens/s per device", usd: "output tokens/USD", joule: "output tokens/J", deployment: "output tokens/s",
+  };
   const METRICS = {
     throughput: { title: "output tokens/s", interval: (each) => each.throughput },
-    attainment: { title: "attainment", interval: (each) => each.attainment },
+    attainment: { title: "attainment", interval: (each) => attainmentInSight(each) },
     ttft_p99_ms: { title: "TTFT p99 ms", latency: "ttft" },
     ttft_p50_ms: { title: "TTFT p50 ms", latency: "ttft" },
     tpot_p99_ms: { title: "TPOT p99 ms", latency: "tpot" },
@@ -22,6 +24,8 @@ const app = (() => {
   const ADDRESS_DELAY_MS = 300;  // browsers refuse an address that changes with every step of a slider
   const COPIED_MS = 1500;
   const PRICE = "price.";  // in the address before the name of the hardware
+  const PART = "part.";  // in the address before the name of a part of a mix and that of a limit
+  const ALL_PARTS = "";  // the choice of limits on all requests, whatever their part
   const LEAST_HIGHEST_PRICE = 10;  // USD per device and hour, at the right end of the slider
   const PRICE_STEP = 0.05;
 
@@ -31,12 +35,16 @@ const app = (() => {
      result: what the judge found under the choices. */
   const shown = { payload: null, planes: null, judges: new Map(), choices: null, result: null };
 
-  /* What the reader set. Limits are in seconds, null where there is none; `point` is a point's id.
-     Beside these, `prices` has USD per device and hour by hardware, where they are not the file's. */
+  /* What the reader set. Limits are in seconds, null where there is none; `point` is a point's id;
+     `part` is the part of a mix whose limits the sliders show, or ALL_PARTS. Beside these, `prices` has
+     USD per device and hour by hardware, where they are not the file's, and `parts` the limits on each
+     part: its `attainment` is null where the part is not judged. The limits on all requests are judged
+     where `part` is ALL_PARTS, else those of every part. */
   const FIRST_CHOICES = {
-    group: 0, slo: 0, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", ratio: 4,
+    group: 0, slo: 0, part: ALL_PARTS, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", ratio: 4,
     metric: "throughput", sort: "rank", reversed: false, allRows: false, heatX: "", heatY: "", point: "",
   };
+  const firstChoices = () => ({ ...FIRST_CHOICES, prices: {}, parts: {} });
 
   const byId = (id) => document.getElementById(id);
   const group = () => shown.payload.groups[shown.choices.group];
@@ -44,6 +52,8 @@ const app = (() => {
   const unitOf = (per) => UNITS[per].replace("device", group().device);
   const unit = () => unitOf(shown.choices.per);
   const chosenSlo = () => group().slos[shown.choices.slo];
+  const isByPart = () => shown.choices.part !== ALL_PARTS;
+  const limitsInSight = () => (isByPart() ? shown.choices.parts[shown.choices.part] : shown.choices);
   const chosenPoint = () => group().points.find((point) => point.point_id === shown.choices.point);
 
   function element(tag, text, properties) {
@@ -73,18 +83,67 @@ const app = (() => {
     return stopsOf(name)[stop] ?? null;
   }
 
-  function limitsInStops() {
-    const { ttft, tpot, e2e } = shown.choices;
+  function limitsInStops({ ttft, tpot, e2e }) {
     return { ttft: stopAt("ttft", ttft), tpot: stopAt("tpot", tpot), e2e: stopAt("e2e", e2e) };
+  }
+
+  /* What the reader asks of the requests, as judge.js reads it. */
+  function asked() {
+    const { choices } = shown;
+    const askedOf = (part, limits) => ({ part, limits: limitsInStops(limits), target: limits.attainment });
+    if (!isByPart()) return [askedOf(null, choices)];
+    const judgedParts = Object.entries(choices.parts).filter(([, limits]) => limits.attainment !== null);
+    return judgedParts.map(([part, limits]) => askedOf(part, limits));
   }
 
   /* Sets the limits to those of one of the file's SLOs. */
   function chooseSlo(index) {
     const slo = group().slos[index];
-    shown.choices.slo = index;
-    if (slo === undefined) return;
-    for (const { name } of LATENCIES) shown.choices[name] = secondsAt(name, slo.stops[name]);
-    shown.choices.attainment = slo.attainment;
+    const { choices } = shown;
+    choices.slo = index;
+    choices.part = ALL_PARTS;
+    if (slo !== undefined) {
+      Object.assign(choices, limitsInSeconds(slo));
+      choices.part = Object.keys(slo.parts)[0] ?? ALL_PARTS;
+    }
+    choices.parts = {};
+    mendParts();
+  }
+
+  /* Of an SLO of the file, or its limits on a part. */
+  function limitsInSeconds({ stops, attainment }) {
+    const limits = LATENCIES.map(({ name }) => [name, secondsAt(name, stops[name])]);
+    return { ...Object.fromEntries(limits), attainment };
+  }
+
+  /* The limits on a part until they are moved: those of the file, or where it limits all requests
+     together, the same of each part. */
+  function firstLimitsOf(part) {
+    const ofParts = chosenSlo()?.parts ?? {};
+    if (Object.hasOwn(ofParts, part)) return limitsInSeconds(ofParts[part]);
+    const { ttft, tpot, e2e, attainment } = shown.choices;
+    if (Object.keys(ofParts).length === 0) return { ttft, tpot, e2e, attainment };
+    return { ttft: null, tpot: null, e2e: null, attainment: null };
+  }
+
+  /* Makes the limits on parts those of the parts of the group, in the order of the file. */
+  function mendParts() {
+    const { choices } = shown;
+    const { parts } = group();
+    const inFile = Object.keys(chosenSlo()?.parts ?? {});
+    const names = [...inFile, ...parts.filter((part) => !inFile.includes(part))];
+    const mended = names.map((part) => [part, mendedLimits({ ...firstLimitsOf(part), ...choices.parts[part] })]);
+    choices.parts = Object.fromEntries(mended);
+    if (!names.includes(choices.part)) choices.part = ALL_PARTS;
+    const isAnyJudged = names.some((part) => choices.parts[part].attainment !== null);
+    if (isByPart() && !isAnyJudged) limitsInSight().attainment = FIRST_CHOICES.attainment;
+  }
+
+  function mendedLimits(limits) {
+    const { attainment } = limits;
+    const isShare = attainment !== null && attainment >= 0 && attainment <= 1;
+    const latencies = LATENCIES.map(({ name }) => [name, secondsAt(name, stopAt(name, limits[name]))]);
+    return { ...Object.fromEntries(latencies), attainment: isShare ? attainment : null };
   }
 
   function chooseGroup(index) {
@@ -102,10 +161,11 @@ const app = (() => {
   function mendChoices() {
     const { choices } = shown;
     if (chosenSlo() === undefined) choices.slo = 0;
-    for (const { name } of LATENCIES) choices[name] = secondsAt(name, stopAt(name, choices[name]));
+    Object.assign(choices, mendedLimits(choices));
+    choices.attainment ??= FIRST_CHOICES.attainment;
+    mendParts();
     if (!Object.hasOwn(UNITS, choices.per)) choices.per = group().per;
     if (!Object.hasOwn(METRICS, choices.metric)) choices.metric = FIRST_CHOICES.metric;
-    if (!(choices.attainment >= 0 && choices.attainment <= 1)) choices.attainment = FIRST_CHOICES.attainment;
     const prices = Object.entries(choices.prices).filter(([, price]) => price >= 0 && price < Infinity);
     choices.prices = Object.fromEntries(prices);
     if (chosenPoint() === undefined) choices.point = group().points[0]?.point_id ?? "";
@@ -153,10 +213,12 @@ const app = (() => {
     return value === null ? "none" : String(value);
   }
 
+  const isLatency = (name) => LATENCIES.some((latency) => latency.name === name);
+  const limitOfText = (text) => (text === "none" || Number.isNaN(Number(text)) ? null : Number(text));
+
   /* A choice from the address, of the type of the first choice. */
   function choiceOf(name, text) {
-    const isLimit = LATENCIES.some((latency) => latency.name === name);
-    if (isLimit) return text === "none" || Number.isNaN(Number(text)) ? null : Number(text);
+    if (isLatency(name)) return limitOfText(text);
     if (typeof FIRST_CHOICES[name] === "number") return Number(text) || 0;
     if (typeof FIRST_CHOICES[name] === "boolean") return text === "true";
     return text;
@@ -172,7 +234,23 @@ const app = (() => {
     }
     for (const [name, text] of given) {
       if (name.startsWith(PRICE) && text !== "") setPrice(name.slice(PRICE.length), Number(text));
+      if (name.startsWith(PART)) readPartLimit(name.slice(PART.length), text);
     }
+  }
+
+  /* path: the name of a part, a dot and the name of a limit; names of parts have dots, too. */
+  function readPartLimit(path, text) {
+    const dot = path.lastIndexOf(".");
+    const part = path.slice(0, dot);
+    const name = path.slice(dot + 1);
+    const isKnown = group().parts.includes(part) && (isLatency(name) || name === "attainment");
+    if (isKnown) shown.choices.parts[part][name] = limitOfText(text);
+  }
+
+  /* The limits on parts as the address has them; none where there are no parts. */
+  function partsInAddress() {
+    return Object.entries(shown.choices.parts).flatMap(([part, limits]) => (
+      Object.entries(limits).map(([name, value]) => [`${PART}${part}.${name}`, textOfChoice(value)])));
   }
 
   /* price: USD per device and hour; null: the file's. */
@@ -190,10 +268,10 @@ const app = (() => {
   function writeAddress() {
     clearTimeout(addressTimer);
     addressTimer = setTimeout(() => {
-      const { prices, ...others } = shown.choices;
+      const { prices, parts, ...others } = shown.choices;
       const pairs = Object.entries(others).map(([name, value]) => [name, textOfChoice(value)]);
       const priced = Object.entries(prices).map(([hardware, price]) => [PRICE + hardware, String(price)]);
-      history.replaceState(null, "", `#${new URLSearchParams([...pairs, ...priced])}`);
+      history.replaceState(null, "", `#${new URLSearchParams([...pairs, ...partsInAddress(), ...priced])}`);
     }, ADDRESS_DELAY_MS);
   }
 
@@ -201,7 +279,7 @@ const app = (() => {
   function followAddress() {
     clearTimeout(addressTimer);
     if (shown.choices === null) return;
-    shown.choices = { ...FIRST_CHOICES, prices: {} };
+    shown.choices = firstChoices();
     readAddress();
     mendChoices();
     showAll();
@@ -276,8 +354,7 @@ const app = (() => {
     chooseSlo(index);
     showTabs();
     showAnswers();
-    showControls();
-    judgeAgain();
+    showLimits();
   }
 
   function moveTab(event, index, last, open) {
@@ -327,10 +404,12 @@ const app = (() => {
   }
 
   function makeControls() {
-    const labels = LATENCIES.map(({ name, title }) => {
+    controls.part = selection("limits-on", choosePart);
+    const labels = [labelled("limits on ", controls.part)];
+    for (const { name, title } of LATENCIES) {
       controls[name] = slider(`limit-${name}`, (value) => chooseLimit(name, Number(value)));
-      return labelled(`${title} `, controls[name].output, controls[name].input);
-    });
+      labels.push(labelled(`${title} `, controls[name].output, controls[name].input));
+    }
     controls.attainment = slider("limit-attainment", (value) => chooseAttainment(Number(value)));
     Object.assign(controls.attainment.input, { min: "0.5", max: "1", step: "0.001" });
     labels.push(labelled("attainment ", controls.attainment.output, controls.attainment.input));
@@ -366,16 +445,34 @@ const app = (() => {
     return select;
   }
 
+  /* A part that was not judged is from its first limit on. */
   function chooseLimit(name, stop) {
-    shown.choices[name] = secondsAt(name, stop);
+    const limits = limitsInSight();
+    limits[name] = secondsAt(name, stop);
+    limits.attainment ??= chosenSlo()?.attainment ?? FIRST_CHOICES.attainment;
     showLimit(name);
+    showAttainment();
     judgeAgain();
   }
 
   function chooseAttainment(share) {
-    shown.choices.attainment = share;
+    limitsInSight().attainment = share;
     showAttainment();
     judgeAgain();
+  }
+
+  function choosePart(part) {
+    shown.choices.part = part;
+    mendParts();
+    showLimits();
+  }
+
+  /* Shows other limits than before, which may be those of another part. */
+  function showLimits() {
+    showControls();
+    judgeAgain();
+    showPoint();
+    drawn.redraw(ONE_POINT);
   }
 
   function choosePer(per) {
@@ -392,10 +489,20 @@ const app = (() => {
 
   function showControls() {
     const { choices } = shown;
+    const { parts } = group();
+    controls.part.parentElement.hidden = parts.length === 0;
+    setOptions(controls.part, [[ALL_PARTS, "all requests together"], ...parts.map((part) => [part, part])], choices.part);
     for (const { name } of LATENCIES) showLimit(name);
     showAttainment();
-    setOptions(controls.per, [["gpu", group().device], ["usd", "USD"], ["deployment", "deployment"]], choices.per);
+    setOptions(controls.per, units(), choices.per);
     showPrice();
+  }
+
+  /* What deployments can be ranked by; by energy where that of any point is known. */
+  function units() {
+    const all = [["gpu", group().device], ["usd", "USD"], ["joule", "joule"], ["deployment", "deployment"]];
+    const hasEnergy = group().points.some((point) => point.power_w);
+    return all.filter(([per]) => per !== "joule" || hasEnergy || shown.choices.per === per);
   }
 
   /* The price of the hardware in sight. A number that is being typed is left alone. */
@@ -430,21 +537,47 @@ const app = (() => {
 
   function showLimit(name) {
     const { input, output } = controls[name];
-    const seconds = shown.choices[name];
+    const { title } = LATENCIES.find((latency) => latency.name === name);
+    const seconds = limitsInSight()[name];
     const last = stopsOf(name).length;  // the step after the last stop: no limit
-    const text = seconds === null ? "no limit" : `≤ ${number(seconds * 1000)} ms`;
+    const text = limitText(seconds);
     input.max = String(last);
     input.value = String(seconds === null ? last : stopAt(name, seconds));
+    nameWithPart(input, title);
     input.setAttribute("aria-valuetext", text);
     output.textContent = text;
   }
 
+  /* A slider is read aloud by its label, or where it moves the limits of one part, with the part. */
+  function nameWithPart(input, title) {
+    if (isByPart()) input.setAttribute("aria-label", `${title} of ${shown.choices.part}`);
+    else input.removeAttribute("aria-label");
+  }
+
+  const limitText = (seconds) => (seconds === null ? "no limit" : `≤ ${number(seconds * 1000)} ms`);
+  const attainmentText = (share) => (share === null ? "not judged" : `≥ ${number(share * 100)} %`);
+
   function showAttainment() {
     const { input, output } = controls.attainment;
-    const text = `≥ ${number(shown.choices.attainment * 100)} %`;
-    input.value = String(shown.choices.attainment);
+    const { attainment } = limitsInSight();
+    const text = attainmentText(attainment);
+    input.value = String(attainment ?? FIRST_CHOICES.attainment);
+    nameWithPart(input, "attainment");
     input.setAttribute("aria-valuetext", text);
     output.textContent = text;
+  }
+
+  /* The limits on every part, since the sliders show those of one. */
+  function showPartLimits() {
+    const line = byId("part-limits");
+    line.hidden = !isByPart();
+    const texts = Object.entries(shown.choices.parts).map(([part, limits]) => {
+      if (limits.attainment === null) return `${part} not judged`;
+      const limited = LATENCIES.filter(({ name }) => limits[name] !== null);
+      const latencies = limited.map(({ name, title }) => `${title} ${limitText(limits[name])}`);
+      return [`${part} ${latencies[0] ?? "answered"}`, ...latencies.slice(1), attainmentText(limits.attainment)].join(", ");
+    });
+    line.textContent = `A load holds where it holds for every part: ${texts.join("; ")}.`;
   }
 
   /* Fills a list unless it holds these options already. options: [value, text] */
@@ -468,16 +601,15 @@ const app = (() => {
     return shown.judges.get(index);
   }
 
-  /* The points of the group in sight, the ranking of all groups that are ranked with it, and the
-     deployments that may hold more. Under the limits of the file what the page cannot judge is
-     ranked as Python did. */
+  /* The points of the group in sight, the ranking of all groups that are ranked with it, the
+     deployments that may hold more, and where those that hold at no level miss the limits. Under the
+     limits of the file what the page cannot judge is ranked as Python did. */
   function judgedNow() {
-    const { attainment, per, slo } = shown.choices;
-    const limits = limitsInStops();
+    const { per, slo } = shown.choices;
     const rankedGroups = rivals();
     const results = rankedGroups.map((index) => {
       const price = priceOf(shown.payload.groups[index].hardware);
-      return judgeOf(index).judge({ limits, target: attainment, per, price, slo });
+      return judgeOf(index).judge({ asked: asked(), per, price, slo });
     });
     let ranking = judge.rankedTogether(results);
     const isRankedByPython = group().searched || (chosenSlo()?.fixed ?? []).length > 0;
@@ -485,11 +617,14 @@ const app = (() => {
       const ranked = rankedGroups.flatMap((index, place) => judgeOf(index).rankedByPython(slo, results[place].judged));
       ranking = ranked.sort((first, second) => first.place - second.place);
     }
-    return { judged: results[0].judged, ranking, open: results.flatMap((result) => result.open) };
+    const open = results.flatMap((result) => result.open);
+    const missed = new Map(results.flatMap((result) => [...result.missed]));
+    return { judged: results[0].judged, ranking, open, missed };
   }
 
   function judgeAgain() {
     shown.result = judgedNow();
+    showPartLimits();
     showWinner();
     showRanking();
     showPrices();
@@ -503,8 +638,15 @@ const app = (() => {
     const slo = chosenSlo();
     if (slo === undefined || choices.per !== group().per) return false;
     if (choices.per === "usd" && Object.keys(choices.prices).length > 0) return false;
-    if (slo.attainment !== choices.attainment) return false;
-    return LATENCIES.every(({ name }) => choices[name] === secondsAt(name, slo.stops[name]));
+    if (Object.keys(slo.parts).length === 0) return !isByPart() && isAskedBy(slo, choices);
+    return isByPart() && Object.entries(choices.parts).every(([part, limits]) => (
+      Object.hasOwn(slo.parts, part) ? isAskedBy(slo.parts[part], limits) : limits.attainment === null));
+  }
+
+  /* Whether limits are those of an SLO of the file, or of its limits on a part. */
+  function isAskedBy(ofFile, limits) {
+    const expected = limitsInSeconds(ofFile);
+    return Object.entries(expected).every(([name, value]) => limits[name] === value);
   }
 
   function showWinner() {
@@ -534,9 +676,10 @@ const app = (() => {
   function whyNothingIsRanked() {
     const { per } = shown.choices;
     const ranked = rivals().map((index) => shown.payload.groups[index]);
-    const isCounted = (each) => each.deployments.some((deployment) => (
-      judge.divisorOf(deployment, per, priceOf(each.hardware)) !== null));
+    const isCounted = (each) => each.points.some((point) => (
+      judge.divisorOf(point, each.deployments[point.deployment], per, priceOf(each.hardware)) !== null));
     if (!ranked.some(isCounted)) {
+      if (per === "joule") return "The energy of no point is known.";
       if (per === "usd") return "There is no price to rank by: set one above 0.";
       return `How many ${group().device}s the deployments have is not known: rank them per deployment.`;
     }
@@ -577,12 +720,15 @@ const app = (() => {
     if (group().simulated) texts.push("simulated: nothing was measured");
     else if (group().emulated) texts.push("emulated: no real engine answered");
     if (group().source !== "") texts.push(`measured by ${group().source}, as it defines the figures`);
-    if (winner.judged.attainment.lower < shown.choices.attainment) texts.push("the winner's attainment could be below the target");
+    const unsure = winner.judged.tests.filter(({ share, target }) => share.lower < target);
+    texts.push(...unsure.map(({ part }) => `the winner's ${attainmentOf(part)} could be below the target`));
     if (runnerUp !== undefined) texts.push(...doubtsBetween(winner.throughput, runnerUp.throughput));
     texts.push(...notMeasured());
     if (!group().searched) texts.push(...openLevels());
     return texts;
   }
+
+  const attainmentOf = (part) => (part === null ? "attainment" : `attainment of ${part}`);
 
   function doubtsBetween(winner, runnerUp) {
     if (winner.lower <= runnerUp.upper) return ["the intervals of winner and runner-up overlap"];
@@ -600,7 +746,7 @@ const app = (() => {
     const labels = new Set(shown.payload.missing.filter((each) => (
       experiments.has(each.experiment) && each.workload === group().workload && each.model === group().model
       && each.emulated === group().emulated && each.simulated === group().simulated && each.source === group().source
-      && (shown.choices.per === "usd" || each.hardware === group().hardware))).map((each) => each.label));
+      && (judge.isAcrossHardware(shown.choices.per) || each.hardware === group().hardware))).map((each) => each.label));
     for (const { deployments } of ranked) for (const { label } of deployments) labels.delete(label);
     if (labels.size === 0) return [];
     return [`not measured yet: ${firstOf([...labels])}`];
@@ -632,9 +778,10 @@ const app = (() => {
   }
 
   function rankingView() {
-    const { per, sort, reversed, allRows } = shown.choices;
+    const { per, part, sort, reversed, allRows } = shown.choices;
     const rows = shown.result.ranking.map((ranked, place) => ({ ranked, place }));
-    return { rows, unit: unit(), per, usdPerHour, sort, reversed, hasAllRows: allRows };
+    const partInSight = isByPart() ? part : null;
+    return { rows, unit: unit(), per, part: partInSight, usdPerHour, sort, reversed, hasAllRows: allRows };
   }
 
   function showPrices() {
@@ -654,8 +801,18 @@ const app = (() => {
   /* Labels of the deployments of a group that are not in the ranking. */
   function unrankedOf({ deployments, slos }, ranked) {
     const disagreeing = slos[shown.choices.slo]?.disagreeing ?? [];
-    const labels = deployments.map(({ label }, index) => (disagreeing.includes(index) ? `${label} (answers differ)` : label));
+    const labels = deployments.map((deployment, index) => {
+      const reason = disagreeing.includes(index) ? "answers differ" : missedText(deployment);
+      return reason === "" ? deployment.label : `${deployment.label} (${reason})`;
+    });
     return labels.filter((_, index) => !ranked.has(deployments[index]));
+  }
+
+  /* The parts that keep a deployment from holding its lowest level; empty where parts are not judged. */
+  function missedText(deployment) {
+    const lowest = shown.result.missed.get(deployment);
+    if (!isByPart() || lowest === undefined) return "";
+    return `missed by ${ranking.missedParts(lowest)} at ${lowest.point.load}`;
   }
 
   function chooseAllRows() {
@@ -715,6 +872,7 @@ const app = (() => {
         label: deployment.label,
         load: each.point.load,
         state: stateOf(each),
+        remark: isByPart() && each.missed.length > 0 ? `\nmissed by ${ranking.missedParts(each)}` : "",
       });
     }
     const areCounted = deployments.every((deployment) => deployment.devices);
@@ -745,7 +903,15 @@ const app = (() => {
     const lines = highlighted().map((index) => curveOf(index, metric, control));
     const hasOther = group().points.some((point) => point.control !== control);
     const title = control === "request_rate" ? "requests/s" : "requests in flight";
-    charts.curves(chart, lines, metric.title, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
+    const isOfPart = isByPart() && metric !== METRICS.throughput;
+    const metricTitle = isOfPart ? `${metric.title} of ${shown.choices.part}` : metric.title;
+    charts.curves(chart, lines, metricTitle, hasOther ? `${title} (other loads: in the tables)` : title, limitOf(metric));
+  }
+
+  /* The share of the requests of the part in sight that met its limits, or what the point is judged by. */
+  function attainmentInSight(judged) {
+    if (!isByPart()) return judged.attainment;
+    return judged.tests.find((test) => test.part === shown.choices.part)?.share ?? null;
   }
 
   /* A rate and a number of requests in flight share no axis: the curve is of one of them. */
@@ -767,7 +933,7 @@ const app = (() => {
       hollow: point.excluded !== null, load: point.load, confidence: confidence(),
     };
     if (metric.interval === undefined) {
-      const y = point.figures[shown.choices.metric];
+      const y = ranking.figuresOf(point, isByPart() ? shown.choices.part : null)[shown.choices.metric] ?? null;
       return { ...curve, y, ...bandOfModel(y, metric, group().deployments[point.deployment].model_error) };
     }
     const interval = metric.interval(judged);
@@ -784,8 +950,9 @@ const app = (() => {
 
   /* The limit that a metric is judged by, in the metric's unit; null: none. */
   function limitOf(metric) {
-    if (metric === METRICS.attainment) return shown.choices.attainment;
-    const seconds = shown.choices[metric.latency] ?? null;
+    const limits = limitsInSight();
+    if (metric === METRICS.attainment) return limits.attainment;
+    const seconds = limits[metric.latency] ?? null;
     return seconds === null ? null : seconds * 1000;
   }
 
@@ -840,7 +1007,8 @@ const app = (() => {
   function drawDistribution(chart) {
     const lines = LATENCIES.map(({ name, title }) => {
       const stops = stopsOf(name);
-      const shares = judge.distribution(chosenPoint(), shown.planes[name], stops);
+      const part = isByPart() ? group().parts.indexOf(shown.choices.part) : null;
+      const shares = judge.distribution(chosenPoint(), shown.planes[name], stops, part);
       return { name: title, data: stops.map((seconds, index) => [seconds * 1000, shares[index]]) };
     });
     charts.distribution(chart, lines);
@@ -893,6 +1061,7 @@ const app = (() => {
     const levels = points.filter((each) => each.deployment === point.deployment);
     setOptions(byId("point-choice"), levels.map((each) => [each.point_id, `at ${each.load}`]), point.point_id);
     byId("point-facts").textContent = pointFacts(point);
+    byId("distribution-of").textContent = isByPart() ? `requests of ${shown.choices.part}` : "requests";
   }
 
   function pointFacts(point) {
@@ -930,6 +1099,13 @@ const app = (() => {
     drawn.redraw(ONE_POINT);
   }
 
+  /* Takes the limits of the file anew, which may be on parts of which no request was there before. */
+  function followFile() {
+    const { slo, part } = shown.choices;
+    chooseSlo(slo);
+    if (Object.hasOwn(shown.choices.parts, part)) shown.choices.part = part;
+  }
+
   /* A group's name, which stays when others come before it. */
   function identityOf(each) {
     return JSON.stringify([each.experiment, each.workload, each.model, each.hardware, each.emulated, each.simulated, each.source, each.content]);
@@ -939,6 +1115,7 @@ const app = (() => {
      described: the description that decode.js reads; bins: the requests' bins as payload.py writes them. */
   function show(described, bins) {
     const identity = shown.choices === null || shown.payload.groups.length === 0 ? null : identityOf(group());
+    const wasAsked = identity !== null && isAsked();
     shown.payload = described;
     shown.planes = judge.planesOf(bins, described.groups);
     shown.judges.clear();
@@ -948,12 +1125,13 @@ const app = (() => {
       return;
     }
     if (identity === null) {
-      shown.choices = { ...FIRST_CHOICES, prices: {} };
+      shown.choices = firstChoices();
       readAddress();
     } else {
       const index = described.groups.findIndex((each) => identityOf(each) === identity);
       if (index === -1) chooseGroup(0);
       else shown.choices.group = index;
+      if (wasAsked) followFile();
     }
     mendChoices();
     drawn.look();

@@ -110,7 +110,7 @@ const charts = (() => {
     }));
   }
 
-  /* points: {x, y, lower, upper, label, load, state} with state one of holds, misses, excluded. */
+  /* points: {x, y, lower, upper, label, load, state, remark} with state one of holds, misses, excluded. */
   function frontier(chart, points, xName, yName) {
     const { soft, accent } = theme();
     const pointsOfSeries = byState(points);
@@ -125,7 +125,7 @@ const charts = (() => {
     const option = base(`${yName} against ${xName}: ${pointsOfSeries[0].length} of ${points.length} points hold the limits`);
     option.tooltip.formatter = (item) => {
       const point = pointsOfSeries[item.seriesIndex][item.dataIndex];
-      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})`;
+      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})${point.remark}`;
     };
     draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
   }

@@ -3,11 +3,13 @@
    orchestrator/analysis/intervals.py do. Nothing here touches the document.
 
    A request is three bins, one for each of TTFT, TPOT and E2E: the number of the first stop that its
-   value does not exceed. A limit is the number of a stop; a request meets it if its bin is not above. */
+   value does not exceed. A limit is the number of a stop; a request meets it if its bin is not above.
+   Limits are on all requests, or on those of each part of a mix, which is judged by itself. */
 const judge = (() => {
   const LATENCIES = ["ttft", "tpot", "e2e"];
   const NO_LIMIT = 254;      // the limit that every answered request meets; those without an answer have bin 255
   const NOT_THE_LIMIT = "not the limit";  // a load above which none was judged
+  const UNLIMITED = Object.fromEntries(LATENCIES.map((name) => [name, NO_LIMIT]));
   const BINS = 256;
   const BATCHES = 10;
   const MOST_OF_16_BITS = 65535;
@@ -194,23 +196,68 @@ const judge = (() => {
 
   // Requests that meet the limits
 
-  /* Where the batches of a group lie. repeatsOfPoints: for each point its repeats, as {firstBatch,
-     sizes, start}; first, end: the requests of each batch. */
-  function batchesOfGroup(group) {
-    const first = [];
-    const end = [];
+  /* Where the requests of each batch of a group lie, as runs of neighbours. A batch of all requests is
+     one run. The requests of a part of a mix are cut into batches of their own, and such a batch has a
+     run in each batch of all requests that it reaches into.
+
+     part: the number of the part in the group, null: all requests. repeatsOfPoints: for each point its
+     repeats, as {firstBatch, sizes, start}; first, end: the requests of each run; batch: the number of
+     its batch; count: how many batches there are; largest: the most requests of one. */
+  function batchesOfGroup(group, part) {
+    const runs = { first: [], end: [], batch: [] };
+    let count = 0;
+    let largest = 0;
     const repeatsOfPoints = group.points.map((point) => point.repeats.map((repeat) => {
-      const sizes = batchSizes(repeat.requests);
-      const firstBatch = first.length;
-      let request = repeat.first;
-      for (const size of sizes) {
-        first.push(request);
-        request += size;
-        end.push(request);
-      }
+      const segments = segmentsOf(repeat, part);
+      const sizes = batchSizes(sum(segments.map((segment) => segment.end - segment.first)));
+      const firstBatch = count;
+      addRuns(runs, segments, sizes, firstBatch);
+      count += sizes.length;
+      largest = Math.max(largest, ...sizes);
       return { firstBatch, sizes, start: repeat.start };
     }));
-    return { repeatsOfPoints, first: Uint32Array.from(first), end: Uint32Array.from(end) };
+    return {
+      repeatsOfPoints,
+      first: Uint32Array.from(runs.first),
+      end: Uint32Array.from(runs.end),
+      batch: Uint32Array.from(runs.batch),
+      count,
+      largest,
+    };
+  }
+
+  /* Where the requests of a part lie in a repeat, as {first, end}; those of all where it is null. Within
+     each batch of the repeat requests stand by their parts, those of no part first. */
+  function segmentsOf(repeat, part) {
+    if (part === null) return [{ first: repeat.first, end: repeat.first + repeat.requests }];
+    let end = repeat.first;
+    return batchSizes(repeat.requests).map((size, batch) => {
+      end += size;
+      const counts = repeat.parts.map((ofPart) => ofPart[batch]);
+      const first = end - sum(counts.slice(part));
+      return { first, end: first + counts[part] };
+    });
+  }
+
+  /* Cuts segments into batches of these sizes. */
+  function addRuns(runs, segments, sizes, firstBatch) {
+    let batch = 0;
+    let room = sizes[0];
+    for (const segment of segments) {
+      let { first } = segment;
+      while (first < segment.end) {
+        if (room === 0) {
+          batch++;
+          room = sizes[batch];
+        }
+        const end = Math.min(first + room, segment.end);
+        runs.first.push(first);
+        runs.end.push(end);
+        runs.batch.push(firstBatch + batch);
+        room -= end - first;
+        first = end;
+      }
+    }
   }
 
   /* Counts the requests of each batch that meet all three limits.
@@ -223,7 +270,7 @@ const judge = (() => {
       this.batches = batches;
       this.planes = planes;
       this.limits = null;          // those that `counts` is of
-      this.counts = new Uint32Array(batches.first.length);
+      this.counts = new Uint32Array(batches.count);
       this.table = null;           // of every batch and bin
       this.tableOf = "";           // the latency that may move, and the limits of the others
     }
@@ -239,14 +286,15 @@ const judge = (() => {
 
     countAll(limits) {
       const { ttft, tpot, e2e } = this.planes;
-      const { first, end } = this.batches;
-      for (let batch = 0; batch < first.length; batch++) {
+      const { first, end, batch } = this.batches;
+      this.counts.fill(0);
+      for (let run = 0; run < first.length; run++) {
         let count = 0;
-        for (let request = first[batch]; request < end[batch]; request++) {
+        for (let request = first[run]; request < end[run]; request++) {
           const meets = ttft[request] <= limits.ttft && tpot[request] <= limits.tpot && e2e[request] <= limits.e2e;
           if (meets) count++;
         }
-        this.counts[batch] = count;
+        this.counts[batch[run]] += count;
       }
     }
 
@@ -267,26 +315,27 @@ const judge = (() => {
     tabulate(latency, fixed, limits) {
       this.table ??= this.emptyTable();
       const { table } = this;
-      const { first, end } = this.batches;
+      const { first, end, batch } = this.batches;
       const movedBins = this.planes[latency];
       const [fixedBins, otherFixedBins] = fixed.map((name) => this.planes[name]);
       const [limit, otherLimit] = fixed.map((name) => limits[name]);
       table.fill(0);
-      for (let batch = 0; batch < first.length; batch++) {
-        const row = batch * BINS;
-        for (let request = first[batch]; request < end[batch]; request++) {
+      for (let run = 0; run < first.length; run++) {
+        const row = batch[run] * BINS;
+        for (let request = first[run]; request < end[run]; request++) {
           const meets = fixedBins[request] <= limit && otherFixedBins[request] <= otherLimit;
           if (meets) table[row + movedBins[request]]++;
         }
+      }
+      for (let row = 0; row < table.length; row += BINS) {
         for (let cell = row + 1; cell < row + BINS; cell++) table[cell] += table[cell - 1];
       }
     }
 
     emptyTable() {
-      const { first, end } = this.batches;
-      const cells = first.length * BINS;
-      const hasLargeBatch = first.some((request, batch) => end[batch] - request > MOST_OF_16_BITS);
-      return hasLargeBatch ? new Uint32Array(cells) : new Uint16Array(cells);
+      const { count, largest } = this.batches;
+      const cells = count * BINS;
+      return largest > MOST_OF_16_BITS ? new Uint32Array(cells) : new Uint16Array(cells);
     }
   }
 
@@ -376,11 +425,73 @@ const judge = (() => {
     }
   }
 
+  // Tests
+
+  /* Which share of the requests at each point of a group meets limits. */
+  class Attainments {
+    /* part: the number of a part of a mix, whose requests alone count; null: all requests do. */
+    constructor(group, part, planes, quantiles, stops) {
+      this.group = group;
+      this.quantiles = quantiles;
+      this.batches = batchesOfGroup(group, part);
+      this.met = new MetRequests(this.batches, planes);
+      this.modelBounds = group.simulated ? new ModelBounds(group, this.batches, planes, stops) : null;
+    }
+
+    /* An interval for each point, null where no request was due. That of a simulated one is of the
+       model's error. */
+    under(limits) {
+      const counts = this.met.under(limits);
+      this.modelBounds?.under(limits);
+      return this.group.points.map((point, index) => {
+        const share = this.share(index, counts);
+        if (share === null || this.modelBounds === null) return share;
+        return { ...share, ...this.modelBounds.of(point.deployment, (bounds) => this.share(index, bounds)) };
+      });
+    }
+
+    share(index, counts) {
+      const repeats = this.batches.repeatsOfPoints[index].map((repeat) => ({
+        amounts: counts.subarray(repeat.firstBatch, repeat.firstBatch + repeat.sizes.length),
+        sizes: repeat.sizes,
+        start: repeat.start,
+      }));
+      return shareInterval(repeats, this.quantiles);
+    }
+  }
+
+  /* What an SLO of the file asks: {part, limits, target} for all requests, whose part is null, or for
+     those of each part of a mix that it limits. limits: as numbers of stops; target: the share of the
+     requests that must meet them all. */
+  function askedBy(slo) {
+    const asked = (part, { stops, attainment }) => ({ part, limits: { ...UNLIMITED, ...stops }, target: attainment });
+    const ofParts = Object.entries(slo.parts).map(([part, limits]) => asked(part, limits));
+    return ofParts.length > 0 ? ofParts : [asked(null, slo)];
+  }
+
+  /* Whether requests that fail `other` fail `asked` too. */
+  function isAsStrict(asked, other) {
+    return asked.part === other.part && asked.target >= other.target
+      && LATENCIES.every((name) => asked.limits[name] <= other.limits[name]);
+  }
+
+  const margin = (test) => test.share.estimate - test.target;
+  const isMissed = (test) => margin(test) < 0;
+
+  /* The test that is furthest below its target, or least above it. */
+  function weakestOf(tests) {
+    return tests.reduce((weakest, test) => (margin(test) < margin(weakest) ? test : weakest));
+  }
+
   // Deployments
 
-  /* What a throughput is divided by; null where it is not known. */
-  function divisorOf(deployment, per, price) {
+  /* Whether the unit makes different hardware comparable. */
+  const isAcrossHardware = (per) => per === "usd" || per === "joule";
+
+  /* What the throughput of a point is divided by; null where it is not known. */
+  function divisorOf(point, deployment, per, price) {
     if (per === "deployment") return 1;
+    if (per === "joule") return point.power_w || null;
     if (per === "gpu") return deployment.devices || null;
     const usdPerHour = price === null ? deployment.usd_per_hour : price * deployment.devices;
     return usdPerHour ? usdPerHour / 3600 : null;
@@ -392,13 +503,12 @@ const judge = (() => {
        group that are planned and not measured yet; stops: by latency, in seconds, for simulations. */
     constructor(group, planes, quantiles, missing = [], stops = {}) {
       this.group = group;
+      this.planes = planes;
       this.quantiles = quantiles;
-      this.batches = batchesOfGroup(group);
-      this.met = new MetRequests(this.batches, planes);
+      this.stops = stops;
+      this.attainments = new Map();  // by part, made when the part is first asked for
       this.throughputs = group.points.map((point) => throughputOf(point, quantiles));
-      this.modelBounds = null;
       if (group.simulated) {
-        this.modelBounds = new ModelBounds(group, this.batches, planes, stops);
         const peaks = peaksOf(group, this.throughputs);
         this.throughputs = this.throughputs.map((throughput, index) => {
           const point = group.points[index];
@@ -412,29 +522,32 @@ const judge = (() => {
 
     /* Judges every point and ranks the deployments, best first.
 
-       limits: {ttft, tpot, e2e} as numbers of stops; target: the share of requests that must meet
-       them all; per: gpu, usd or deployment; price: USD per device and hour, null for the file's;
-       slo: the number of the file's SLO that says how far outputs must agree.
-       Returns {judged, ranking, open}: judged has one entry for each point; open has the deployments
-       that may hold more than is shown: see `answerOf`. */
-    judge({ limits, target, per, price, slo = 0 }) {
-      const judged = this.judgedPoints(limits, target);
+       asked: what `askedBy` returns; a point holds where it meets all of it. per: gpu, usd, joule or
+       deployment; price: USD per device and hour, null for the file's; slo: the number of the file's
+       SLO that says how far outputs must agree.
+       Returns {judged, ranking, open, missed}: judged has one entry for each point; open has the
+       deployments that may hold more than is shown: see `answerOf`; missed: by deployment that holds
+       at no level, its lowest level that tells, as it was judged. */
+    judge({ asked, per, price, slo = 0 }) {
+      const judged = this.judgedPoints(asked);
       const pointsOfDeployments = this.group.deployments.map(() => []);
       for (const each of judged) pointsOfDeployments[each.point.deployment].push(each);
       const disagreeing = this.group.slos[slo]?.disagreeing ?? [];
       const ranking = [];
       const open = [];
+      const missed = new Map();
       this.group.deployments.forEach((deployment, index) => {
-        const { best, levels, near } = this.answerOf(pointsOfDeployments[index], this.missing[index]);
+        const points = pointsOfDeployments[index];
+        const divisor = ({ point }) => divisorOf(point, deployment, per, price);
+        const { best, levels, near } = this.answerOf(points, this.missing[index], divisor);
+        const lowest = lowestOf(points.filter((each) => each.usable));
+        if (lowest !== null && !points.some((each) => each.holds)) missed.set(deployment, lowest);
         if (best !== null && disagreeing.includes(index)) return;
         if (levels.length > 0 || near.length > 0) open.push({ deployment, levels, near });
-        const divisor = divisorOf(deployment, per, price);
-        if (best === null || divisor === null) return;
-        const throughput = scaled(best.judged.throughput, 1 / divisor);
-        ranking.push({ group: this.group, deployment, index, ...best, throughput });
+        if (best !== null) ranking.push({ group: this.group, deployment, index, ...best });
       });
       ranking.sort(comparedRanked);
-      return { judged, ranking, open };
+      return { judged, ranking, open, missed };
     }
 
     /* The deployments as Python ranked them under one SLO of the file: by claims and estimates of
@@ -451,57 +564,42 @@ const judge = (() => {
       }));
     }
 
-    judgedPoints(limits, target) {
-      const counts = this.met.under(limits);
-      this.modelBounds?.under(limits);
-      const areStricter = this.areStricter(limits, target);
+    judgedPoints(asked) {
+      const shares = asked.map(({ part, limits }) => this.attainmentsOf(part)?.under(limits));
+      const areStricter = this.areStricter(asked);
       return this.group.points.map((point, index) => {
-        const attainment = this.attainment(index, counts);
-        const usable = point.excluded === null && attainment !== null;
-        const failed = point.too_much || (point.ended_early && areStricter);
-        return {
-          point,
-          attainment,
-          throughput: this.throughputs[index],
-          usable,
-          holds: usable && attainment.estimate >= target,
-          fails: failed || (usable && attainment.upper < target),
-        };
+        const tests = asked.map(({ part, target }, place) => (
+          { part, target, share: shares[place]?.[index] ?? null }));
+        return judgedPoint(point, this.throughputs[index], tests, areStricter);
       });
+    }
+
+    /* Undefined for a part that no request of the group is of. */
+    attainmentsOf(part) {
+      if (!this.attainments.has(part)) {
+        const number = part === null ? null : this.group.parts.indexOf(part);
+        if (number === -1) return undefined;
+        const made = new Attainments(this.group, number, this.planes, this.quantiles, this.stops);
+        this.attainments.set(part, made);
+      }
+      return this.attainments.get(part);
     }
 
     /* Whether what fails the limits of the file fails these too: probes of a search end early when
        they fail every SLO of the file. */
-    areStricter(limits, target) {
-      return this.group.slos.some(({ stops, fixed, attainment }) => (
-        fixed.length === 0 && target >= attainment
-        && LATENCIES.every((name) => limits[name] <= (stops[name] ?? NO_LIMIT))));
-    }
-
-    /* The share of a point's requests that meet the limits; null: none was due. The interval of a
-       simulated one is that of the model's error. */
-    attainment(index, counts) {
-      const share = this.share(index, counts);
-      if (share === null || this.modelBounds === null) return share;
-      const { deployment } = this.group.points[index];
-      return { ...share, ...this.modelBounds.of(deployment, (bounds) => this.share(index, bounds)) };
-    }
-
-    share(index, counts) {
-      const repeats = this.batches.repeatsOfPoints[index].map((repeat) => ({
-        amounts: counts.subarray(repeat.firstBatch, repeat.firstBatch + repeat.sizes.length),
-        sizes: repeat.sizes,
-        start: repeat.start,
-      }));
-      return shareInterval(repeats, this.quantiles);
+    areStricter(asked) {
+      return this.group.slos.some((slo) => slo.fixed.length === 0 && askedBy(slo).every((ofSlo) => (
+        asked.some((each) => isAsStrict(each, ofSlo)))));
     }
 
     /* What is known of one deployment. points: judged; missing: its levels that nobody measured.
 
-       best: {judged, load, mark}, the highest level that holds, of the control where that gives the
-       most throughput; null: none holds. levels: {load, why} of levels above what holds that could
-       hold as well; near: loads of those that fail by no more than chance. */
-    answerOf(points, missing) {
+       best: {judged, throughput, load, mark, next}, the highest level that holds, of the control where
+       that gives the most throughput over its divisor; null: none holds, or no divisor is known.
+       next: the lowest level above it that misses the limits, null: none does. levels: {load, why} of
+       levels above what holds that could hold as well; near: loads of those that fail by no more than
+       chance. divisor: gives that of a judged point. */
+    answerOf(points, missing, divisor) {
       const answer = { best: null, levels: [], near: [] };
       for (const control of this.controls) {
         const levels = points.filter((each) => each.point.control === control);
@@ -510,13 +608,43 @@ const judge = (() => {
         const above = knownAbove(levels, missing.filter((each) => each.control === control), floor);
         answer.levels.push(...above.open);
         answer.near.push(...above.near);
-        if (highest === null || highest.throughput === null) continue;
-        const most = answer.best?.judged.throughput.estimate ?? -Infinity;
-        if (highest.throughput.estimate <= most) continue;
-        answer.best = { judged: highest, load: highest.point.load, mark: above.noneFails ? NOT_THE_LIMIT : "" };
+        if (highest === null || highest.throughput === null || divisor(highest) === null) continue;
+        const throughput = scaled(highest.throughput, 1 / divisor(highest));
+        const most = answer.best?.throughput.estimate ?? -Infinity;
+        if (throughput.estimate <= most) continue;
+        const { load, level } = highest.point;
+        const mark = above.noneFails && level < Infinity ? NOT_THE_LIMIT : "";  // nothing is above all at once
+        answer.best = { judged: highest, throughput, load, mark, next: above.next };
       }
       return answer;
     }
+  }
+
+  /* tests: {part, target, share} of all that is asked. attainment: the share of the weakest test.
+     missed: the tests whose share is below the target. */
+  function judgedPoint(point, throughput, tests, areStricter) {
+    const isKnown = tests.every(({ share }) => share !== null);
+    const usable = point.excluded === null && isKnown;
+    const failed = point.too_much || (point.ended_early && areStricter);
+    const missed = isKnown ? tests.filter(isMissed) : [];
+    return {
+      point,
+      throughput,
+      tests: isKnown ? tests : [],
+      attainment: isKnown ? weakestOf(tests).share : null,
+      missed,
+      usable,
+      holds: usable && missed.length === 0,
+      fails: failed || (usable && tests.some(({ share, target }) => share.upper < target)),
+    };
+  }
+
+  function lowestOf(levels) {
+    let lowest = null;
+    for (const each of levels) {
+      if (lowest === null || each.point.level < lowest.point.level) lowest = each;
+    }
+    return lowest;
   }
 
   function highestThatHolds(levels) {
@@ -529,7 +657,8 @@ const judge = (() => {
   }
 
   /* What is known above the best level, up to the first that fails. noneFails: no level above it was
-     judged; open: {load, why} of levels that tell nothing; near: loads that fail by chance. */
+     judged; next: the lowest that misses the limits, null: none does; open: {load, why} of levels that
+     tell nothing; near: loads that fail by chance. */
   function knownAbove(levels, missing, floor) {
     const above = levels.filter((each) => each.point.level > floor);
     const failing = above.filter((each) => each.fails);
@@ -540,6 +669,7 @@ const judge = (() => {
     const unmeasured = missing.filter((each) => each.level > floor && each.level < ceiling);
     return {
       noneFails: failing.length === 0 && near.length === 0,
+      next: lowestOf([...failing, ...near]),
       near: near.map((each) => each.point.load),
       open: [
         ...untold.map(({ point }) => ({ load: point.load, why: point.validity })),
@@ -564,7 +694,7 @@ const judge = (() => {
 
   function areRivals(first, second, per) {
     const names = ["ranked_with", "workload", "model", "emulated", "simulated", "source", "content"];
-    if (per !== "usd") names.push("hardware");
+    if (!isAcrossHardware(per)) names.push("hardware");
     return names.every((name) => first[name] === second[name]);
   }
 
@@ -579,14 +709,14 @@ const judge = (() => {
     return results.flatMap((result) => result.ranking).sort(comparedRanked);
   }
 
-  /* The share of a point's requests at or below each stop. plane: the bins of one latency. */
-  function distribution(point, plane, stops) {
+  /* The share of a point's requests at or below each stop. plane: the bins of one latency; part: the
+     number of a part of a mix, whose requests alone count; null: all do. */
+  function distribution(point, plane, stops, part) {
     const counts = new Uint32Array(BINS);
     let total = 0;
-    for (const repeat of point.repeats) {
-      const end = repeat.first + repeat.requests;
-      for (let request = repeat.first; request < end; request++) counts[plane[request]]++;
-      total += repeat.requests;
+    for (const { first, end } of point.repeats.flatMap((repeat) => segmentsOf(repeat, part))) {
+      for (let request = first; request < end; request++) counts[plane[request]]++;
+      total += end - first;
     }
     const shares = [];
     let below = 0;
@@ -599,6 +729,6 @@ const judge = (() => {
 
   return {
     LATENCIES, NO_LIMIT, GroupJudge, planesOf, rivalsOf, missingOf, rankedTogether, divisorOf, distribution,
-    shareInterval, rateInterval,
+    isAcrossHardware, weakestOf, shareInterval, rateInterval,
   };
 })();

@@ -22,7 +22,7 @@ from orchestrator.analysis.points import Repeat, StoredPoint
 from orchestrator.analysis.request_values import stored_limit_values
 from orchestrator.analysis.slo import LimitValues, format_slo
 from orchestrator.analysis.throughput import BATCHES
-from orchestrator.base.arrays import Floats
+from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
 from orchestrator.capacity.answers import Excluded, Exclusion, Group, level_of
@@ -39,6 +39,7 @@ from orchestrator.report.words import (
     ranked_mark,
     short_model_text,
 )
+from orchestrator.results.records import Figures
 from orchestrator.spec.load import Limit, Slo
 
 MOST_REQUESTS = 20_000_000  # they take about 50 MB of page, and a second for each judgement
@@ -50,14 +51,17 @@ CENTRED = ("tpot", "e2e")  # latencies by which a repeat's requests are not sort
 class PageRepeat:
     """One repeat that counts.
 
-    ``first``: where its requests begin in the bins. ``centres``: see ``BinnedAttempt``. ``tokens``,
-    ``seconds``: output tokens in each batch of its window, and the lengths of the batches.
+    ``first``: where its requests begin in the bins. ``centres``: see ``BinnedAttempt``. ``parts``:
+    of each part of the group, how many of its requests each batch has; empty where the workload is
+    no mix. ``tokens``, ``seconds``: output tokens in each batch of its window, and the lengths of
+    the batches.
     """
 
     start: int
     first: int
     centres: dict[str, int]
     requests: int
+    parts: list[list[int]]
     tokens: list[float]
     seconds: list[float]
 
@@ -69,6 +73,8 @@ class PagePoint:
     ``deployment``: the number of its deployment in the group. ``excluded``: why the point cannot
     hold any limits; None: it can. ``too_much``: the level is shown to fail under any limits.
     ``ended_early``: a search ended the probe because it failed the limits of the file.
+    ``power_w``: the mean power of its GPUs together; None: it is not known. ``part_figures``: the
+    latencies among ``figures`` of each part of a mix alone.
     """
 
     point_id: str
@@ -81,7 +87,9 @@ class PagePoint:
     too_much: bool
     ended_early: bool
     reasons: list[str]
+    power_w: float | None
     figures: dict[str, float | None]
+    part_figures: dict[str, dict[str, float | None]]
     repeats: list[PageRepeat]
 
 
@@ -138,10 +146,19 @@ class PageRanked:
 
 
 @dataclass(frozen=True, slots=True)
+class PagePartLimits:
+    """The limits of an SLO on the requests of one part of a mix; the fields as in ``PageLimits``."""
+
+    attainment: float
+    stops: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class PageLimits:
     """An SLO of the file, as far as the page can move it.
 
-    ``stops``: by latency, the number of the limit's stop. ``fixed``: limits that the page cannot
+    ``stops``: by latency, the number of the limit's stop. ``parts``: by part of a mix, where the
+    limits are on parts; empty: they are on all requests. ``fixed``: limits that the page cannot
     judge. ``disagreeing``: numbers of the deployments whose outputs differ too much from the
     reference's to be ranked. ``ranking``: the ranking under exactly these limits; set where the
     workload was searched or limits are ``fixed``.
@@ -151,6 +168,7 @@ class PageLimits:
     text: str
     attainment: float
     stops: dict[str, int]
+    parts: dict[str, PagePartLimits]
     fixed: list[str]
     disagreeing: list[int]
     ranking: list[PageRanked]
@@ -164,6 +182,7 @@ class PageGroup:
     the key that its checkpoints share. ``content``: what its requests were, where there is no plan
     to say it. ``per``: what throughputs are divided by at first. ``device``: the word for the
     devices of a deployment, ``GPU`` or ``core``. ``searched``: a search chose its levels.
+    ``parts``: the names of the parts of a mix; empty for other workloads.
     """
 
     experiment: str
@@ -179,6 +198,7 @@ class PageGroup:
     per: str
     device: str
     searched: bool
+    parts: list[str]
     slos: list[PageLimits]
     deployments: list[PageDeployment]
     points: list[PagePoint]
@@ -206,16 +226,22 @@ class BinnedAttempt:
     """Where the requests of an attempt are in the bins. ``first``: the number of its first request.
 
     ``centres``: what was subtracted from its TPOT and E2E bins, modulo 256. The bins of all
-    attempts then lie around 0, so that one short code fits all of them.
+    attempts then lie around 0, so that one short code fits all of them. ``parts``: by name of the
+    part of a mix, how many of its requests each batch has.
     """
 
     first: int
     requests: int
     centres: dict[str, int]
+    parts: dict[str, list[int]]
 
 
 class RequestBins:
-    """The requests of attempts as bins, one attempt after the other, in the order of adding."""
+    """The requests of attempts as bins, one attempt after the other, in the order of adding.
+
+    The requests of a mix stand by their parts within each batch. So their number in each batch is
+    enough to know of which part each request is.
+    """
 
     def __init__(self, stops: Mapping[str, Floats]) -> None:
         """``stops``: by latency, in seconds."""
@@ -236,12 +262,15 @@ class RequestBins:
             name: bins_of(latencies.seconds[name], latencies.ok, self.stops[name])
             for name in LATENCIES
         }
-        order = _order_within_batches(planes["ttft"])
+        runs = _runs(latencies)
+        order = _order_within_batches(planes["ttft"], runs)
         self._planes["ttft"].append(_differences(planes["ttft"][order]))
         centres = {name: _centre(planes[name]) for name in CENTRED}
         for name, centre in centres.items():
             self._planes[name].append(planes[name][order] - np.uint8(centre))
-        self._attempts[ids] = BinnedAttempt(self.requests, int(order.size), centres)
+        self._attempts[ids] = BinnedAttempt(
+            self.requests, int(order.size), centres, _counts_of_parts(latencies)
+        )
         self.requests += int(order.size)
 
     def copy(self) -> RequestBins:
@@ -405,12 +434,12 @@ def _needed_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[
 
 
 def _is_movable(limit: Limit) -> bool:
-    """Whether the page can move a limit: it judges each request by itself, whatever its part."""
-    return limit.share is None and limit.part is None
+    """Whether the page can move a limit: it judges each request by itself."""
+    return limit.of in LATENCIES and limit.share is None
 
 
 def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
-    """The limits of requests on one latency, in seconds."""
+    """The limits of requests, or of those of a part, on one latency, in seconds."""
     limits_s: list[float] = []
     for slo in slos:
         for limit in slo.limits:
@@ -478,10 +507,11 @@ def _group(
         per = per_or_default(experiment.objective, described)
         ranked_with = group.experiment
     accelerators = {point.deployment.accelerator for point in points}
+    parts = _parts_of(points, bins)
     limits = []
     for slo in judged.slos:
         ranking = next((ranking for ranking in rankings if ranking.slo == slo), None)
-        limits.append(_limits(slo, ranking, deployments, bins.stops))
+        limits.append(_limits(slo, ranking, deployments, parts, bins.stops))
     return PageGroup(
         experiment=group.experiment,
         ranked_with=ranked_with,
@@ -496,30 +526,51 @@ def _group(
         per=per,
         device="core" if accelerators == {"cpu"} else "GPU",
         searched=group.workload in experiment.searched,
+        parts=parts,
         slos=limits,
         deployments=[_deployment(point) for point in deployments.values()],
-        points=[_point(point, numbers[point.head.deployment_id], bins) for point in points],
+        points=[_point(point, numbers[point.head.deployment_id], parts, bins) for point in points],
     )
+
+
+def _parts_of(points: Sequence[StoredPoint], bins: RequestBins) -> list[str]:
+    """The parts of the mix that the requests of these points are of, in the order of their names."""
+    names: set[str] = set()
+    for point in points:
+        for repeat in point.used:
+            names.update(bins[repeat.head.ids].parts)
+    return sorted(names)
 
 
 def _limits(
     slo: Slo,
     ranking: Comparison | None,
     deployments: Mapping[str, StoredPoint],
+    parts: Sequence[str],
     stops_by_latency: Mapping[str, Floats],
 ) -> PageLimits:
     """Makes the record of an SLO. ``ranking``: the ranking under this SLO.
 
     ``deployments``: by id, one point of each deployment of the group, in the order of their
-    numbers.
+    numbers. ``parts``: those of the group's mix. Limits on other parts cannot be moved: no request
+    is of them.
     """
     stops: dict[str, int] = {}
+    stops_by_part: dict[str, PagePartLimits] = {}
     fixed: list[str] = []
-    for limit in slo.limits:
-        if limit.of in LATENCIES and _is_movable(limit):
-            stops[limit.of] = int(np.searchsorted(stops_by_latency[limit.of], limit.seconds))
-        else:
-            fixed.append(limit.name)
+    for group in slo.groups:
+        stops_of_group = stops
+        if group.part is not None:
+            stops_of_group = {}
+            if group.part in parts:
+                stops_by_part[group.part] = PagePartLimits(group.attainment, stops_of_group)
+        for limit in group.limits:
+            has_requests = group.part is None or group.part in parts
+            if has_requests and _is_movable(limit):
+                stops_of_latency = stops_by_latency[limit.of]
+                stops_of_group[limit.of] = int(np.searchsorted(stops_of_latency, limit.seconds))
+            else:
+                fixed.append(limit.name)
     disagreeing = []
     if slo.agreement is not None:
         for number, point in enumerate(deployments.values()):
@@ -530,6 +581,7 @@ def _limits(
         text=format_slo(slo),
         attainment=slo.attainment,
         stops=stops,
+        parts=stops_by_part,
         fixed=fixed,
         disagreeing=disagreeing,
         ranking=list(_ranked(ranking, deployments, bool(fixed))) if ranking else [],
@@ -558,7 +610,10 @@ def _ranked(
             )
 
 
-def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
+def _point(
+    point: StoredPoint, deployment: int, parts: Sequence[str], bins: RequestBins
+) -> PagePoint:
+    """``parts``: those of the group's mix."""
     reason = reason_to_exclude(point)
     excluded = None
     # the page sees by itself whether a request was due; without limits in the file it is unknown
@@ -576,19 +631,27 @@ def _point(point: StoredPoint, deployment: int, bins: RequestBins) -> PagePoint:
         too_much=bool(point.engine_failures) or point.validity in (BACKLOG, BROKEN),
         ended_early=reason is Exclusion.ENDED_EARLY,
         reasons=point.reasons,
+        power_w=point.energy.power_w if point.energy is not None else None,
         figures={
-            "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
-            "ttft_p99_ms": figures.ttft_ms.p99 if figures.ttft_ms else None,
-            "tpot_p50_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
-            "tpot_p99_ms": figures.tpot_ms.p99 if figures.tpot_ms else None,
-            "e2e_p99_ms": figures.e2e_ms.p99 if figures.e2e_ms else None,
+            **_latency_figures(figures),
             "per_user": figures.decode_throughput.p50 if figures.decode_throughput else None,
             "input_token_throughput": figures.input_token_throughput,
             "output_token_throughput": figures.output_token_throughput,
             **_efficiency_figures(point),
         },
-        repeats=[_repeat(repeat, bins) for repeat in point.used],
+        part_figures={part.part: _latency_figures(part.figures) for part in point.part_figures},
+        repeats=[_repeat(repeat, parts, bins) for repeat in point.used],
     )
+
+
+def _latency_figures(figures: Figures) -> dict[str, float | None]:
+    return {
+        "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
+        "ttft_p99_ms": figures.ttft_ms.p99 if figures.ttft_ms else None,
+        "tpot_p50_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
+        "tpot_p99_ms": figures.tpot_ms.p99 if figures.tpot_ms else None,
+        "e2e_p99_ms": figures.e2e_ms.p99 if figures.e2e_ms else None,
+    }
 
 
 def _efficiency_figures(point: StoredPoint) -> dict[str, float | None]:
@@ -604,13 +667,16 @@ def _efficiency_figures(point: StoredPoint) -> dict[str, float | None]:
     }
 
 
-def _repeat(repeat: Repeat, bins: RequestBins) -> PageRepeat:
+def _repeat(repeat: Repeat, parts: Sequence[str], bins: RequestBins) -> PageRepeat:
+    """``parts``: those of the group's mix."""
     binned = bins[repeat.head.ids]
+    no_requests = [0] * min(BATCHES, binned.requests)
     return PageRepeat(
         start=repeat.head.start,
         first=binned.first,
         centres=binned.centres,
         requests=binned.requests,
+        parts=[binned.parts.get(part, no_requests) for part in parts],
         tokens=repeat.output_tokens.amounts.tolist(),
         seconds=repeat.output_tokens.sizes.tolist(),
     )
@@ -647,15 +713,49 @@ def _centre(bins: Bins) -> int:
     return int(np.median(known)) if known.size else 0
 
 
-def _order_within_batches(bins: Bins) -> npt.NDArray[np.intp]:
-    """Sorts each batch by its bins, which then compress better. No request changes its batch."""
-    order = []
-    first = 0
-    for size in batches_of(np.zeros(bins.size, np.bool_)).sizes.astype(int):
-        batch = bins[first : first + size]
-        order.append(first + np.argsort(batch, kind="stable"))
-        first += size
-    return np.concatenate(order) if order else np.zeros(0, np.intp)
+def _batch_of_each(requests: int) -> Ints:
+    """The number of the batch that each of so many requests is in, in order of schedule."""
+    sizes = batches_of(np.zeros(requests, np.bool_)).sizes.astype(np.int64)
+    return np.repeat(np.arange(sizes.size), sizes)
+
+
+def _runs(latencies: LimitValues) -> Ints:
+    """For each request, a number that orders parts of a mix, and the batches of each part.
+
+    A part that is judged by itself has batches of its own, cut from its requests alone. All 0 where
+    the requests are of no mix.
+    """
+    runs = np.zeros(latencies.ok.size, np.int64)
+    for place, part in enumerate(_part_names(latencies)):
+        of_part = latencies.of_part(part)
+        batch = _batch_of_each(int(np.count_nonzero(of_part)))
+        runs[of_part] = 1 + place * BATCHES + batch
+    return runs
+
+
+def _part_names(latencies: LimitValues) -> list[str]:
+    """The parts that the requests are of, in the order of their names."""
+    if latencies.parts is None:
+        return []
+    return sorted(name for name in latencies.parts.names if latencies.parts.of(name).any())
+
+
+def _counts_of_parts(latencies: LimitValues) -> dict[str, list[int]]:
+    """See ``BinnedAttempt.parts``."""
+    batches = min(BATCHES, latencies.ok.size)
+    batch = _batch_of_each(latencies.ok.size)
+    counts: dict[str, list[int]] = {}
+    for part in _part_names(latencies):
+        in_batches = np.bincount(batch[latencies.of_part(part)], minlength=batches)
+        counts[part] = in_batches.tolist()
+    return counts
+
+
+def _order_within_batches(bins: Bins, runs: Ints) -> npt.NDArray[np.intp]:
+    """Sorts each batch by its runs, and each run by its bins, which then compress better. No
+    request changes its batch.
+    """
+    return np.lexsort((bins, runs, _batch_of_each(bins.size)))
 
 
 def _differences(bins: Bins) -> Bins:

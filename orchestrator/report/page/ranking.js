@@ -3,14 +3,17 @@
 const ranking = (() => {
   const { number } = charts;
   const threeDigits = (share) => share.toFixed(3);
+  const latencyTitle = (name, { part }) => (part === null ? name : `${name} of ${part}`);
 
   const MOST_ROWS = 50;  // until all are asked for: a browser paints each of them at every move
 
   /* What the table shows. rows: {ranked, place}, as judge.js ranks them; unit: of the throughput;
      usdPerHour: of a ranked deployment, null where no price is known; per: what throughputs are divided by;
+     part: the part of a mix whose limits are in sight, null where limits are on all requests;
      sort, reversed: the column that orders the rows; hasAllRows: not only the first MOST_ROWS. */
 
-  /* Each column: `value` of a row sorts and stands in the CSV; `text` is what people read. */
+  /* Each column: `value` of a row sorts and stands in the CSV; `text` is what people read; those that
+     are `ofParts` stand where each part of a mix has limits of its own. */
   const COLUMNS = [
     { id: "rank", title: () => "#", isAscending: true, value: (row) => row.place + 1 },
     { id: "label", title: () => "deployment", isAscending: true, value: (row) => row.ranked.deployment.label },
@@ -21,8 +24,10 @@ const ranking = (() => {
     { id: "attainment", title: () => "attainment", value: (row) => row.ranked.judged.attainment.estimate, format: threeDigits },
     { id: "attainmentLower", title: () => "lower", value: (row) => row.ranked.judged.attainment.lower, format: threeDigits },
     { id: "attainmentUpper", title: () => "upper", value: (row) => row.ranked.judged.attainment.upper, format: threeDigits },
-    { id: "ttft", title: () => "TTFT p99 ms", isAscending: true, value: (row) => row.ranked.judged.point.figures.ttft_p99_ms },
-    { id: "tpot", title: () => "TPOT p99 ms", isAscending: true, value: (row) => row.ranked.judged.point.figures.tpot_p99_ms },
+    { id: "weakest", title: () => "of part", ofParts: true, isAscending: true, value: weakestPart },
+    { id: "missed", title: () => "first to miss", ofParts: true, isAscending: true, value: missedNext },
+    { id: "ttft", title: (table) => latencyTitle("TTFT p99 ms", table), isAscending: true, value: (row, table) => figuresOf(row.ranked.judged.point, table.part).ttft_p99_ms },
+    { id: "tpot", title: (table) => latencyTitle("TPOT p99 ms", table), isAscending: true, value: (row, table) => figuresOf(row.ranked.judged.point, table.part).tpot_p99_ms },
     { id: "usd", title: () => "USD per million output tokens, input free", isAscending: true, value: usdPerMillion },
   ];
 
@@ -31,11 +36,34 @@ const ranking = (() => {
     return ranked.mark === "" ? ranked.load : `${ranked.load} (${ranked.mark})`;
   }
 
+  /* Latencies of all requests of a point, or where `part` is not null, of one part of a mix. */
+  function figuresOf(point, part) {
+    return part === null ? point.figures : point.part_figures[part] ?? {};
+  }
+
+  /* The part whose attainment stands in the row. */
+  function weakestPart({ ranked: { judged } }) {
+    return judged.tests?.length > 0 ? judge.weakestOf(judged.tests).part : null;
+  }
+
+  /* What keeps the deployment from holding the next level. What a search claims has no next level. */
+  function missedNext({ ranked: { next } }) {
+    if (!next) return null;
+    const what = next.missed.length > 0 ? missedParts(next) : next.point.validity;
+    return `${what} at ${next.point.load}`;
+  }
+
+  /* `chat and rag`: the parts of a mix whose limits a point misses. */
+  function missedParts({ missed }) {
+    return missed.map(({ part }) => part).join(" and ");
+  }
+
   function usdPerMillion(row, table) {
-    const { deployment, throughput } = row.ranked;
+    const { deployment, throughput, judged } = row.ranked;
     if (table.per === "usd") return 1e6 / throughput.estimate;
     const usdPerHour = table.usdPerHour(row.ranked);
     if (!usdPerHour) return null;
+    if (table.per === "joule") return usdPerHour / (judged.throughput.estimate * 3600) * 1e6;
     const deployments = table.per === "gpu" ? deployment.devices : 1;
     const tokensPerHour = throughput.estimate * deployments * 3600;
     return usdPerHour / tokensPerHour * 1e6;
@@ -43,7 +71,8 @@ const ranking = (() => {
 
   function columnsOf(table) {
     const hasPrices = table.rows.some((row) => usdPerMillion(row, table) !== null);
-    return COLUMNS.filter((column) => column.id !== "usd" || hasPrices);
+    const columns = COLUMNS.filter((column) => column.id !== "usd" || hasPrices);
+    return columns.filter((column) => !column.ofParts || table.part !== null);
   }
 
   function textOf(column, row, table) {
@@ -195,5 +224,5 @@ const ranking = (() => {
     return lines.map((cells) => `| ${cells.join(" | ")} |`).join("\n");
   }
 
-  return { MOST_ROWS, RankingTable, loadText, csv, markdown, markdownCell };
+  return { MOST_ROWS, RankingTable, loadText, figuresOf, missedParts, csv, markdown, markdownCell };
 })();

@@ -32,6 +32,14 @@ def test_only_the_latencies_that_are_asked_for_are_read(store: Store) -> None:
     assert values["m0", "a0"].seconds.keys() == {"e2e", "tpot"}
 
 
+def test_requests_of_a_mix_come_with_their_parts(store: Store) -> None:
+    rows = [request(0, part="chat"), failed_request(1, part="rag"), request(2, part="chat")]
+    commit_measurement(store, "m2", rows)
+    values = stored_limit_values(store, [("m0", "a0"), ("m2", "a0")], ["ttft"])
+    assert values["m0", "a0"].parts is None
+    assert values["m2", "a0"].of_part("rag").tolist() == [False, True, False]
+
+
 def test_a_damaged_attempt_is_left_out(store: Store, tmp_path: Path) -> None:
     (path,) = (tmp_path / "exp" / "data" / "requests").rglob("m1-*.parquet")
     path.unlink()

@@ -102,6 +102,7 @@ def page(name: str) -> str:
         per="gpu",
         device="GPU",
         searched=False,
+        parts=[name],
         slos=[],
         deployments=[deployment],
         points=[],

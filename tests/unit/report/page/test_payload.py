@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from orchestrator.analysis.intervals import batches_of
-from orchestrator.analysis.slo import LimitValues
+from orchestrator.analysis.requests import RequestParts
+from orchestrator.analysis.slo import LimitValues, parse_slo
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.page.payload import (
     CENTRED,
@@ -23,12 +24,15 @@ from orchestrator.report.page.payload import (
     payload_of,
 )
 from orchestrator.report.page.stops import bins_of
-from orchestrator.report.selection import answers, limits, with_limits
+from orchestrator.report.selection import JudgedExperiment, answers, limits, with_limits
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.stores import commit_answers
+from tests.unit.report.test_part_table import rows_of
+from tests.unit.results.builders import commit_measurement
 
 planes = arrays(np.uint8, st.integers(0, 60))
+NO_RUNS = np.zeros(60, np.int64)
 
 
 def sizes_of(bins):
@@ -37,7 +41,7 @@ def sizes_of(bins):
 
 @given(planes)
 def test_the_requests_of_each_batch_stay_in_it(bins):
-    ordered = bins[_order_within_batches(bins)]
+    ordered = bins[_order_within_batches(bins, NO_RUNS[: bins.size])]
     ends = np.cumsum(sizes_of(bins))[:-1]
     for batch, before in zip(np.split(ordered, ends), np.split(bins, ends), strict=True):
         assert sorted(batch) == sorted(before)
@@ -45,7 +49,7 @@ def test_the_requests_of_each_batch_stay_in_it(bins):
 
 @given(planes)
 def test_differences_add_up_to_the_bins(bins):
-    ordered = bins[_order_within_batches(bins)]
+    ordered = bins[_order_within_batches(bins, NO_RUNS[: bins.size])]
     differences = _differences(ordered)
     first = 0
     for size in sizes_of(bins):
@@ -67,6 +71,81 @@ def test_bins_are_written_less_their_centre(answers):
         centre = np.uint8(bins["m", "a"].centres[name])
         assert sorted(plane + centre) == sorted(expected)
     assert set(bins["m", "a"].centres) == set(CENTRED)
+
+
+# Parts of a mix
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(1, 9)), max_size=60))
+def test_requests_of_a_part_are_found_by_their_number_in_each_batch(drawn):
+    """As judge.js finds them: those of no part come first, and each part keeps its batches."""
+    codes = np.array([part for part, _ in drawn], np.int64)
+    seconds = np.array([tenths / 10 for _, tenths in drawn], np.float64)
+    parts = RequestParts(("chat", "agent", "rag"), codes)
+    values = LimitValues(np.ones(codes.size, np.bool_), dict.fromkeys(LATENCIES, seconds), parts)
+    bins = RequestBins(dict.fromkeys(LATENCIES, np.linspace(0.1, 0.9, 9)))
+    bins.add(("m", "a"), values)
+    attempt = bins["m", "a"]
+    assert list(attempt.parts) == sorted(name for name in parts.names if parts.of(name).any())
+    tpot = np.split(np.frombuffer(bins.encoded(), np.uint8), 3)[1] + np.uint8(
+        attempt.centres["tpot"]
+    )
+    found = {name: [] for name in attempt.parts}
+    end = 0
+    for batch, size in enumerate(sizes_of(codes)):
+        end += size
+        first = end - sum(counts[batch] for counts in attempt.parts.values())
+        for name, counts in attempt.parts.items():
+            found[name] += tpot[first : first + counts[batch]].tolist()
+            first += counts[batch]
+    expected = bins_of(seconds, values.ok, bins.stops["tpot"])
+    for name, of_part in found.items():
+        in_schedule = expected[parts.of(name)]
+        ends = np.cumsum(sizes_of(in_schedule))[:-1]
+        for own, due in zip(np.split(of_part, ends), np.split(in_schedule, ends), strict=True):
+            assert sorted(own) == sorted(due)
+
+
+def mixed_payload(store: Store, slo_text: str) -> Payload:
+    """The payload of one point of two repeats with eight chats and four longer requests each."""
+    slo = parse_slo(slo_text)
+    for repeat in range(2):
+        commit_measurement(
+            store, f"m{repeat}", rows_of(repeat), attempt_id=f"a{repeat}", repeat=repeat
+        )
+    experiment = StoredExperiment(store)
+    return payload_of([JudgedExperiment(experiment, (slo,), experiment.points(slo))])
+
+
+def test_limits_on_parts_are_among_the_stops_of_their_latency(store: Store) -> None:
+    payload = mixed_payload(store, "chat:ttft<=151ms,rag:ttft<=1s,rag:attainment>=0.5")
+    (group,) = payload.groups
+    (limits,) = group.slos
+    stops = payload.stops["ttft"]
+    assert group.parts == ["chat", "rag"]
+    assert {name: stops[part.stops["ttft"]] for name, part in limits.parts.items()} == {
+        "chat": 0.151,
+        "rag": 1.0,
+    }
+    assert [part.attainment for part in limits.parts.values()] == [0.95, 0.5]
+    assert limits.stops == {}
+    assert limits.fixed == []
+
+
+def test_a_repeat_says_how_many_requests_of_each_part_its_batches_have(store: Store) -> None:
+    (group,) = mixed_payload(store, "chat:ttft<=151ms").groups
+    (point,) = group.points
+    for repeat in point.repeats:
+        assert [sum(counts) for counts in repeat.parts] == [8, 4]
+    assert point.part_figures.keys() == {"chat", "rag"}
+    assert point.part_figures["chat"]["ttft_p50_ms"] == pytest.approx(105, abs=5)
+
+
+def test_limits_that_cannot_be_moved_are_named_with_their_part(store: Store) -> None:
+    (group,) = mixed_payload(store, "chat:ttft<=151ms,chat:ttft_p90<=1s,agent:ttft<=1s").groups
+    (limits,) = group.slos
+    assert list(limits.parts) == ["chat"]
+    assert limits.fixed == ["chat:ttft_p90", "agent:ttft"]
 
 
 # What is ranked together
