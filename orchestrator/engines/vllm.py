@@ -18,7 +18,7 @@ from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import CpuKernels, ModelRules
 from orchestrator.spec.constraint import ConstraintForm, all_kinds
-from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, openai
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, ToolChoice, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
@@ -56,6 +56,8 @@ SWITCH_FIELDS = (
     *("trust_remote_code", "enable_expert_parallel", "enable_chunked_prefill"),
     *("enable_prefix_caching", "enforce_eager", "enable_lora"),
 )
+# Words in names of models whose formats (Harmony, Mistral's tokenizers) bring a parser of tools.
+BRING_A_TOOL_PARSER = ("gpt-oss", "gpt_oss", "mistral", "ministral", "magistral", "devstral")
 JSON_FIELDS = ("hf_overrides", "kv_transfer_config")
 # Tokens of a KV block; kv_cache_tokens are turned into blocks.
 GPU_BLOCK = 16
@@ -241,18 +243,25 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
-    """Its default choice of a tool, auto, needs a parser (chat_completion/protocol.py)."""
-    tool_choices = ANY_TOOL_CHOICE
-    if not present_flags(settings, ("--enable-auto-tool-choice",)):
-        tool_choices -= {"auto"}
     return openai(
         prompt_token_ids=True,
         return_token_ids=True,
         cache_salt=True,
         adapter_field="model",  # entrypoints/openai/models/serving.py: models beside the base
         constraints=all_kinds(ConstraintForm.STRUCTURED_OUTPUTS),
-        tool_choices=tool_choices,
+        tool_choices=_tool_choices(settings),
     )
+
+
+def _tool_choices(settings: EngineSettings) -> frozenset[ToolChoice]:
+    """Without a parser of tools it refuses every choice that may call one, unless the format of the
+    model brings one (renderers/online_renderer.py, parser/parser_manager.py).
+    """
+    has_parser = present_flags(settings, ("--enable-auto-tool-choice",))
+    model = settings.model.lower()
+    if has_parser or any(family in model for family in BRING_A_TOOL_PARSER):
+        return ANY_TOOL_CHOICE
+    return frozenset({"none"})
 
 
 ENGINE = Engine(

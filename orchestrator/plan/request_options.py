@@ -59,5 +59,6 @@ def _tool_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list
         return [f"{name} sends tools, and the API {workload.api!r} of {engine.title} takes none"]
     choices = ", ".join(sorted(dialect.tool_choices))
     return [
-        f"{name} has the tool_choice {choice}, and {engine.title} as it is set here takes {choices}"
+        f"{name} has the tool_choice {choice}, and {engine.title} as it is set here takes only "
+        f"{choices}"
     ]

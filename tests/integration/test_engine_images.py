@@ -21,16 +21,14 @@ from orchestrator.workloads.images import image_part, png
 from tests.integration.engine_real import CORES, ROOT, Running, home_of, running, script, settings
 
 pytestmark = pytest.mark.timeout(240)
-SETTINGS = {
-    "transformers": settings("transformers"),
-    "vllm": settings(
-        "vllm",
-        enforce_eager=True,
-        max_model_len=1024,
-        env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
-    ),
+ENGINES: dict[str, dict[str, Any]] = {
+    "transformers": {},
+    "vllm": {
+        "enforce_eager": True,
+        "max_model_len": 1024,
+        "env": {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
+    },
 }
-ENGINES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in SETTINGS]
 # of 24 tokens, in each server's own fields
 ANSWER_LENGTH = {
     "transformers": {"generation_config": json.dumps({"max_new_tokens": 24, "min_new_tokens": 24})},
@@ -52,12 +50,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "vision"
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES],
+)
 def server(
     request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running(SETTINGS[request.param], folder, model, cores=(CORES,)) as found:
+    engine = settings(request.param, **ENGINES[request.param])
+    with running(engine, folder, model, cores=(CORES,)) as found:
         found.ready = found.wait(120)
         yield found
 

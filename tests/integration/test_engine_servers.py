@@ -173,6 +173,7 @@ def server(
     if engine == "vllm":  # it serves adapters beside the model, which all other tests ask
         places = {name: str(place) for name, place in adapters.items()}
         given = {"lora_modules": places, "max_loras": len(places), "max_lora_rank": 8}
+        given["extra_args"] = {"--enable-auto-tool-choice": True, "--tool-call-parser": "hermes"}
     with running(usual(engine, **given), tmp_path_factory.mktemp(engine), model) as found:
         found.ready = found.wait()
         yield found
@@ -314,6 +315,43 @@ def test_constrained_answers_are_what_they_have_to_be(
     for row in constrained:
         if row["constraint_met"]:
             check(constrain, answers[row["request_index"]])
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("tool_choice", ["auto", "required", {"name": "get_weather"}], ids=str)
+def test_calls_of_tools_are_answers_with_tokens_and_times(
+    server: Running, tool_choice: Any
+) -> None:
+    fields = {"name": "w", "api": "chat", "input_tokens": 8, "output_tokens": 64}
+    tools = {"tools": [WEATHER], "tool_choice": tool_choice}
+    point = LoadPoint(
+        targets=(Target(server.base_url, server.name, api_key=server.key),),
+        dialect=server.engine.dialects(server.settings)["chat"],
+        workload=Workload.model_validate({**fields, **tools}),
+        level=Level(control="concurrency", value=2),
+        duration_s=None,
+        requests=6,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    rows = client.run(time.monotonic_ns()).requests.to_pylist()
+    assert {row["status"] for row in rows} == {"ok"}, rows
+    assert all(0 < row["output_tokens"] <= 64 for row in rows)
+    assert all(row["output_tokens_counted"] == row["output_tokens"] for row in rows)
+    assert all(row["first_token_ns"] < row["last_token_ns"] for row in rows)
 
 
 def check(constrain: dict[str, Any], answer: str) -> None:

@@ -18,7 +18,7 @@ def mismatch(engine: str, settings: dict[str, Any] | None = None, **workload: An
     asked = Workload.model_validate(
         {"name": "w", "input_tokens": 9, "output_tokens": 9, **workload}
     )
-    own = EngineSettings(engine=engine, model="m", **(settings or {}))
+    own = EngineSettings.model_validate({"engine": engine, "model": "m", **(settings or {})})
     finding = options_mismatch(asked, ENGINES[engine], ENGINES[engine].dialects(own))
     if finding is None:
         return None
@@ -55,13 +55,22 @@ def test_constraints_and_tools_that_an_engine_has_are_fine() -> None:
     assert mismatch("vllm") is None
 
 
-def test_vllm_chooses_tools_only_with_a_parser() -> None:
-    sentence = mismatch("vllm", api="chat", tools=[TOOL])
+@pytest.mark.parametrize("tool_choice", [None, "auto", "required", {"name": "get_weather"}])
+def test_vllm_calls_tools_only_with_a_parser(tool_choice: object) -> None:
+    sentence = mismatch("vllm", api="chat", tools=[TOOL], tool_choice=tool_choice)
     assert sentence is not None
-    assert sentence.endswith("vLLM as it is set here takes named, none, required")
+    assert sentence.endswith("vLLM as it is set here takes only none")
+
+
+def test_vllm_reads_tools_that_it_must_not_call_and_calls_them_with_a_parser() -> None:
     assert mismatch("vllm", api="chat", tools=[TOOL], tool_choice="none") is None
     parser = {"extra_args": {"--enable-auto-tool-choice": True, "--tool-call-parser": "hermes"}}
     assert mismatch("vllm", parser, api="chat", tools=[TOOL]) is None
+
+
+def test_a_model_whose_format_has_tools_needs_no_parser_of_vllm() -> None:
+    model = {"model": "openai/gpt-oss-120b"}
+    assert mismatch("vllm", model, api="chat", tools=[TOOL], tool_choice="required") is None
 
 
 def test_an_engine_without_tools_says_so() -> None:
