@@ -71,8 +71,8 @@ class Search(Capacity):
                 return
             cap_s = min(CAP_S, trial.left_s)
             self.tier.tell(probe(self.server, level.value, rng, trial.spent, self.tier, cap_s))
-            self._told += 1
-            self._wanted_levels = None
+            self._probes += 1
+            self._wanted = None
             self.look()
             self.tell_race()
             trial.note(self)
@@ -83,7 +83,7 @@ class Search(Capacity):
 
     @property
     def probes(self) -> int:
-        return self._told
+        return self._probes
 
     def standing(self) -> Standing:
         is_over = SLO.name in self.over()

@@ -17,8 +17,8 @@ from orchestrator.engines.engine import Engine, estimates_of_work, named_as_vllm
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import CpuKernels, ModelRules
-from orchestrator.spec.constraint import ConstraintForm, all_kinds
-from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, ToolChoice, openai
+from orchestrator.spec.constraint import ConstraintForm, ToolChoice, all_kinds
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
