@@ -60,7 +60,7 @@ def test_the_page_starts_from_the_limits_of_each_part(opened, mixed):
     experiment = StoredExperiment(mixed)
     assert opened.locator("#limits-on").input_value() == "rag"
     options = opened.locator("#limits-on option").all_inner_texts()
-    assert options == ["all requests together", "chat", "rag"]
+    assert options == ["all requests", "chat", "rag"]
     limits = opened.inner_text("#part-limits")
     assert "rag TTFT ≤ 400 ms, ≥ 70 %; chat TTFT ≤ 120 ms, ≥ 90 %" in limits
     assert opened.inner_text("#winner").startswith("These are the limits of the file")
@@ -94,7 +94,7 @@ def test_the_limits_of_each_part_are_moved_by_keyboard_and_stay_in_the_address(o
     assert slider.get_attribute("aria-label") == "TTFT of chat"
     slider.focus()
     opened.keyboard.press("Home")
-    assert "chat at 1 in flight)" in opened.inner_text("#not-ranked")
+    assert "chat at 1 in flight: emulator " in opened.inner_text("#not-ranked")
     least_s = opened.evaluate("app.shown.payload.stops.ttft[0]")
     opened.wait_for_url(f"**part.chat.ttft={least_s}&**")
     before = opened.evaluate("structuredClone(app.shown.choices)")

@@ -491,7 +491,7 @@ const app = (() => {
     const { choices } = shown;
     const { parts } = group();
     controls.part.parentElement.hidden = parts.length === 0;
-    setOptions(controls.part, [[ALL_PARTS, "all requests together"], ...parts.map((part) => [part, part])], choices.part);
+    setOptions(controls.part, [[ALL_PARTS, "all requests"], ...parts.map((part) => [part, part])], choices.part);
     for (const { name } of LATENCIES) showLimit(name);
     showAttainment();
     setOptions(controls.per, units(), choices.per);
@@ -794,25 +794,29 @@ const app = (() => {
     allRowsButton.textContent = `show all ${count} rows`;
     allRowsButton.hidden = shown.choices.allRows || count <= ranking.MOST_ROWS;
     const ranked = new Set(shown.result.ranking.map((each) => each.deployment));
-    const unranked = rivals().flatMap((index) => unrankedOf(shown.payload.groups[index], ranked));
-    byId("not-ranked").textContent = unranked.length === 0 ? "" : `holds at no level, or cannot be ranked: ${firstOf(unranked)}`;
+    const labelsByReason = new Map();
+    for (const { label, reason } of rivals().flatMap((index) => unrankedOf(shown.payload.groups[index], ranked))) {
+      labelsByReason.set(reason, [...labelsByReason.get(reason) ?? [], label]);
+    }
+    const texts = [...labelsByReason].map(([reason, labels]) => `${reason}: ${firstOf(labels)}`);
+    byId("not-ranked").textContent = texts.join("; ");
   }
 
-  /* Labels of the deployments of a group that are not in the ranking. */
+  /* The deployments of a group that are not in the ranking, as {label, reason}. */
   function unrankedOf({ deployments, slos }, ranked) {
     const disagreeing = slos[shown.choices.slo]?.disagreeing ?? [];
-    const labels = deployments.map((deployment, index) => {
-      const reason = disagreeing.includes(index) ? "answers differ" : missedText(deployment);
-      return reason === "" ? deployment.label : `${deployment.label} (${reason})`;
-    });
-    return labels.filter((_, index) => !ranked.has(deployments[index]));
+    const all = deployments.map((deployment, index) => ({
+      label: disagreeing.includes(index) ? `${deployment.label} (answers differ)` : deployment.label,
+      reason: missedText(deployment),
+    }));
+    return all.filter((_, index) => !ranked.has(deployments[index]));
   }
 
-  /* The parts that keep a deployment from holding its lowest level; empty where parts are not judged. */
+  /* Why a deployment is in no ranking; where parts are judged, which of them miss its lowest level. */
   function missedText(deployment) {
     const lowest = shown.result.missed.get(deployment);
-    if (!isByPart() || lowest === undefined) return "";
-    return `missed by ${ranking.missedParts(lowest)} at ${lowest.point.load}`;
+    if (!isByPart() || lowest === undefined) return "holds at no level, or cannot be ranked";
+    return `holds at no level, missed by ${ranking.missedParts(lowest)} at ${lowest.point.load}`;
   }
 
   function chooseAllRows() {
