@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.counters import Window
+from orchestrator.analysis.counters import TimeWindow
 from orchestrator.analysis.energy import device_side
 from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import (
@@ -79,11 +79,11 @@ class CommittedAttempt:
     imported: ImportedRow | None = None  # what another tool's file says of it
 
     @property
-    def window(self) -> Window:
+    def window(self) -> TimeWindow:
         """The steady window by the driver's clock."""
         start_ns, end_ns = self.point.window_ns
         began_ns = self.point.started_unix_ns
-        return Window((began_ns + start_ns) / 1e9, (began_ns + end_ns) / 1e9)
+        return TimeWindow((began_ns + start_ns) / 1e9, (began_ns + end_ns) / 1e9)
 
     def observed(self) -> AttemptObserved:
         """Returns what the figures of the attempt are computed from.

@@ -16,7 +16,7 @@ class CounterFell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """A window of time in Unix seconds of the driver's clock."""
 
     start_s: float
@@ -29,12 +29,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Readings in order of time, without those that have no value. ``at_s``: as in ``Window``."""
+    """Readings in order of time, without those that have no value. ``at_s``: as in ``TimeWindow``."""
 
     at_s: Floats
     values: Floats
 
-    def covered(self, window: Window) -> Window | None:
+    def covered(self, window: TimeWindow) -> TimeWindow | None:
         """The part of a window that lies between readings; None where more than SLACK_S at an end
         is missing.
         """
@@ -44,9 +44,9 @@ class Readings:
         end_s = min(window.end_s, float(self.at_s[-1]))
         if start_s > window.start_s + SLACK_S or end_s < window.end_s - SLACK_S:
             return None
-        return Window(start_s, end_s) if end_s > start_s else None
+        return TimeWindow(start_s, end_s) if end_s > start_s else None
 
-    def rate(self, window: Window) -> float:
+    def rate(self, window: TimeWindow) -> float:
         """The growth of a counter per second in a window, interpolated between readings. NaN where
         they do not cover it. Raises CounterFell.
         """
@@ -58,7 +58,7 @@ class Readings:
         at_start, at_end = np.interp([covered.start_s, covered.end_s], self.at_s, self.values)
         return float(at_end - at_start) / covered.length_s
 
-    def mean(self, window: Window) -> float:
+    def mean(self, window: TimeWindow) -> float:
         """The mean of a gauge in a window, by the trapezoids between readings. NaN where they do
         not cover it.
         """

@@ -13,7 +13,7 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.counters import CounterFell, Readings, Window, readings
+from orchestrator.analysis.counters import CounterFell, Readings, TimeWindow, readings
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.results.records import DeviceSide, Figures
 
@@ -46,7 +46,7 @@ class _Gpu:
     tensor_share: Readings
     foreign_bytes: Readings
 
-    def counted_j(self, window: Window) -> float | EnergyNote:
+    def counted_j(self, window: TimeWindow) -> float | EnergyNote:
         """Joules by the counter, or why there are none."""
         if not self.energy_j.values.size:
             return EnergyNote.NO_COUNTER if self.power_w.covered(window) else EnergyNote.GPU_LOST
@@ -61,12 +61,12 @@ class _Gpu:
             return EnergyNote.STANDS_STILL
         return power_w * window.length_s
 
-    def integral_j(self, window: Window) -> float:
+    def integral_j(self, window: TimeWindow) -> float:
         """Joules by the integral of power; NaN where power was not read in the window."""
         return self.power_w.mean(window) * window.length_s
 
 
-def device_side(telemetry: pa.Table, window: Window, devices: int) -> DeviceSide | None:
+def device_side(telemetry: pa.Table, window: TimeWindow, devices: int) -> DeviceSide | None:
     """What the GPUs of an attempt did in its window; None without readings.
 
     ``telemetry``: its rows of the table. ``devices``: how many GPUs its deployment has.

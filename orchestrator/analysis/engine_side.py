@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from orchestrator.analysis.counters import CounterFell, Window, readings
+from orchestrator.analysis.counters import CounterFell, TimeWindow, readings
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.results.records import EngineSide
 
 
-def engine_side(samples: pa.Table, window: Window | None = None) -> EngineSide | None:
+def engine_side(samples: pa.Table, window: TimeWindow | None = None) -> EngineSide | None:
     """Figures of one attempt's ``engine_metrics``; None without samples.
 
     They are taken over all replicas, warm-up included; only the estimates of work per second are
@@ -119,7 +119,7 @@ class _Readings:
             total += values[-1] - values[0]
         return _finite(total)
 
-    def rate(self, window: Window | None, *metrics: str) -> float | None:
+    def rate(self, window: TimeWindow | None, *metrics: str) -> float | None:
         """The growth per second of the sum of counters in a window, the mean over replicas."""
         if window is None:
             return None

@@ -163,7 +163,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RateBounds:
     """The highest request rate that a search claims and the lowest that fails, per unit."""
 
     claim: float
@@ -199,7 +199,7 @@ class RankedDeployment:
         return self.estimate is not None
 
     @property
-    def bounds(self) -> Bounds | None:
+    def bounds(self) -> RateBounds | None:
         """The bounds of the request rate that was searched.
 
         None: nothing is claimed, or requests in flight were searched: more of them do not mean more
@@ -210,7 +210,7 @@ class RankedDeployment:
             return None
         if self.point.head.control != "request_rate":
             return None
-        return Bounds(capacity.claim / self.divisor, capacity.high / self.divisor)
+        return RateBounds(capacity.claim / self.divisor, capacity.high / self.divisor)
 
     @property
     def label(self) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.results_uri import checked_uri
 
@@ -45,7 +45,7 @@ OTHER_NAMES = {
 }
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS, other_names=OTHER_NAMES)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS, other_names=OTHER_NAMES)
 @click.argument("uri", callback=checked_uri)
 @click.option(
     "--slo",

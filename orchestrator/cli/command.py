@@ -15,7 +15,7 @@ _SHOWS_ALL = "orchestrator.cli.command: shows all"  # a key of click's Context.m
 HELP_ALL = "--help-all"
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command with a short help, and with ``--help-all`` where that leaves something out.
 
     ``common``: names of the options that the short help shows; None: it shows all of them.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import parse_share
 from orchestrator.cli.output_file import check_folder, write_whole
 from orchestrator.cli.results_uri import checked_uri
@@ -50,7 +50,7 @@ is undecided, with --strict alone; 2 bad input.
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=EXAMPLES,
     details=DETAILS,
     short_help="Say what is worse, better or the same in NEW than in BASE.",

@@ -11,7 +11,7 @@ import click
 
 from orchestrator.base.redaction import redact, redact_all
 from orchestrator.base.text import counted, grouped
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
@@ -35,7 +35,7 @@ Exit status: 0 all well, 3 warnings (numbers may be wrong), 2 a sweep would fail
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.option(
     "--address", help="Ray cluster, or local: this machine without Ray.  [default: local]"
 )

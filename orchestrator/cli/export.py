@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -30,7 +30,7 @@ Exit status: 0; 3 if nothing was written or files are damaged; 2 bad input.
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--format", "format_name", metavar="NAME", required=True, help="llm-d or inferencex.")
 @click.option(

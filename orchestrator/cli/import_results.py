@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.exchange.importing import StoredFile
@@ -40,7 +40,7 @@ Exit status: 0; 2 if any file cannot be read: then nothing is stored.
 """
 
 
-@click.command("import", cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command("import", cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.argument(
     "paths",
     metavar="FILE...",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 
 EXAMPLES = """
 \b
@@ -26,7 +26,7 @@ Where there is no terminal, nothing is asked: what no option says has its defaul
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StarterQuestion:
     """One question. ``option``: the option that answers it. ``default``: an answer, as text."""
 
     option: str
@@ -34,20 +34,22 @@ class Question:
     default: str
 
 
-ENGINE = Question("engine", "Engine, or the URL of a server that runs", "vllm")
-MODEL = Question(
+ENGINE = StarterQuestion("engine", "Engine, or the URL of a server that runs", "vllm")
+MODEL = StarterQuestion(
     "model", "Model (a name on the hub, or a folder)", "meta-llama/Llama-3.1-8B-Instruct"
 )
-GPUS = Question("gpus", "GPUs of one node", "8 x H100-80GB")
-GPUS_OF_A_SERVER = Question("gpus", "GPUs that the server runs on, or none", "none")
-WORKLOAD = Question(
+GPUS = StarterQuestion("gpus", "GPUs of one node", "8 x H100-80GB")
+GPUS_OF_A_SERVER = StarterQuestion("gpus", "GPUs that the server runs on, or none", "none")
+WORKLOAD = StarterQuestion(
     "workload", "Workload (a preset such as chat or rag, or tokens in and out: 512/128)", "chat"
 )
-LIMITS = Question("limits", "Limits of latency, or none", "ttft<=500ms,tpot<=50ms,attainment>=0.95")
+LIMITS = StarterQuestion(
+    "limits", "Limits of latency, or none", "ttft<=500ms,tpot<=50ms,attainment>=0.95"
+)
 Answer = TypeVar("Answer")
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=CliCommand, examples=EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="experiment.yaml")
 @click.option("--engine", help="An engine, emulator, or the URL of a server that runs.")
 @click.option("--model", help="A name on the Hugging Face hub, or a folder.")
@@ -73,7 +75,7 @@ def init(
     from orchestrator.cli.output_file import write_whole
     from orchestrator.cli.schema import schema_text
     from orchestrator.cli.starter import (
-        Answers,
+        StarterAnswers,
         experiment_text,
         gpus_of,
         server_of,
@@ -89,7 +91,7 @@ def init(
         raise InputError(f"there is no folder {file.absolute().parent}")
     server = _answer(ENGINE, engine, server_of)
     about_gpus = GPUS if server.url is None else GPUS_OF_A_SERVER
-    answers = Answers(
+    answers = StarterAnswers(
         server=server,
         model=_answer(MODEL, model, str.strip),
         gpus=_answer(about_gpus, gpus, lambda text: gpus_of(text, server.engine)),
@@ -107,7 +109,7 @@ def init(
     return 0
 
 
-def _answer(question: Question, given: str | None, read: Callable[[str], Answer]) -> Answer:
+def _answer(question: StarterQuestion, given: str | None, read: Callable[[str], Answer]) -> Answer:
     """The value of an option, else what the user answers, else the default.
 
     An answer that cannot be read is asked for again, and an option that cannot be read is an error.

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from orchestrator.base.errors import InputError, OrchestratorError, Problem, ProblemsError
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import Number, WholeNumber
 from orchestrator.spec.load import MOST_CLIENTS, PRESETS
 
@@ -129,7 +129,7 @@ OTHER_NAMES = {
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     common=COMMON,
     sections=SECTIONS,
     examples=EXAMPLES,

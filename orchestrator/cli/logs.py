@@ -2,7 +2,7 @@
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.results_uri import checked_uri
 
@@ -20,7 +20,7 @@ docs/reference/failures.md explains the kinds of failures.
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.argument("deployment", required=False)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from orchestrator.base.text import counted
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.plan.cost import PlanEstimate
@@ -53,7 +53,7 @@ Exit status: 0; 3 if nothing in the file can run; 2 if the file has problems, al
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option(
     "--output",

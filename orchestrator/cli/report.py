@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.output_file import check_folder, write_whole
 from orchestrator.cli.results_uri import checked_uri
 
@@ -26,7 +26,7 @@ Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=EXAMPLES,
     details=DETAILS,
     short_help="Write one page with the answer and all points at URI.",

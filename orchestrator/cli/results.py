@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.text import listed
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.results_uri import checked_uri
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ COMMON = (  # what the short help shows; --help-all shows all
 )
 
 
-@click.command(cls=Command, common=COMMON, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, common=COMMON, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.text import counted
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import WholeNumber, parse_share
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 from orchestrator.results.validity import MOST_AGAIN
@@ -92,7 +92,7 @@ def _within(_context: click.Context, _option: click.Parameter, text: str | None)
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     common=COMMON,
     examples=EXAMPLES,
     details=DETAILS,

@@ -2,7 +2,7 @@
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 
 EXAMPLES = """
 \b
@@ -20,7 +20,7 @@ orchestrator plan alone.
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=EXAMPLES,
     details=DETAILS,
     short_help="Print the JSON schema of experiment files, for editors.",

@@ -13,11 +13,11 @@ from orchestrator.cli.numbers import WholeNumber
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _MOST = 1_000_000
 
 
-def shortlist_options(command: Command) -> Command:
+def shortlist_options(command: CommandT) -> CommandT:
     """Adds the options to a command."""
     simulated = click.option(
         "--simulated",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.results.events import Event
@@ -101,7 +101,7 @@ class ProgressLine:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=EXAMPLES,
     details=DETAILS,
     short_help="Answer EXPERIMENT in virtual time, without engines.",

@@ -51,7 +51,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class StarterAnswers:
     """What a user answered."""
 
     server: Server
@@ -139,7 +139,7 @@ def experiment_name(stem: str) -> str:
     return name or "experiment"
 
 
-def experiment_text(answers: Answers, file: str, schema: str) -> str:
+def experiment_text(answers: StarterAnswers, file: str, schema: str) -> str:
     """The whole file of this name. ``schema``: where its JSON schema is."""
     parts = [
         f"# yaml-language-server: $schema={schema}",
@@ -166,7 +166,7 @@ def _quoted(text: str) -> str:
     return text if is_plain else "'" + text.replace("'", "''") + "'"
 
 
-def _head(answers: Answers, file: str) -> list[str]:
+def _head(answers: StarterAnswers, file: str) -> list[str]:
     """What to do with the file, and its first keys."""
     lines = ["# What next:", f"#   orchestrator plan {file}"]
     if answers.server.url is None:
@@ -183,7 +183,7 @@ def _head(answers: Answers, file: str) -> list[str]:
     ]
 
 
-def _hardware(answers: Answers) -> list[str]:
+def _hardware(answers: StarterAnswers) -> list[str]:
     gpus = answers.gpus
     if gpus.accelerator is None or gpus.is_cpu or answers.server.engine == "emulator":
         return []
@@ -196,7 +196,7 @@ def _hardware(answers: Answers) -> list[str]:
     ]
 
 
-def _deployments(answers: Answers) -> list[str]:
+def _deployments(answers: StarterAnswers) -> list[str]:
     if answers.server.url is not None:
         return _endpoint(answers, answers.server.url)
     if answers.server.engine == "emulator":
@@ -221,7 +221,7 @@ def _deployments(answers: Answers) -> list[str]:
     ]
 
 
-def _possible_axis(answers: Answers) -> list[str]:
+def _possible_axis(answers: StarterAnswers) -> list[str]:
     """What a deployment on one device may vary, as a comment."""
     if not answers.server.has("max_num_seqs"):
         return []
@@ -231,7 +231,7 @@ def _possible_axis(answers: Answers) -> list[str]:
     ]
 
 
-def _endpoint(answers: Answers, url: str) -> list[str]:
+def _endpoint(answers: StarterAnswers, url: str) -> list[str]:
     lines = [
         "deployments:",
         "  engine: endpoint                 # a server that runs; nothing is launched",
@@ -246,7 +246,7 @@ def _endpoint(answers: Answers, url: str) -> list[str]:
     return lines
 
 
-def _emulator(answers: Answers) -> list[str]:
+def _emulator(answers: StarterAnswers) -> list[str]:
     sizes = [size for size in (1, 2, 4, 8) if size <= answers.gpus.count]
     return [
         "deployments:",
@@ -258,7 +258,7 @@ def _emulator(answers: Answers) -> list[str]:
     ]
 
 
-def _lengths(answers: Answers) -> list[str]:
+def _lengths(answers: StarterAnswers) -> list[str]:
     """Settings of lengths and memory that an engine needs, or that save memory."""
     lines: list[str] = []
     length = _context(answers)
@@ -271,7 +271,7 @@ def _lengths(answers: Answers) -> list[str]:
     return lines
 
 
-def _context(answers: Answers) -> int | None:
+def _context(answers: StarterAnswers) -> int | None:
     """The length of context that all requests fit into; None: the model's own."""
     facts = model_facts(answers.model, online=False)
     most = LONGEST_CONTEXT
@@ -296,7 +296,7 @@ def _workload(answer: str) -> Workload:
     return WORKLOADS["random"].model_validate({"name": "requests", **content})
 
 
-def _workloads(answers: Answers) -> list[str]:
+def _workloads(answers: StarterAnswers) -> list[str]:
     lengths = _LENGTHS.fullmatch(answers.workload)
     if lengths is not None:
         keys = f"name: requests, input_tokens: {lengths[1]}, output_tokens: {lengths[2]}"
@@ -334,7 +334,7 @@ def _load() -> list[str]:
     ]
 
 
-def _slos(answers: Answers) -> list[str]:
+def _slos(answers: StarterAnswers) -> list[str]:
     if answers.slo is None:
         return [
             "# slos: {interactive: {ttft: 500ms, tpot: 50ms}}    # limits; they can be added later"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -22,7 +22,7 @@ Exit status: 0; 2 bad input, or a storage that does not answer.
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

@@ -2,7 +2,7 @@
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -21,7 +21,7 @@ Exit status: 0 all files are whole, 3 some are damaged.
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
 @click.argument("uri", callback=checked_uri)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:

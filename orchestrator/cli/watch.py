@@ -6,7 +6,7 @@ import os
 
 import click
 
-from orchestrator.cli.command import Command
+from orchestrator.cli.command import CliCommand
 from orchestrator.cli.results_uri import checked_uri
 
 EXAMPLES = """
@@ -27,7 +27,7 @@ docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=EXAMPLES,
     details=DETAILS,
     short_help="Serve the page of URI, kept up to date while a sweep runs.",

@@ -216,7 +216,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PointVerdict:
     """``validity``: ``valid``, or the first verdict above that applies. ``reasons``: sentences,
     notes included.
     """
@@ -234,7 +234,7 @@ def judge(
     broken: Sequence[str] = (),
     surroundings: Surroundings | None = None,
     was_interrupted: bool = False,
-) -> Verdict:
+) -> PointVerdict:
     """The verdict on one point, from the rows of all clients and what the clients measured about
     themselves.
 
@@ -282,7 +282,7 @@ def judge(
         all_reasons.append(
             f"how near this load came to its recorded times is unknown: {reason_without_fidelity}"
         )
-    return Verdict(validity, all_reasons, evidence)
+    return PointVerdict(validity, all_reasons, evidence)
 
 
 def _quantile(column: NumberColumn, probability: float) -> float:

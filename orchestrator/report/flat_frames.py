@@ -26,7 +26,7 @@ Library = Literal["pandas", "polars"]
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnType:
+class _LibraryTypes:
     """What each library calls a column's type; None: the library infers it."""
 
     pandas: str | None
@@ -35,11 +35,11 @@ class _ColumnType:
 
 _KINDS: tuple[type, ...] = (bool, int, float, str)  # in this order: a bool is an int too
 _JSON_KINDS: dict[str, type] = {"boolean": bool, "integer": int, "number": float, "string": str}
-_TYPES: dict[type, _ColumnType] = {
-    bool: _ColumnType("boolean", "Boolean"),
-    int: _ColumnType("Int64", "Int64"),
-    float: _ColumnType("float64", "Float64"),
-    str: _ColumnType("object", "String"),
+_TYPES: dict[type, _LibraryTypes] = {
+    bool: _LibraryTypes("boolean", "Boolean"),
+    int: _LibraryTypes("Int64", "Int64"),
+    float: _LibraryTypes("float64", "Float64"),
+    str: _LibraryTypes("object", "String"),
 }
 _SETTINGS = EngineSettings.model_fields
 _DEFAULTS = {
@@ -138,7 +138,7 @@ def _column(name: str, values: Sequence[object], library: Library) -> Any:
         kinds = {str}
         values = [None if value is None else str(value) for value in values]
     kind = next(iter(kinds), object)
-    column_type = _TYPES.get(kind, _ColumnType(None, None))
+    column_type = _TYPES.get(kind, _LibraryTypes(None, None))
     frames = library_of_frames(library)
     if library == "polars":
         dtype = None if column_type.polars is None else getattr(frames, column_type.polars)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.base.text import counted
 from orchestrator.spec.load import Workload
-from orchestrator.workloads.facts import PartFacts, SampledRequest, Spread, WorkloadFacts
+from orchestrator.workloads.facts import NumberSummary, PartFacts, SampledRequest, WorkloadFacts
 
 WIDTH = 80
 _TITLES = ("mean", "p50", "p90", "p99", "max")
@@ -58,19 +58,19 @@ def _lengths(facts: WorkloadFacts) -> Iterator[str]:
     """The table of lengths, turns and pauses."""
     yield f"{'':18}" + "".join(f"{title:>11}" for title in _TITLES)
     if facts.prompt_tokens is not None:
-        yield _spread("prompt tokens", facts.prompt_tokens)
+        yield _summary_row("prompt tokens", facts.prompt_tokens)
     elif facts.prompt_characters is not None:
-        yield _spread("prompt characters", facts.prompt_characters)
+        yield _summary_row("prompt characters", facts.prompt_characters)
     if facts.answer_tokens is not None:
-        yield _spread("answer tokens", facts.answer_tokens)
+        yield _summary_row("answer tokens", facts.answer_tokens)
     if facts.turns is not None:
-        yield _spread("turns", facts.turns)
+        yield _summary_row("turns", facts.turns)
     if facts.pauses_s is not None and facts.pauses_s.most > 0:
-        yield _spread("pauses, s", facts.pauses_s)
+        yield _summary_row("pauses, s", facts.pauses_s)
 
 
-def _spread(title: str, spread: Spread) -> str:
-    values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.most)
+def _summary_row(title: str, summary: NumberSummary) -> str:
+    values = (summary.mean, summary.p50, summary.p90, summary.p99, summary.most)
     return f"{title:18}" + "".join(f"{_figure(value):>11}" for value in values)
 
 

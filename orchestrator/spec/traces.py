@@ -64,19 +64,19 @@ Filters = Annotated[
     BeforeValidator(_as_filters, json_schema_input_type=dict[str, _WrittenValues]),
 ]
 _Bound = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-Bounds = Annotated[tuple[_Bound, _Bound], BeforeValidator(as_tuple)]
+_TokenBounds = Annotated[tuple[_Bound, _Bound], BeforeValidator(as_tuple)]
 
 
 class Keep(Strict):
     """Rows whose lengths lie within these bounds, both ends included; others are counted."""
 
-    input_tokens: Bounds | None = Field(
+    input_tokens: _TokenBounds | None = Field(
         default=None, description="Fewest and most tokens of the prompt, as `[4, 8000]`."
     )
-    output_tokens: Bounds | None = Field(
+    output_tokens: _TokenBounds | None = Field(
         default=None, description="Fewest and most tokens of the answer, as `[1, 2000]`."
     )
-    total_tokens: Bounds | None = Field(
+    total_tokens: _TokenBounds | None = Field(
         default=None, description="Fewest and most tokens of both together, as `[5, 8192]`."
     )
 

@@ -19,7 +19,7 @@ from orchestrator.base.text import counted
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
-from orchestrator.load.validity import Surroundings, Verdict, judge
+from orchestrator.load.validity import PointVerdict, Surroundings, judge
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
 from orchestrator.results.phases import Phase, PhaseName, RequestProgress
@@ -49,7 +49,7 @@ IDLE_LIMIT_S = 60.0  # seconds that an engine gets to drop aborted requests
 STALL_SHARE = 0.5
 LEAST_STALL_S = 120.0
 DEATH_LOOKS = 6  # one per second; vLLM's watchdog takes 5 s to notice that its core died
-UNMEASURED = Verdict("unmeasured", [], {})
+UNMEASURED = PointVerdict("unmeasured", [], {})
 # how requests fail while an engine dies
 DYING = frozenset(
     {
@@ -142,7 +142,7 @@ class Attempt:
     then says why.
     """
 
-    verdict: Verdict = UNMEASURED
+    verdict: PointVerdict = UNMEASURED
     failure: Failure | None = None
     loaded: Loaded | None = None
 

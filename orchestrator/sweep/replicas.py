@@ -51,7 +51,7 @@ class Replicas:
         self._placements = placements
         self._cache = cache
         self._roles = tuple(roles) or ("",) * len(placements)
-        self._hosts: dict[str, Host] = {}  # by address, since ``begin_metrics``
+        self._hosts: dict[str, ReplicaHost] = {}  # by address, since ``begin_metrics``
         self._engines = []
         for placement, role in zip(placements, self._roles, strict=True):
             if role != ROUTER:
@@ -141,12 +141,12 @@ class Replicas:
         host_agents = self._agent_per_host()
         self._hosts = {}
         for address, name in host_names(host_agents).items():
-            self._hosts[address] = Host(name)
+            self._hosts[address] = ReplicaHost(name)
         for agent in host_agents:
             with suppress(HostLost, PlacementError):
                 agent.begin_host()
                 offset = clock_offset(agent.wall_ns, own_clock=own_clock)
-                self._hosts[agent.allocation.address] = Host(
+                self._hosts[agent.allocation.address] = ReplicaHost(
                     self._hosts[agent.allocation.address].name, offset
                 )
         for agent in agents_of(self._placements):
@@ -187,14 +187,14 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ReplicaHost:
     """A host of the replicas. ``clock``: how far its wall clock is off; None if it did not answer."""
 
     name: str
     clock: ClockOffset | None = None
 
 
-NO_HOST = Host("")
+NO_HOST = ReplicaHost("")
 
 
 def host_names(agents: Sequence[Agent]) -> dict[str, str]:

@@ -16,8 +16,8 @@ from orchestrator.workloads.mix import MixWorkload
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """The distribution of some numbers."""
+class NumberSummary:
+    """How many numbers there are, and how they are distributed."""
 
     count: int
     mean: float
@@ -28,7 +28,7 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, values: Sequence[float] | Floats) -> Spread | None:
+    def of(cls, values: Sequence[float] | Floats) -> NumberSummary | None:
         """None where there are no values."""
         if not len(values):
             return None
@@ -55,11 +55,11 @@ class WorkloadFacts:
     sessions: int
     requests: int
     requests_in_all: int | None
-    prompt_tokens: Spread | None
-    prompt_characters: Spread | None
-    answer_tokens: Spread | None
-    turns: Spread | None
-    pauses_s: Spread | None
+    prompt_tokens: NumberSummary | None
+    prompt_characters: NumberSummary | None
+    answer_tokens: NumberSummary | None
+    turns: NumberSummary | None
+    pauses_s: NumberSummary | None
     recorded_rate: float | None  # requests/s
     left_out: int
     notes: tuple[str, ...]
@@ -153,11 +153,13 @@ def _facts_of_sessions(
         sessions=len(sessions),
         requests=len(answers),
         requests_in_all=workload.distinct_requests(),
-        prompt_tokens=Spread.of(prompts) if len(prompts) == len(answers) else None,
-        prompt_characters=Spread.of(characters),
-        answer_tokens=Spread.of([tokens for tokens in answers if tokens]),
-        turns=Spread.of([kind.turns(session) for session in sessions]) if kind.sessions else None,
-        pauses_s=Spread.of(pauses_s),
+        prompt_tokens=NumberSummary.of(prompts) if len(prompts) == len(answers) else None,
+        prompt_characters=NumberSummary.of(characters),
+        answer_tokens=NumberSummary.of([tokens for tokens in answers if tokens]),
+        turns=NumberSummary.of([kind.turns(session) for session in sessions])
+        if kind.sessions
+        else None,
+        pauses_s=NumberSummary.of(pauses_s),
         recorded_rate=workload.recorded_rate(),
         left_out=workload.left_out(),
         notes=tuple(workload.notes()),

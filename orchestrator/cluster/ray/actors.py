@@ -28,7 +28,7 @@ from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.engine_metrics import Sample
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 
-Host = TypeVar("Host")
+HostT = TypeVar("HostT")
 
 STOP_LIMIT_S = 120.0  # longer than other calls: an engine's grace, and the release of its memory
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
@@ -140,13 +140,13 @@ AGENT_ACTOR: Any = ray.remote(**ACTOR)(RayEngineHost)
 CLIENT_ACTOR: Any = ray.remote(**ACTOR)(RayClientHost)
 
 
-class RayHandle(Generic[Host]):
+class RayHandle(Generic[HostT]):
     """The driver's handle of an actor; of a client it is a ``ClientHandle``."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def begin(self, method: Callable[[Host, *Arguments], T], *arguments: *Arguments) -> Future[T]:
+    def begin(self, method: Callable[[HostT, *Arguments], T], *arguments: *Arguments) -> Future[T]:
         """Calls one of its methods without waiting. The future raises HostLost when the actor is
         gone.
         """

@@ -34,7 +34,7 @@ from orchestrator.spec.load import Level, Slo
 
 if TYPE_CHECKING:
     from orchestrator.load.point import ClientStats, LoadPoint
-    from orchestrator.load.validity import Verdict
+    from orchestrator.load.validity import PointVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class MeasuredLevel:
     requests: Rows
     token_events: Rows | None
     stats: Sequence[ClientStats]
-    verdict: Verdict
+    verdict: PointVerdict
 
 
 def level_document(

@@ -63,7 +63,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class DeploymentCurve:
     """A deployment in a chart."""
 
     deployment: str
@@ -81,7 +81,7 @@ class CurveChart:
     x_name: str
     y_name: str
     deployments: int
-    curves: tuple[Curve, ...]
+    curves: tuple[DeploymentCurve, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _curve_charts(metric: Metric, changes: Iterable[MetricChange]) -> Iterator[C
     for (workload, control), of_load in by_load.items():
         by_deployment = grouped((pair_text(change.pair), change) for change in of_load)
         curves = [
-            Curve(label, tuple(map(_curve_point, sorted(of_deployment, key=_level))))
+            DeploymentCurve(label, tuple(map(_curve_point, sorted(of_deployment, key=_level))))
             for label, of_deployment in list(by_deployment.items())[:MOST_CURVES]
         ]
         yield CurveChart(

@@ -53,7 +53,7 @@ class HostFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostDescription:
     """A host on which ranks of engines ran, as it was found. ``gpus``: names and UUIDs. ``facts``:
     its kernel, CPU, drivers and images, by what they are; several where they changed meanwhile.
     """
@@ -77,7 +77,7 @@ class MeasuredWith:
     planned_by: str | None
     engines: tuple[EngineVersions, ...]
     hardware: tuple[HardwareClass, ...]
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
     return classes
 
 
-def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[Host]:
+def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[HostDescription]:
     ranks: list[_Rank] = []
     for launch in launches:
         ranks += _ranks(launch)
@@ -161,7 +161,7 @@ def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[Host]:
         for rank in of_host:
             cores.update(rank.cores)
             gpus.update(rank.gpus)
-        yield Host(
+        yield HostDescription(
             name=name,
             gpus=_texts(gpus),
             cores=len(cores),

@@ -33,7 +33,7 @@ SHOWN_DEPLOYMENTS = 8  # of each ranking; as many as have curves in the page
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class EngineReadings:
     """What the engines reported of themselves, summed over replicas.
 
     ``seconds``: since the point's start, by the driver's clock. ``kv_usage``: that of the fullest
@@ -78,7 +78,7 @@ class Timeline:
     throughput: list[float]
     in_flight: list[float]
     is_interpolated: bool
-    readings: Readings | None
+    readings: EngineReadings | None
     gpus: GpuReadings | None
 
 
@@ -221,7 +221,7 @@ def _timeline(
     )
 
 
-def readings_of(samples: pa.Table, started_unix_ns: int) -> Readings | None:
+def readings_of(samples: pa.Table, started_unix_ns: int) -> EngineReadings | None:
     """The readings of all replicas at the instants when one of them was read; None without any.
 
     At each instant, a replica counts with its latest reading. The readings begin when every replica
@@ -230,7 +230,7 @@ def readings_of(samples: pa.Table, started_unix_ns: int) -> Readings | None:
     if not samples.num_rows:
         return None
     latest = _latest_readings(samples, samples["replica"].to_numpy())
-    return Readings(
+    return EngineReadings(
         seconds=_short((latest.unix_ns - started_unix_ns) / 1e9, digits=4),
         running=_known(latest.values("running").sum(axis=0)),
         waiting=_known(latest.values("waiting").sum(axis=0)),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.counters import Window
+from orchestrator.analysis.counters import TimeWindow
 from orchestrator.analysis.energy import (
     EnergyNote,
     PointEnergy,
@@ -24,7 +24,7 @@ from orchestrator.results.schemas import TABLES
 from tests.unit.results.builders import gpu_readings
 
 BEGAN_S = 1_700_000_000
-WINDOW = Window(BEGAN_S + 2.0, BEGAN_S + 12.0)  # 10 s
+WINDOW = TimeWindow(BEGAN_S + 2.0, BEGAN_S + 12.0)  # 10 s
 MIB = 1 << 20
 
 
@@ -44,7 +44,7 @@ def of_gpu(
 
 
 def side(
-    *gpus: Sequence[dict[str, Any]], window: Window = WINDOW, devices: int | None = None
+    *gpus: Sequence[dict[str, Any]], window: TimeWindow = WINDOW, devices: int | None = None
 ) -> DeviceSide:
     rows = [row for gpu in gpus for row in gpu]
     table = pa.Table.from_pylist(rows, schema=TABLES["telemetry"])
@@ -102,10 +102,10 @@ def test_a_gpu_without_any_reading_is_lost() -> None:
 
 
 def test_a_window_of_less_than_5_s_is_too_short() -> None:
-    short = side(of_gpu(), window=Window(BEGAN_S + 2.0, BEGAN_S + 6.9))
+    short = side(of_gpu(), window=TimeWindow(BEGAN_S + 2.0, BEGAN_S + 6.9))
     assert (short.energy_j, short.energy_notes) == (None, (EnergyNote.SHORT_WINDOW,))
     assert short.integral_j == pytest.approx(2450)
-    assert side(of_gpu(), window=Window(BEGAN_S + 2.0, BEGAN_S + 7.0)).energy_j is not None
+    assert side(of_gpu(), window=TimeWindow(BEGAN_S + 2.0, BEGAN_S + 7.0)).energy_j is not None
 
 
 def test_a_counter_that_disagrees_with_the_power_is_kept_and_noted() -> None:

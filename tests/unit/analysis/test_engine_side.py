@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.counters import Window
+from orchestrator.analysis.counters import TimeWindow
 from orchestrator.analysis.engine_side import engine_side
 from orchestrator.results.schemas import ENGINE_METRICS
 
@@ -90,10 +90,10 @@ def test_estimates_of_work_are_those_of_the_window_on_the_clock_of_the_driver():
         }
         for at_s in (0, 5, 10, 15)
     ]
-    side = engine_side(table(*rows), Window(2.0, 10.0))
+    side = engine_side(table(*rows), TimeWindow(2.0, 10.0))
     assert side.estimated_flops_s == pytest.approx(3e12)
     assert side.estimated_bytes_s == pytest.approx(2.001e12)
-    later = engine_side(table(*rows), Window(10.0, 14.0))
+    later = engine_side(table(*rows), TimeWindow(10.0, 14.0))
     assert later.estimated_flops_s == pytest.approx(6e12)
 
 
@@ -101,7 +101,7 @@ def test_estimates_that_do_not_cover_the_window_are_null():
     rows = [
         {"unix_ns": at_s * 1_000_000_000, "estimated_flops_per_gpu_total": 1.0} for at_s in (0, 5)
     ]
-    assert engine_side(table(*rows), Window(2.0, 10.0)).estimated_flops_s is None
+    assert engine_side(table(*rows), TimeWindow(2.0, 10.0)).estimated_flops_s is None
     assert engine_side(table(*rows)).estimated_flops_s is None
 
 

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.cli.command import HELP_ALL, Command
+from orchestrator.cli.command import HELP_ALL, CliCommand
 from orchestrator.cli.main import COMMANDS, SECTIONS, cli
 
 MOST_LINES = 40
@@ -44,7 +44,7 @@ def test_a_help_fits_a_screen(name: str | None) -> None:
 @pytest.mark.parametrize("name", WITH_SHORT_HELP)
 def test_the_whole_help_has_every_option_and_what_the_short_one_leaves_out(name: str) -> None:
     command = command_named(name)
-    assert isinstance(command, Command)
+    assert isinstance(command, CliCommand)
     short, whole = shown(name, "--help"), shown(name, HELP_ALL)
     assert HELP_ALL in short
     for option in command.params:
@@ -58,7 +58,7 @@ def test_the_whole_help_has_every_option_and_what_the_short_one_leaves_out(name:
 @pytest.mark.parametrize("name", WITH_SHORT_HELP)
 def test_other_names_stand_for_options_that_exist(name: str) -> None:
     command = command_named(name)
-    assert isinstance(command, Command)
+    assert isinstance(command, CliCommand)
     options = {opt for param in command.params for opt in param.opts}
     for other, here in command.other_names.items():
         assert other not in options
@@ -87,7 +87,7 @@ def test_an_option_by_another_name_is_refused_with_the_name_here(
 
 
 def test_a_command_that_shows_everything_has_no_whole_help() -> None:
-    command = Command(name="x", params=[click.Option(["--y"])], examples="one")
+    command = CliCommand(name="x", params=[click.Option(["--y"])], examples="one")
     assert "--y" in command.get_help(click.Context(command))
     assert HELP_ALL not in command.get_help(click.Context(command))
 

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.arrays import Floats
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
-from orchestrator.load.validity import Surroundings, Verdict, judge
+from orchestrator.load.validity import PointVerdict, Surroundings, judge
 from orchestrator.results.records import EngineSide
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.load import Arrivals, Level, Workload
@@ -57,7 +57,7 @@ OPEN = point(value=20.0, duration_s=20.0)
 WARM = replace(OPEN, warmup_s=5.0, duration_s=15.0)
 
 
-def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> Verdict:
+def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> PointVerdict:
     return judge(requests, stats or (CALM,), of, round((of.warmup_s or 0.0) * 1e9))
 
 
@@ -189,7 +189,7 @@ def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) ->
     assert "does not keep up" in judged.reasons[0]
 
 
-def of_a_run(due_s: Floats, done_s: Floats, warmup_s: float, window_s: float) -> Verdict:
+def of_a_run(due_s: Floats, done_s: Floats, warmup_s: float, window_s: float) -> PointVerdict:
     due_ns, done_ns = ((instants * 1e9).astype(np.int64) for instants in (due_s, done_s))
     rows = table(
         len(due_s),
@@ -576,7 +576,7 @@ def test_launches_of_others_on_an_engines_host_are_a_note() -> None:
     assert judged.reasons == ["2 launches or load clients of other sweeps were on its hosts"]
 
 
-def shared_with(*hosts: HostLoad) -> Verdict:
+def shared_with(*hosts: HostLoad) -> PointVerdict:
     return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), Surroundings(hosts))
 
 
@@ -612,11 +612,11 @@ def test_points_without_gpus_have_no_figures_of_gpus() -> None:
     assert not [name for name in on_gpus().evidence if name.startswith("gpu")]
 
 
-def on_gpus(*gpus: GpuCondition) -> Verdict:
+def on_gpus(*gpus: GpuCondition) -> PointVerdict:
     return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), Surroundings(gpus=gpus))
 
 
-def hits(measured: list[int | None], expected: list[int | None], **columns: Any) -> Verdict:
+def hits(measured: list[int | None], expected: list[int | None], **columns: Any) -> PointVerdict:
     """The verdict on prompts of 100 tokens with these prefix hits, repeated."""
     times = 400 // len(measured)
     requests = table(

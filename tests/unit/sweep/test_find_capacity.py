@@ -20,7 +20,7 @@ from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
 from orchestrator.load.request_record import EndedRequest
-from orchestrator.load.validity import Verdict
+from orchestrator.load.validity import PointVerdict
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -339,7 +339,7 @@ class SlowMeasurer(BoundMeasurer):
         self.over.append(watch.over())
         rows = requests(*(request(index, 10.0 * index) for index in range(400)))
         return Attempt(
-            verdict=Verdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=rows)
+            verdict=PointVerdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=rows)
         )
 
 
@@ -404,7 +404,7 @@ def test_the_next_probe_is_the_first_of_another_run(
             for at, one in enumerate(late)
         )
         return Attempt(
-            verdict=Verdict("valid", [], {}),
+            verdict=PointVerdict("valid", [], {}),
             loaded=Loaded(span_unix_ns=(1, 2), requests=requests(*rows)),
         )
 
@@ -548,7 +548,7 @@ class SpoiltMeasurer(BoundMeasurer):
         self.probes += 1
         rows = requests(*(request(index, 100.0 * index) for index in range(400)))
         return Attempt(
-            verdict=Verdict(self.validity, ["something was wrong"], {}),
+            verdict=PointVerdict(self.validity, ["something was wrong"], {}),
             loaded=Loaded(span_unix_ns=(1, 2), requests=rows),
         )
 

@@ -8,7 +8,7 @@ import time
 
 import pyarrow as pa
 
-from orchestrator.analysis.counters import Window
+from orchestrator.analysis.counters import TimeWindow
 from orchestrator.analysis.energy import EnergyNote, device_side
 from orchestrator.results.schemas import TABLES
 from orchestrator.telemetry.gpu_sample import GpuGroup
@@ -76,7 +76,7 @@ def test_a_counter_that_was_reset_stays_visible_and_gives_no_energy() -> None:
     keys = {"measurement_id": "m", "attempt_id": "a", "host": "h", "gpu_uuid": "GPU-a"}
     rows = [{**keys, "unix_ns": sample.unix_ns, **sample.values} for sample in samples]
     table = pa.Table.from_pylist(rows, schema=TABLES["telemetry"])
-    window = Window(samples[0].unix_ns / 1e9, samples[-1].unix_ns / 1e9)
+    window = TimeWindow(samples[0].unix_ns / 1e9, samples[-1].unix_ns / 1e9)
     side = device_side(table, window, devices=1)
     assert side is not None
     assert side.energy_j is None

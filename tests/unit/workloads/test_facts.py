@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.content import RandomIds, Words
-from orchestrator.workloads.facts import Spread, facts_of, sampled, sessions_within
+from orchestrator.workloads.facts import NumberSummary, facts_of, sampled, sessions_within
 from tests.unit.workloads import traces
 from tests.unit.workloads.traces import trace
 
@@ -31,10 +31,14 @@ class CountedWords(Words):
         return len(text.split())
 
 
-def test_a_spread_has_percentiles_and_none_of_nothing() -> None:
-    spread = Spread.of(list(range(101)))
-    assert spread == Spread(101, 50.0, 0.0, 50.0, 90.0, 99.0, 100.0)
-    assert Spread.of([]) is None
+def test_numbers_are_summarized_by_mean_extremes_and_percentiles() -> None:
+    assert NumberSummary.of(range(101)) == NumberSummary(
+        count=101, mean=50.0, least=0.0, p50=50.0, p90=90.0, p99=99.0, most=100.0
+    )
+
+
+def test_no_numbers_have_no_summary() -> None:
+    assert NumberSummary.of([]) is None
 
 
 def test_conversations_have_turns_and_pauses() -> None:
@@ -61,13 +65,14 @@ def test_texts_are_counted_only_with_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_trace_has_its_rate_and_what_it_leaves_out(tmp_path: Path) -> None:
+    # three rows are used, from 5 s to 118 s; the fourth has no answer
     facts = facts_of(trace(tmp_path / "t.csv", traces.BURSTGPT_1), IDS, seed=0, requests=3)
-    assert facts.recorded_rate == pytest.approx(2 / 113)
+    assert facts.recorded_rate == pytest.approx((3 - 1) / (118 - 5))
     assert facts.left_out == 1
     assert facts.notes
 
 
-def test_sampled_turns_contain_made_answers() -> None:
+def test_later_sampled_turns_contain_the_earlier_prompts_and_made_up_answers() -> None:
     requests = list(sampled(Workload.model_validate(TALK), IDS, seed=0, requests=4))
     assert [(request.session, request.turn) for request in requests] == [
         (0, 0),

@@ -4,7 +4,12 @@ from dataclasses import replace
 from orchestrator.analysis.launches import load_launches
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
-from orchestrator.report.page.environment import EngineVersions, Host, HostFact, measured_with
+from orchestrator.report.page.environment import (
+    EngineVersions,
+    HostDescription,
+    HostFact,
+    measured_with,
+)
 from orchestrator.results.store import Store
 from tests.unit.plan.test_current import planned, run
 from tests.unit.report.stores import commit_answers
@@ -37,8 +42,8 @@ def test_versions_and_hosts_are_those_that_were_stored(tmp_path):
     assert environment.engines == (EngineVersions("emulator", ("1.2",), (), 1, 1),)
     assert [each.name for each in environment.hardware] == ["cpu"]
     assert environment.hosts == (
-        Host("node-1", ("H100 GPU-a", "H100 GPU-b"), 3, 2),
-        Host("node-2", (), 0, 2),
+        HostDescription("node-1", ("H100 GPU-a", "H100 GPU-b"), 3, 2),
+        HostDescription("node-2", (), 0, 2),
     )
 
 

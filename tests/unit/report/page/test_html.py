@@ -13,7 +13,12 @@ from orchestrator.analysis.launches import StoredLaunch, compared
 from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
-from orchestrator.report.page.environment import EngineVersions, HardwareClass, Host, MeasuredWith
+from orchestrator.report.page.environment import (
+    EngineVersions,
+    HardwareClass,
+    HostDescription,
+    MeasuredWith,
+)
 from orchestrator.report.page.experiment_tables import (
     DeploymentAgreement,
     EfficiencyNoteCount,
@@ -72,7 +77,7 @@ def section(name: str) -> ExperimentSection:
             planned_by=name,
             engines=(EngineVersions(name, (name,), (name,), 1, 0),),
             hardware=(HardwareClass(name, name, 2.5),),
-            hosts=(Host(name, (name,), 2, 1),),
+            hosts=(HostDescription(name, (name,), 2, 1),),
         ),
         notes=(name,),
     )
