@@ -1003,11 +1003,14 @@ def _shared_prefix(text: str | None, problems: list[Problem]) -> _SharedPrefix:
     if text is None:
         return _SharedPrefix()
     match = _SHARED_PREFIX.fullmatch(text)
-    if match is None or int(match[1]) == 0 or (match[2] is not None and int(match[2]) == 0):
+    numbers: list[int] = []
+    if match is not None:
+        numbers = [int(digits) for digits in match.groups() if digits is not None]
+    if not numbers or 0 in numbers:
         remedy = "give its tokens, like 500, or 500x8 for 8 different prefixes"
         problems.append(Problem(f"--shared-prefix {text!r}: {remedy}"))
         return _SharedPrefix()
-    return _SharedPrefix(int(match[1]), None if match[2] is None else int(match[2]))
+    return _SharedPrefix(*numbers)
 
 
 def _trace_of_requests(path: str | None) -> str | None:
