@@ -29,7 +29,8 @@ from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.errors import DamagedError, ResultsError
-from orchestrator.base.text import counted, grouped
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import counted
 from orchestrator.results.computed_cache import ComputedRows, Key
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
@@ -280,7 +281,7 @@ def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.
                 observed.append(attempt.observed())
         if len(observed) < len(group):
             return None
-        by_part = grouped(
+        by_part = values_by_key(
             (name, of_part) for attempt in observed for name, of_part in attempt.by_part.items()
         )
         whole = merge(attempt.whole for attempt in observed)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.results.records import AnswerRow
 
 ENOUGH = 4  # fewer answers, or fewer tokens of an answer, may be alike by chance
@@ -49,7 +49,7 @@ def broken_output(answers: Sequence[AnswerRow]) -> list[BrokenOutput]:
 
     Where no single replica shows it, one record may stand for all replicas together.
     """
-    by_replica = grouped((answer.replica, answer) for answer in answers)
+    by_replica = values_by_key((answer.replica, answer) for answer in answers)
     broken_replicas = []
     for replica, replica_answers in sorted(by_replica.items()):
         broken = _broken(replica_answers)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 
 MILLION = 1e6
 # If the shares of output tokens differ by less than this between workloads, the prices of input and
@@ -66,7 +66,7 @@ def allocated_usd(points: Iterable[StoredPoint]) -> dict[str, AllocatedUsd]:
     deployment has none with a single workload, with workloads of nearly the same mix, and where one
     price would be zero.
     """
-    by_deployment = grouped((point.head.deployment_id, point) for point in points)
+    by_deployment = values_by_key((point.head.deployment_id, point) for point in points)
     allocated: dict[str, AllocatedUsd] = {}
     for deployment_id, of_deployment in by_deployment.items():
         prices = _allocated(_busiest(of_deployment), of_deployment[0].deployment.usd_per_hour)

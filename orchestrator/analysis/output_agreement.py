@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from orchestrator.analysis.broken_output import broken_output
 from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
@@ -121,7 +121,7 @@ def agreements(
     if not manifests:
         return {}
     answer_rows = rows_of(store.read_manifests("answers", manifests, skip_damaged=True), AnswerRow)
-    answers = grouped((row.launch_id, row) for row in answer_rows)
+    answers = values_by_key((row.launch_id, row) for row in answer_rows)
     rows = rows_of(store.read_manifests("deployments", manifests, skip_damaged=True), DeploymentRow)
     deployments = {row.deployment_id: described(stored_deployment(row)) for row in rows}
     launches = rows_of(store.read_manifests("launches", manifests, skip_damaged=True), LaunchRow)
@@ -146,7 +146,7 @@ def compared(
 
     in_order = sorted(answered, key=order)
     agreement_of: dict[str, Agreement] = {}
-    for launches in grouped((launch.family, launch) for launch in in_order).values():
+    for launches in values_by_key((launch.family, launch) for launch in in_order).values():
         for deployment_id, agreement in _of_family(launches, planned).items():
             other = agreement_of.get(deployment_id)  # it may have answered through two APIs
             if other is None or agreement.n > other.n:
@@ -156,7 +156,7 @@ def compared(
 
 def _of_family(launches: Sequence[AnsweredLaunch], planned: Sequence[str]) -> dict[str, Agreement]:
     """The agreement of every deployment of one family with the reference, by deployment id."""
-    by_deployment = grouped((launch.deployment.deployment_id, launch) for launch in launches)
+    by_deployment = values_by_key((launch.deployment.deployment_id, launch) for launch in launches)
     if len(launches) == 1:
         return dict.fromkeys(by_deployment, Agreement(note=AgreementNote.ALONE))
     first = reference(launches, planned)

@@ -44,7 +44,7 @@ from orchestrator.analysis.slo import LimitValues, Verdicts, judge, judge_each, 
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -526,7 +526,7 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
         deployments |= _launched_deployments(store, unknown)
     tries = Counter(attempt.measurement_id for attempt in committed)
     repeats = attempts.repeats(deployments, tries)
-    groups = grouped((repeat.head.point_id, repeat) for repeat in repeats).values()
+    groups = values_by_key((repeat.head.point_id, repeat) for repeat in repeats).values()
     pooled_figures = _pooled_figures(store, [_used(group) or group for group in groups])
     points = []
     for group, pooled_of_group in zip(groups, pooled_figures, strict=True):

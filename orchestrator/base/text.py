@@ -1,18 +1,6 @@
-"""Groups of values by a key, and lists of names, numbers of things and times in a sentence."""
+"""Lists of names, numbers of things and times in a sentence."""
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values by key. Keys and values keep their order."""
-    groups: dict[K, list[V]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return groups
+from collections.abc import Sequence
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from orchestrator.analysis.intervals import Interval, exceeds, starts_to_decide
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.start_spread import CommonSpread, common_spread
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import (
     DeploymentAnswer,
     RankedDeployment,
@@ -186,7 +186,7 @@ _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
 
 def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
     """Searches that ended before they knew enough: one doubt for each remedy."""
-    by_remedy = grouped(
+    by_remedy = values_by_key(
         (_remedy_of_search(answer.unsettled[0].claim), answer)
         for answer in answers
         if answer.unsettled
@@ -567,7 +567,7 @@ def refusing_labels(points: Sequence[StoredPoint]) -> tuple[str, ...]:
     An engine refuses (``http_4xx``) requests that are too long for it at any load, so the requests
     of all levels count together. Too many requests at once are another error (``http_429``).
     """
-    by_label = grouped(
+    by_label = values_by_key(
         (point.deployment.label, point) for point in points if point.tests and _tells_of_load(point)
     )
     return tuple(label for label, alike in by_label.items() if _refuses_too_many(alike))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.base.arrays import Bools
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.design_effect import MissRuns, miss_runs, usual_effect
 from orchestrator.capacity.probe_outcome import EVIDENCE, ProbeOutcome
 from orchestrator.capacity.sequential_test import (
@@ -252,7 +252,7 @@ def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[
 
     ``targets``: the share of requests that must meet each test of the tier.
     """
-    by_level = grouped((probe.level, probe) for probe in probes)
+    by_level = values_by_key((probe.level, probe) for probe in probes)
     judge = _LevelJudge(
         tests=_tier_tests(by_level, targets),
         second_start=any(probe.start for of_level in by_level.values() for probe in of_level),
@@ -275,7 +275,7 @@ def earlier_probes(
     probes after those that first showed that it holds count, and on the second start only those of
     that start.
     """
-    by_level = grouped((probe.level, probe) for probe in probes)
+    by_level = values_by_key((probe.level, probe) for probe in probes)
     with_figures = [probe for probe in by_level.pop(level, []) if probe.met]
     counting = [probe for probe in with_figures if probe.shows in EVIDENCE]
     confirms = shown is not None and shown.verdict == "holds"

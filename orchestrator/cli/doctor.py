@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.base.grouping import values_by_key
 from orchestrator.base.redaction import redact, redact_all
-from orchestrator.base.text import counted, grouped
+from orchestrator.base.text import counted
 from orchestrator.cli.command import CliCommand
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _is_warning(finding: Finding) -> bool:
 def _text(checked: _Checked) -> str:
     """The findings, failures first; a finding on several nodes is printed once."""
     failures_first = sorted(checked.findings, key=_is_warning)
-    places_by_finding = grouped(
+    places_by_finding = values_by_key(
         (replace(finding, where=""), finding.where) for finding in failures_first
     )
     lines = []

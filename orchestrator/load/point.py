@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from orchestrator.base.grouping import values_by_key
 from orchestrator.base.redaction import SHORTEST
-from orchestrator.base.text import grouped
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Level, Workload
 
@@ -178,7 +178,7 @@ class Progress:
 
     def silent(self, limit_s: float) -> list[int]:
         """Targets with open requests that no client has heard from for ``limit_s``."""
-        by_target = grouped((silence.target, silence) for silence in self.silences)
+        by_target = values_by_key((silence.target, silence) for silence in self.silences)
         silent_targets = []
         for target, silences in sorted(by_target.items()):
             has_open_requests = any(silence.open for silence in silences)

@@ -17,7 +17,7 @@ from orchestrator.analysis.knee import knees
 from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import Group, MissingLevel, SearchRules
 from orchestrator.capacity.best import Comparison, ComparisonRules, Shortlisted, best
 from orchestrator.capacity.levels import PRECISION
@@ -288,7 +288,7 @@ class StoredExperiment:
             load = row.load_json or _load_of(head)
             return f"{row.workload_json}, {load}, version {row.client_version}"
 
-        return grouped((content(point.head), point) for point in points)
+        return values_by_key((content(point.head), point) for point in points)
 
     def asked_of(self, points: Sequence[StoredPoint]) -> dict[str, Question]:
         """What each point asked for, by point id, as far as it is stored."""

@@ -22,7 +22,8 @@ import numpy as np
 
 from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import listed
 from orchestrator.plan.model import Deployment, DeploymentGroup, LeftOut, Plan, PredictedShortlist
 from orchestrator.plan.order import (
     PredictedContest,
@@ -234,7 +235,7 @@ def _digest_of(deployments: Iterable[Deployment]) -> str:
 
 
 def _commonest_reason(deployments: Sequence[Deployment]) -> str:
-    by_reason = grouped(
+    by_reason = values_by_key(
         (reason_not_predicted(deployment), deployment.label) for deployment in deployments
     )
     reason, labels = max(by_reason.items(), key=lambda each: len(each[1]))
@@ -320,7 +321,7 @@ def _frontier_places(deployments: Sequence[Deployment], per: Objective) -> dict[
 
 def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, PredictedCurve]]:
     predicted = deployment.predicted or {}
-    levels: dict[str, list[Mapping[str, Any]]] = grouped(
+    levels: dict[str, list[Mapping[str, Any]]] = values_by_key(
         (level["workload"], level)
         for level in predicted.get("levels", ())
         if level["tpot_ms"] and level["output_throughput"]

@@ -24,7 +24,8 @@ from orchestrator.analysis.deployments import (
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
@@ -121,7 +122,7 @@ class _Simulation:
                 f"--simulated: {experiment.store.uri} has no simulated points of "
                 f"{experiment.name}; orchestrator simulate stores them"
             )
-        self._points = grouped(
+        self._points = values_by_key(
             (served, point) for point in points if (served := self._served(point)) is not None
         )
         self._failures = {
@@ -300,7 +301,7 @@ def _matching_ids(wanted: Sequence[Deployment], stored: Sequence[Deployment]) ->
     """
     ids = {deployment.id: deployment.id for deployment in wanted}
     stored_ids = {deployment.id for deployment in stored}
-    unmatched = grouped(
+    unmatched = values_by_key(
         (_settings_key(deployment), deployment.id)
         for deployment in wanted
         if deployment.id not in stored_ids

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.base.text import grouped, listed_within
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import listed_within
 from orchestrator.capacity.answers import NoteKind, RankedDeployment
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
@@ -117,7 +118,7 @@ def best_text(answer: AnswerDocument, view: AnswerView) -> Iterator[str]:
     would decide it, and what was left out.
     """
     form = view.form
-    by_experiment = grouped(
+    by_experiment = values_by_key(
         (document.comparison.experiment, document) for document in answer.comparisons
     )
     for documents in by_experiment.values():
@@ -250,7 +251,7 @@ def _results_beside(simulated_uri: str) -> str:
 
 
 def _sections(documents: Sequence[ComparisonDocument]) -> list[_Section]:
-    by_title = grouped((_title(document), document) for document in documents)
+    by_title = values_by_key((_title(document), document) for document in documents)
     return [_Section(title, alike) for title, alike in by_title.items()]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
@@ -51,7 +51,7 @@ def estimate_cells(control: str, estimate: Estimate | None) -> EstimateCells:
 
 def capacities_text(documents: Sequence[CapacityDocument], form: Form) -> Iterator[str]:
     """A table per experiment, workload and SLO, one line per capacity."""
-    tables = grouped((_title(document), document) for document in documents)
+    tables = values_by_key((_title(document), document) for document in documents)
     for title, alike in tables.items():
         yield from form.heading(title)
         columns = list(_columns(alike))

@@ -6,7 +6,8 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.text import grouped, listed, listed_within
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import listed, listed_within
 from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
 from orchestrator.report.text import cut
 from orchestrator.report.words import (
@@ -48,7 +49,7 @@ def doubt_lines(doubts: Iterable[Doubt]) -> list[DoubtLine]:
 
 def merged(lines: Iterable[DoubtLine]) -> list[DoubtLine]:
     """The lines, those that say the same of different deployments merged into one."""
-    by_words = grouped((line.words, line) for line in lines)
+    by_words = values_by_key((line.words, line) for line in lines)
     return [_together(alike) for alike in by_words.values()]
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.text import counted, grouped, listed_within
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import counted, listed_within
 from orchestrator.capacity.answers import Excluded, Exclusion, level_of
 from orchestrator.capacity.doubts import DeploymentLevels
 from orchestrator.report.documents.answer import ExcludedDocument
@@ -65,7 +66,7 @@ class ExclusionLine:
 def exclusion_lines(documents: Sequence[ExcludedDocument]) -> list[ExclusionLine]:
     """A line per reason, in the order in which the reasons first come."""
     lines = []
-    by_reason = grouped((_reason_text(document), document) for document in documents)
+    by_reason = values_by_key((_reason_text(document), document) for document in documents)
     for reason, alike in by_reason.items():
         excluded = tuple(document.excluded for document in alike)
         lines.append(ExclusionLine(reason, excluded, _nearest(alike)))

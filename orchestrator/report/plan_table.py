@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.base.text import counted, grouped, hours
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import counted, hours
 from orchestrator.catalog.memory import memory_text
 from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Deployment, Plan
@@ -151,7 +152,7 @@ def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:
             levels = [load_text(level.control, level.value) for level in deployment.levels]
             texts.append(f"levels: {', '.join(levels)}")
         pairs += [(text, deployment.label) for text in texts]
-    return grouped(pairs)
+    return values_by_key(pairs)
 
 
 def risk_lines(plan: Plan) -> Iterator[str]:
@@ -160,7 +161,7 @@ def risk_lines(plan: Plan) -> Iterator[str]:
     for deployment in plan.runnable():
         if deployment.status == "risky":
             reasons += [(reason, deployment.label) for reason in deployment.reasons]
-    for reason, labels in grouped(reasons).items():
+    for reason, labels in values_by_key(reasons).items():
         yield f"risky: {reason} ({_some(labels)})"
 
 

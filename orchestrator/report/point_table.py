@@ -10,7 +10,8 @@ from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.base.text import counted, grouped, listed
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import counted, listed
 from orchestrator.capacity.best import group_of
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import capacities_text
@@ -126,7 +127,7 @@ def points_text(section: PointSection, form: Form, view: PointView = USUAL) -> I
     Below the tables stand the points that failed, and the capacities.
     """
     measured = [document for document in section.documents if document.point.used]
-    groups = grouped((group_of(document.point), document) for document in measured)
+    groups = values_by_key((group_of(document.point), document) for document in measured)
     for group in groups.values():
         limits = [slo_text(result.slo) for result in group[0].slo_results]
         under = f" under {limits[0]}" if len(limits) == 1 else ""
@@ -489,7 +490,7 @@ class _FailureKey:
 def _failures(documents: Iterable[PointDocument], form: Form) -> Iterator[str]:
     """Two lines for points of a deployment that failed alike: which they are, and why."""
     failed = [document for document in documents if not document.point.used]
-    alike = grouped((_failure_key(document), document.point) for document in failed)
+    alike = values_by_key((_failure_key(document), document.point) for document in failed)
     for key, points in alike.items():
         levels = [load_text(point.head.control, point.head.level) for point in points]
         at_levels = listed(levels, most=MOST_LEVELS)

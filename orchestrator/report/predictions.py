@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.deployments import PredictedCapacity
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import grouped, listed
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import listed
 from orchestrator.plan.model import Plan
 from orchestrator.plan.order import predicted_share
 from orchestrator.plan.predictions import DEFAULT_SLO, limits_of
@@ -47,12 +48,16 @@ def _error_text(error: PredictionError) -> str:
 
 def _reasons(deployments: Sequence[PredictedDeployment]) -> Iterator[str]:
     """Each reason once, with the deployments that it is about."""
-    by_formula = grouped((deployment.missing_row, deployment.label) for deployment in deployments)
+    by_formula = values_by_key(
+        (deployment.missing_row, deployment.label) for deployment in deployments
+    )
     for reason, labels in by_formula.items():
         if reason:
             names = listed(labels, most=MOST_LABELS)
             yield f"predicted by the formula, no tables: {reason}: {names}"
-    without = grouped((deployment.not_predicted, deployment.label) for deployment in deployments)
+    without = values_by_key(
+        (deployment.not_predicted, deployment.label) for deployment in deployments
+    )
     for reason, labels in without.items():
         if reason:
             yield f"not predicted: {reason}: {listed(labels, most=MOST_LABELS)}"

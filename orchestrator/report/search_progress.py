@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import grouped, hours
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import hours
 from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
 from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
@@ -90,7 +91,7 @@ def _why_not_valid(document: SearchDocument) -> Iterator[str]:
         for probe in document.probes
         if probe.probe.point.validity != Validity.VALID and not was_overloaded(probe.probe)
     ]
-    by_verdict = grouped(
+    by_verdict = values_by_key(
         (_Verdict(head.validity, _without_figures(_reasons(head))), head) for head in not_valid
     )
     for verdict, heads in by_verdict.items():

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from orchestrator.analysis.points import Repeat, StoredPoint
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.validity import EndsSearch, Validity
 
@@ -23,7 +23,7 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
             probes.append(point)
         else:
             missing += [repeat for repeat in point.repeats if not repeat.shows_engine]
-    probes_by_search = grouped(
+    probes_by_search = values_by_key(
         ((point.head.deployment_id, point.head.workload), point) for point in probes
     )
     for probes_of_search in probes_by_search.values():

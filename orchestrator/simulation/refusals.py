@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError, Problem, ProblemsError
-from orchestrator.base.text import counted, grouped, listed
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import counted, listed
 from orchestrator.emulator.flags import with_faults
 from orchestrator.emulator.profile import Faults, load_profile
 from orchestrator.engines.registry import ENGINES
@@ -81,7 +82,7 @@ def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
             name = f"workload {load.workload.name!r}"
             reasons.append((f"only the engine knows {unknown}", name))
     problems: list[Problem] = []
-    for text, names in grouped(reasons).items():
+    for text, names in values_by_key(reasons).items():
         whose = listed(list(dict.fromkeys(names)))
         hint = "measure it: orchestrator run"
         problems.append(Problem(f"{whose} cannot be simulated: {text}", hint=hint))

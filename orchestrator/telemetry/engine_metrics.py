@@ -12,8 +12,8 @@ from itertools import chain
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from orchestrator.base.grouping import values_by_key
 from orchestrator.base.http import ask
-from orchestrator.base.text import grouped
 from orchestrator.telemetry.clock_offset import ClockOffset
 
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
@@ -75,7 +75,7 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
     terms_by_column: dict[str, list[_Term]] = {}
     for column, expression in names.items():
         terms_by_column[column] = [_Term.parse(term) for term in expression.split(" + ")]
-    wanted = grouped(
+    wanted = values_by_key(
         (term.metric, (column, term)) for column, terms in terms_by_column.items() for term in terms
     )
     # column -> metric -> values of its series

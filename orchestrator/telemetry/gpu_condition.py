@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.telemetry.gpu_sample import GpuSample
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 
@@ -39,7 +39,7 @@ def gpu_conditions(telemetry: Iterable[NodeTelemetry]) -> list[GpuCondition]:
     conditions: list[GpuCondition] = []
     for node in telemetry:
         lost = {gpu.gpu_uuid for gpu in node.lost_gpus}
-        samples_of = grouped((sample.gpu_uuid, sample) for sample in node.gpu_samples)
+        samples_of = values_by_key((sample.gpu_uuid, sample) for sample in node.gpu_samples)
         for uuid in sorted(lost | samples_of.keys()):
             samples = samples_of.get(uuid, [])
             conditions.append(_condition(uuid, node.host, samples, is_lost=uuid in lost))

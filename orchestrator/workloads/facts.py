@@ -9,7 +9,7 @@ from itertools import count as counting
 import numpy as np
 
 from orchestrator.base.arrays import Floats
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.kind import Message, Prompter, WorkloadKind
 from orchestrator.workloads.mix import MixWorkload
@@ -117,7 +117,7 @@ def facts_by_part(
         return []
     kind = workload.requests(prompter, seed)
     sessions = sessions_within(workload, kind, requests)
-    by_part = grouped((kind.part(session), session) for session in sessions)
+    by_part = values_by_key((kind.part(session), session) for session in sessions)
     parts: list[PartFacts] = []
     for content in workload.contents:
         of_part = by_part.get(content.name, [])

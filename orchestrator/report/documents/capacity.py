@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from orchestrator.analysis.deployments import PredictedCapacity
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_limits
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.best import ranked_in
 from orchestrator.capacity.capacities import (
     claims,
@@ -92,7 +92,7 @@ def capacity_documents(
     ``slos``: those by which the points were judged, in the same order.
     """
     searches = experiment.searched
-    points_by_search = grouped(
+    points_by_search = values_by_key(
         (_SearchKey(point.head.deployment_id, point.head.workload), point)
         for point in points
         if point.head.workload in searches
@@ -153,7 +153,7 @@ def _among_rivals(searches: Sequence[_SearchClaims], per: Per | None) -> list[_S
     Only deployments in the same ranking of ``best`` beat each other.
     """
     among_rivals = list(searches)
-    rivals_by_ranking = grouped(
+    rivals_by_ranking = values_by_key(
         (ranked_in(search.probe, per), index) for index, search in enumerate(searches)
     )
     for indexes in rivals_by_ranking.values():

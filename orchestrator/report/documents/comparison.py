@@ -22,8 +22,8 @@ from orchestrator.analysis.metrics import BROKEN
 from orchestrator.analysis.points import Repeat, StoredPoint, attained_by
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.errors import InputError
+from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import unknown_name
-from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.comparison_defaults import ACROSS
 from orchestrator.results.records import Distribution, Figures
@@ -77,7 +77,7 @@ class Metric:
 
     def of_point(self, point: StoredPoint) -> StartValues | None:
         """The value of each start of a point; None: some start has none."""
-        starts = grouped((repeat.head.start, repeat) for repeat in point.used)
+        starts = values_by_key((repeat.head.start, repeat) for repeat in point.used)
         values = []
         for repeats in starts.values():
             value = self.of_start(repeats)
@@ -339,8 +339,8 @@ def _check_across(across: Sequence[str], points: Sequence[_KeyedPoint]) -> None:
 def _paired(
     of_base: Sequence[_KeyedPoint], of_new: Sequence[_KeyedPoint], across: Sequence[str]
 ) -> tuple[list[Pair], list[WithoutPartner]]:
-    base_by_key = grouped((each.key(across), each) for each in of_base)
-    new_by_key = grouped((each.key(across), each) for each in of_new)
+    base_by_key = values_by_key((each.key(across), each) for each in of_base)
+    new_by_key = values_by_key((each.key(across), each) for each in of_new)
     pairs = []
     without_partner = []
     for key in dict.fromkeys([*base_by_key, *new_by_key]):
@@ -406,7 +406,7 @@ def _judged(
     The spread of a share depends on its size, so the spread of shares is never pooled.
     """
     sides = [_on_scale(each.metric, each.base, each.new) for each in measured]
-    sides_by_metric = grouped(
+    sides_by_metric = values_by_key(
         (each.metric, pair) for each, pair in zip(measured, sides, strict=True)
     )
     shared = {

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from orchestrator import __version__
 from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.slo import format_slo
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.report.comparison_text import (
     change_alone_text,
     change_text,
@@ -157,7 +157,7 @@ def _row(change: MetricChange) -> ChangeRow:
 
 def _charts(comparison: SweepComparison) -> JsonObject:
     """What the script draws."""
-    by_metric = grouped((change.metric, change) for change in comparison.changes)
+    by_metric = values_by_key((change.metric, change) for change in comparison.changes)
     return {
         "curves": [
             asdict(chart)
@@ -173,12 +173,12 @@ def _charts(comparison: SweepComparison) -> JsonObject:
 
 def _curve_charts(metric: Metric, changes: Iterable[MetricChange]) -> Iterator[CurveChart]:
     """One chart for each workload and control. ``changes``: of this metric, the worst first."""
-    by_load = grouped(
+    by_load = values_by_key(
         ((change.pair.new.head.workload, change.pair.new.head.control), change)
         for change in changes
     )
     for (workload, control), of_load in by_load.items():
-        by_deployment = grouped((pair_text(change.pair), change) for change in of_load)
+        by_deployment = values_by_key((pair_text(change.pair), change) for change in of_load)
         curves = [
             DeploymentCurve(label, tuple(map(_curve_point, sorted(of_deployment, key=_level))))
             for label, of_deployment in list(by_deployment.items())[:MOST_CURVES]

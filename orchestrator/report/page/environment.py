@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument
 
@@ -118,7 +118,7 @@ def _measured_by(experiment: StoredExperiment, points: Sequence[StoredPoint]) ->
 
 
 def _engines(launches: Iterable[LaunchDocument]) -> Iterable[EngineVersions]:
-    by_engine = grouped(
+    by_engine = values_by_key(
         (launch.deployment.engine, launch) for launch in launches if launch.deployment is not None
     )
     for engine, of_engine in sorted(by_engine.items()):
@@ -155,7 +155,8 @@ def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[HostDescription]:
     ranks: list[_Rank] = []
     for launch in launches:
         ranks += _ranks(launch)
-    for name, of_host in sorted(grouped((rank.hostname, rank) for rank in ranks).items()):
+    ranks_by_host = values_by_key((rank.hostname, rank) for rank in ranks)
+    for name, of_host in sorted(ranks_by_host.items()):
         cores: set[int] = set()
         gpus: set[str] = set()
         for rank in of_host:

@@ -11,7 +11,7 @@ from orchestrator.analysis.launches import load_launches
 from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.spending import ExperimentSpending, spending_of
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import Excluded, Exclusion
 from orchestrator.catalog.work import Peaks
 from orchestrator.plan.model import Plan
@@ -202,7 +202,7 @@ def _workloads(plan: Plan | None) -> Iterator[WorkloadDocument]:
 
 def verdict_counts(points: Iterable[StoredPoint]) -> Iterator[VerdictCount]:
     """How many points have each verdict, the commonest first."""
-    by_verdict = grouped((_verdict(point), point) for point in points)
+    by_verdict = values_by_key((_verdict(point), point) for point in points)
     for verdict, alike in sorted(by_verdict.items(), key=lambda each: (-len(each[1]), each[0])):
         yield VerdictCount(verdict, len(alike), _example(alike))
 

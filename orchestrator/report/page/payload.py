@@ -24,7 +24,7 @@ from orchestrator.analysis.slo import LimitValues, format_slo
 from orchestrator.analysis.throughput import BATCHES
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import Excluded, Exclusion, Group, level_of
 from orchestrator.capacity.best import Comparison, group_of
 from orchestrator.capacity.capacities import per_or_default, reason_to_exclude
@@ -453,7 +453,7 @@ def _groups(
 ) -> Iterator[PageGroup]:
     """The groups of an experiment; points that asked for different things are in different ones."""
     for content, points in judged.experiment.alike(judged.points).items():
-        points_by_group = grouped((group_of(point), point) for point in points)
+        points_by_group = values_by_key((group_of(point), point) for point in points)
         for group in sorted(points_by_group):
             rankings = [
                 comparison

@@ -20,7 +20,7 @@ from orchestrator.analysis.requests import request_arrays
 from orchestrator.analysis.throughput import basis, output_tokens_by
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.best import Comparison, group_of
 from orchestrator.report.page.packing import json_line, packed
 from orchestrator.report.selection import JudgedExperiment
@@ -153,7 +153,7 @@ def _in_order(
             place.setdefault(ranked.point.head.deployment_id, len(place))
     of_groups: list[list[_Source]] = []
     for judged in experiments:
-        groups = grouped((group_of(point), point) for point in judged.points.current)
+        groups = values_by_key((group_of(point), point) for point in judged.points.current)
         for points in groups.values():
             ordered = _best_first(points, place)
             of_groups.append([_Source(judged.experiment.store, point) for point in ordered])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.best import group_of
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.plot import look
@@ -128,7 +128,7 @@ def _documents_of_groups(shown: ShownResults) -> Iterator[list[PointDocument]]:
     """The points that have figures, by group; runs of ``load`` are one group together."""
     for section in shown.sections:
         measured = [document for document in section.documents if document.point.used]
-        yield from grouped((group_of(each.point), each) for each in measured).values()
+        yield from values_by_key((group_of(each.point), each) for each in measured).values()
     of_load_runs = [document for document in shown.points_of_load_runs if document.point.used]
     if of_load_runs:
         yield of_load_runs

@@ -14,8 +14,8 @@ import pyarrow as pa
 from orchestrator.analysis.frontier import on_frontier
 from orchestrator.analysis.knee import knees
 from orchestrator.base.errors import InputError
+from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import did_you_mean
-from orchestrator.base.text import grouped
 from orchestrator.report.columns import column_named, column_names
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.origin import badge_of
@@ -200,7 +200,7 @@ def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
     First come the deployments on the frontier, then those with the most tokens/s per device. So the
     first MOST_CURVES are the same in every picture of the same points.
     """
-    groups = grouped((point.key, point) for point in points)
+    groups = values_by_key((point.key, point) for point in points)
     frontier_ids = {id(point) for point in frontier_points(points)}
 
     def order(group: Sequence[PlottedPoint]) -> tuple[bool, float]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import grouped
+from orchestrator.base.grouping import values_by_key
 from orchestrator.report.frames import series
 from orchestrator.report.plot import look
 from orchestrator.report.plot.points import (
@@ -108,7 +108,7 @@ def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[ReplicaRe
     shown = repeats[0] if repeat is None else repeat
     rows = [row for row, number in enumerate(columns["repeat"]) if number == shown]
     rows.sort(key=lambda row: columns["seconds"][row])
-    of_replicas = grouped((columns["replica"][row], row) for row in rows)
+    of_replicas = values_by_key((columns["replica"][row], row) for row in rows)
     return [
         ReplicaReadings(
             replica=replica,

@@ -1,15 +1,10 @@
-"""Many things at a time, and how they are named in a sentence."""
+"""Lists of names, numbers of things and times in a sentence."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.base.text import counted, grouped, hours, listed, listed_within
-
-
-def test_groups_and_what_is_in_them_keep_their_order() -> None:
-    found = grouped((word[0], word) for word in ("beta", "alpha", "bravo"))
-    assert list(found.items()) == [("b", ["beta", "bravo"]), ("a", ["alpha"])]
+from orchestrator.base.text import counted, hours, listed, listed_within
 
 
 def test_a_long_list_ends_with_how_many_more_there_are() -> None:
