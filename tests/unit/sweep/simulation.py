@@ -168,7 +168,7 @@ class World:
     avoided: list[dict[str, int]] = field(default_factory=list)  # of each call of ``clients``
     loads: list[LoadPoint] = field(default_factory=list)
     firsts: list[LoadPoint] = field(default_factory=list)
-    told: list[Event | Phase] = field(default_factory=list)
+    events: list[Event | Phase] = field(default_factory=list)
     # where clients write their rows, as real ones do; None: the driver does
     store: Store | None = None
     # nodes that drain, and when they are gone
@@ -542,7 +542,7 @@ def sweep(
     world: World, plan: Plan, store: Store, interrupt_s: float | None = None, **given: Any
 ) -> SweepReport:
     """``interrupt_s``: when Ctrl-C or SIGTERM comes."""
-    context = SweepContext(plan, world, store, world.told.append, clock=world.clock, **given)  # type: ignore[arg-type]
+    context = SweepContext(plan, world, store, world.events.append, clock=world.clock, **given)  # type: ignore[arg-type]
     if interrupt_s is not None:
         world.clock.at(interrupt_s, context.stop.set)
     return Sweep(context).run()

@@ -51,5 +51,7 @@ def growing(up: int, can_add: int, **given: Any) -> World:
     )
 
 
-def told(world: World, kind: str) -> list[str]:
-    return [one.text for one in world.told if isinstance(one, Event) and one.kind == kind]
+def event_texts(world: World, kind: str) -> list[str]:
+    """The texts of all events of one kind."""
+    events = [event for event in world.events if isinstance(event, Event)]
+    return [event.text for event in events if event.kind == kind]

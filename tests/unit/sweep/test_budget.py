@@ -57,7 +57,7 @@ def test_a_budget_ends_the_sweep_and_leaves_measurements_out(
     )
     assert len(outcomes(store)) == measured
     assert (measured == 4) != any(
-        "budget" in one.text for one in world.told if isinstance(one, Event)
+        "budget" in one.text for one in world.events if isinstance(one, Event)
     )
 
 

@@ -52,7 +52,7 @@ def test_events_after_the_last_launch_are_stored_when_the_sweep_ends(store: Stor
     world = world_of(fails={"stop": [RuntimeError("a rank hangs")]})
     # the launch is committed before its engine is stopped
     sweep(world, plan_of(), store, interrupt_s=40.0)
-    told = [one.kind for one in world.told if isinstance(one, Event)]
+    told = [one.kind for one in world.events if isinstance(one, Event)]
     assert told[-1] == "stop_failed"
     assert [one["kind"] for one in store.read("events").to_pylist()] == told
     assert [one.kind for one in store.manifests()].count("sweep") == 1

@@ -152,7 +152,7 @@ def probes(store: Store) -> list[tuple[float, int]]:
 
 def last_claims(world: World) -> dict[str, dict[str, Any]]:
     return [
-        dict(one.data) for one in world.told if isinstance(one, Event) and one.kind == "search"
+        dict(one.data) for one in world.events if isinstance(one, Event) and one.kind == "search"
     ][-1]
 
 

@@ -21,7 +21,7 @@ from orchestrator.sweep import forming_answer
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.forming_answer import FormingAnswer
 from tests.unit.sweep.simulation import World, sweep, world_of
-from tests.unit.sweep.sweeps import told
+from tests.unit.sweep.sweeps import event_texts
 from tests.unit.sweep.test_race import RACE, SLOTS, queues  # noqa: F401
 
 SEARCH = "search: capacity, control: request_rate"
@@ -35,7 +35,7 @@ def planned(load: str, more: str = "", cases: str = SLOTS) -> Plan:
 
 
 def standings(world: World) -> list[Event]:
-    return [item for item in world.told if isinstance(item, Event) and item.kind == "standing"]
+    return [item for item in world.events if isinstance(item, Event) and item.kind == "standing"]
 
 
 def measured_levels(store: Store, plan: Plan) -> Counter[tuple[str, float]]:
@@ -86,7 +86,7 @@ def test_what_cannot_be_best_is_not_measured_to_the_end(tmp_path: Path) -> None:
     assert early.is_decided
     assert report.left == 0
     assert early.measurements == 30 - report.counts.measured > 0
-    assert told(world, "decided") == [
+    assert event_texts(world, "decided") == [
         f"decided within 5 %: {early.deployments} deployments not measured to the end "
         f"({early.measurements} measurements left)"
     ]

@@ -411,7 +411,7 @@ def test_a_launch_that_cannot_be_stopped_cleanly_is_committed(
     report = sweep(world, plan_of(TWO), store)
     assert (report.counts.measured, report.counts.failed) == (2, 0)
     assert len(launches(store)) == 2
-    assert any("GPU is lost" in event.text for event in world.told if isinstance(event, Event))
+    assert any("GPU is lost" in event.text for event in world.events if isinstance(event, Event))
 
 
 def test_a_wait_for_others_leaves_an_event_and_no_row(store: Store) -> None:
@@ -510,7 +510,9 @@ def test_what_a_broken_engine_serves_is_measured_and_never_valid(
     world = world_of(replies=[tuple(replies)])
     report = sweep(world, plan_of(), store)
     assert any(
-        "8 in flight: broken_output" in item.text for item in world.told if isinstance(item, Event)
+        "8 in flight: broken_output" in item.text
+        for item in world.events
+        if isinstance(item, Event)
     )
     (row,) = points(store)
     assert (row.status, row.validity, report.counts.measured) == ("ok", "broken_output", 1)

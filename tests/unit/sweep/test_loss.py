@@ -40,9 +40,9 @@ from tests.unit.sweep.simulation import (
 from tests.unit.sweep.sweeps import (
     OOM,
     TWO,
+    event_texts,
     launches,
     points,
-    told,
 )
 
 DIED = Failure(FailureKind.DIED_AT_START, "It ended before it was ready.")
@@ -82,9 +82,10 @@ def test_rows_wait_for_storage_that_refuses_for_minutes_and_engines_stay_up(
     assert steps(world)["start"] == 3  # none was started again
     assert {row.status for row in launches(store)} == {"ok"}
     assert any(
-        "the storage refuses" in text and "at most 900 s" in text for text in told(world, "storage")
+        "the storage refuses" in text and "at most 900 s" in text
+        for text in event_texts(world, "storage")
     )
-    assert any("answers again after" in text for text in told(world, "storage"))
+    assert any("answers again after" in text for text in event_texts(world, "storage"))
     assert 660 < world.clock.now_s() < 660 + 300
 
 
@@ -170,7 +171,7 @@ def test_where_no_client_starts_others_are_tried_and_then_the_launch_fails(store
     assert steps(world)["start"] == 1
     world = world_of(fails={"clients": [gone("x"), gone("y"), gone("z"), None]})
     sweep(world, plan_of("{tensor_parallel_size: 2}"), store)
-    assert "did not start on node z" in told(world, "retry")[0]
+    assert "did not start on node z" in event_texts(world, "retry")[0]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_a_point_whose_clients_disk_is_full_is_measured_with_clients_elsewhere(
     report = sweep(world, plan_of(levels="1, 2"), store)
     assert report.counts.measured == 2
     assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
-    assert FULL_DISK in told(world, "retry")[0]
+    assert FULL_DISK in event_texts(world, "retry")[0]
     assert [one.get("a") == UNFIT for one in world.avoided] == [False, True]
 
 
@@ -202,7 +203,7 @@ def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(
     refuses(world, 0.0, 100.0, errno.EACCES, only="data/launches")
     report = sweep(world, plan_of(TWO), store)
     assert report.counts.measured == 2
-    assert len(told(world, "row_lost")) == 2
+    assert len(event_texts(world, "row_lost")) == 2
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_a_launch_whose_row_cannot_be_made_costs_its_rows_alone(
 ) -> None:
     report = sweep(world := world_of(fails={"ready": [says, None]}), plan_of(TWO), store)
     assert (report.counts.measured, report.counts.left_out) == (measured, left_out)
-    assert len(told(world, "row_lost")) == 1 + left_out
+    assert len(event_texts(world, "row_lost")) == 1 + left_out
     assert len(launches(store)) == 1
     assert "measured" in store.read("events").column("kind").to_pylist()
 
@@ -329,7 +330,7 @@ def test_a_sweep_ends_in_order_when_all_nodes_are_taken_back(
     )
     assert outcomes(store) == [("ok", None)] * 2
     assert (report.counts.failed, report.left) == (0, 4)
-    assert told(world, "taken_back") == [
+    assert event_texts(world, "taken_back") == [
         "all nodes are being taken back: run it on others to continue"
     ]
     assert {row.failure_kind for row in launches(store)} == {"preempted"}
@@ -344,7 +345,7 @@ def test_a_lost_last_node_is_waited_for_after_another_was_taken_back(
     world.clock.at(40.0, lambda: world.lose("b"))
     world.clock.at(70.0, lambda: world.nodes.append(node("c")))
     report = sweep(world, plan_of(), store)
-    assert (report.counts.measured, report.left, told(world, "taken_back")) == (1, 0, [])
+    assert (report.counts.measured, report.left, event_texts(world, "taken_back")) == (1, 0, [])
 
 
 def test_replicas_on_a_lost_node_are_released_before_other_ranks_stop(

@@ -52,7 +52,7 @@ def load_point(**given: Any) -> LoadPoint:
 
 def measurer(world: World, **given: Any) -> Measurer:
     replicas = Replicas([Placed(world, "L", [FakeAgent(world, "a")])], (TARGET,))  # type: ignore[list-item]
-    return Measurer(replicas, world.clients(2, {}), world.clock, tell=world.told.append, **given)  # type: ignore[arg-type]
+    return Measurer(replicas, world.clients(2, {}), world.clock, tell=world.events.append, **given)  # type: ignore[arg-type]
 
 
 def measured(*script: Any, **given: Any) -> tuple[Attempt, World]:
@@ -161,7 +161,7 @@ def test_a_point_that_cannot_be_run_says_why() -> None:
 def test_while_clients_write_long_requests_that_is_what_is_shown() -> None:
     world = world_of(fails={"prepare": [InputError("no tokenizer at /models/x")]})
     measurer(world).measure(load_point())
-    assert world.told == [Phase("", PhaseName.WRITE_REQUESTS, "w 8 in flight")]
+    assert world.events == [Phase("", PhaseName.WRITE_REQUESTS, "w 8 in flight")]
 
 
 def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +290,9 @@ def test_who_refuses_a_cache_salt_is_asked_without(
 def test_who_watches_hears_every_phase_and_the_death() -> None:
     attempt, world = measured(Failure(FailureKind.DIED, "It died."))
     assert attempt.failure is not None
-    assert [item.kind for item in world.told if isinstance(item, Event)] == ["engine_died"]
+    assert [item.kind for item in world.events if isinstance(item, Event)] == ["engine_died"]
     _, well = measured()
-    names = [item.name for item in well.told if isinstance(item, Phase)]
+    names = [item.name for item in well.events if isinstance(item, Phase)]
     assert list(dict.fromkeys(names)) == ["write requests", "warm-up", "measure"]
 
 

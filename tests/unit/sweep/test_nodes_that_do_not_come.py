@@ -24,6 +24,7 @@ from tests.unit.sweep.simulation import (
 from tests.unit.sweep.sweeps import (
     EIGHT,
     TWO,
+    event_texts,
     growing,
     launches,
     points,
@@ -94,7 +95,9 @@ def test_a_deployment_that_no_node_can_hold_is_given_up(
     }
     assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
     assert len(points(store)) == 3
-    failed = [event for event in world.told if isinstance(event, Event) and event.kind == "failed"]
+    failed = [
+        event for event in world.events if isinstance(event, Event) and event.kind == "failed"
+    ]
     assert [event.data["told"] for event in failed] == [True, True], "the launch said why"
 
 
@@ -157,8 +160,8 @@ def test_a_wait_for_nodes_ends_with_what_the_autoscaler_said(
     assert after_s <= report.wall_s < after_s + 10
     (row,) = launches(store)
     assert str(row.reason).endswith(f"cannot hold one node with 1 GPU (H100-80GB), and {why}")
-    told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
-    assert told == ([says.why_no_nodes()] if says.why_no_nodes() else [])
+    reason = says.why_no_nodes()
+    assert event_texts(world, "autoscaler") == ([reason] if reason else [])
 
 
 def test_node_types_that_no_label_tells_apart_are_told_once(
@@ -167,10 +170,8 @@ def test_node_types_that_no_label_tells_apart_are_told_once(
     types = tuple(NodeType(name, 8, 96.0, 4, {"accelerator": name}) for name in ("H100", "A10"))
     world = growing(0, 8, says=Growth(types=types))
     sweep(world, plan_of(EIGHT), store)
-    (told,) = [
-        one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"
-    ]
-    assert told.startswith(
+    (text,) = event_texts(world, "autoscaler")
+    assert text.startswith(
         "for H100-80GB the autoscaler may add nodes of H100, A10: no label of the hardware"
     )
 

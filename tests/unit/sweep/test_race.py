@@ -102,7 +102,7 @@ def probes(store: Store) -> list[tuple[str, float, int]]:
 
 def last_claims(world: World) -> dict[str, dict[str, Any]]:
     """By deployment, of the last that was told of each."""
-    found = [one for one in world.told if isinstance(one, Event) and one.kind == "search"]
+    found = [one for one in world.events if isinstance(one, Event) and one.kind == "search"]
     return {one.deployment: dict(one.data)["fast"] for one in found}
 
 
@@ -156,7 +156,7 @@ def test_side_by_side_they_hear_of_each_other_while_they_run(tmp_path: Path) -> 
     assert capacities(store).count("outraced") == 2
     assert world.most_held == 3
     # nobody waits
-    assert not any(isinstance(one, Event) and one.kind == "gives_way" for one in world.told)
+    assert not any(isinstance(one, Event) and one.kind == "gives_way" for one in world.events)
 
 
 def test_a_race_that_is_killed_goes_on_without_repeating_a_probe(tmp_path: Path) -> None:
@@ -173,7 +173,9 @@ def test_a_race_that_is_killed_goes_on_without_repeating_a_probe(tmp_path: Path)
 
 
 def launched(world: World) -> list[str]:
-    return [one.deployment for one in world.told if isinstance(one, Event) and one.kind == "launch"]
+    return [
+        one.deployment for one in world.events if isinstance(one, Event) and one.kind == "launch"
+    ]
 
 
 def test_who_gives_way_waits_for_the_risky_ones_too(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_a_deployment_that_only_waits_is_not_called_outraced(
     world, plan = world_of(), racing()
     sweeping = Sweep(
         SweepContext(
-            plan, world, Store.open(str(tmp_path), "x"), world.told.append, clock=world.clock
+            plan, world, Store.open(str(tmp_path), "x"), world.events.append, clock=world.clock
         )
     )  # type: ignore[arg-type]
     works = [DeploymentWork(plan, one, {}, race=sweeping._race) for one in plan.runnable()]
@@ -243,7 +245,7 @@ def test_a_deployment_that_only_waits_is_not_called_outraced(
     showing(works[0], level_of(10.08, "holds", 0.99), level_of(10.99, "fails", 0.6))
     sweeping._follow_race()
     assert [one.key for one in sweeping._queue] == [works[at].deployment.id for at in (2, 1, 0)]
-    assert not world.told
+    assert not world.events
     # the first could hold more than the second knows it does, and there the second was probed
     # enough; the third fails
     showing(works[0], level_of(8.98, "holds", 0.99), level_of(17.45, None, 0.81))
@@ -256,7 +258,7 @@ def test_a_deployment_that_only_waits_is_not_called_outraced(
     showing(works[2], level_of(8.0, None, 0.81), level_of(8.98, "fails", 0.6))
     sweeping._follow_race()
     assert list(sweeping._idle) == [one.deployment.id for one in works[1:]]
-    assert [(one.kind, one.deployment) for one in world.told] == [
+    assert [(one.kind, one.deployment) for one in world.events] == [
         ("outraced", works[2].deployment.label)
     ]
 
@@ -317,7 +319,7 @@ def test_a_limited_race_starts_no_more_when_it_goes_on(tmp_path: Path) -> None:
     assert {*launched(world), *launched(later)} == {one.label for one in plan.deployments[:2]}
     assert max(Counter(probes(store)).values()) == 1
     assert [
-        one.data for one in later.told if isinstance(one, Event) and one.kind == "not_started"
+        one.data for one in later.events if isinstance(one, Event) and one.kind == "not_started"
     ] == [{"deployments": 1}]
     answer = answer_of(StoredExperiment(store))
     assert "not measured" in answer["why"]

@@ -42,6 +42,7 @@ from tests.unit.sweep.simulation import (
     plan_of,
     sweep,
 )
+from tests.unit.sweep.sweeps import event_texts
 
 JOINS_S = 180.0
 ON_CORES = """
@@ -122,12 +123,8 @@ def cases(count: int, gpus: int = 1) -> str:
 
 
 def on_cores(count: int) -> Plan:
-    told = ", ".join(f"{{max_num_seqs: {one}}}" for one in range(1, count + 1))
-    return make_plan(parse_experiment(ON_CORES.replace("CASES", told), "x.yaml"))
-
-
-def told(world: World, kind: str) -> list[str]:
-    return [one.text for one in world.told if isinstance(one, Event) and one.kind == kind]
+    cases = ", ".join(f"{{max_num_seqs: {sequences}}}" for sequences in range(1, count + 1))
+    return make_plan(parse_experiment(ON_CORES.replace("CASES", cases), "x.yaml"))
 
 
 @pytest.mark.parametrize("labels", [{}, None])
@@ -149,8 +146,8 @@ H8 = Growth(types=(NodeType("head", 0, 4.0, 0, {}), NodeType("h8", 8, 96.0, 9, {
 
 def unsized(cases: str, more: str = "") -> Plan:
     """On hardware that does not say how many GPUs its nodes have."""
-    told = EXPERIMENT.replace(", gpus_per_node: 8", "").format(cases=cases, levels="8")
-    return make_plan(parse_experiment(told + more, "x.yaml"))
+    experiment = EXPERIMENT.replace(", gpus_per_node: 8", "").format(cases=cases, levels="8")
+    return make_plan(parse_experiment(experiment + more, "x.yaml"))
 
 
 def test_gpu_nodes_are_as_large_as_the_type_that_may_be_added(store: Store) -> None:
@@ -247,8 +244,8 @@ def test_nodes_that_others_hold_in_ray_are_no_failure(store: Store) -> None:
     report = sweep(world, plan_of(cases(2, gpus=8)), store)
     assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
     assert world.joined_s == [pytest.approx(60 + JOINS_S, abs=5)] * 2
-    assert all("others hold it" in text for text in told(world, "occupied"))
-    assert not told(world, "node_rests")
+    assert all("others hold it" in text for text in event_texts(world, "occupied"))
+    assert not event_texts(world, "node_rests")
 
 
 def test_a_gang_that_waits_for_one_node_keeps_no_others(
@@ -260,7 +257,7 @@ def test_a_gang_that_waits_for_one_node_keeps_no_others(
     gang = "{tensor_parallel_size: 8, pipeline_parallel_size: 4}"
     report = sweep(world, plan_of(f"{cases(6, gpus=8)}, {gang}"), store)
     assert (report.counts.measured, report.counts.failed) == (7, 0)
-    kinds = [one.kind if isinstance(one, Event) else one.name for one in world.told]
+    kinds = [one.kind if isinstance(one, Event) else one.name for one in world.events]
     sixth = [at for at, kind in enumerate(kinds) if kind == "measured"][5]
     assert kinds[:sixth].count("place") <= 6 + 6, (
         "it tries again in between, and waits a minute each time"
@@ -277,7 +274,11 @@ def test_nodes_that_others_hold_in_ray_are_waited_for_without_limit(store: Store
     )
     report = sweep(world, plan_of(cases(2, gpus=8)), store)
     assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
-    assert (told(world, "node_rests"), told(world, "paused"), len(told(world, "occupied"))) == (
+    assert (
+        event_texts(world, "node_rests"),
+        event_texts(world, "paused"),
+        len(event_texts(world, "occupied")),
+    ) == (
         [],
         [],
         2,
@@ -294,7 +295,7 @@ def test_each_wait_for_hosts_of_others_is_told_once(store: Store) -> None:
     )
     assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
     kinds = ("launch", "occupied", "retry", "measured")
-    events = [one for one in world.told if isinstance(one, Event) and one.kind in kinds]
+    events = [one for one in world.events if isinstance(one, Event) and one.kind in kinds]
     assert [one.kind for one in events] == [
         *("launch", "occupied", "launch", "retry"),  # the first start
         *("launch", "occupied", "launch", "measured"),
@@ -306,7 +307,7 @@ def test_a_launch_that_waits_when_the_user_stops_is_told_once(store: Store) -> N
     world = packing([node("a")], others=frozenset("a"), freed_s=7200.0, autoscaler=False)
     # in its second minute in Ray's queue
     sweep(world, plan_of(cases(1, gpus=8)), store, interrupt_s=90.0)
-    assert (len(told(world, "launch")), len(told(world, "occupied"))) == (1, 1)
+    assert (len(event_texts(world, "launch")), len(event_texts(world, "occupied"))) == (1, 1)
 
 
 def test_a_host_that_another_sweep_holds_is_none_that_will_do(store: Store) -> None:
@@ -320,7 +321,7 @@ def test_why_nodes_do_not_come_is_told_also_where_some_are_there(store: Store) -
     refused = Growth(refused={"h8": RefusedNodes(3, "VcpuLimitExceeded")})
     world = World(VirtualClock(), [node("a")], autoscaler=True, says=refused)
     assert sweep(world, plan_of(cases(3, gpus=8)), store).counts.measured == 3
-    assert told(world, "autoscaler") == [refused.why_no_nodes()]
+    assert event_texts(world, "autoscaler") == [refused.why_no_nodes()]
 
 
 @pytest.mark.parametrize("homeless", [1, 4])
@@ -408,7 +409,7 @@ def test_a_gang_in_line_leaves_its_other_nodes_to_its_sweep(
     gang = "{tensor_parallel_size: 8, pipeline_parallel_size: 4}"
     report = sweep(world, plan_of(f"{cases(6, gpus=8)}, {gang}"), store)
     assert (report.counts.measured, report.counts.failed) == (7, 0)
-    kinds = [one.kind if isinstance(one, Event) else one.name for one in world.told]
+    kinds = [one.kind if isinstance(one, Event) else one.name for one in world.events]
     sixth = [at for at, kind in enumerate(kinds) if kind == "measured"][5]
     assert kinds[:sixth].count("place") <= 6 + 4
     assert kinds[sixth:].count("place") == 1, "with nothing else to do it stays in line"

@@ -127,7 +127,7 @@ def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
 def test_each_point_tells_its_outcome_and_the_time_left(store: Store) -> None:
     world, slos = world_of(), "slos: {interactive: {ttft: 500ms}, strict: {ttft: 1us}}"
     sweep(world, plan_of(TWO, levels="1, 2", more=slos), store)
-    told = [one for one in world.told if isinstance(one, Event) and one.kind == "measured"]
+    told = [one for one in world.events if isinstance(one, Event) and one.kind == "measured"]
     assert [one.text.split(":")[0] for one in told] == [
         "measured w 1 in flight",
         "measured w 2 in flight",
@@ -142,7 +142,7 @@ def test_each_point_tells_its_outcome_and_the_time_left(store: Store) -> None:
 def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
     world = growing(0, 1)
     sweep(world, plan_of(), store)
-    phases = [one for one in world.told if isinstance(one, Phase)]
+    phases = [one for one in world.events if isinstance(one, Phase)]
     names = list(dict.fromkeys(one.name for one in phases if one.deployment != "sweep"))
     assert names == [
         "wait for nodes",
