@@ -11,26 +11,28 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.harness import MODEL, ROOT, environment, orchestrator, write_experiment
-from tests.integration import test_secrets as here
+from tests.planted_secrets import PLANTED, contents, echoing_endpoint, leaks, write_echoing_program
 
 pytestmark = pytest.mark.cluster
 
-PASSWORD = "pr0xyPassKq7Zw3Yt"
-SECRETS = here.SECRETS | {
+PROXY_PASSWORD = "pr0xyPassKq7Zw3Yt"
+SECRETS = PLANTED | {
     "AWS_ACCESS_KEY_ID": "AKIAPLANTED0KEY12345",
     "AWS_SECRET_ACCESS_KEY": "pLaN+ted/SecretQ8rT5yU2iO9pA1sD4fG7hJ0kLz",
     "AWS_SESSION_TOKEN": "pl4ntedSessionMn6Bv3Cx9Zl2Kj5Hg8Fd1Sa4",
     "RAY_AUTH_TOKEN": "c0ffee" * 8 + "0123456789abcdef",
-    "HTTPS_PROXY": f"http://planter:{PASSWORD}@proxy.invalid:3128",
+    "HTTPS_PROXY": f"http://planter:{PROXY_PASSWORD}@proxy.invalid:3128",
 }
 ENVIRONMENT = SECRETS | {"HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "token"}
-SOUGHT = [PASSWORD if name == "HTTPS_PROXY" else value for name, value in SECRETS.items()]
+# of the proxy's URL only the password is secret
+SOUGHT = (SECRETS | {"HTTPS_PROXY": PROXY_PASSWORD}).values()
 EXPERIMENT = """
 version: 1
 name: planted
@@ -52,14 +54,24 @@ load: {{levels: {{concurrency: [2]}}, requests: 4, warmup: 0s}}
 """
 
 
+@dataclass(frozen=True)
+class RunningCluster:
+    """A cluster of one node. ``folder``: where Ray keeps its logs and sockets."""
+
+    address: str
+    folder: Path
+
+
 @contextmanager
-def ray() -> Iterator[tuple[str, Path]]:
-    """The address and the folder of a cluster of one node, whose processes have all secrets in
-    their environment.
-    """
+def cluster_with_secrets() -> Iterator[RunningCluster]:
+    """A cluster whose processes have all secrets in their environment."""
     command = [sys.executable, "-m", "tests.chaos.cluster_process", "1", "4"]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(**ENVIRONMENT), stdin=-1, stdout=-1
+        command,
+        cwd=ROOT,
+        env=environment(**ENVIRONMENT),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert process.stdout is not None
@@ -67,9 +79,9 @@ def ray() -> Iterator[tuple[str, Path]]:
         children = psutil.Process(process.pid).children(recursive=True)
         command_lines = " ".join(word for child in children for word in child.cmdline())
         (folder,) = set(re.findall(r"/tmp/orch-ray-\w+", command_lines))
-        yield address, Path(folder)
+        yield RunningCluster(address, Path(folder))
     finally:
-        process.communicate()  # it ends with its input
+        process.communicate()  # closes its input, with which it ends
 
 
 class CommandLines:
@@ -99,45 +111,44 @@ class CommandLines:
 
 @pytest.mark.skipif(not MODEL.exists(), reason="needs the tiny model: make model")
 def test_secrets_of_a_cluster_and_of_a_sweep_on_it_are_found_nowhere(tmp_path: Path) -> None:
-    program, results, frozen = tmp_path / "program", tmp_path / "results", tmp_path / "plan.json"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{here.ECHOING}" "$@"\n')
-    program.chmod(0o700)
+    program = tmp_path / "program"
+    write_echoing_program(program)
+    results = str(tmp_path / "results")
+    frozen = tmp_path / "plan.json"
     in_a_url = write_experiment(
         tmp_path, IN_A_URL.format(model=MODEL, key=SECRETS["PLANTED_KEY"]), "url.yaml"
     )
-    with here.echoing() as port, ray() as (address, folder), CommandLines() as lines:
+    with (
+        echoing_endpoint() as port,
+        cluster_with_secrets() as cluster,
+        CommandLines() as command_lines,
+    ):
         file = write_experiment(
             tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port)
         )
-        options = ("--results", str(results), "--address", address)
+        to_frozen = ("--output", str(frozen), "--format", "json")
+        on_cluster = ("--results", results, "--address", cluster.address)
         commands = [
-            orchestrator(
-                "plan", str(file), "--output", str(frozen), "--format", "json", **ENVIRONMENT
-            ),
-            orchestrator("run", str(frozen), *options, **ENVIRONMENT),
+            orchestrator("plan", str(file), *to_frozen, **ENVIRONMENT),
+            orchestrator("run", str(frozen), *on_cluster, **ENVIRONMENT),
             orchestrator("plan", str(in_a_url), **ENVIRONMENT),
-            orchestrator("results", str(results), "--format", "json"),
-            orchestrator("logs", str(results)),
+            orchestrator("results", results, "--format", "json"),
+            orchestrator("logs", results),
         ]
-        texts = dict(here.texts(folder))
+        texts = dict(contents(cluster.folder))
     statuses = [command.returncode for command in commands]
     assert statuses == [0, 0, 2, 0, 0], [command.stderr[-2000:] for command in commands]
-    texts |= dict(here.texts(results)) | {str(frozen): frozen.read_bytes()}
-    texts |= {f"command line {line[:200]!r}": line for line in lines.seen}
+    texts |= dict(contents(tmp_path / "results"))
+    texts |= {str(frozen): frozen.read_bytes()}
+    texts |= {f"command line {line[:200]!r}": line for line in command_lines.seen}
     texts |= {
         f"output of {command.args[3]}": (command.stdout + command.stderr).encode()
         for command in commands
     }
-    assert any(name.endswith("raylet.out") for name in texts)
-    assert any("tests.chaos" in name for name in texts)
+    assert any(name.endswith("raylet.out") for name in texts), "Ray's files were not read"
+    assert any("tests.chaos" in name for name in texts), "no command line was read"
     logs = [text for name, text in texts.items() if "rank0.log" in name]
     log_of_variables = next(text for text in logs if b"AWS_SECRET_ACCESS_KEY=" in text)
     assert b"AWS_SECRET_ACCESS_KEY=***" in log_of_variables
-    pieces = [piece for secret in SOUGHT for piece in here.pieces(secret)]
-    leaks = [
-        (name, *leak)
-        for name, text in texts.items()
-        for piece in pieces
-        if (leak := here.leak(text, piece))
-    ]
-    assert not leaks, leaks[:20]
+    found = leaks(texts, SOUGHT)
+    assert not found, found[:20]
