@@ -109,12 +109,12 @@ def stored(
     was_due = run.due < end
     begin = steady_from(lambda: [RequestSpans(run.due[was_due], run.done[was_due])], end) or 0.0
     met = run.met
-    shows: Shows = "all"
+    shows: Shows = Shows.ANY_VERDICT
     if diverging:
         met = met & (run.done <= end)  # open requests were aborted
-        shows = "diverged"
+        shows = Shows.DIVERGED
     elif verdict == "fails":
-        shows = "misses"
+        shows = Shows.FAILURE_ONLY
     kept = was_due & (run.due >= begin)
     return ProbeOutcome(level, (met[kept],), shows, whole, seconds=end - begin)
 

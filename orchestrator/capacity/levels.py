@@ -21,7 +21,7 @@ import numpy as np
 from orchestrator.base.arrays import Bools
 from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.design_effect import MissRuns, miss_runs, usual_effect
-from orchestrator.capacity.probe_outcome import EVIDENCE, ProbeOutcome
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.sequential_test import (
     ALPHA,
     CONFIRM_ALPHA,
@@ -277,7 +277,7 @@ def earlier_probes(
     """
     by_level = values_by_key((probe.level, probe) for probe in probes)
     with_figures = [probe for probe in by_level.pop(level, []) if probe.met]
-    counting = [probe for probe in with_figures if probe.shows in EVIDENCE]
+    counting = [probe for probe in with_figures if probe.shows.is_evidence]
     confirms = shown is not None and shown.verdict == "holds"
     if shown is not None and confirms:
         counting = counting[shown.proof :]
@@ -368,14 +368,14 @@ def _client_limit(by_level: Mapping[float, Sequence[ProbeOutcome]]) -> float:
         probe.level
         for of_level in by_level.values()
         for probe in of_level
-        if probe.shows == "client_bound"
+        if probe.shows is Shows.CLIENT_BOUND
     )
     return slowed[-MOST_INVALID] if len(slowed) >= MOST_INVALID else 0.0
 
 
 def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudge) -> LevelEvidence:
     """What the ``probes`` of one level show."""
-    telling = [probe for probe in probes if probe.shows in EVIDENCE]
+    telling = [probe for probe in probes if probe.shows.is_evidence]
     able = _able_to_hold(telling)
     tests = judge.evidence(telling)
     # the share of the test that is worst off, as a part of its target; a part of a mix may have
@@ -388,7 +388,7 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
     worst = min(shares, default=0.0)
     verdict = _verdict_on(probes, worst, judge)
     proof = _proof(telling, judge)
-    client_bound = any(probe.shows == "client_bound" for probe in probes)
+    client_bound = any(probe.shows is Shows.CLIENT_BOUND for probe in probes)
     cannot_be_measured = _has_most_invalid(probes)
     if client_bound and level <= judge.client_limit:
         cannot_be_measured = True
@@ -421,7 +421,7 @@ def _verdict_on(
 
     ``worst``: the share of the test that is worst off, as a part of its target.
     """
-    telling = [probe for probe in probes if probe.shows in EVIDENCE]
+    telling = [probe for probe in probes if probe.shows.is_evidence]
     if _fails_outright(probes):
         return "fails"
     probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
@@ -435,14 +435,14 @@ def _verdict_on(
 def _first_pointless(probes: Sequence[ProbeOutcome]) -> Validity | None:
     """The first verdict on a probe that no other load changes; None: there is none."""
     for probe in probes:
-        if probe.shows == "pointless":
+        if probe.shows is Shows.POINTLESS:
             return Validity(probe.validity)
     return None
 
 
 def _able_to_hold(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
     """The probes that may show that a level holds."""
-    return [probe for probe in probes if probe.shows == "all"]
+    return [probe for probe in probes if probe.shows is Shows.ANY_VERDICT]
 
 
 def _fails_outright(probes: Sequence[ProbeOutcome]) -> bool:
@@ -451,8 +451,8 @@ def _fails_outright(probes: Sequence[ProbeOutcome]) -> bool:
     It does if the engine died of it, or if two probes were ended because requests came in faster
     than they were answered.
     """
-    diverged = sum(probe.shows == "diverged" and not probe.whole for probe in probes)
-    return diverged > 1 or any(probe.shows == "fails" for probe in probes)
+    diverged = sum(probe.shows is Shows.DIVERGED and not probe.whole for probe in probes)
+    return diverged > 1 or any(probe.shows is Shows.ENGINE_DIED for probe in probes)
 
 
 def _proof(telling: Sequence[ProbeOutcome], judge: _LevelJudge) -> int:
@@ -473,7 +473,9 @@ def _is_confirmed(later: Sequence[ProbeOutcome], judge: _LevelJudge) -> bool:
 
 
 def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:
-    return sum(probe.shows in ("client_bound", "nothing") for probe in probes) >= MOST_INVALID
+    return (
+        sum(probe.shows in (Shows.CLIENT_BOUND, Shows.NOTHING) for probe in probes) >= MOST_INVALID
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +494,7 @@ class _MetShare:
 
 def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _MetShare:
     """The requests of all probes that have figures, and the share of them that met the tests."""
-    with_figures = [probe for probe in probes if probe.met and probe.shows != "interrupted"]
+    with_figures = [probe for probe in probes if probe.met and probe.shows is not Shows.INTERRUPTED]
     by_test: list[_Missed] = []
     for test in tests:
         flags = [probe.met[test.column] for probe in with_figures]

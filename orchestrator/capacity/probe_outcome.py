@@ -6,7 +6,7 @@ holds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import Enum, auto
 
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.slo import format_limits, stored_values, tests
@@ -18,37 +18,49 @@ from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import Slo
 
 SEPARATOR = "; "  # between the limits of several SLOs for which a probe ended
-# share of the requests that max_in_flight may hold back in a probe that shows that its level holds
+# share of its requests that max_in_flight may hold back in a probe which shows that a level holds
 MOST_CAPPED = 0.01
-# limits that need the time of every token, which a stream that came in lumps does not tell
+# limits on the time of every token; it is not known of a stream whose tokens came in lumps
 TOKEN_LIMITS = ("tpot", "itl_p99")
-Shows = Literal[
-    "all",  # it may show that its level holds, or that it fails
-    "misses",  # it may only show that its level fails
-    "diverged",  # the same: requests came in faster than they were answered
-    "interrupted",  # the same, and it counts in no share, since slow answers were not waited for
-    "fails",  # its level fails, without figures: the engine died of it
-    "client_bound",  # the clients are too slow for its level
-    "nothing",
-    "pointless",  # probes of every level will show nothing
-]
-# kinds of probes whose requests are evidence on their level
-EVIDENCE: tuple[Shows, ...] = ("all", "misses", "diverged", "interrupted")
+
+
+class Shows(Enum):
+    """What a probe shows of its level."""
+
+    ANY_VERDICT = auto()  # that the level holds, or that it fails
+    FAILURE_ONLY = auto()  # that the level fails, and never that it holds
+    DIVERGED = auto()  # as FAILURE_ONLY: requests came in faster than they were answered
+    # as FAILURE_ONLY, and no share counts its requests: slow answers were not waited for
+    INTERRUPTED = auto()
+    ENGINE_DIED = auto()  # that the level fails, without any figures
+    CLIENT_BOUND = auto()  # nothing, because the clients are too slow for the level
+    NOTHING = auto()
+    POINTLESS = auto()  # that no probe of any level will show anything
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether the requests of the probe are evidence on its level."""
+        return self in (
+            Shows.ANY_VERDICT,
+            Shows.FAILURE_ONLY,
+            Shows.DIVERGED,
+            Shows.INTERRUPTED,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
     """One ended probe under one tier.
 
-    ``met``: for each test of the tier, whether each request met it, in order of when requests were
-    due. ``whole``: the probe ran its time, so more evidence on its level takes another probe.
-    ``start``: number of the engine start on which it ran, from 0. ``validity``: the verdict on the
-    probe. ``seconds``: for how long its requests were due; 0: unknown.
+    ``met``: an array for each test of the tier: whether each request met it, in order of when
+    requests were due. ``whole``: the probe ran its time, so more evidence on its level takes
+    another probe. ``start``: number of the engine start on which it ran, from 0. ``validity``: the
+    verdict on the probe. ``seconds``: for how long its requests were due; 0: unknown.
     """
 
     level: float
     met: tuple[Bools, ...] = ()
-    shows: Shows = "all"
+    shows: Shows = Shows.ANY_VERDICT
     whole: bool = True
     start: int = 0
     validity: str = Validity.VALID
@@ -58,7 +70,7 @@ class ProbeOutcome:
 def outcome_of_attempt(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> ProbeOutcome:
     """Judges a stored attempt by the tier ``slo``. ``starts``: see ``outcome_of_point``."""
     if not isinstance(attempt, AttemptData):
-        return ProbeOutcome(level, shows="nothing")
+        return ProbeOutcome(level, shows=Shows.NOTHING)
     met: tuple[Bools, ...] = ()
     if attempt.status == "ok":
         met = tuple(test.met for test in tests(stored_values(attempt), slo))
@@ -76,15 +88,16 @@ def outcome_of_point(
 ) -> ProbeOutcome:
     """Judges a stored row of ``points`` by the tier ``slo``.
 
-    ``met``: the results of the tests of ``slo``. ``launched``: the engine was started for this
-    experiment; of the server behind an endpoint it is not known why it died. ``starts``: how many
-    engine starts the file asks for now; where it is one, it does not matter on which start a probe
-    ran.
+    ``met``: as in ``ProbeOutcome``. ``launched``: the engine was started for this experiment; if
+    not, a server behind an endpoint may have died of something else than the load. ``starts``: how
+    many engine starts the file asks for now; where it is one, it does not matter on which start a
+    probe ran.
     """
-    shows = _shows(point, slo, launched, any(test.size for test in met))
+    has_requests = any(results.size > 0 for results in met)
+    shows = _shows(point, slo, launched, has_requests)
     return ProbeOutcome(
         level,
-        met if shows in EVIDENCE else (),
+        met if shows.is_evidence else (),
         shows,
         whole=point.ended_early is None,
         start=point.start if starts > 1 else 0,
@@ -94,7 +107,7 @@ def outcome_of_point(
 
 
 def no_load_changes(validity: str, slo: Slo) -> bool:
-    """Whether probes of every load will have this verdict once one probe has it."""
+    """Whether probes of every load will get this verdict once one probe got it."""
     if validity not in list(Validity):
         return False  # a verdict of another version of the orchestrator
     ends_search = Validity(validity).ends_search
@@ -109,21 +122,21 @@ def _limits_tokens(slo: Slo) -> bool:
 
 def _shows(point: PointHead, slo: Slo, launched: bool, has_requests: bool) -> Shows:
     if point.validity == Validity.CLIENT_BOUND or point.failure_class == FailureClass.CLIENT_BOUND:
-        return "client_bound"
+        return Shows.CLIENT_BOUND
     if launched and _died_under_load(point):
-        return "fails"
+        return Shows.ENGINE_DIED
     if _is_pointless(point, slo, has_requests):
-        return "pointless"
+        return Shows.POINTLESS
     if point.status != "ok" or not _says_something_of(point, slo):
-        return "nothing"
+        return Shows.NOTHING
     if point.validity == Validity.INTERRUPTED:
-        return "interrupted"
+        return Shows.INTERRUPTED
     is_capped = (point.capped_share or 0.0) > MOST_CAPPED
     if point.validity in _good_verdicts(slo) and point.ended_early != "fails" and not is_capped:
-        return "all"
+        return Shows.ANY_VERDICT
     if point.validity == BACKLOG and point.ended_early in ("fails", "mixed"):
-        return "diverged"
-    return "misses"
+        return Shows.DIVERGED
+    return Shows.FAILURE_ONLY
 
 
 def was_overloaded(attempt: AttemptData) -> bool:
@@ -148,12 +161,13 @@ def _died_under_load(point: PointHead) -> bool:
 
 def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
     """Whether the probe has a verdict that no other load changes."""
-    was_judged = point.status == "ok" or point.validity == Validity.BROKEN_OUTPUT
-    # this load is why a window has no requests, or why its requests were aborted
-    is_of_this_load = point.validity == Validity.INVALID and (
-        point.ended_early == "fails" or not has_requests
-    )
-    return was_judged and not is_of_this_load and no_load_changes(point.validity, slo)
+    if point.status != "ok" and point.validity != Validity.BROKEN_OUTPUT:
+        return False  # it was not judged
+    # With another load the window might have requests, or they might not be aborted.
+    was_aborted = point.ended_early == "fails"
+    if point.validity == Validity.INVALID and (was_aborted or not has_requests):
+        return False
+    return no_load_changes(point.validity, slo)
 
 
 def _says_something_of(point: PointHead, slo: Slo) -> bool:
@@ -161,9 +175,9 @@ def _says_something_of(point: PointHead, slo: Slo) -> bool:
     telling_verdicts: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
     if point.ended_early == "fails":
         telling_verdicts.add(Validity.INVALID)  # no answer came in time
-        # a probe that ended because it failed its limits, perhaps with requests open, says nothing
-        # of other limits
-        if format_limits(slo) not in (point.ended_for or "").split(SEPARATOR):
+        # It ended as soon as it failed certain limits: its open requests might have met others.
+        failed_limits = (point.ended_for or "").split(SEPARATOR)
+        if format_limits(slo) not in failed_limits:
             return False
     return point.validity in telling_verdicts
 

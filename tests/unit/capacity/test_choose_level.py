@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from orchestrator.capacity.choose_level import (
 )
 from orchestrator.capacity.estimate import estimate_of
 from orchestrator.capacity.levels import SearchState, at_levels, search_state
-from orchestrator.capacity.probe_outcome import ProbeOutcome
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from tests.unit.capacity.builders import SLO, at, ended, flags
 
@@ -44,7 +43,7 @@ def test_a_level_that_cannot_be_measured_is_not_asked_for_again_where_time_is_li
     told = [probed(8.0, 0.999), probed(16.0, 0.7)]
     level = level_to_explore(searched(*told), None, left_s=300.0)
     assert level is not None
-    told += [ProbeOutcome(level, (), "nothing")] * 2
+    told += [ProbeOutcome(level, (), Shows.NOTHING)] * 2
     assert searched(*told).levels[1].blocked
     assert level_to_explore(searched(*told), None, left_s=300.0) != level
 
@@ -107,10 +106,10 @@ def test_raising_the_claim_counts_more_than_lowering_high() -> None:
     assert level < AttainmentFit(known.levels, TARGET).level_of(TARGET)
 
 
-@pytest.mark.parametrize("shows", ["fails", "client_bound", "nothing"])
+@pytest.mark.parametrize("shows", [Shows.ENGINE_DIED, Shows.CLIENT_BOUND, Shows.NOTHING])
 @pytest.mark.parametrize(("edge", "whole_numbers"), [(17.0, False), (30.0, False), (200.0, True)])
 def test_levels_without_figures_are_bracketed_from_both_sides(
-    shows: Any, edge: float, whole_numbers: bool
+    shows: Shows, edge: float, whole_numbers: bool
 ) -> None:
     """The engine dies there, the clients are too slow, or nothing that is measured there is valid."""
     claim = ended(
@@ -129,7 +128,7 @@ def test_one_client_bound_probe_does_not_give_a_level_up() -> None:
 
     def answer(level: float) -> ProbeOutcome:
         if level >= 9 and slowed and slowed.pop():
-            return ProbeOutcome(level, (), "client_bound")
+            return ProbeOutcome(level, (), Shows.CLIENT_BOUND)
         return ProbeOutcome(level, flags(0.99 if level < 20 else 0.5))
 
     claim = ended(answer).claim
@@ -139,7 +138,7 @@ def test_one_client_bound_probe_does_not_give_a_level_up() -> None:
 
 
 def test_a_search_ends_where_nothing_can_be_measured() -> None:
-    tier = ended(lambda level: ProbeOutcome(level, (), "nothing"))
+    tier = ended(lambda level: ProbeOutcome(level, (), Shows.NOTHING))
     assert next_level(tier.state) is None
     assert sum(one.probes for one in tier.claim.levels) <= 4
 

@@ -10,7 +10,7 @@ from benchmarks.search.servers import TARGET
 from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.claim import claim_of
 from orchestrator.capacity.levels import at_levels
-from orchestrator.capacity.probe_outcome import ProbeOutcome
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from tests.unit.capacity.builders import AT_TARGET, SLO, ended, flags
 
@@ -32,7 +32,10 @@ def test_nothing_holds_where_brief_probes_miss_all_the_way_down(
         count = 31 if whole_numbers else min(31, int(600 * level))
         tier.tell(
             ProbeOutcome(
-                level, flags(0.2, count), "misses" if count == 31 else "all", whole=count < 31
+                level,
+                flags(0.2, count),
+                Shows.FAILURE_ONLY if count == 31 else Shows.ANY_VERDICT,
+                whole=count < 31,
             )
         )
     assert tier.claim.status == "nothing_holds"
@@ -62,7 +65,7 @@ def test_client_bound_where_clients_can_do_no_more() -> None:
         lambda level: (
             ProbeOutcome(level, flags(0.99))
             if level < 10
-            else ProbeOutcome(level, (), "client_bound")
+            else ProbeOutcome(level, (), Shows.CLIENT_BOUND)
         )
     ).claim
     assert claim.status == "client_bound"

@@ -9,7 +9,7 @@ from benchmarks.search.servers import TARGET
 from orchestrator.capacity.claim import claim_of
 from orchestrator.capacity.estimate import Estimate, estimate_of
 from orchestrator.capacity.levels import at_levels
-from orchestrator.capacity.probe_outcome import ProbeOutcome
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from tests.unit.capacity.builders import flags
 
 
@@ -72,7 +72,7 @@ def test_a_cliff_lies_anywhere_in_its_bracket() -> None:
 
 
 def test_a_level_at_which_the_engine_dies_bounds_it() -> None:
-    died = ProbeOutcome(12.0, (), "fails")
+    died = ProbeOutcome(12.0, (), Shows.ENGINE_DIED)
     estimate = estimated(ProbeOutcome(10.0, flags(0.999)), died)
     assert estimate is not None
     assert 10.0 <= estimate.lower < estimate.upper <= 12.1
@@ -108,5 +108,5 @@ def test_a_claim_has_it_unless_its_probes_tell_nothing() -> None:
     probes = curve([14.0, 16.0, 18.0], 16.2)
     levels = at_levels(probes, [TARGET])
     assert claim_of(levels, TARGET).estimate == estimate_of(levels, TARGET)
-    noise = ProbeOutcome(14.0, (), "pointless", validity="broken_output")
+    noise = ProbeOutcome(14.0, (), Shows.POINTLESS, validity="broken_output")
     assert claim_of(at_levels([*probes, noise], [TARGET]), TARGET).estimate is None

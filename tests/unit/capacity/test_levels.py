@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from benchmarks.search.servers import TARGET
 from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.levels import at_levels, search_state
-from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows, outcome_of_attempt
 from orchestrator.capacity.search import Tier
 from orchestrator.capacity.sequential_test import evidence_from
 from orchestrator.spec.load import Slo
@@ -20,7 +19,7 @@ from tests.unit.capacity.builders import SLO, attempt, flags
 
 def test_one_long_run_of_misses_does_not_fail_a_level() -> None:
     """Misses that came one after the other are one piece of evidence, however many they are."""
-    burst = ProbeOutcome(8.0, (np.arange(80) > 50,), "misses", whole=False)
+    burst = ProbeOutcome(8.0, (np.arange(80) > 50,), Shows.FAILURE_ONLY, whole=False)
     for probes, verdict in (
         ([burst], None),
         ([ProbeOutcome(8.0, flags(0.99)), burst], "holds"),
@@ -28,7 +27,7 @@ def test_one_long_run_of_misses_does_not_fail_a_level() -> None:
         (
             [
                 ProbeOutcome(8.0, flags(0.98)),
-                ProbeOutcome(8.0, flags(0.85, 900), "misses", whole=False),
+                ProbeOutcome(8.0, flags(0.85, 900), Shows.FAILURE_ONLY, whole=False),
             ],
             None,
         ),
@@ -36,21 +35,22 @@ def test_one_long_run_of_misses_does_not_fail_a_level() -> None:
         ([burst, burst], "fails"),
         ([ProbeOutcome(8.0, (np.ones(20, bool),), whole=False), burst], None),
         ([ProbeOutcome(8.0, (np.arange(30) > 15,))], None),
-        ([ProbeOutcome(8.0, flags(0.6, 400), "misses", whole=False)], "fails"),
+        ([ProbeOutcome(8.0, flags(0.6, 400), Shows.FAILURE_ONLY, whole=False)], "fails"),
     ):
         (level,) = at_levels(probes, [TARGET])
         assert level.verdict == verdict
 
 
 def test_two_probes_far_below_the_target_fail_their_level() -> None:
-    brief = ProbeOutcome(8.0, (np.arange(31) > 20,), "misses", whole=False)
+    brief = ProbeOutcome(8.0, (np.arange(31) > 20,), Shows.FAILURE_ONLY, whole=False)
     assert at_levels([brief], [TARGET])[0].verdict is None
     assert at_levels([brief, brief], [TARGET])[0].verdict == "fails"
 
 
 def test_a_level_far_below_the_target_fails_no_higher_one() -> None:
     brief = [
-        ProbeOutcome(level, (np.arange(31) > 20,), "misses", whole=False) for level in (4.0, 8.0)
+        ProbeOutcome(level, (np.arange(31) > 20,), Shows.FAILURE_ONLY, whole=False)
+        for level in (4.0, 8.0)
     ]
     assert [evidence.verdict for evidence in at_levels(brief, [TARGET])] == [None, None]
 
@@ -81,9 +81,17 @@ def test_a_tier_fails_where_one_of_its_tests_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    "shows", ["misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
+    "shows",
+    [
+        Shows.FAILURE_ONLY,
+        Shows.DIVERGED,
+        Shows.INTERRUPTED,
+        Shows.ENGINE_DIED,
+        Shows.CLIENT_BOUND,
+        Shows.NOTHING,
+    ],
 )
-def test_only_probes_that_show_all_can_show_that_a_level_holds(shows: Any) -> None:
+def test_only_probes_for_any_verdict_can_show_that_a_level_holds(shows: Shows) -> None:
     assert at_levels([ProbeOutcome(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (
         None,
         "fails",
@@ -91,7 +99,10 @@ def test_only_probes_that_show_all_can_show_that_a_level_holds(shows: Any) -> No
 
 
 def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
-    assert at_levels([ProbeOutcome(4.0, flags(0.5), "misses")], [TARGET])[0].verdict == "fails"
+    assert (
+        at_levels([ProbeOutcome(4.0, flags(0.5), Shows.FAILURE_ONLY)], [TARGET])[0].verdict
+        == "fails"
+    )
 
 
 def test_an_interrupted_probe_shows_that_a_level_fails_or_nothing() -> None:
@@ -111,7 +122,7 @@ def test_a_probe_begins_with_the_evidence_of_earlier_probes_of_its_level() -> No
     those of that one.
     """
     tier, open_, good = Tier(False, SLO), flags(0.95, 300)[0], flags(0.99)[0]
-    tier.tell(ProbeOutcome(16.0, flags(0.5, 600), "misses", whole=False))
+    tier.tell(ProbeOutcome(16.0, flags(0.5, 600), Shows.FAILURE_ONLY, whole=False))
     tier.tell(ProbeOutcome(8.0, (open_,)))
     (before,) = tier.before(8.0)
     assert (len(before.counting), len(before.not_counting), before.confirms) == (1, 0, False)
@@ -123,9 +134,11 @@ def test_a_probe_begins_with_the_evidence_of_earlier_probes_of_its_level() -> No
     assert (len(second.counting), len(second.not_counting), second.confirms) == (0, 3, True)
 
 
-@pytest.mark.parametrize("shows", ["all", "misses", "diverged", "interrupted"])
+@pytest.mark.parametrize(
+    "shows", [Shows.ANY_VERDICT, Shows.FAILURE_ONLY, Shows.DIVERGED, Shows.INTERRUPTED]
+)
 def test_a_running_probe_and_its_stored_rows_give_the_same_evidence(
-    shows: Any,
+    shows: Shows,
 ) -> None:
     """Whatever ended one, its requests count: to leave those out that missed would be to choose the
     lucky ones.
@@ -133,7 +146,7 @@ def test_a_running_probe_and_its_stored_rows_give_the_same_evidence(
     tier, burst, met = Tier(False, SLO), (np.abs(np.arange(600) - 130) >= 30,), flags(0.98, 1500)
     for told in (
         ProbeOutcome(4.0, flags(0.99)),
-        ProbeOutcome(16.0, flags(0.5, 600), "misses"),
+        ProbeOutcome(16.0, flags(0.5, 600), Shows.FAILURE_ONLY),
         ProbeOutcome(8.0, burst, shows),
     ):
         tier.tell(told)

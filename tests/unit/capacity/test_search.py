@@ -26,7 +26,7 @@ from benchmarks.search.servers import (
 from orchestrator.capacity import search as capacity
 from orchestrator.capacity.choose_level import level_to_confirm, level_to_explore, next_level
 from orchestrator.capacity.estimate import Estimate
-from orchestrator.capacity.probe_outcome import ProbeOutcome
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Capacity, Tier
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData
@@ -132,7 +132,7 @@ def test_only_the_first_probe_of_a_level_is_quick() -> None:
     """Others of it are to decide it: their runs of misses count."""
     tier = Tier(False, SLO)
     assert [one.quick for one in tier.before(16.0)] == [True]
-    tier.tell(ProbeOutcome(16.0, flags(0.8, 40), "misses", whole=False))
+    tier.tell(ProbeOutcome(16.0, flags(0.8, 40), Shows.FAILURE_ONLY, whole=False))
     assert tier.claim.levels[0].verdict is None
     assert [one.quick for level in (16.0, 8.0) for one in tier.before(level)] == [False, True]
 
