@@ -365,7 +365,8 @@ class ClientLoop:
                 self._writer.answered(request)
             else:
                 self._backlog.add(request)
-            self._queue.over(request.planned, request.ended_ns - self._start_ns, _refused(request))
+            ended_ns = request.ended_ns - self._start_ns
+            self._queue.schedule_after(request.planned, ended_ns, _refused(request))
 
     def _count_read(self, request: InFlight) -> None:
         """Counts a request whose response was read, and keeps its reply where that is wanted."""

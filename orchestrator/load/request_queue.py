@@ -24,17 +24,17 @@ class RequestQueue:
         self._sessions = schedule.own_sessions()
         # when a request is due, a running number for those due at one instant, the request
         self._heap: list[tuple[int, int, PlannedRequest]] = []
-        # closed loop, by session: failures in a row before it in its slot
-        self._failures: dict[int, int] = {}
+        # closed loop: by session, how many requests in a row failed in the slot that it took over
+        self._failures_in_slot: dict[int, int] = {}
         self._pushed = 0
         self._last_due_ns = 0
         self._next_session = next(self._sessions, None)
         self.scheduled = 0  # requests that were due so far
         if schedule.open_loop:
-            self._push(self._first_turn(None))  # the next arrival; the others follow it
+            self._push(self._next_first_turn())  # each arrival, once it is due, pushes the next one
         else:
             for start_ns in schedule.slot_starts:
-                self._push(self._first_turn(start_ns))
+                self._push(self._next_first_turn(start_ns))
 
     @property
     def next_due_ns(self) -> int | None:
@@ -47,33 +47,33 @@ class RequestQueue:
         """The next request that is due at ``now_ns``; None where none is."""
         if not self._heap or self._heap[0][0] > now_ns:
             return None
-        due, _, planned = heapq.heappop(self._heap)
-        self._last_due_ns = max(self._last_due_ns, due)
+        due_ns, _, planned = heapq.heappop(self._heap)
+        self._last_due_ns = max(self._last_due_ns, due_ns)
         self.scheduled += 1
         if self._schedule.open_loop and planned.turn == 0:
-            self._push(self._first_turn(None))
+            self._push(self._next_first_turn())
         return planned
 
-    def over(self, planned: PlannedRequest, ended_ns: int, refused: bool) -> None:
-        """A request is over: schedules its session's next turn or (closed loop) the session that
-        takes its slot.
+    def schedule_after(self, planned: PlannedRequest, ended_ns: int, refused: bool) -> None:
+        """Schedules what follows a request that is over: the next turn of its session, or in a
+        closed loop, after the last turn, the first turn of the session that takes over its slot.
 
-        ``refused``: the request failed at once. A dead engine refuses within microseconds; without
-        a pause the rows would fill the disk.
+        ``refused``: the request failed at once. In a closed loop what follows is then due after a
+        pause: a dead engine refuses within microseconds, and the rows would fill the disk.
         """
         is_closed_loop = not self._schedule.open_loop
         due_ns = self._schedule.following_ns(planned.session, planned.turn, ended_ns)
         failures = 0
-        earlier_failures = self._failures.pop(planned.session, 0)
+        earlier_failures = self._failures_in_slot.pop(planned.session, 0)
         if is_closed_loop and refused:
             failures = earlier_failures + 1
             doublings = min(earlier_failures, MOST_DOUBLINGS)
             due_ns += min(BACKOFF_NS << doublings, MAX_BACKOFF_NS)
         following = self._schedule.request(planned.session, planned.turn + 1, due_ns)
         if following is None and is_closed_loop:
-            following = self._first_turn(due_ns)
+            following = self._next_first_turn(due_ns)
         if following is not None and failures:
-            self._failures[following.session] = failures
+            self._failures_in_slot[following.session] = failures
         self._push(following)
 
     def last_ns(self, now_ns: int) -> int | None:
@@ -89,7 +89,8 @@ class RequestQueue:
 
     def close(self, at_ns: int) -> None:
         """Ends the point early: nothing is due from ``at_ns`` on."""
-        self._schedule.end_ns = min(at_ns, self._schedule.end_ns or at_ns)
+        end_ns = self._schedule.end_ns
+        self._schedule.end_ns = at_ns if end_ns is None else min(at_ns, end_ns)
         self._heap = [entry for entry in self._heap if entry[0] < at_ns]
         heapq.heapify(self._heap)
 
@@ -112,12 +113,16 @@ class RequestQueue:
         if self._schedule.sessions is None:
             return  # a closed loop by time: how many would have come is not known
         due_ns = None if self._schedule.open_loop else now_ns
-        while (first_turn := self._first_turn(due_ns)) is not None:
+        while (first_turn := self._next_first_turn(due_ns)) is not None:
             yield first_turn
             yield from self.later_turns(first_turn, now_ns)
 
-    def _first_turn(self, due_ns: int | None) -> PlannedRequest | None:
-        """The next session's first turn; None where no session is left, or the time is over."""
+    def _next_first_turn(self, due_ns: int | None = None) -> PlannedRequest | None:
+        """The first turn of the next session; None where no session is left, or the time is over.
+
+        ``due_ns``: when it is due in a closed loop; None: in an open loop, where the session has
+        an instant of arrival.
+        """
         session = self._next_session
         if session is None:
             return None

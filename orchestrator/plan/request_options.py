@@ -13,11 +13,13 @@ from orchestrator.spec.load import Workload
 def options_mismatch(
     workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
 ) -> RuleFinding | None:
-    """Impossible if the workload's API has no field for a constraint or for tools; None if it has
-    them, and where the deployment does not have that API. ``dialects``: its dialects by API.
+    """Finds that a deployment cannot be measured, because the workload constrains answers or sends
+    tools in a way for which its API has no field. None: it has a field for all of it.
+
+    ``dialects``: what the engine takes in each of the deployment's APIs.
     """
     if workload.api not in dialects:
-        return None
+        return None  # another rule finds that the deployment has no such API
     sentences: list[str] = []
     for part in workload.with_parts():
         sentences += _constraint_problems(part, engine, dialects)
@@ -30,16 +32,16 @@ def options_mismatch(
 def _constraint_problems(
     workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
 ) -> list[str]:
-    taken = dialects[workload.api].constraints
-    missing = sorted(workload.constraint_kinds() - taken.keys())
-    if not missing:
+    supported = dialects[workload.api].constraints
+    unsupported = sorted(workload.constraint_kinds() - supported.keys())
+    if not unsupported:
         return []
-    kind = missing[0]
+    kind = unsupported[0]  # one is enough to refuse the workload
     other_apis = [api for api, dialect in dialects.items() if kind in dialect.constraints]
     if other_apis:
         remedy = f"use the API {' or '.join(other_apis)}"
-    elif taken:
-        remedy = f"use {' or '.join(taken)}"
+    elif supported:
+        remedy = f"use {' or '.join(supported)}"
     elif "guided_decoding_backend" in engine.supported_fields():
         remedy = "set guided_decoding_backend"
     else:

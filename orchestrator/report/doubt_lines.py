@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed, listed_within
@@ -25,9 +25,9 @@ LEAST_NAME = 12  # characters that a name keeps, however long the rest of the li
 class DoubtLine:
     """One cause of doubt about an answer.
 
-    ``names``: the deployments in doubt, some with their levels. ``deployments``: their labels
-    alone. ``remedy``: what would decide it; empty: no measurement does. ``is_run_again``: running
-    the experiment's command again decides it.
+    ``remedy``: what would decide it; empty: no measurement does. ``names``: how the line names the
+    deployments in doubt: by their labels, by labels with levels, or not at all. ``deployments``:
+    their labels. ``is_run_again``: running the experiment's command again decides it.
     """
 
     cause: str
@@ -43,26 +43,28 @@ class DoubtLine:
 
 
 def doubt_lines(doubts: Iterable[Doubt]) -> list[DoubtLine]:
-    """A line per cause."""
+    """A line for each cause and remedy."""
     return merged([_line(doubt) for doubt in doubts])
 
 
 def merged(lines: Iterable[DoubtLine]) -> list[DoubtLine]:
-    """The lines, those that say the same of different deployments merged into one."""
+    """One line for each cause and remedy, with the deployments of all lines that have these."""
     by_words = values_by_key((line.words, line) for line in lines)
-    return [_together(alike) for alike in by_words.values()]
+    return [_merged_into_one(same_words) for same_words in by_words.values()]
 
 
-def _together(lines: Sequence[DoubtLine]) -> DoubtLine:
-    names: dict[str, None] = {}
-    deployments: dict[str, None] = {}
+def _merged_into_one(lines: Sequence[DoubtLine]) -> DoubtLine:
+    names: list[str] = []
+    deployments: list[str] = []
     for line in lines:
-        names.update(dict.fromkeys(line.names))
-        deployments.update(dict.fromkeys(line.deployments))
-    first = lines[0]
-    return DoubtLine(
-        first.cause, first.remedy, tuple(names), tuple(deployments), first.is_run_again
-    )
+        names += line.names
+        deployments += line.deployments
+    return replace(lines[0], names=_unique(names), deployments=_unique(deployments))
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each text once, in the order of their first places."""
+    return tuple(dict.fromkeys(texts))
 
 
 def doubt_line_text(line: DoubtLine, ranked: Collection[str], width: int) -> str:
@@ -82,13 +84,13 @@ def doubt_line_text(line: DoubtLine, ranked: Collection[str], width: int) -> str
 def _in_brackets(line: DoubtLine, ranked: Collection[str], room: int) -> str:
     """The names in brackets, after a space, in ``room`` characters.
 
-    Where the room is too small, their levels are left out first. Then several names become a
-    number, and a single name is cut.
+    Labels of all ranked deployments become ``both`` or ``all 7``. Where the room is too small,
+    levels are left out first; then several names become a number, and a single name is cut.
     """
     if not line.names:
         return ""
-    is_everyone = set(line.deployments) == set(ranked) and line.names == line.deployments
-    if is_everyone and len(line.names) > 1:
+    has_labels_alone = line.names == line.deployments
+    if has_labels_alone and len(line.names) > 1 and set(line.deployments) == set(ranked):
         return " (both)" if len(line.names) == 2 else f" (all {len(line.names)})"
     room -= len(" ()")
     for names in (line.names, line.deployments):
@@ -151,7 +153,7 @@ _CAUSES: Mapping[DoubtKind, str] = {
     DoubtKind.ONE_VALID_START: "one valid start",
     DoubtKind.MORE_IS_CLAIMED: "claims more than the first, but is estimated lower",
     DoubtKind.STARTS_DIFFER: "behind by less than starts differ",
-    # the verdict says that nothing holds
+    # of these the line has only the remedy: the verdict above it says that nothing holds
     DoubtKind.NO_LEVEL_HOLDS: "",
     DoubtKind.NO_LOAD_HELPS: "",
 }
@@ -169,13 +171,13 @@ def _bounds_overlap(doubt: Doubt) -> str:
     cause = f"could hold up to {doubt.excess:.1%} more than the first"
     if doubt.remedy is not None:
         return cause
-    # no level of the grid lies between the bounds of any of them, so no search tells more
+    # for each of these deployments, the bounds are neighbours on the grid: no search narrows them
     return f"{cause}, levels are {GRID_STEP - 1:.1%} apart"
 
 
 def _simulated(doubt: Doubt) -> str:
-    """What is in doubt about a simulation: the order of the deployments that are behind by less
-    than the model's error; where there are none, only that nothing was measured.
+    """A simulation leaves the order of ``doubt.deployments`` in doubt, which differ by less than
+    the model's error; without such deployments, it is only in doubt because nothing was measured.
     """
     return "within model error" if doubt.deployments else "nothing was measured"
 
@@ -226,9 +228,10 @@ def _measure(doubt: Doubt) -> str:
 
 
 def _higher_levels(doubt: Doubt) -> str:
-    levels: dict[str, None] = {}
+    texts: list[str] = []
     for deployment in doubt.levels:
-        levels.update(dict.fromkeys(level_text(level) for level in deployment.levels))
+        texts += [level_text(level) for level in deployment.levels]
+    levels = _unique(texts)
     if len(levels) > 2:
         return "measure higher levels"
     return f"measure above {' and '.join(levels)}"

@@ -6,11 +6,12 @@ null, never zero.
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample as Series
 
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.http import ask
@@ -64,57 +65,60 @@ class _Term:
     def matches(self, series_labels: Mapping[str, str]) -> bool:
         return all(series_labels.get(label, "") == value for label, value in self.labels.items())
 
+    def values(self, all_series: Iterable[Series]) -> list[float]:
+        """The values of those series of the metric that have the labels."""
+        return [series.value for series in all_series if self.matches(series.labels)]
 
-def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """The columns that a page of /metrics has. ``names``: column -> the engine's metrics that add
-    up to it (``Engine.metrics``).
+
+def normalize(text: str, metrics: Mapping[str, str]) -> dict[str, float]:
+    """The columns that a page of /metrics has. ``metrics``: column -> the engine's metrics of which
+    it is the sum, as ``Engine.metrics`` has them: ``name{label="value"} + other_name``.
 
     A column is left out when one of its metrics is missing, and an estimate of work or an average
     over drafts when it is 0. Raises ValueError for text that is not Prometheus's.
     """
     terms_by_column: dict[str, list[_Term]] = {}
-    for column, expression in names.items():
+    for column, expression in metrics.items():
         terms_by_column[column] = [_Term.parse(term) for term in expression.split(" + ")]
-    wanted = values_by_key(
-        (term.metric, (column, term)) for column, terms in terms_by_column.items() for term in terms
-    )
-    # column -> metric -> values of its series
-    values: dict[str, dict[str, list[float]]] = {}
-    for family in text_string_to_metric_families(text):
-        for series in family.samples:
-            for column, term in wanted.get(series.name, ()):
-                if term.matches(series.labels):
-                    by_metric = values.setdefault(column, {})
-                    by_metric.setdefault(series.name, []).append(series.value)
+    series_by_metric = values_by_key((series.name, series) for series in _all_series(text))
     columns: dict[str, float] = {}
-    for column, by_metric in values.items():
-        if len(by_metric) < len(terms_by_column[column]):
-            continue
-        value = _combined(column, by_metric)
+    for column, terms in terms_by_column.items():
+        values_of_terms = [term.values(series_by_metric.get(term.metric, ())) for term in terms]
+        if not all(values_of_terms):
+            continue  # one of its metrics is missing
+        value = _combined(column, list(chain.from_iterable(values_of_terms)))
         if value or column not in _ESTIMATES | _DRAFTS:
             columns[column] = value
     return columns
 
 
-def _combined(column: str, by_metric: Mapping[str, list[float]]) -> float:
+def _all_series(text: str) -> Iterator[Series]:
+    for family in text_string_to_metric_families(text):
+        yield from family.samples
+
+
+def _combined(column: str, values: Sequence[float]) -> float:
     """The value of a column, from all series of all its metrics."""
-    values = list(chain.from_iterable(by_metric.values()))
     return sum(values) / len(values) if column in AVERAGED else sum(values)
 
 
 def read(
     url: str,
-    names: Mapping[str, str],
+    metrics: Mapping[str, str],
     api_key: str = "",
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
 ) -> Sample | None:
-    """One reading of ``url``; None when the engine did not answer with metrics."""
+    """One reading of ``url``; None when the engine did not answer with metrics. ``metrics``: as in
+    ``normalize``.
+    """
     response = ask(
         url, api_key=api_key, limit_s=READ_LIMIT_S, more_headers=more_headers, verify_tls=verify_tls
     )
+    if response.status != 200:
+        return None
     try:
-        values = normalize(response.body.decode(), names) if response.status == 200 else {}
+        values = normalize(response.body.decode(), metrics)
     except ValueError:
         return None
     return Sample(time.time_ns(), values) if values else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyarrow import fs
 
@@ -22,13 +22,14 @@ REMOTE_PAUSE_S = 10.0  # between two listings of an object store, which costs mo
 IDLE_SHARE = 0.01  # share of a core that looking takes while nothing changes
 # share of a core that reading measurements takes: the sweep's own clients may run beside it
 READING_SHARE = 0.2
-# Stops are chosen from the requests so far, and chosen anew once there are so many times as many.
+# The page's stops (``report/page/stops.py``) are chosen from the latencies that are known by then.
+# They are chosen again once there are this many times the requests.
 GROWTH_OF_STOPS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A file as its folder lists it. Its stamp changes when the file is written again."""
+    """A file as its folder lists it: another stamp means that the file was written again."""
 
     path: str
     size: int
@@ -51,9 +52,9 @@ class StampedFiles:
 class Watched:
     """What is known at one moment, ``seen_unix_s``.
 
-    ``edition``: the number of the stops: a page of an earlier edition must be loaded again. Two
-    processes never use the same one. ``serial``: the number of the content, which may change
-    without new requests. ``attempts``: how many attempts are in the bins.
+    ``edition``: grows with each new choice of stops, after which a page that is open must be loaded
+    again; it begins with the time, so that another process does not count from the same number.
+    ``serial``: grows with each new content. ``attempts``: how many attempts are in the bins.
     """
 
     content: PageContent
@@ -73,7 +74,7 @@ class WatchedResults:
         self.experiment = experiment
         self.now = Watched(page_content(uri, ()), edition=time.time_ns() // 1_000_000)
         self._listing = StampedFiles()
-        self._states: list[str] = []  # of the runs, at the last look
+        self._run_states: list[str] = []  # at the last look
         self._requests_of_stops = 0  # how many there were when the stops were chosen
         self._looking_cpu_s = 0.0  # processor time of the last look, for listing files
         self._reading_cpu_s = 0.0  # the same, for reading what changed
@@ -106,29 +107,34 @@ class WatchedResults:
         listed_s = time.thread_time()
         self._looking_cpu_s = listed_s - began_s
         self._reading_cpu_s = 0.0
-        before = self.now
-        content = before.content
-        edition = before.edition
-        serial = before.serial
+        now = self.now
         if listing.commits != self._listing.commits:
             try:
-                content = self._read(results)
+                now = self._with_content(self._read(results))
             finally:
                 self._reading_cpu_s = time.thread_time() - listed_s
-            serial += 1
-            if content.payload.bins.stops is not before.content.payload.bins.stops:
-                self._requests_of_stops = content.payload.requests
-                edition += 1
         runs = tuple(self._runs(results))
-        states = [run.state for run in runs]
-        if listing == self._listing and states == self._states:
+        run_states = [run.state for run in runs]
+        if listing == self._listing and run_states == self._run_states:
             return False
-        self.now = Watched(
-            content, runs, time.time(), edition, serial, attempts=len(content.payload.bins)
-        )
-        self._states = states
+        self.now = replace(now, runs=runs, seen_unix_s=time.time())
+        self._run_states = run_states
         self._listing = listing  # last, so that what could not be read is read at the next look
         return True
+
+    def _with_content(self, content: PageContent) -> Watched:
+        """What is known, with content that was read anew."""
+        edition = self.now.edition
+        if content.payload.bins.stops is not self.now.content.payload.bins.stops:
+            self._requests_of_stops = content.payload.requests
+            edition += 1
+        return replace(
+            self.now,
+            content=content,
+            edition=edition,
+            serial=self.now.serial + 1,
+            attempts=len(content.payload.bins),
+        )
 
     def _list(self, results: Results | None) -> StampedFiles:
         if results is None:
@@ -153,6 +159,7 @@ class WatchedResults:
         return [name for name in results.experiments if self.experiment in (None, name)]
 
     def _read(self, results: Results | None) -> PageContent:
+        """The content of the page, with the stops as they were unless they must be chosen anew."""
         if results is None or not self._names(results):
             return page_content(self.uri, ())
         stored = experiments(results, self.experiment)
@@ -169,7 +176,7 @@ class WatchedResults:
 
 
 def _stamps(files: Iterable[fs.FileInfo]) -> Iterator[FileStamp]:
-    """The stamps of files, without pages: a page is written after what it shows."""
+    """The stamps of files, except written pages, which hold nothing that other files do not."""
     for file in files:
         if file.is_file and not file.base_name.endswith(".html"):
             yield FileStamp(file.path, file.size, file.mtime_ns or 0)

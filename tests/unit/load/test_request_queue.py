@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 def simulate(
     queue: RequestQueue, service_ns: int, failed: bool = False, until_ns: int = 100 * SECOND
 ) -> list[tuple[PlannedRequest, int]]:
-    """Every entry with the instant it was handed taken_requests; each is over ``service_ns`` later."""
+    """Every request with the instant at which it was handed out; each is over ``service_ns`` later."""
     running: list[tuple[int, int, PlannedRequest]] = []
     given_out: list[tuple[PlannedRequest, int]] = []
     while True:
@@ -28,7 +28,7 @@ def simulate(
         if now >= until_ns:
             return given_out
         while running and running[0][0] <= now:
-            queue.over(heapq.heappop(running)[2], now, failed)
+            queue.schedule_after(heapq.heappop(running)[2], now, failed)
         while (entry := queue.pop_due(now)) is not None:
             given_out.append((entry, now))
             heapq.heappush(running, (now + service_ns, len(given_out), entry))
@@ -110,7 +110,7 @@ def test_a_slot_backs_off_until_its_next_success() -> None:
     for _ in range(9):
         planned = pending.pop_due(now)
         assert planned is not None
-        pending.over(planned, now, refused=True)
+        pending.schedule_after(planned, now, refused=True)
         assert pending.next_due_ns is not None
         gaps.append(pending.next_due_ns - now)
         now = pending.next_due_ns
@@ -118,7 +118,7 @@ def test_a_slot_backs_off_until_its_next_success() -> None:
     assert gaps[-1] == MAX_BACKOFF_NS
     planned = pending.pop_due(now)
     assert planned is not None
-    pending.over(planned, now, refused=False)
+    pending.schedule_after(planned, now, refused=False)
     assert pending.next_due_ns == now
 
 
