@@ -14,11 +14,22 @@ from orchestrator.results.records import Figures
 
 
 class UnreadableFile(Exception):
-    """A file cannot be read. ``reasons``: one sentence for each problem."""
+    """One file cannot be read. ``reasons``: one sentence for each problem."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
         self.reasons = tuple(reasons)
+
+
+class UnreadableFiles(Exception):
+    """Some of the files that a format recognised cannot be read.
+
+    ``reasons``: by the file's name, one sentence for each problem.
+    """
+
+    def __init__(self, reasons: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(str(dict(reasons)))
+        self.reasons = reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,8 @@ class ImportedRequest:
 class ImportedLoad:
     """How a tool loaded the server: ``control`` and ``level`` as in points.
 
-    ``max_in_flight``: a limit on the requests in flight that a request rate had; None: no limit.
+    ``max_in_flight``: how many requests may be in flight although more are due by the request rate;
+    None: any number.
     """
 
     control: str
@@ -72,10 +84,10 @@ class ImportedPoint:
     """One load level that a tool measured.
 
     ``place``: which of its file's points it is, from 0. ``workload``: what is known of the prompts.
-    ``window_ns``: the part that the figures are about, ns since the point's start. ``definitions``:
-    figure -> its name in the file and its formula. ``aggregates``: the figures as the file has
-    them. ``left_out``: content that has no place in our tables -> how many values. ``requests``:
-    empty if the file has only aggregates.
+    ``window_ns``: the begin and the end of the time that the figures are about, ns since the
+    point's start. ``definitions``: figure -> its name in the file and its formula. ``aggregates``:
+    the figures as the file has them. ``left_out``: content that has no place in our tables -> how
+    many values. ``requests``: empty if the file has only aggregates.
     """
 
     tool: str
@@ -114,11 +126,3 @@ class ImportFormat(Protocol):
         The files come together, because a tool may describe one run in two of them. Raises
         UnreadableFiles with the problems of all of them.
         """
-
-
-class UnreadableFiles(Exception):
-    """Files that a format recognised and cannot read: name -> one sentence for each problem."""
-
-    def __init__(self, reasons: Mapping[str, Sequence[str]]) -> None:
-        super().__init__(str(dict(reasons)))
-        self.reasons = reasons

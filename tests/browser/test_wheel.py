@@ -35,21 +35,23 @@ def installed(tmp_path_factory) -> Path:
     return folder
 
 
-def python(installed: Path, *words: str, folder: Path) -> str:
-    """What the installed program prints; other packages are those of this environment."""
+def python(installed: Path, *arguments: str, folder: Path) -> str:
+    """What Python prints in ``folder`` with the installed program; other packages are those of this
+    environment.
+    """
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
+    completed = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
-    assert done.returncode in (0, 3), done.stderr
-    return done.stdout
+    # 3: a command did its work, and there is something to know of the results
+    assert completed.returncode in (0, 3), completed.stderr
+    return completed.stdout
 
 
 def test_the_installed_wheel_renders(browser, installed, uri, tmp_path):
-    where = python(
-        installed, "-c", "import orchestrator; print(*orchestrator.__path__)", folder=tmp_path
-    )
-    assert Path(where.strip()).is_relative_to(installed)
+    print_path = "import orchestrator; print(*orchestrator.__path__)"
+    imported_from = python(installed, "-c", print_path, folder=tmp_path).strip()
+    assert Path(imported_from).is_relative_to(installed)
     output = tmp_path / "report.html"
     python(installed, "-m", "orchestrator", "report", uri, "--output", str(output), folder=tmp_path)
     with quiet_page(browser, output) as page:

@@ -1,4 +1,6 @@
-"""Finds the Ray cluster to join within seconds; Ray itself waits minutes for one that is gone."""
+"""Finds the Ray cluster to join within seconds, where Ray itself waits minutes for one that is gone;
+then watches the cluster's head, and ends the driver before Ray ends it without a message.
+"""
 
 import os
 import time
@@ -11,13 +13,14 @@ from orchestrator.base.errors import InputError
 from orchestrator.cluster.ray.private import bootstrap_address, head_answers
 
 ANSWER_LIMIT_S = 5.0
-LOOK_S = 2.0  # how often the head is asked
+LOOK_S = 2.0  # between two questions to the head
 SILENT_S = 10.0  # the user is notified after this long without an answer
-# the variable with the time after which Ray ends the driver without a message
-RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
-BEFORE_RAY_S = 15.0  # we end the driver this much earlier
-COMMIT_S = 5.0  # how long launches then have to commit their rows
-AGAIN = "What was measured is kept: once a cluster runs again, the same command continues"
+# the variable with the seconds of silence after which Ray ends the driver without a message
+RAY_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+DEFAULT_RAY_LIMIT_S = "60"
+BEFORE_RAY_S = 15.0  # this program ends the driver so much earlier than Ray would
+COMMIT_S = 5.0  # of these, launches have so long to commit their rows
+CONTINUES = "What was measured is kept: once a cluster runs again, the same command continues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,14 @@ class ClusterAddress:
 def live_address(address: str | None) -> ClusterAddress:
     """The address of the cluster to join.
 
-    ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
-    the file that the last ``ray start`` left on this machine. Raises InputError for a named cluster
-    that does not answer. A cluster that only that file names is ignored if it does not answer, and
-    a new one is started here.
+    ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: in RAY_ADDRESS,
+    then in the file that the last ``ray start`` left on this machine.
+
+    Raises InputError for a cluster that does not answer, if ``address`` or RAY_ADDRESS asks for it.
+    If only the file names such a cluster, a new one is started here.
     """
-    if address is not None and address.startswith(("http://", "https://")):
-        host = urlsplit(address).hostname or "HEAD"
-        raise InputError(
-            f"--address {address}: that is an address for `ray job submit`; give the cluster's own,"
-            f" {host}:6379, or leave it out in a submitted job"
-        )
-    if address is not None and "://" in address and not address.startswith("ray://"):
-        raise InputError(f"--address {address}: give HOST:PORT, auto or local")
     if address is not None and "://" in address:
+        _check_scheme(address)
         return ClusterAddress(address)  # Ray Client has its own time limit
     try:
         cluster = bootstrap_address(address)
@@ -59,7 +56,7 @@ def live_address(address: str | None) -> ClusterAddress:
     if address is None and not variable:
         gone = f"the Ray cluster last started here ({cluster}) is gone"
         return ClusterAddress("local", f"{gone}: this sweep starts one on this machine")
-    named_by = f"RAY_ADDRESS={variable}" if variable and not address else address
+    named_by = address or f"RAY_ADDRESS={variable}"
     raise InputError(
         f"no Ray cluster answers at {cluster} ({named_by}) within {ANSWER_LIMIT_S:g} s: is it up, "
         "and its port open?"
@@ -91,37 +88,49 @@ def why_not_joined(address: str | None, error: Exception, is_started_here: bool 
     return f"{sentence} ({'; '.join(remedies)})" if remedies else sentence
 
 
-def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
-    """Check, as long as this process lives, that the cluster's head (its GCS) answers: see
-    ``Cluster.watch``.
+def _check_scheme(address: str) -> None:
+    """Raises InputError for a URL that is no Ray Client's."""
+    if address.startswith(("http://", "https://")):
+        host = urlsplit(address).hostname or "HEAD"
+        raise InputError(
+            f"--address {address}: that is an address for `ray job submit`; give the cluster's own,"
+            f" {host}:6379, or leave it out in a submitted job"
+        )
+    if not address.startswith("ray://"):
+        raise InputError(f"--address {address}: give HOST:PORT, auto or local")
 
-    Running engines and clients do without it for a while, and Ray reconnects to a head that comes
-    back in time.
+
+def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
+    """Implements ``Cluster.watch``: asks the cluster's head (its GCS) as long as this process lives.
+
+    Running engines and clients do without the head for a while, and Ray reconnects to one that
+    comes back in time.
     """
-    limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
+    ray_limit_s = float(os.environ.get(RAY_LIMIT, DEFAULT_RAY_LIMIT_S))
+    limit_s = max(SILENT_S, ray_limit_s - BEFORE_RAY_S)
     silent_s = 0.0
-    was_told = False  # that it is silent
+    was_told_of_silence = False
     last_look_s = time.monotonic()
     while silent_s < limit_s:
         answers = head_answers(address, ANSWER_LIMIT_S)
         now_s = time.monotonic()
-        # no look takes longer than this: otherwise this process itself stood still, and could not
-        # have heard an answer
+        # A pause and a question take no longer than this. If more time went by, this process stood
+        # still, and an answer could not have reached it.
         silent_s += min(now_s - last_look_s, LOOK_S + ANSWER_LIMIT_S)
         last_look_s = now_s
         if answers:
-            if was_told:
+            if was_told_of_silence:
                 tell(f"the cluster's head answers again after {silent_s:.0f} s")
             silent_s = 0.0
-            was_told = False
-        elif SILENT_S <= silent_s < limit_s and not was_told:
-            was_told = True
+            was_told_of_silence = False
+        elif SILENT_S <= silent_s < limit_s and not was_told_of_silence:
+            was_told_of_silence = True
             silence = f"the cluster's head ({address}) has been silent for {silent_s:.0f} s"
-            tell(f"{silence}: this run ends at {limit_s:g} s. {AGAIN}")
+            tell(f"{silence}: this run ends at {limit_s:g} s. {CONTINUES}")
         time.sleep(LOOK_S)
     tell(
         f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This "
-        f"run ends. {AGAIN}"
+        f"run ends. {CONTINUES}"
     )
     stop.set()
     time.sleep(COMMIT_S)

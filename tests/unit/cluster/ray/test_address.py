@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -125,54 +127,62 @@ def test_a_cluster_that_was_only_found_may_be_anothers(
     assert others not in text
 
 
-class Over(Exception):
+class ProcessEnded(Exception):
     """In place of the end of the process."""
 
 
-def told_of(
-    looks: list[tuple[float, bool]], stop: Event, monkeypatch: pytest.MonkeyPatch
+@dataclass(frozen=True)
+class Look:
+    """One question to the head: how long it took, and whether it was answered."""
+
+    answers: bool
+    seconds: float = 0.0
+
+
+def sentences_about_head(
+    looks: Sequence[Look], stop: Event, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """What is told of a head that was looked at: how many seconds each look took, and whether it
-    answered.
-    """
-    now_s, said = [0.0], list[str]()
+    """What the user is told while the head answers so, until the process ends."""
+    now_s = 0.0
+    sentences: list[str] = []
+    looks_left = iter(looks)
 
-    def pause(pause_s: float) -> None:
-        now_s[0] += pause_s
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
 
-    def end(*_: object) -> None:
-        raise Over
+    def end_process(*_: object) -> None:
+        raise ProcessEnded
 
-    def look(*_: object) -> bool:
-        if not looks:
-            end()
-        took_s, answers = looks.pop(0)
-        pause(took_s)
-        return answers
+    def head_answers(*_: object) -> bool:
+        look = next(looks_left, None)
+        if look is None:
+            raise ProcessEnded
+        sleep(look.seconds)
+        return look.answers
 
-    monkeypatch.delenv(ray_address.RECONNECT, raising=False)
-    monkeypatch.setattr(ray_address, "head_answers", look)
-    monkeypatch.setattr(
-        ray_address, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=pause)
-    )
-    monkeypatch.setattr(ray_address.os, "_exit", end)
-    with pytest.raises(Over):
-        watch_head("head", said.append, stop)
-    return said
+    monkeypatch.delenv(ray_address.RAY_LIMIT, raising=False)
+    monkeypatch.setattr(ray_address, "head_answers", head_answers)
+    monkeypatch.setattr(ray_address, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    monkeypatch.setattr(ray_address.os, "_exit", end_process)
+    with pytest.raises(ProcessEnded):
+        watch_head("head", sentences.append, stop)
+    return sentences
 
 
 def test_a_head_that_stays_silent_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stop = Event()
-    silent, again = told_of([(0, False)] * 6 + [(0, True)], stop, monkeypatch)
+    looks = [Look(answers=False)] * 6 + [Look(answers=True)]
+    silent, again = sentences_about_head(looks, stop, monkeypatch)
     assert "silent for 10 s: this run ends at 45 s" in silent
     assert "the same command continues" in silent, (
         "a user reads this within half a minute, and the end comes later"
     )
     assert "answers again after 12 s" in again
     assert not stop.is_set()
-    _, lost = told_of([(0, False)] * 50, stop, monkeypatch)
+    _, lost = sentences_about_head([Look(answers=False)] * 50, stop, monkeypatch)
     assert "is lost: it has not answered for 46 s" in lost
     assert stop.is_set()
 
@@ -182,7 +192,8 @@ def test_a_driver_that_stood_still_does_not_take_the_head_for_lost(
 ) -> None:
     """A host that was paused: the first look after it may fail for that alone."""
     stop = Event()
-    assert told_of([(0, True), (300, False), (0, True)], stop, monkeypatch) == []
+    looks = [Look(answers=True), Look(answers=False, seconds=300), Look(answers=True)]
+    assert sentences_about_head(looks, stop, monkeypatch) == []
     assert not stop.is_set()
 
 
