@@ -43,7 +43,7 @@ def python(installed: Path, *arguments: str, folder: Path) -> str:
     completed = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
-    # 3: a command did its work, and there is something to know of the results
+    # 3: nothing has a valid measurement, or files are damaged; the command has done its work
     assert completed.returncode in (0, 3), completed.stderr
     return completed.stdout
 

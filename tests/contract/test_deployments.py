@@ -19,47 +19,53 @@ from tests.command_lines import by_flag
 from tests.contract import recorded
 from tests.contract.deployments import (
     BIG,
-    CASES,
+    CASE_NAMES,
     DEPLOYMENTS,
     DRAFT,
     KINDS,
     REFUSED,
     TENSORRT_FILES,
     WORDS,
+    Case,
 )
 from tests.contract.test_engine_flags import complaints
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
 
 
-def command_line(name: str, given: dict[str, Any]) -> list[str]:
-    """Of rank 1 where there are several nodes; ``host:port`` of rank 0 is 10.0.0.1:21001."""
-    rank = int(given.get("nnodes", 1) > 1)
+def command_line(engine: str, case: Case) -> list[str]:
+    """The flags of rank 1 where there are several nodes; rank 0 is at 10.0.0.1:21001."""
+    rank = 1 if case.settings.get("nnodes", 1) > 1 else 0
     node = Node(
         rank=rank, host=f"10.0.0.{rank + 1}", bind=f"10.0.0.{rank + 1}", port=21001, master_host="10.0.0.1",
         master_port=21002, rpc_port=21009, extra_ports=(21005, 21006, 21007), devices=tuple("01234567"), launch_id="L",
-        role=given.get("role", ""),
+        role=case.role,
     )  # fmt: skip
-    settings = EngineSettings.model_validate(
-        {"engine": name} | {key: value for key, value in given.items() if key != "role"}
-    )
-    assert problems_of(ENGINES[name], settings, H100) == []
-    argv = list(ENGINES[name].command(settings, H100, node, "k").argv[1:])
-    argv = argv[2:] if argv[0] in ("-c", "-m") else argv
-    return argv[next(at for at, word in enumerate(argv) if word.startswith("--")) :]
+    settings = EngineSettings.model_validate({"engine": engine} | case.settings)
+    assert problems_of(ENGINES[engine], settings, H100) == []
+    _, *arguments = ENGINES[engine].command(settings, H100, node, "k").argv
+    if arguments[0] in ("-c", "-m"):
+        arguments = arguments[2:]
+    while not arguments[0].startswith("--"):
+        arguments = arguments[1:]  # a subcommand, or a model
+    return arguments
 
 
-@pytest.mark.parametrize(("name", "what"), CASES)
+@pytest.mark.parametrize(("engine", "name"), CASE_NAMES)
 def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(
-    name: str, what: str
+    engine: str, name: str
 ) -> None:
-    given, words = DEPLOYMENTS[name][what]
-    argv = command_line(name, given)
-    arguments = by_flag(argv)
-    for flag, values in by_flag(words).items():
-        assert not flag or arguments[flag] == values or (flag in arguments and not values)
-    if name in recorded.WITH_FLAGS:
-        assert complaints(argv, recorded.flags(name)["flags"]) == []
+    case = DEPLOYMENTS[engine][name]
+    argv = command_line(engine, case)
+    values_by_flag = by_flag(argv)
+    for flag, values in by_flag(case.flags).items():
+        if not flag:
+            continue
+        assert flag in values_by_flag
+        if values:
+            assert values_by_flag[flag] == values
+    if engine in recorded.WITH_FLAGS:
+        assert complaints(argv, recorded.flags(engine)["flags"]) == []
 
 
 LAUNCHED = [
@@ -92,11 +98,11 @@ def fail(sentence: str) -> NoReturn:
     pytest.fail(f"tests/contract/deployments.py: {sentence}", pytrace=False)
 
 
-@pytest.mark.parametrize("what", DEPLOYMENTS["tensorrt_llm"])
-def test_tensorrts_file_says_what_its_command_line_leaves_open(what: str) -> None:
-    given, _ = DEPLOYMENTS["tensorrt_llm"][what]
-    document = file_of(**given)
-    assert {key: document[key] for key in TENSORRT_FILES[what]} == TENSORRT_FILES[what]
+@pytest.mark.parametrize("name", DEPLOYMENTS["tensorrt_llm"])
+def test_tensorrts_file_says_what_its_command_line_leaves_open(name: str) -> None:
+    document = file_of(**DEPLOYMENTS["tensorrt_llm"][name].settings)
+    expected = TENSORRT_FILES[name]
+    assert {key: document[key] for key in expected} == expected
     assert [key for key in document if unknown(key)] == []
 
 

@@ -145,18 +145,17 @@ def test_vllm_accepts_every_flag_with_the_value_that_was_meant() -> None:
 def test_the_engines_own_parser_takes_real_deployments_with_the_values_that_were_meant(
     name: str,
 ) -> None:
-    """Rank 1 of what spans nodes; what stands in ``DEPLOYMENTS`` is what its documentation says of
-    them.
-    """
+    """The flags in ``DEPLOYMENTS`` are those that the engine's documentation gives."""
     cases = DEPLOYMENTS[name]
-    for what, answer in zip(
-        cases, parsed(name, [command_line(name, given) for given, _ in cases.values()]), strict=True
-    ):
-        assert "error" not in answer, (what, answer)
-        for flag, values in by_flag(cases[what][1]).items():
-            if flag and values:
-                parsed_value = answer[NAMED.get(flag, flag[2:].replace("-", "_"))]
-                assert parsed_value in (values[0], str(values), vllm_adapters(values)), (what, flag)
+    answers = parsed(name, [command_line(name, case) for case in cases.values()])
+    for (case_name, case), answer in zip(cases.items(), answers, strict=True):
+        assert "error" not in answer, (case_name, answer)
+        for flag, values in by_flag(case.flags).items():
+            if not flag or not values:
+                continue
+            parsed_value = answer[NAMED.get(flag, flag[2:].replace("-", "_"))]
+            expected = (values[0], str(values), vllm_adapters(values))
+            assert parsed_value in expected, (case_name, flag)
 
 
 def vllm_adapters(values: Sequence[str]) -> str:
@@ -176,8 +175,8 @@ def test_vllm_finds_its_place_among_ranks_that_span_nodes() -> None:
     asked: it needs the model. What it is told is what its documentation of `--nnodes` wants: every
     node the same but its rank.
     """
-    given, _ = DEPLOYMENTS["vllm"]["DeepSeek, 2 ranks on four nodes"]
-    answer = parsed("vllm", [command_line("vllm", given)])[0]
+    case = DEPLOYMENTS["vllm"]["DeepSeek, 2 ranks on four nodes"]
+    (answer,) = parsed("vllm", [command_line("vllm", case)])
     assert (answer["nnodes"], answer["node_rank"], answer["data_parallel_size"]) == ("4", "1", "2")
     assert (answer["data_parallel_size_local"], answer["data_parallel_start_rank"]) == (
         "None",
