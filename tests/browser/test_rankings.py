@@ -16,7 +16,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.load import Objective, Per
 from tests.browser.judging import TRIPLES, assert_judged_alike, bounds, comparison_of
 from tests.browser.stores import MIXED, commit_varied, varied_plan
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_answers
 
 pytestmark = pytest.mark.browser
@@ -80,8 +80,8 @@ def test_points_without_a_plan_are_ranked_with_those_that_were_asked_the_same(
     tmp_path, opened_store
 ):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned(tokens=64), tokens=64)
-    run(store, planned(tokens=8), tokens=8)
+    store_sweep(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=8), tokens=8)
     Path(store.uri, "exp", "plan.json").unlink()
     experiment = stored(Store.open(store.uri, "exp"))
     page = opened_store(store.uri)
@@ -124,7 +124,7 @@ def test_each_slo_has_its_own_agreement(tmp_path, opened_store):
     (loose, _) = plan.slos
     strict = loose.model_copy(update={"name": "strict", "agreement": 0.9})
     plan = plan.model_copy(update={"slos": (loose, strict)})
-    run(store, plan)
+    store_sweep(store, plan)
     commit_answers(store, (1, 2, 3, 4), (1, 9, 9, 9))
     page = opened_store(store.uri)
     experiment = stored(store)
@@ -182,7 +182,7 @@ def test_runs_of_load_are_ranked_together_as_best_ranks_them(tmp_path, opened_st
         one = plan.model_copy(
             update={"deployments": plan.deployments[:1], "load_options": "asked alike"}
         )
-        run(
+        store_sweep(
             Store.open(uri, name),
             one,
             tokens=8 if name == "before" else 16,

@@ -14,7 +14,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from tests.browser.conftest import quiet_page, written
-from tests.unit.plan.test_current import FILE, VALUES, planned, run
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned, store_sweep
 from tests.unit.report.test_formats import MARKDOWN_CELLS
 
 pytestmark = pytest.mark.browser
@@ -39,7 +39,7 @@ def hostile(tmp_path, opened_store) -> Any:
     plan = plan.model_copy(update={"deployments": named})
     store = Store.open(str(tmp_path / "results"), "exp")
     reasons = (f"{TAG} was slow",)
-    run(store, plan, validity_reasons=reasons, reason=TAG)
+    store_sweep(store, plan, validity_reasons=reasons, reason=TAG)
     page = opened_store(store.uri)
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
     return page
@@ -227,7 +227,7 @@ hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8}}"""
 
 def plan_of(deployments: str, **given: Any) -> Plan:
     """The plan of a file with these deployments."""
-    text = FILE.format(**VALUES | given)
+    text = EXPERIMENT.format(**VALUES | given)
     assert DEPLOYMENTS in text
     return make_plan(parse_experiment(text.replace(DEPLOYMENTS, deployments)))
 
@@ -256,7 +256,7 @@ def test_a_tab_shows_the_answer_of_its_group_alone(
     deployments, tabs, answers, tmp_path, opened_store
 ):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, plan_of(deployments))
+    store_sweep(store, plan_of(deployments))
     page = opened_store(store.uri)
     assert page.locator(WORKLOADS).all_inner_texts() == tabs
     for place, beginning in enumerate(answers):
@@ -267,7 +267,7 @@ def test_a_tab_shows_the_answer_of_its_group_alone(
 
 def test_the_answer_of_the_chosen_limits_is_shown_alone(tmp_path, opened_store):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     page = opened_store(store.uri)
     for place, name in enumerate(("interactive", "tight")):
         page.locator(LIMITS).nth(place).click()
@@ -283,7 +283,7 @@ def test_the_answer_of_the_chosen_limits_is_shown_alone(tmp_path, opened_store):
 
 def test_limits_of_the_file_are_tabs_that_arrows_change(tmp_path, opened_store):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     page = opened_store(store.uri)
     tabs = page.locator(LIMITS)
     assert tabs.all_inner_texts() == [
@@ -330,7 +330,7 @@ slos: {interactive: {ttft: 150ms, tpot: 45.5ms, e2e: 12.75s, ttft_p99: 1.25s, tp
 def long_texts(tmp_path, opened_store) -> Any:
     """The page of an experiment with prices, long names and many limits."""
     store = Store.open(str(tmp_path / "results"), "parallelism-of-a-large-model")
-    run(store, make_plan(parse_experiment(LONG)))
+    store_sweep(store, make_plan(parse_experiment(LONG)))
     return opened_store(store.uri)
 
 
@@ -365,7 +365,7 @@ def test_the_whole_ranking_is_in_sight_at_1280_pixels(long_texts):
 
 def test_without_a_script_the_answer_of_every_limit_is_there(browser, tmp_path):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     path = written(store.uri, tmp_path / "report.html")
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -378,7 +378,7 @@ def test_runs_of_load_that_are_ranked_together_show_the_ranking_in_each_tab(tmp_
     uri = str(tmp_path / "results")
     for name in ("after", "before"):
         plan = plan_of(ONE, name=name).model_copy(update={"load_options": "asked alike"})
-        run(Store.open(uri, name), plan)
+        store_sweep(Store.open(uri, name), plan)
     page = opened_store(uri)
     tabs = page.locator(WORKLOADS)
     assert tabs.count() == 2
@@ -403,7 +403,7 @@ def test_a_search_says_that_sliders_make_no_claim(opened):
 def test_limits_that_the_page_cannot_judge_are_said_at_once(tmp_path, opened_store):
     store = Store.open(str(tmp_path / "results"), "exp")
     plan = planned().model_copy(update={"slos": (parse_slo("ttft_p95<=1s"),)})
-    run(store, plan)
+    store_sweep(store, plan)
     page = opened_store(store.uri)
     assert "do not judge the limits on ttft_p95" in page.inner_text("#caution")
     page.locator("#limit-ttft").focus()
@@ -413,7 +413,7 @@ def test_limits_that_the_page_cannot_judge_are_said_at_once(tmp_path, opened_sto
 
 def test_a_ranking_by_a_price_that_nobody_knows_says_so(tmp_path, opened_store):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     page = opened_store(store.uri)
     page.locator("#per").select_option("usd")
     assert page.inner_text("#winner") == "There is no price to rank by: set one above 0."
@@ -421,7 +421,9 @@ def test_a_ranking_by_a_price_that_nobody_knows_says_so(tmp_path, opened_store):
 
 def test_nothing_valid_is_said(tmp_path, opened_store):
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned(), validity="client_bound", validity_reasons=("the client was late",))
+    store_sweep(
+        store, planned(), validity="client_bound", validity_reasons=("the client was late",)
+    )
     page = opened_store(store.uri)
     page.locator("#limit-ttft").focus()
     page.keyboard.press("End")

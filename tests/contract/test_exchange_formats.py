@@ -15,7 +15,7 @@ from orchestrator.exchange.importing import ImportNames, read_files, store_point
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.records import Figures
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 FOLDER = Path(__file__).with_name("exchange")
 IMPORTS = IMPORT_FORMATS.shipped()
@@ -113,7 +113,7 @@ def figures_text(point: StoredPoint) -> str:
 @pytest.fixture
 def measured(tmp_path: Path) -> StoredExperiment:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return StoredExperiment(store)
 
 

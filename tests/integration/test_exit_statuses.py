@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 FILE = """
 version: 1
@@ -49,6 +49,6 @@ def test_a_file_in_which_nothing_can_run_says_so_first_and_ends_with_3(tmp_path:
     ("validity", "status"), [("valid", 0), ("engine_bound_backlog", 0), ("disturbed", 3)]
 )
 def test_a_ranking_of_nothing_valid_ends_with_3(tmp_path: Path, validity: str, status: int) -> None:
-    run(Store.open(str(tmp_path), "exp"), planned(levels=[2]), validity=validity)
+    store_sweep(Store.open(str(tmp_path), "exp"), planned(levels=[2]), validity=validity)
     done = command("best", str(tmp_path), "--slo", "ttft<=10s")
     assert done.returncode == status, f"{done.stdout}{done.stderr}"

@@ -23,7 +23,7 @@ import pytest
 from orchestrator.results.runs import RunRecord
 from orchestrator.results.store import Store
 from tests.harness import ROOT, environment, free_port, orchestrator, wait_for, write_experiment
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.simulation.builders import EXPERIMENT as SIMULATED
 
 pytestmark = pytest.mark.skipif(
@@ -87,8 +87,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = write_experiment(folder, SIMULATED)
     simulated = orchestrator("simulate", str(file), "--results", uri)
     assert simulated.returncode == 0, simulated.stderr
-    run(Store.open(uri, "imported"), planned(name="imported"), source=OTHER_TOOL)
-    run(Store.open(uri, "exp"), planned())
+    store_sweep(Store.open(uri, "imported"), planned(name="imported"), source=OTHER_TOOL)
+    store_sweep(Store.open(uri, "exp"), planned())
     record = RunRecord.of_this_process()
     record.state = "running"
     record.total, record.measured, record.left_s = 4, 2, 90.0

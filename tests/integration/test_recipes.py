@@ -19,7 +19,7 @@ import pytest
 import orchestrator
 from orchestrator.results.store import Store
 from tests.integration.test_results_commands import documented_query
-from tests.unit.plan.test_current import invoke, planned, run
+from tests.unit.plan.stored_sweeps import invoke, planned, store_sweep
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 RECIPES = (GUIDES / "notebooks.md").read_text() + (GUIDES / "sql.md").read_text()
@@ -30,8 +30,9 @@ SLO = "ttft<=150ms,attainment>=0.9"
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("results"))
-    run(Store.open(folder, "exp"), planned(tokens=64), tokens=64)  # superseded by what follows
-    run(Store.open(folder, "exp"), planned(tokens=8, levels=[2, 4]), tokens=8)
+    # superseded by what follows
+    store_sweep(Store.open(folder, "exp"), planned(tokens=64), tokens=64)
+    store_sweep(Store.open(folder, "exp"), planned(tokens=8, levels=[2, 4]), tokens=8)
     return folder
 
 

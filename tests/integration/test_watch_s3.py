@@ -19,7 +19,7 @@ from orchestrator.web.server import Watcher
 from orchestrator.web.watched import REMOTE_PAUSE_S, WatchedResults
 from tests.chaos.s3 import BUCKET, KEYS, answers
 from tests.harness import free_port, wait_for
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 HOUR_S = 3600
 MOST_LISTINGS = 9  # of one experiment at one look
@@ -74,17 +74,17 @@ def test_what_is_measured_into_a_bucket_is_seen(s3):
     watched.look()
     assert watched.now.content.document.experiments == ()
     store = Store.open(s3.uri, "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     assert watched.look()
     first = watched.now
     assert first.attempts == len(store.attempts())
-    run(Store.open(s3.uri, "exp"), planned(levels=[2, 3]))
+    store_sweep(Store.open(s3.uri, "exp"), planned(levels=[2, 3]))
     assert watched.look()
     assert watched.now.attempts == first.attempts + 2
 
 
 def test_a_bucket_in_which_nothing_changes_is_listed_and_not_read(s3):
-    run(Store.open(s3.uri, "exp"), planned())
+    store_sweep(Store.open(s3.uri, "exp"), planned())
     watched = WatchedResults(s3.uri)
     watched.look()
     begin = s3.log_size()
@@ -97,7 +97,7 @@ def test_a_bucket_in_which_nothing_changes_is_listed_and_not_read(s3):
 
 def test_an_hour_of_watching_lists_a_bucket_every_ten_seconds_at_most(s3, monkeypatch):
     """The clock is made up: each pause is over at once and counted."""
-    run(Store.open(s3.uri, "exp"), planned())
+    store_sweep(Store.open(s3.uri, "exp"), planned())
     watched = WatchedResults(s3.uri)
     looks = 0
     slept_s = 0.0

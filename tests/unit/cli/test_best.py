@@ -14,14 +14,14 @@ from orchestrator.results.events import Event
 from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.results.builders import commit_measurement, request
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return store
 
 

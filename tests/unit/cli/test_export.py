@@ -11,13 +11,13 @@ from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.exchange.recorded import VLLM
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return store
 
 
@@ -36,8 +36,8 @@ def test_llm_d_reports_are_one_file_per_point(store: Store, tmp_path: Path) -> N
 
 def test_rows_are_one_file_and_what_has_no_place_is_counted(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned(), validity="disturbed")
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(), validity="disturbed")
+    store_sweep(store, planned(levels=[2, 4]))
     folder = tmp_path / "rows"
     done = invoke("export", store.uri, "--format", "inferencex", "--output", str(folder))
     assert done.status == 0

@@ -20,7 +20,7 @@ from tests.unit.exchange.recorded import (
     VLLM_DETAILED,
     changed,
 )
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.results.builders import commit_measurement, request
 
 LIMITS = "ttft<=10s,attainment>=0.5"
@@ -61,7 +61,7 @@ def test_where_a_file_cannot_be_read_nothing_is_stored(tmp_path: Path) -> None:
 
 
 def test_points_do_not_join_an_experiment_of_this_program(tmp_path: Path) -> None:
-    run(Store.open(str(tmp_path), "exp"), planned())
+    store_sweep(Store.open(str(tmp_path), "exp"), planned())
     with pytest.raises(InputError, match="give another --name"):
         invoke("import", str(VLLM), "--results", str(tmp_path), "--name", "exp")
 

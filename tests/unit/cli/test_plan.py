@@ -11,7 +11,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.make import load_plan
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import FILE, VALUES, commit, run
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, store_attempt, store_sweep
 
 IMPOSSIBLE = "{engine: emulator, extra_args: {--no: true}}"
 
@@ -19,7 +19,7 @@ IMPOSSIBLE = "{engine: emulator, extra_args: {--no: true}}"
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "x.yaml"
-    path.write_text(FILE.format(**VALUES))
+    path.write_text(EXPERIMENT.format(**VALUES))
     return path
 
 
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 def impossible(tmp_path: Path) -> Path:
     """A file of one deployment, which is impossible."""
     path = tmp_path / "impossible.yaml"
-    text = FILE.format(**VALUES)
+    text = EXPERIMENT.format(**VALUES)
     begin = text.index("deployments: ")
     end = text.index("\n", begin)
     path.write_text(f"{text[:begin]}deployments: {IMPOSSIBLE}{text[end:]}")
@@ -96,15 +96,15 @@ def test_what_is_measured_already_is_counted(file: Path, tmp_path: Path) -> None
     store = Store.open(results, "exp")
     plan = load_plan(file)
     assert "0 measurements already there" in invoke("plan", str(file), "--results", results).stdout
-    commit(store, plan, plan.points[0], validity="disturbed")
-    commit(store, plan, plan.points[1])
+    store_attempt(store, plan, plan.points[0], validity="disturbed")
+    store_attempt(store, plan, plan.points[1])
     text = invoke("plan", str(file), "--results", results).stdout
     assert f"1 measurement already there at {store.uri}; open again: 1 disturbed" in text
 
 
 def test_start_times_of_earlier_runs_are_used(file: Path, tmp_path: Path) -> None:
     results = str(tmp_path / "results")
-    run(Store.open(results, "exp"), load_plan(file))
+    store_sweep(Store.open(results, "exp"), load_plan(file))
     options = ("--format", "json", "--results", results)
     cost = json.loads(invoke("plan", str(file), *options).stdout)["deployments"][0]["cost"]
     assert cost["start_s"] == 5.0  # no launch is stored, so it is estimated

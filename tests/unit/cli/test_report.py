@@ -10,13 +10,13 @@ from orchestrator.base.errors import InputError
 from orchestrator.report.page import payload
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return store
 
 
@@ -71,7 +71,7 @@ def test_a_predicted_point_may_lack_latencies_that_were_predicted(tmp_path: Path
         deployment.model_copy(update={"predicted": predicted}) for deployment in plan.deployments
     )
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, plan.model_copy(update={"deployments": deployments}), 1)
+    store_sweep(store, plan.model_copy(update={"deployments": deployments}), 1)
     output = tmp_path / "page.html"
     assert invoke("report", store.uri, "--output", str(output)).status == 0
     assert "predicted" in output.read_text().lower()

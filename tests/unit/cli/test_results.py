@@ -14,7 +14,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
 from tests.unit.analysis.test_launches import commit as commit_launch
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.results.builders import deployment_row
 
 
@@ -22,8 +22,8 @@ from tests.unit.results.builders import deployment_row
 def store(tmp_path: Path) -> Store:
     """Two points that the plan asks for, and two of an earlier version of its file."""
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned(tokens=64), tokens=64)
-    run(store, planned(tokens=8), tokens=8)
+    store_sweep(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=8), tokens=8)
     return store
 
 

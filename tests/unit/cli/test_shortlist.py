@@ -10,11 +10,11 @@ from orchestrator.base.errors import InputError
 from orchestrator.cli.shortlist import ShortlistRequest, limited
 from orchestrator.plan.shortlist import ids_left_out
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 
 def simulated(folder: Path) -> str:
-    run(Store.open(str(folder), "exp"), planned(), simulated=True)
+    store_sweep(Store.open(str(folder), "exp"), planned(), simulated=True)
     return str(folder)
 
 

@@ -26,7 +26,7 @@ from tests.unit.exchange.recorded import (
     points_of,
     queried,
 )
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 ALL = (VLLM, VLLM_DETAILED, GUIDELLM, AIPERF, AIPERF_RECORDS)
 
@@ -125,7 +125,7 @@ def test_limits_are_judged_from_the_requests(tmp_path: Path) -> None:
 
 def test_an_experiment_of_this_program_takes_no_imported_points(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     with pytest.raises(InputError, match="give another --name"):
         check_place(store)
 

@@ -14,7 +14,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from tests.unit.exchange.recorded import VLLM, imported
-from tests.unit.plan.test_current import FILE, VALUES, planned, run
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned, store_sweep
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_row_has_seconds_and_rates_per_gpu(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     experiment = StoredExperiment(store)
     (file,) = FORMAT.files(experiment)
     assert isinstance(file, ExportedFile) and isinstance(file.document, list)
@@ -46,15 +46,15 @@ def test_a_row_has_seconds_and_rates_per_gpu(store: Store) -> None:
 
 @pytest.mark.parametrize("validity", ["disturbed", "client_bound", "engine_bound_backlog"])
 def test_what_is_not_valid_has_no_row(store: Store, validity: str) -> None:
-    run(store, planned(), validity=validity)
+    store_sweep(store, planned(), validity=validity)
     items = list(FORMAT.files(StoredExperiment(store)))
     assert all(isinstance(item, LeftOutPoint) for item in items)
     assert Counter(item.reason for item in items) == {f"it is {validity}": 2}
 
 
 def test_a_rate_and_another_tools_point_have_no_row(store: Store, tmp_path: Path) -> None:
-    text = FILE.format(**VALUES).replace("concurrency:", "request_rate:")
-    run(store, make_plan(parse_experiment(text)))
+    text = EXPERIMENT.format(**VALUES).replace("concurrency:", "request_rate:")
+    store_sweep(store, make_plan(parse_experiment(text)))
     reasons = {item.reason for item in FORMAT.files(StoredExperiment(store))}
     assert reasons == {"it is no closed loop: rows are per concurrency"}
     other = StoredExperiment(imported(tmp_path / "other", VLLM))

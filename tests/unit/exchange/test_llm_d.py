@@ -21,7 +21,7 @@ from orchestrator.results.schemas import table_of
 from orchestrator.results.store import Store
 from tests.golden.make import STORE
 from tests.unit.exchange.recorded import VLLM, VLLM_DETAILED, imported
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 SCHEMA = json.loads(
     Path(llm_d.__file__)
@@ -150,7 +150,7 @@ def test_each_role_is_a_component_with_its_own_parallelism(tmp_path: Path) -> No
 
 def test_power_and_memory_of_each_gpu_are_on_the_drivers_clock(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned(max_num_seqs=[8]))
+    store_sweep(store, planned(max_num_seqs=[8]))
     (manifest,) = store.manifests("point")
     keys = {"measurement_id": manifest.measurement_id, "attempt_id": manifest.attempt_id}
     readings = [

@@ -16,93 +16,27 @@ from orchestrator.capacity.best import Comparison, Shortlisted
 from orchestrator.cli.main import cli
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import LeftOut, Plan, Point, PredictedShortlist
+from orchestrator.plan.model import LeftOut, PredictedShortlist
 from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
-from orchestrator.sweep.commit import commit_launch, deployment_row, launch_row
-from tests.unit.results.builders import commit_measurement, request
-
-FILE = """
-version: 1
-name: {name}
-model: some-org/{model}
-deployments: {{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: {max_num_seqs}}}}}]}}
-workloads: [{{name: {workload}, input_tokens: 16, output_tokens: {tokens}}}]
-load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s, request_timeout: {timeout}}}
-slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attainment: 0.9}}}}
-"""
-
-
-SEARCH = "search: capacity, control: concurrency"
-VALUES = {
-    "name": "exp",
-    "model": "m",
-    "workload": "chat",
-    "tokens": 8,
-    "levels": [2],
-    "max_num_seqs": [8, 16],
-    "duration": "10s",
-    "timeout": "600s",
-}
-
-
-def planned(**given: Any) -> Plan:
-    return make_plan(parse_experiment(FILE.format(**VALUES | given)))
-
-
-def run(store: Store, plan: Plan, tokens: int = 8, **given: Any) -> None:
-    """What a sweep of this plan leaves, one attempt of each point. ``given``: of its rows in
-    points, what differs.
-    """
-    store.write_plan(plan.to_json())
-    for point in plan.points:
-        if plan.measurement(point, 0).measurement_id not in store.winners():
-            commit(store, plan, point, tokens=tokens, **given)
-
-
-def commit(
-    store: Store,
-    plan: Plan,
-    point: Point,
-    repeat: int = 0,
-    ttft_ms: float = 100,
-    tokens: int = 8,
-    **given: Any,
-) -> None:
-    due = [n * 100 for n in range(100)]
-    rows = [
-        request(n, at, first_ms=at + ttft_ms, last_ms=at + ttft_ms + 90, tokens=tokens)
-        for n, at in enumerate(due)
-    ]
-    row = deployment_row(plan.deployment(point.deployment_id), plan.name)
-    how = {"load_json": json.dumps(point.load.rules(point.level)), "repeat": repeat} | given
-    commit_measurement(
-        store,
-        plan.measurement(point, repeat).measurement_id,
-        rows,
-        deployment={name: getattr(row, name) for name in row.__slots__},
-        point_id=point.point_id,
-        deployment_id=point.deployment_id,
-        experiment=plan.name,
-        control=point.level.control,
-        level=point.level.value,
-        workload_json=point.workload.model_dump_json(exclude_defaults=True),
-        **how,
-    )
+from orchestrator.sweep.commit import commit_launch, launch_row
+from tests.unit.plan.stored_sweeps import (
+    EXPERIMENT,
+    SEARCH,
+    VALUES,
+    invoke,
+    planned,
+    store_attempt,
+    store_sweep,
+)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
-
-
-def invoke(*argv: str, status: int = 0) -> Any:
-    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
-    assert done.return_value == status
-    return done
 
 
 def levels(store: Store) -> tuple[list[float], list[float]]:
@@ -113,8 +47,9 @@ def levels(store: Store) -> tuple[list[float], list[float]]:
 def test_a_workload_that_left_the_file_neither_wins_nor_is_shown(
     store: Store,
 ) -> None:
-    run(store, planned(tokens=64), tokens=64)  # more tokens per second than what is asked for now
-    run(store, planned(tokens=8), tokens=8)
+    # more tokens per second than what is asked for now
+    store_sweep(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=8), tokens=8)
     done = invoke(
         "best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment"
     )
@@ -145,7 +80,7 @@ def test_a_superseded_point_is_not_compared_with_todays_prediction(store: Store)
             deployment.model_copy(update={"predicted": predicted})
             for deployment in plan.deployments
         )
-        run(store, plan.model_copy(update={"deployments": deployments}), tokens)
+        store_sweep(store, plan.model_copy(update={"deployments": deployments}), tokens)
     both = json.loads(invoke("results", store.uri, "--all", "--format", "json").stdout)
     found = [(one["current"], one["worse_than_predicted"]) for one in both]
     assert found == [(True, True), (True, True), (False, None), (False, None)]
@@ -153,19 +88,19 @@ def test_a_superseded_point_is_not_compared_with_todays_prediction(store: Store)
 
 @pytest.mark.parametrize("change", [{"duration": "20s"}, {"model": "other"}, {"levels": [4]}])
 def test_points_of_changed_settings_are_superseded(store: Store, change: dict[str, Any]) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     assert levels(store) == ([2, 2], [])
-    run(store, planned(**change))
+    store_sweep(store, planned(**change))
     assert [len(one) for one in levels(store)] == [2, 2]
-    run(store, planned())  # and back: nothing is measured again
+    store_sweep(store, planned())  # and back: nothing is measured again
     assert levels(store)[0] == [2, 2]
 
 
 def test_a_renamed_workload_keeps_its_measurements(
     store: Store,
 ) -> None:
-    run(store, planned(levels=[2]))
-    run(store, planned(levels=[2, 4], workload="talk"))  # the rows of level 2 say chat
+    store_sweep(store, planned(levels=[2]))
+    store_sweep(store, planned(levels=[2, 4], workload="talk"))  # the rows of level 2 say chat
     found = StoredExperiment(store).points()
     assert [(one.head.workload, one.head.level) for one in found.current] == [
         ("talk", 2),
@@ -179,13 +114,13 @@ def test_a_renamed_workload_keeps_its_measurements(
 
 
 def tables_of_superseded(store: Store) -> int:
-    run(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=64), tokens=64)
     return int(invoke("results", store.uri, "--all").stdout.count("superseded: "))
 
 
 def test_superseded_points_share_a_table_only_where_they_were_loaded_the_same(store: Store) -> None:
     for timeout in ("60s", "70s"):
-        run(store, planned(timeout=timeout))
+        store_sweep(store, planned(timeout=timeout))
     assert tables_of_superseded(store) == 2
 
 
@@ -195,14 +130,14 @@ def test_superseded_points_share_a_table_only_where_they_were_loaded_the_same(st
 def test_rows_without_load_json_are_grouped_by_arrivals_and_window(
     store: Store, other: dict[str, Any]
 ) -> None:
-    run(store, planned(timeout="60s"), load_json=None)
-    run(store, planned(timeout="70s"), load_json=None)
-    run(store, planned(timeout="80s"), load_json=None, **other)
+    store_sweep(store, planned(timeout="60s"), load_json=None)
+    store_sweep(store, planned(timeout="70s"), load_json=None)
+    store_sweep(store, planned(timeout="80s"), load_json=None, **other)
     assert tables_of_superseded(store) == 2
 
 
 def test_without_a_measured_point_of_the_plan_the_answer_says_so(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     assert "is measured yet" not in invoke("best", store.uri).stderr
     store.write_plan(planned(tokens=64).to_json())
     done = invoke("best", store.uri, status=3)
@@ -210,8 +145,10 @@ def test_without_a_measured_point_of_the_plan_the_answer_says_so(store: Store) -
 
 
 def test_best_names_the_experiments_whose_files_name_no_limits(store: Store) -> None:
-    run(store, planned())
-    run(Store.open(store.uri, "other"), planned(name="other").model_copy(update={"slos": ()}))
+    store_sweep(store, planned())
+    store_sweep(
+        Store.open(store.uri, "other"), planned(name="other").model_copy(update={"slos": ()})
+    )
     said = "other is left out: its file names no"
     assert f"{said} limits: give --slo" in invoke("best", store.uri).stderr
     assert f"{said} tight" in invoke("best", store.uri, "--slo", "tight").stderr
@@ -219,7 +156,7 @@ def test_best_names_the_experiments_whose_files_name_no_limits(store: Store) -> 
 
 
 def test_results_hold_every_point_against_all_limits_of_the_file(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     first, *_ = json.loads(invoke("results", store.uri, "--format", "json").stdout)
     shares = {name: one["attainment"]["estimate"] for name, one in first["slos"].items()}
     assert shares == {"interactive": 1.0, "tight": 0.0}
@@ -249,7 +186,7 @@ DAMAGED_PLANS = [
 
 @pytest.mark.parametrize("content", DAMAGED_PLANS, ids=lambda content: repr(content[:40]))
 def test_a_damaged_plan_ends_no_command(store: Store, tmp_path: Path, content: bytes) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     (tmp_path / "exp" / "plan.json").write_bytes(content)
     assert "emulator" in invoke("results", store.uri).stdout
     assert (
@@ -263,7 +200,7 @@ def test_a_damaged_plan_ends_no_command(store: Store, tmp_path: Path, content: b
 def test_figures_whose_requests_were_lost_after_they_were_computed_say_so(
     store: Store, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     before = CliRunner().invoke(cli, ["results", store.uri], standalone_mode=False)
     assert before.return_value == 0
     lost = sorted((tmp_path / "exp" / "data" / "requests").rglob("*.parquet"))[0]
@@ -285,15 +222,15 @@ def test_figures_whose_requests_were_lost_after_they_were_computed_say_so(
 
 
 def test_a_level_that_was_added_leaves_the_others_current(store: Store) -> None:
-    run(store, planned())
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned())
+    store_sweep(store, planned(levels=[2, 4]))
     assert levels(store) == ([2, 4, 2, 4], [])
 
 
 def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     other = Store.open(store.uri, "other")
-    run(other, planned(name="other", tokens=64), tokens=64)
+    store_sweep(other, planned(name="other", tokens=64), tokens=64)
     found = json.loads(invoke("best", store.uri, "--per", "deployment", "--format", "json").stdout)[
         "comparisons"
     ]
@@ -312,7 +249,7 @@ def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
 def test_a_plan_of_another_version_counts_if_its_ids_occur(
     store: Store,
 ) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     old = planned(tokens=64).to_json().replace('"program_version": "', '"program_version": "0.')
     store.write_plan(old)
     assert levels(store) == ([], [2, 2]), "it asks for 64 tokens, whichever version wrote that"
@@ -328,7 +265,7 @@ def test_a_plan_of_another_version_counts_if_its_ids_occur(
 
 
 def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     store.write_plan(store.plan().replace('"label": "emulator seqs=8"', '"label": "renamed"'))  # type: ignore[union-attr]
     found = {one.deployment.label for one in StoredExperiment(store).points().current}
     assert found == {"renamed", "emulator seqs=16"}
@@ -337,7 +274,7 @@ def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
 def test_notes_on_valid_points_are_marked_in_the_table(
     store: Store,
 ) -> None:
-    run(store, planned(), validity_reasons=["12.0% of prompt tokens came from the cache"])
+    store_sweep(store, planned(), validity_reasons=["12.0% of prompt tokens came from the cache"])
     shown = invoke("results", store.uri).stdout
     assert shown.count("valid [1]") == 2
     assert "[1] 12.0% of prompt tokens came from the cache" in shown
@@ -346,14 +283,14 @@ def test_notes_on_valid_points_are_marked_in_the_table(
 def test_answers_of_launches_are_not_looked_for_where_all_is_emulated(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(store, planned(), emulated=True)
+    store_sweep(store, planned(), emulated=True)
     monkeypatch.delattr("orchestrator.plan.current.agreements")
     assert {one.agreement for one in StoredExperiment(store).points().current} == {MADE_UP}
 
 
 def test_agreement_stands_beside_the_speed_with_its_n_and_its_reference(store: Store) -> None:
     plan = planned()
-    run(store, plan)
+    store_sweep(store, plan)
     assert "agree" not in invoke("results", store.uri).stdout
     for deployment, ids in zip(plan.deployments, ((1, 2, 3, 4), (1, 2, 9, 4)), strict=True):
         launch = launch_row(deployment, plan.name, 1)
@@ -390,14 +327,14 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
     store: Store,
 ) -> None:
     plan = make_plan(
-        parse_experiment(FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH))
+        parse_experiment(EXPERIMENT.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH))
     )
     store.write_plan(plan.to_json())
     deployment, load = plan.deployments[0].id, plan.loads[0]
     for level, ttft_ms, times in ((8, 100, 24), (9, 300, 3)):
         point = plan.point(deployment, load, Level(control="concurrency", value=level))
         for repeat in range(times):
-            commit(store, plan, point, repeat, ttft_ms, tokens=8)
+            store_attempt(store, plan, point, repeat, ttft_ms, tokens=8)
     shown = CliRunner().invoke(cli, ["results", store.uri]).output
     interactive, tight = shown.split("capacity for chat of exp under ")[1:]
     # what holds, its bounds, the estimate with its interval, the safe load, how the search ended
@@ -449,13 +386,13 @@ def first_answer(store: Store) -> list[Comparison]:
 
 
 def test_the_advice_to_run_again_is_a_command_for_spoilt_points(store: Store) -> None:
-    run(store, planned(), validity="disturbed")
+    store_sweep(store, planned(), validity="disturbed")
     (comparison, *_) = first_answer(store)
     command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"
     assert any(text.endswith(command) for text in remedy_texts(comparison))
     for attempt_id in ("b", "c"):
         for point in planned().points:
-            commit(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
+            store_attempt(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
     (comparison, *_) = first_answer(store)
     assert any(text.endswith(f"{command} --again 3") for text in remedy_texts(comparison))
 
@@ -472,14 +409,14 @@ def test_what_a_shortlist_left_out_is_counted_and_what_was_measured_of_it_stays(
         [first, second.model_copy(update={"left_out": LeftOut(why="no_room")})]
     ).model_copy(update={"shortlist": record})
     store = Store.open(str(tmp_path), plan.name)
-    run(store, without_second)
+    store_sweep(store, without_second)
     experiment = StoredExperiment(store)
     points = experiment.points(*experiment.slos[:1])
     (comparison,) = experiment.comparisons(points, experiment.slos[0])
     assert comparison.shortlisted == Shortlisted(1, 2)
     assert verdict_text(comparison).startswith("not certain among 1 of 2: ")
 
-    run(store, plan)
+    store_sweep(store, plan)
     store.write_plan(without_second.to_json())
     experiment = StoredExperiment(store)
     points = experiment.points(*experiment.slos[:1])

@@ -18,7 +18,14 @@ from orchestrator.report.documents.prediction import compare_with_prediction
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
-from tests.unit.plan.test_current import FILE, SEARCH, VALUES, commit, planned, run
+from tests.unit.plan.stored_sweeps import (
+    EXPERIMENT,
+    SEARCH,
+    VALUES,
+    planned,
+    store_attempt,
+    store_sweep,
+)
 
 LEVELS = [2, 4]
 
@@ -26,7 +33,7 @@ LEVELS = [2, 4]
 def simulated_store(folder: Path, plan: Plan, **given: Any) -> str:
     """All points of the plan, simulated: TTFT is 100 ms, TPOT is 12.9 ms."""
     store = Store.open(str(folder), plan.name)
-    run(store, plan, simulated=True, **given)
+    store_sweep(store, plan, simulated=True, **given)
     return str(folder)
 
 
@@ -81,7 +88,7 @@ def test_what_was_not_simulated_is_not_predicted(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), plan.name)
     store.write_plan(plan.to_json())
     for point in plan.points_of(first.id):
-        commit(store, plan, point, simulated=True)
+        store_attempt(store, plan, point, simulated=True)
     limited = shortlisted(with_simulation(plan, str(tmp_path)), 1, "x")
     left_out = limited.deployment(second.id).left_out
     assert left_out is not None
@@ -97,10 +104,10 @@ def test_why_a_deployment_was_not_simulated_is_why_it_is_not_predicted(tmp_path:
     store = Store.open(str(tmp_path), plan.name)
     store.write_plan(plan.to_json())
     for point in plan.points_of(first.id):
-        commit(store, plan, point, simulated=True)
+        store_attempt(store, plan, point, simulated=True)
     failed = {"status": "failed", "reason": "The model has no term for it.", "simulated": True}
     for point in plan.points_of(second.id):
-        commit(store, plan, point, **failed)
+        store_attempt(store, plan, point, **failed)
     reason = prediction(with_simulation(plan, str(tmp_path)), 1)["not_predicted"]
     assert reason == "The model has no term for it"
 
@@ -122,7 +129,7 @@ def test_versions_of_an_engine_that_differ_in_nothing_else_have_points_of_their_
     store.write_plan(plan.to_json())
     for deployment, ttft_ms in ((first, 100), (second, 50)):
         for point in plan.points_of(deployment.id):
-            commit(store, plan, point, ttft_ms=ttft_ms, simulated=True)
+            store_attempt(store, plan, point, ttft_ms=ttft_ms, simulated=True)
     predicted = with_simulation(plan, str(tmp_path))
     for number, ttft_ms in ((0, 100), (1, 50)):
         levels = prediction(predicted, number)["levels"]
@@ -131,7 +138,7 @@ def test_versions_of_an_engine_that_differ_in_nothing_else_have_points_of_their_
 
 def test_what_was_measured_is_no_simulation(tmp_path: Path) -> None:
     plan = planned(levels=LEVELS)
-    run(Store.open(str(tmp_path), plan.name), plan)
+    store_sweep(Store.open(str(tmp_path), plan.name), plan)
     with pytest.raises(InputError, match="has no simulated points of exp"):
         with_simulation(plan, str(tmp_path))
 
@@ -141,7 +148,7 @@ def test_measured_stands_beside_simulated(tmp_path: Path) -> None:
     uri = simulated_store(tmp_path / "simulated", plan)
     simulated = with_simulation(plan, uri)
     store = Store.open(str(tmp_path / "measured"), plan.name)
-    run(store, simulated, ttft_ms=200)
+    store_sweep(store, simulated, ttft_ms=200)
     for point in StoredExperiment(store).points().current:
         comparison = compare_with_prediction(point)
         assert comparison is not None
@@ -155,7 +162,7 @@ class TestSearch:
         """The first deployment holds 8 in flight and fails at 9; of the second a level is known to
         fail.
         """
-        text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)
+        text = EXPERIMENT.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)
         self.plan = make_plan(parse_experiment(text))
         self.uri = str(tmp_path)
         store = Store.open(self.uri, self.plan.name)
@@ -169,7 +176,7 @@ class TestSearch:
         ):
             point = self.plan.point(deployment.id, load, at_level(level))
             for repeat in range(times):
-                commit(store, self.plan, point, repeat, ttft_ms, simulated=True)
+                store_attempt(store, self.plan, point, repeat, ttft_ms, simulated=True)
 
     def capacities(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of a deployment, in closed form and with the simulation."""
@@ -196,7 +203,7 @@ class TestSearch:
         (load,) = self.plan.loads
         point = self.plan.point(self.plan.deployments[1].id, load, at_level(1))
         for repeat in range(3):
-            commit(store, self.plan, point, repeat, ttft_ms=300, simulated=True)
+            store_attempt(store, self.plan, point, repeat, ttft_ms=300, simulated=True)
         by_form, simulated = self.capacities(1)
         assert simulated["output_throughput"] == 0
         assert simulated["interval_per_gpu"] == [0, by_form["interval_per_gpu"][1]]

@@ -11,7 +11,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.sweep.commit import commit_launch, launch_row
-from tests.unit.plan.test_current import commit, planned
+from tests.unit.plan.stored_sweeps import planned, store_attempt
 
 
 def points_of(store: Store) -> list[StoredPoint]:
@@ -51,7 +51,7 @@ def commit_simulation(store: Store, error: dict[str, Any] | None = MODEL_ERROR) 
     store.write_plan(plan.to_json())
     for point in plan.points:
         ttft_ms = 100 if point.level.value == 2 else 140
-        commit(store, plan, point, ttft_ms=ttft_ms, simulated=True)
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, simulated=True)
 
 
 def commit_starts(
@@ -68,7 +68,7 @@ def commit_starts(
     store.write_plan(plan.to_json())
     for point in plan.points:
         for start, ttft in enumerate(ttft_ms):
-            commit(store, plan, point, repeat=start, start=start, ttft_ms=ttft, **given)
+            store_attempt(store, plan, point, repeat=start, start=start, ttft_ms=ttft, **given)
 
 
 def commit_answers(store: Store, *token_ids: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ from orchestrator.analysis.output_agreement import Agreement, AgreementNote
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_notes
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_answers, points_of
 
 
@@ -70,7 +70,7 @@ def test_json_has_the_note_as_a_sentence() -> None:
 @pytest.mark.parametrize("command", ["results", "best"])
 def test_tables_of_results_and_best_show_it(command: str, tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     assert "agree" not in invoke(command, store.uri).stdout
     commit_answers(store, (1, 2, 3, 4), (1, 2, 9, 4))
     text = invoke(command, store.uri).stdout

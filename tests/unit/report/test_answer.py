@@ -10,13 +10,13 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import ComparisonDocument, answer_document
 from orchestrator.report.selection import answers, limits
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return store
 
 

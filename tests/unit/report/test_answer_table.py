@@ -32,7 +32,7 @@ from orchestrator.report.written_form import MarkdownForm, TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row
-from tests.unit.plan.test_current import FILE, VALUES, commit, planned, run
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned, store_attempt, store_sweep
 from tests.unit.report.stores import SOURCE, commit_answers, commit_simulation
 
 SLOS = "interactive: {ttft: 150ms, attainment: 0.9}, tight: {ttft: 1ms, attainment: 0.9}"
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def planned_with(slos: str = SLOS, seqs: str = "[8, 16]") -> Plan:
-    text = FILE.format(**VALUES)
+    text = EXPERIMENT.format(**VALUES)
     assert SLOS in text
     return make_plan(parse_experiment(text.replace(SLOS, slos).replace("[8, 16]", seqs)))
 
@@ -72,7 +72,7 @@ def measure_unequal(store: Store, plan: Plan) -> None:
     """Each deployment has answered half of the tokens that the one before it has."""
     store.write_plan(plan.to_json())
     for at, point in enumerate(plan.points):
-        commit(store, plan, point, tokens=max(64 >> at, 2))
+        store_attempt(store, plan, point, tokens=max(64 >> at, 2))
 
 
 def test_best_is_the_winner_with_its_interval_then_the_ranking(store: Store) -> None:
@@ -107,7 +107,7 @@ def test_a_bar_is_as_long_as_the_share_to_an_eighth(share: float, text: str) -> 
 
 
 def test_a_value_that_may_be_higher_is_no_other_number(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     text = best_of(store, "interactive")
     assert "≥" not in text
     assert "at least" not in text
@@ -116,7 +116,7 @@ def test_a_value_that_may_be_higher_is_no_other_number(store: Store) -> None:
 
 @pytest.mark.parametrize("width", [80, 110, 160])
 def test_each_deployment_is_one_line_that_fits(width: int, store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     text = best_of(store, "interactive", width)
     lines = text.splitlines()
     rows = [line for line in lines if line.startswith(" emulator seqs=")]
@@ -127,7 +127,7 @@ def test_each_deployment_is_one_line_that_fits(width: int, store: Store) -> None
 
 
 def test_a_long_ranking_is_cut_and_says_how_to_see_it_all(store: Store) -> None:
-    run(store, planned_with(seqs="[1, 2, 3, 4, 5, 6, 7, 8]"))
+    store_sweep(store, planned_with(seqs="[1, 2, 3, 4, 5, 6, 7, 8]"))
     text = best_of(store, "interactive")
     assert sum(line.startswith(" emulator seqs=") for line in text.splitlines()) == 5
     assert " and 3 more: --top 8" in text.splitlines()
@@ -138,7 +138,7 @@ def test_a_long_ranking_is_cut_and_says_how_to_see_it_all(store: Store) -> None:
 
 
 def test_one_row_more_is_shown_in_place_of_a_line_that_says_so(store: Store) -> None:
-    run(store, planned_with(seqs="[1, 2, 3, 4, 5, 6]"))
+    store_sweep(store, planned_with(seqs="[1, 2, 3, 4, 5, 6]"))
     text = best_of(store, "interactive")
     assert sum(line.startswith(" emulator seqs=") for line in text.splitlines()) == 6
     assert "--top" not in text
@@ -146,7 +146,7 @@ def test_one_row_more_is_shown_in_place_of_a_line_that_says_so(store: Store) -> 
 
 def test_what_is_in_doubt_of_several_rankings_is_said_once(store: Store) -> None:
     slos = ", ".join(f"slo{ms}: {{ttft: {ms}ms, attainment: 0.9}}" for ms in (150, 200, 300))
-    run(store, planned_with(slos, seqs="[1, 2, 3, 4, 5, 6, 7]"))
+    store_sweep(store, planned_with(slos, seqs="[1, 2, 3, 4, 5, 6, 7]"))
     lines = best_of(store, None).splitlines()
     assert len(lines) <= 25
     assert lines[0] == "chat of exp: some-org/m on cpu, output tokens/s per core"
@@ -159,7 +159,7 @@ def test_what_is_in_doubt_of_several_rankings_is_said_once(store: Store) -> None
 
 def test_a_doubt_about_one_of_several_rankings_stands_with_it(store: Store) -> None:
     slos = "a: {ttft: 150ms, attainment: 0.9}, b: {ttft: 150ms, attainment: 0.99}"
-    run(store, planned_with(slos))
+    store_sweep(store, planned_with(slos))
     lines = best_of(store, None).splitlines()
     (own,) = [at for at, line in enumerate(lines) if "attainment may be 0." in line]
     begin_of_b = lines.index("under b (ttft<=150ms,attainment>=0.99)")
@@ -168,7 +168,7 @@ def test_a_doubt_about_one_of_several_rankings_stands_with_it(store: Store) -> N
 
 
 def test_where_nothing_holds_the_limits_the_nearest_is_shown(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     title, verdict, left_out, nearest, *rest = best_of(store, "ttft<=1ms").splitlines()
     assert title.endswith("under ttft<=1ms,attainment>=0.95")
     assert verdict.startswith("no deployment holds ttft<=1ms")
@@ -181,7 +181,7 @@ def test_where_nothing_holds_the_limits_the_nearest_is_shown(store: Store) -> No
 
 
 def test_why_nothing_can_be_ranked_is_said_once(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     answer = answer_document(
         answers(limits("interactive", [StoredExperiment(store)]), "usd").comparisons
     )
@@ -193,7 +193,7 @@ def test_why_nothing_can_be_ranked_is_said_once(store: Store) -> None:
 
 
 def test_what_was_emulated_is_said_once(store: Store) -> None:
-    run(store, planned(), emulated=True)
+    store_sweep(store, planned(), emulated=True)
     text = best_of(store, None)
     assert text.splitlines()[0].startswith("chat of exp: some-org/m on cpu (emulated)")
     assert text.count("emulated") == 2
@@ -239,7 +239,7 @@ def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> 
     plan = planned()
     store.write_plan(plan.to_json())
     measured, missing = plan.points
-    commit(store, plan, measured, emulated=True)
+    store_attempt(store, plan, measured, emulated=True)
     label = plan.deployment(missing.deployment_id).label
     lines = best_of(store, "interactive").splitlines()
     assert f"not certain: not measured yet ({label}); to decide: run again" in lines
@@ -249,7 +249,7 @@ def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> 
 
 def test_a_footnote_on_several_rankings_stands_once_below_them(store: Store) -> None:
     slos = "a: {ttft: 150ms, attainment: 0.9}, b: {ttft: 200ms, attainment: 0.9}"
-    run(store, planned_with(slos))
+    store_sweep(store, planned_with(slos))
     commit_answers(store, (1, 2, 3, 4), (1, 2, 9, 4))
     lines = best_of(store, None, 160).splitlines()
     assert sum("0.500 n=4" in line for line in lines) == 2
@@ -259,7 +259,7 @@ def test_a_footnote_on_several_rankings_stands_once_below_them(store: Store) -> 
 
 
 def test_markdown_escapes_what_is_foreign_and_shows_all_columns(store: Store) -> None:
-    run(store, planned(model="<img>|a_b_"))
+    store_sweep(store, planned(model="<img>|a_b_"))
     answer = answer_of(store, "interactive")
     text = "\n".join(best_text(answer, AnswerView(MarkdownForm(), 160, 5)))
     assert "<img>" not in text
@@ -309,7 +309,7 @@ def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(
 
 def test_at_most_two_commands_are_next(store: Store) -> None:
     plan = planned()
-    run(store, plan)
+    store_sweep(store, plan)
     options = f"'{store.uri}' --experiment exp"
     assert next_of(store) == [
         f"next: orchestrator best {options}",
@@ -340,13 +340,13 @@ def test_what_was_simulated_is_measured_into_another_folder(
 
 
 def test_where_nothing_was_measured_no_command_asks_for_the_ranking(store: Store) -> None:
-    run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
+    store_sweep(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
     assert next_of(store) == [f"next: orchestrator results '{store.uri}' --experiment exp"]
 
 
 def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
     plan = planned()
-    run(store, plan)
+    store_sweep(store, plan)
     answer = answer_of(store, "interactive")
     comparisons = [
         replace(document.comparison, shortlisted=Shortlisted(8, 96))
@@ -362,7 +362,7 @@ def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
 
 
 def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> None:
-    run(store, planned(), simulated=True)
+    store_sweep(store, planned(), simulated=True)
     commands = next_of(store)
     assert len(commands) == 2
     options = f"--results results/ --shortlist 2 --simulated '{store.uri}'  # for all 2 questions"
@@ -370,5 +370,5 @@ def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> 
 
 
 def test_a_shortlist_for_one_question_has_no_comment(store: Store) -> None:
-    run(store, planned_with("interactive: {ttft: 150ms, attainment: 0.9}"), simulated=True)
+    store_sweep(store, planned_with("interactive: {ttft: 150ms, attainment: 0.9}"), simulated=True)
     assert next_of(store)[1].endswith(f"--simulated '{store.uri}'")

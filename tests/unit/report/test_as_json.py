@@ -27,7 +27,7 @@ from orchestrator.report.formats import json_text
 from orchestrator.report.selection import answers, limits
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.test_capacity_table import searched
 from tests.unit.report.test_point_table import commit
 
@@ -137,7 +137,7 @@ def test_a_capacity_is_a_row_with_its_levels(store: Store) -> None:
 
 
 def test_an_answer_has_its_ranking_and_what_is_left_out(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     ranked = answers(limits(None, [StoredExperiment(store)]))
     found = as_json(answer_json(answer_document(ranked.comparisons)))
     interactive, tight = found["comparisons"]

@@ -18,7 +18,7 @@ from orchestrator.report.documents.capacity import (
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo
-from tests.unit.plan.test_current import FILE, VALUES, commit
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, store_attempt
 from tests.unit.report.test_capacity_table import PREDICTED, SEARCH, searched
 
 
@@ -88,7 +88,7 @@ def commit_probes(
         level = Level(control="request_rate", value=value)
         point = plan.point(plan.deployments[deployment].id, plan.loads[0], level)
         for repeat in range(count):
-            commit(store, plan, point, repeat, ttft_ms)
+            store_attempt(store, plan, point, repeat, ttft_ms)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_deployment_that_another_one_beats_is_outraced_unless_all_are_searched
     full_grid: str, status: str, store: Store
 ) -> None:
     search = SEARCH.format(control="request_rate") + full_grid
-    text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", search)
+    text = EXPERIMENT.format(**VALUES).replace("levels: {concurrency: [2]}", search)
     plan = make_plan(parse_experiment(text))
     store.write_plan(plan.to_json())
     commit_probes(store, plan, 0, (16, 100, 24), (16.64, 300, 3))

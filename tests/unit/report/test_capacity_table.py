@@ -27,7 +27,7 @@ from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo
-from tests.unit.plan.test_current import FILE, VALUES, commit
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, store_attempt
 
 SEARCH = "search: capacity, control: {control}"
 PREDICTED = {"control": "request_rate", "level": 24.0, "output_throughput": 192.0, "output_throughput_per_gpu": 96.0,
@@ -46,7 +46,7 @@ def searched(
     """The first of two deployments is searched, on two cores. ``predicted``: its capacity under
     ``interactive``.
     """
-    text = FILE.format(**VALUES).replace(
+    text = EXPERIMENT.format(**VALUES).replace(
         "levels: {concurrency: [2]}", SEARCH.format(control=control)
     )
     plan = make_plan(
@@ -64,7 +64,7 @@ def searched(
             plan.deployments[0].id, plan.loads[0], Level(control=control, value=value)
         )
         for repeat in range(times):
-            commit(store, plan, point, repeat, ttft_ms, tokens=8)
+            store_attempt(store, plan, point, repeat, ttft_ms, tokens=8)
 
 
 def shown(store: Store, *slos: Slo) -> tuple[dict[str, Any], str]:

@@ -17,7 +17,7 @@ from orchestrator.report.documents.comparison import (
 )
 from orchestrator.report.documents.comparison_defaults import ACROSS, GATED
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import commit, planned
+from tests.unit.plan.stored_sweeps import planned, store_attempt
 from tests.unit.report.stores import commit_starts, points_of
 
 RULES = DifferenceRules(ACROSS, 0.03, tuple(metric_named(name) for name in GATED))
@@ -38,7 +38,7 @@ def test_the_value_of_a_start_is_the_mean_of_its_repeats(tmp_path: Path) -> None
     measured.write_plan(plan.to_json())
     (point,) = plan.points
     for repeat, (start, ttft_ms) in enumerate([(0, 100), (0, 110), (1, 120)]):
-        commit(measured, plan, point, repeat=repeat, start=start, ttft_ms=ttft_ms)
+        store_attempt(measured, plan, point, repeat=repeat, start=start, ttft_ms=ttft_ms)
     (stored,) = points_of(measured)
     values = metric_named("ttft_ms.p99").of_point(stored)
     assert values is not None
@@ -55,7 +55,7 @@ def test_the_name_of_a_workload_does_not_matter(tmp_path: Path) -> None:
     new.write_plan(plan.to_json())
     for point in plan.points:
         for start, ttft_ms in enumerate((100, 101)):
-            commit(new, plan, point, repeat=start, start=start, ttft_ms=ttft_ms)
+            store_attempt(new, plan, point, repeat=start, start=start, ttft_ms=ttft_ms)
     comparison = compared(base, new)
     assert len(comparison.changes) == 6
     assert not comparison.without_partner
@@ -67,7 +67,7 @@ def test_another_content_of_a_workload_is_no_partner(tmp_path: Path) -> None:
     plan = planned(tokens=16)
     new.write_plan(plan.to_json())
     for point in plan.points:
-        commit(new, plan, point, tokens=16)
+        store_attempt(new, plan, point, tokens=16)
     comparison = compared(base, new)
     assert not comparison.changes
     assert [alone.side for alone in comparison.without_partner] == ["BASE", "BASE", "NEW", "NEW"]

@@ -23,7 +23,7 @@ from orchestrator.report.launch_columns import USUAL_OF_LAUNCHES
 from orchestrator.report.ranked_columns import USUAL_OF_RANKED
 from orchestrator.report.repeat_columns import USUAL_OF_REPEATS
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import commit, invoke, planned, run
+from tests.unit.plan.stored_sweeps import invoke, planned, store_attempt, store_sweep
 from tests.unit.report.stores import commit_answers, commit_simulation
 from tests.unit.report.test_capacity_table import PREDICTED, searched
 from tests.unit.results.builders import commit_measurement, deployment_row, request
@@ -43,8 +43,8 @@ def store(tmp_path: Path) -> Store:
 def measured(store: Store) -> Store:
     """Two deployments at two levels, one of them measured on two starts."""
     plan = planned(levels=[2, 4])
-    run(store, plan)
-    commit(store, plan, plan.points[0], repeat=1, ttft_ms=120, start=1)
+    store_sweep(store, plan)
+    store_attempt(store, plan, plan.points[0], repeat=1, ttft_ms=120, start=1)
     return store
 
 
@@ -175,8 +175,8 @@ def test_entries_of_mappings_are_columns_and_an_infinite_level_is_a_number(store
 
 
 def test_superseded_points_come_when_they_are_asked_for(store: Store) -> None:
-    run(store, planned(tokens=64), tokens=64)
-    run(store, planned(tokens=8), tokens=8)
+    store_sweep(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=8), tokens=8)
     every = orchestrator.points(store.uri, superseded=True, columns=["current"])
     assert len(orchestrator.points(store.uri)) == 2
     assert every["current"].tolist() == [True, True, False, False]
@@ -245,7 +245,7 @@ def test_capacities_equal_those_of_the_json_to_the_digit(store: Store) -> None:
 
 
 def test_launches_equal_the_json_to_the_digit(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     commit_answers(store, (1, 2), (1, 2))
     documents = json_of("results", store.uri, "--launches")
     frame = orchestrator.launches(store.uri, columns="all")

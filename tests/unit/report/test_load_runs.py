@@ -11,7 +11,7 @@ import pytest
 from orchestrator.report.load_runs import stored_csv
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.test_capacity_table import searched
 
 
@@ -25,13 +25,13 @@ def lines_of(text: str) -> list[dict[str, str]]:
 
 
 def test_all_points_are_those_of_the_results_command(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     assert stored_csv(store) == invoke("results", store.uri, "--format", "csv").stdout
 
 
 def test_only_the_points_of_these_measurements_have_a_line(store: Store) -> None:
     plan = planned()
-    run(store, plan)
+    store_sweep(store, plan)
     point = plan.points[1]
     measurement_id = plan.measurement(point, 0).measurement_id
     (line,) = lines_of(stored_csv(store, {measurement_id}))

@@ -12,7 +12,7 @@ from orchestrator.report.next_step import NextStep, next_step_text
 from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import commit, planned, run
+from tests.unit.plan.stored_sweeps import planned, store_attempt, store_sweep
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
 def test_the_command_can_be_pasted(store: Store) -> None:
     plan = planned()
     store.write_plan(plan.to_json())
-    commit(store, plan, plan.points[0])  # the other points are not measured
+    store_attempt(store, plan, plan.points[0])  # the other points are not measured
     lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
     (command,) = [line for line in lines if line.startswith("next: ")]
     _, name, *argv = shlex.split(command.removeprefix("next: "))
@@ -53,14 +53,14 @@ def test_the_command_runs_where_the_latest_run_did(store: Store) -> None:
 def test_what_was_simulated_is_not_measured_beside_it(store: Store) -> None:
     plan = planned()
     store.write_plan(plan.to_json())
-    commit(store, plan, plan.points[0], simulated=True)
+    store_attempt(store, plan, plan.points[0], simulated=True)
     answer = invoke("best", store.uri, "--slo", "interactive")
     assert "not measured yet" in answer.stdout
     assert "next: " not in answer.stderr
 
 
 def test_where_everything_is_measured_the_file_is_changed(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
     (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
     assert lines[place] == "next: set starts: 2 and repeats: 2 in the file, then"

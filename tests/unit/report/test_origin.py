@@ -17,7 +17,7 @@ from orchestrator.report.origin import (
 )
 from orchestrator.report.text import EMULATED, SIMULATED
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import SOURCE, commit_simulation, points_of
 
 
@@ -99,6 +99,6 @@ def test_an_error_that_is_not_known_is_said_to_be(store: Store) -> None:
 
 
 def test_of_measurements_no_error_of_a_model_is_said(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     assert model_error_lines(points_of(store)) == []
     assert model_error_sentence(points_of(store)) == ""

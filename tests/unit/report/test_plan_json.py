@@ -7,7 +7,7 @@ import json
 from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Plan
 from orchestrator.report.plan_json import plan_json
-from tests.unit.plan.test_current import planned
+from tests.unit.plan.stored_sweeps import planned
 
 
 def pieces(plan: Plan) -> list[bytes]:

@@ -14,7 +14,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.report.documents.predicted_deployment import PredictedMemory
 from orchestrator.report.plan_table import footprint_text, memory_cells, show
 from orchestrator.spec.experiment import parse_experiment
-from tests.unit.plan.test_current import FILE, VALUES, planned
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned
 from tests.unit.report.test_predicted_deployment import MEMORY, predicting
 
 DEPLOYMENTS = (
@@ -29,8 +29,8 @@ def shown(plan: Plan, width: int = 120) -> str:
 
 
 def plan_of(deployments: str) -> Plan:
-    assert DEPLOYMENTS in FILE
-    text = FILE.replace(DEPLOYMENTS, deployments.replace("{", "{{").replace("}", "}}"))
+    assert DEPLOYMENTS in EXPERIMENT
+    text = EXPERIMENT.replace(DEPLOYMENTS, deployments.replace("{", "{{").replace("}", "}}"))
     return make_plan(parse_experiment(text.format(**VALUES)))
 
 

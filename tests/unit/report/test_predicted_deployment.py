@@ -10,7 +10,7 @@ from orchestrator.report.documents.predicted_deployment import (
     predicted_deployments,
     predicted_memory,
 )
-from tests.unit.plan.test_current import planned
+from tests.unit.plan.stored_sweeps import planned
 
 MEMORY = {
     "weight_bytes": 2**30,

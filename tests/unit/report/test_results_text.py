@@ -16,7 +16,7 @@ from orchestrator.report.results_text import result_rows, results_text, shown_re
 from orchestrator.report.selection import JudgedExperiment, with_limits
 from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.test_capacity_table import searched
 
 EVERYTHING = PointSelection()
@@ -55,7 +55,7 @@ def test_capacities_have_tables_below_the_points(store: Store) -> None:
 def test_counts_and_columns_that_are_left_out_are_said_once(tmp_path: Path) -> None:
     stores = [Store.open(str(tmp_path), name) for name in ("first", "second")]
     for store in stores:
-        run(store, planned())
+        store_sweep(store, planned())
     lines = lines_of(*stores, width=80)
     assert len([line for line in lines if line.startswith("chat of")]) == 2
     assert len([line for line in lines if line.startswith("not shown: ")]) == 1
@@ -63,14 +63,14 @@ def test_counts_and_columns_that_are_left_out_are_said_once(tmp_path: Path) -> N
 
 
 def test_older_points_have_a_table_of_their_own(store: Store) -> None:
-    run(store, planned(tokens=64), tokens=64)
-    run(store, planned(tokens=8), tokens=8)
+    store_sweep(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=8), tokens=8)
     assert not any(", superseded: " in line for line in lines_of(store))
     assert any(", superseded: " in line for line in lines_of(store, with_superseded=True))
 
 
 def test_a_profile_has_columns_for_prefill_and_decode(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     assert "prefill" in "\n".join(lines_of(store, view=PointView(is_profile=True)))
     assert "prefill" not in "\n".join(lines_of(store))
 
@@ -104,7 +104,7 @@ def test_capacities_stay_with_the_points_that_are_selected(store: Store) -> None
 def test_the_points_of_several_tables_are_selected_together(tmp_path: Path) -> None:
     stores = [Store.open(str(tmp_path), name) for name in ("first", "second")]
     for store in stores:
-        run(store, planned())
+        store_sweep(store, planned())
     lines = lines_of(*stores, selection=parse_query("max_num_seqs == 8", None, 1, None).selection)
     assert len([line for line in lines if line.startswith(" emulator seqs=8 ")]) == 1
     assert lines[-1] == "1 of 4 points: 1 measured, 0 failed"

@@ -25,14 +25,14 @@ from orchestrator.results.records import AttemptData
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
-from tests.unit.plan.test_current import FILE, VALUES, commit
+from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, store_attempt
 
 ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
 CLAIM = Claim(8.0, 8.0, 9.0, "cliff", (), passed=8.0, estimate=Estimate(8.4, 8.1, 8.9, 8.0))
 
 
 def plan_of_search() -> Plan:
-    text = FILE.format(**VALUES).replace(
+    text = EXPERIMENT.format(**VALUES).replace(
         "levels: {concurrency: [2]}", "search: capacity, control: concurrency"
     )
     return make_plan(parse_experiment(text.replace(", tight: {ttft: 1ms, attainment: 0.9}", "")))
@@ -46,7 +46,7 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> list[AttemptData]:
     for value, ttft_ms in ((8, 100), (9, 300)):
         level = Level(control="concurrency", value=value)
         point = plan.point(plan.deployments[0].id, plan.loads[0], level)
-        commit(store, plan, point, ttft_ms=ttft_ms)
+        store_attempt(store, plan, point, ttft_ms=ttft_ms)
     found = attempt_data(store, store.commits())
     return sorted(found, key=lambda probe: probe.point.level)
 

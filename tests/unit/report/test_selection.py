@@ -24,7 +24,14 @@ from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
-from tests.unit.plan.test_current import FILE, VALUES, commit, invoke, planned, run
+from tests.unit.plan.stored_sweeps import (
+    EXPERIMENT,
+    VALUES,
+    invoke,
+    planned,
+    store_attempt,
+    store_sweep,
+)
 from tests.unit.report.stores import MODEL_ERROR, commit_simulation, with_model_error
 
 
@@ -50,7 +57,7 @@ def changed(plan: Plan, label: str, **given: Any) -> Plan:
 def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(
     given: dict[str, Any], store: Store
 ) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     store.write_plan(changed(planned(), "emulator seqs=16", **given).to_json())
     points = StoredExperiment(store).points()
     assert [one.deployment.label for one in points.current] == ["emulator seqs=8"]
@@ -62,7 +69,7 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
     lost: str, store: Store, tmp_path: Path
 ) -> None:
     for tokens in (64, 8):
-        run(store, planned(tokens=tokens), tokens=tokens)
+        store_sweep(store, planned(tokens=tokens), tokens=tokens)
     path = tmp_path / "exp" / "plan.json"
     if lost == "deleted":
         path.unlink()
@@ -78,7 +85,7 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
 
 
 def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_path: Path) -> None:
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     (tmp_path / "exp" / "plan.json").unlink()
     (found,) = answers(limits("ttft<=150ms", [StoredExperiment(store)])).comparisons
     assert (len(found.ranking), found.content) == (2, "")
@@ -88,8 +95,8 @@ def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_pat
 def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(
     store: Store, tmp_path: Path
 ) -> None:
-    run(store, planned(tokens=64, levels=[1, 2]), tokens=64)
-    run(store, planned(tokens=8, levels=[3, 4]))
+    store_sweep(store, planned(tokens=64, levels=[1, 2]), tokens=64)
+    store_sweep(store, planned(tokens=8, levels=[3, 4]))
     (tmp_path / "exp" / "plan.json").unlink()
     shown = json.loads(invoke("results", store.uri, "--format", "json").stdout)
     assert [one["knee"] for one in shown] == [False] * 8
@@ -102,7 +109,7 @@ def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> Non
     (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8, emulator seqs=16: "
     assert advice.startswith(f"{again}orchestrator run ")
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     assert "measured yet" not in " ".join(
         verdict_text(one) for one in answers(limits(None, [StoredExperiment(store)])).comparisons
     )
@@ -120,11 +127,11 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
     most: int, advice: str, store: Store
 ) -> None:
     search = f"search: capacity, control: request_rate, max_deployments: {most}"
-    text = FILE.replace("levels: {{concurrency: {levels}}}", search)
+    text = EXPERIMENT.replace("levels: {{concurrency: {levels}}}", search)
     values = VALUES | {"max_num_seqs": [8, 16, 32]}
     plan = make_plan(parse_experiment(text.format(**values)))
     store.write_plan(plan.to_json())
-    commit(
+    store_attempt(
         store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id)
     )
     decide = [
@@ -146,7 +153,7 @@ def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> Non
 
 def test_limits_that_need_a_deleted_table_cost_the_others_nothing(store: Store) -> None:
     slos = (Slo(name="gaps", itl_p99=0.1), Slo(name="fast", ttft=0.15, attainment=0.9))
-    run(store, planned().model_copy(update={"slos": slos}))
+    store_sweep(store, planned().model_copy(update={"slos": slos}))
     why = "a limit on itl_p99 needs the table token_events"
     done = invoke("best", store.uri)
     assert "under fast" in done.stdout
@@ -158,7 +165,7 @@ def test_limits_that_need_a_deleted_table_cost_the_others_nothing(store: Store) 
 
 
 def test_a_price_of_hardware_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     check_prices({"cpu": 2.0}, [StoredExperiment(store)])
     with pytest.raises(InputError, match="--price: unknown hardware 'cpus'; did you mean 'cpu'"):
         check_prices({"cpus": 2.0}, [StoredExperiment(store)])
@@ -175,7 +182,7 @@ def test_a_price_of_nothing_is_refused() -> None:
 def test_points_that_were_read_already_are_not_read_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     stored = [StoredExperiment(store)]
     expected = answers(limits(None, stored)).comparisons
     read = list(with_limits(None, stored))
@@ -219,8 +226,8 @@ def test_the_first_may_be_beaten_where_its_limits_would_not_hold_on_a_slower_mod
     plan = with_model_error(planned(levels=[2]), MODEL_ERROR)
     store.write_plan(plan.to_json())
     first, second = plan.points
-    commit(store, plan, first, ttft_ms=ttft_ms, tokens=64, simulated=True)
-    commit(store, plan, second, ttft_ms=10, tokens=8, simulated=True)
+    store_attempt(store, plan, first, ttft_ms=ttft_ms, tokens=64, simulated=True)
+    store_attempt(store, plan, second, ttft_ms=10, tokens=8, simulated=True)
     comparison = answers(limits("interactive", [StoredExperiment(store)])).comparisons[0]
     doubts = [doubt for doubt in comparison.doubts if doubt.kind is DoubtKind.SIMULATED]
     assert [doubt.deployments for doubt in doubts] == [others]

@@ -9,7 +9,7 @@ from orchestrator.report.shortlist_words import (
     shared_left_out_text,
     shortlist_lines,
 )
-from tests.unit.plan.test_current import planned
+from tests.unit.plan.stored_sweeps import planned
 
 BEHIND = LeftOut(
     why="behind", workload="chat", slo="fast", leader="tp=2", highest=900.0, leader_lowest=1234.5

@@ -14,7 +14,14 @@ from orchestrator.report.unmeasured import unmeasured
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
-from tests.unit.plan.test_current import FILE, SEARCH, VALUES, commit, planned, run
+from tests.unit.plan.stored_sweeps import (
+    EXPERIMENT,
+    SEARCH,
+    VALUES,
+    planned,
+    store_attempt,
+    store_sweep,
+)
 
 
 @pytest.fixture
@@ -34,12 +41,12 @@ def store(tmp_path: Path) -> Store:
 def test_points_are_counted_by_their_verdict(
     store: Store, validity: str, missing: list[str]
 ) -> None:
-    run(store, planned(), validity=validity)
+    store_sweep(store, planned(), validity=validity)
     assert unmeasured(StoredExperiment(store)) == missing
 
 
 def test_what_failed_is_counted_as_failed(store: Store) -> None:
-    run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
+    store_sweep(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
     assert unmeasured(StoredExperiment(store)) == ["2 failed"]
 
 
@@ -48,13 +55,13 @@ def searched(store: Store, *validities: str, **columns: Any) -> Plan:
 
     ``columns``: other values of all probes' rows.
     """
-    text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)
+    text = EXPERIMENT.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)
     plan = make_plan(parse_experiment(text))
     store.write_plan(plan.to_json())
     for number, validity in enumerate(validities):
         level = Level(control="concurrency", value=number + 2)
         point = plan.point(plan.deployments[0].id, plan.loads[0], level)
-        commit(store, plan, point, validity=validity, **columns)
+        store_attempt(store, plan, point, validity=validity, **columns)
     return plan
 
 

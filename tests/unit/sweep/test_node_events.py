@@ -11,7 +11,7 @@ from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.node_events import ClusterWithEvents
-from tests.unit.plan.test_current import planned
+from tests.unit.plan.stored_sweeps import planned
 from tests.unit.sweep.simulation import node
 
 

@@ -15,13 +15,13 @@ from orchestrator.results.store import Store
 from orchestrator.web.page import WAITING, change_since, live_page, runs_text
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import WatchedResults
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> WatchedResults:
     store = Store.open(str(tmp_path_factory.mktemp("results")), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     watched = WatchedResults(store.uri)
     watched.look()
     return watched
@@ -58,12 +58,12 @@ def test_a_page_of_another_edition_is_told_to_load_again(watched: WatchedResults
 
 def test_of_the_texts_a_page_gets_the_lines_that_changed(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned(levels=list(range(1, 21))))
+    store_sweep(store, planned(levels=list(range(1, 21))))
     watched, texts = WatchedResults(store.uri), KeptTexts()
     watched.look()
     before = watched.now
     live_page(before, texts)  # a browser opens it
-    run(store, planned(levels=list(range(1, 22))))
+    store_sweep(store, planned(levels=list(range(1, 22))))
     watched.look()
     change = change_since(watched.now, texts, before.edition, before.serial, before.attempts)
     changes = json.loads(unpacked(change.texts))

@@ -14,7 +14,7 @@ from orchestrator.results.runs import RunRecord
 from orchestrator.results.store import Store
 from orchestrator.web.prometheus import exposition
 from orchestrator.web.watched import Watched, WatchedResults
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import points_of
 
 GRID_COLUMNS = 24
@@ -24,7 +24,7 @@ DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store.open(str(tmp_path_factory.mktemp("results")), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return store
 
 
@@ -89,7 +89,7 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_each_figure_says_where_it_comes_from(tmp_path: Path, source: str) -> None:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned(), **SOURCES[source])
+    store_sweep(store, planned(), **SOURCES[source])
     watched = WatchedResults(store.uri)
     watched.look()
     families = text_string_to_metric_families(exposition(watched.now).decode())

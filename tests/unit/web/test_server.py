@@ -16,7 +16,7 @@ from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results.store import Store
 from orchestrator.web.server import TOKEN_VARIABLE, Address, application, serve, token_for
 from orchestrator.web.watched import WatchedResults
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 LOCAL = Address("127.0.0.1", 8787, token=None)
 OPEN = Address("0.0.0.0", 8787, token="open sesame")
@@ -25,7 +25,7 @@ OPEN = Address("0.0.0.0", 8787, token="open sesame")
 @pytest.fixture
 def store(tmp_path) -> Store:
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned(levels=[1, 2, 3]))
+    store_sweep(store, planned(levels=[1, 2, 3]))
     return store
 
 
@@ -141,7 +141,7 @@ def test_what_is_measured_reaches_a_page_that_listens(store):
         query = f"edition={before.edition}&serial={before.serial}&attempts={before.attempts}"
         async with client.get(f"/events?{query}") as answer:
             first = await next_change(answer)
-            await asyncio.to_thread(run, store, planned(levels=[1, 2, 3, 4]))
+            await asyncio.to_thread(store_sweep, store, planned(levels=[1, 2, 3, 4]))
             changes = [first]
             while changes[-1]["attempts"] < before.attempts + 2:  # of two deployments
                 changes.append(await next_change(answer))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.results.store import Store
 from orchestrator.web.texts import MOST_SERIALS, Edit, Kept, KeptTexts, line_edits, texts_of
 from orchestrator.web.watched import WatchedResults
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 lines = st.lists(st.sampled_from(["a", "b", "", "<tr>"]), max_size=12)
 
@@ -42,7 +42,7 @@ def test_a_line_that_is_put_in_is_sent_alone() -> None:
 @pytest.fixture
 def watched(tmp_path) -> WatchedResults:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     watched = WatchedResults(store.uri)
     watched.look()
     return watched

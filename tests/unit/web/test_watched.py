@@ -11,7 +11,7 @@ import pytest
 from orchestrator.results.runs import RunRecord, _started
 from orchestrator.results.store import Store
 from orchestrator.web.watched import LOCAL_PAUSE_S, REMOTE_PAUSE_S, WatchedResults
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_nothing_stored_is_an_empty_page(watched: WatchedResults) -> None:
 
 def test_what_was_measured_is_seen_at_the_next_look(store: Store, watched: WatchedResults) -> None:
     watched.look()
-    run(store, planned())
+    store_sweep(store, planned())
     assert watched.look()
     (section,) = watched.now.content.document.experiments
     assert section.name == "exp"
@@ -40,7 +40,7 @@ def test_what_was_measured_is_seen_at_the_next_look(store: Store, watched: Watch
 
 
 def test_an_unchanged_folder_is_not_read_again(store: Store, watched: WatchedResults) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     watched.look()
     before = watched.now
     assert not watched.look()
@@ -50,7 +50,7 @@ def test_an_unchanged_folder_is_not_read_again(store: Store, watched: WatchedRes
 def test_a_run_whose_process_is_gone_is_seen_although_no_file_changes(
     store: Store, watched: WatchedResults
 ) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
         record = RunRecord.of_this_process()
         record.state = "running"
@@ -67,7 +67,7 @@ def test_a_run_whose_process_is_gone_is_seen_although_no_file_changes(
 
 
 def test_a_heartbeat_reads_no_requests_again(store: Store, watched: WatchedResults) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     watched.look()
     before = watched.now
     record = Path(store.uri, "exp", "runs", "01JDZ7Z5N8Q4T2V6X8Y0A1B2C3.json")
@@ -81,10 +81,10 @@ def test_a_heartbeat_reads_no_requests_again(store: Store, watched: WatchedResul
 def test_attempts_that_come_later_stand_behind_the_others(
     store: Store, watched: WatchedResults
 ) -> None:
-    run(store, planned(levels=[1, 2, 3]))
+    store_sweep(store, planned(levels=[1, 2, 3]))
     watched.look()
     first = watched.now
-    run(store, planned(levels=[1, 2, 3, 4]))
+    store_sweep(store, planned(levels=[1, 2, 3, 4]))
     watched.look()
     assert watched.now.edition == first.edition
     assert watched.now.attempts > first.attempts
@@ -97,10 +97,10 @@ def test_attempts_that_come_later_stand_behind_the_others(
 def test_stops_are_chosen_anew_when_the_requests_doubled(
     store: Store, watched: WatchedResults
 ) -> None:
-    run(store, planned(levels=[1]))
+    store_sweep(store, planned(levels=[1]))
     watched.look()
     first = watched.now
-    run(store, planned(levels=[1, 2, 3, 4]))
+    store_sweep(store, planned(levels=[1, 2, 3, 4]))
     watched.look()
     assert watched.now.edition == first.edition + 1
 
@@ -108,7 +108,7 @@ def test_stops_are_chosen_anew_when_the_requests_doubled(
 def test_a_limit_that_was_added_to_the_file_becomes_a_stop(
     store: Store, watched: WatchedResults
 ) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     watched.look()
     first = watched.now
     plan = planned()
@@ -121,14 +121,14 @@ def test_a_limit_that_was_added_to_the_file_becomes_a_stop(
 
 def test_an_experiment_that_is_not_there_is_named_with_those_that_are(store: Store) -> None:
     assert WatchedResults(store.uri, "other").absence() is None
-    run(store, planned())
+    store_sweep(store, planned())
     absence = WatchedResults(store.uri, "other").absence()
     assert absence == f"no experiment 'other' at {store.uri} yet; there: exp"
     assert WatchedResults(store.uri, "exp").absence() is None
 
 
 def test_only_the_experiment_that_was_named_is_shown(store: Store) -> None:
-    run(store, planned())
+    store_sweep(store, planned())
     watched = WatchedResults(store.uri, "other")
     watched.look()
     assert watched.now.content.document.experiments == ()

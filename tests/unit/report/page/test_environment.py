@@ -11,7 +11,7 @@ from orchestrator.report.page.environment import (
     measured_with,
 )
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_answers
 
 PLACES = [
@@ -33,7 +33,7 @@ def launches_of(store: Store) -> list[LaunchDocument]:
 
 def test_versions_and_hosts_are_those_that_were_stored(tmp_path):
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned(), client_version="0.9")
+    store_sweep(store, planned(), client_version="0.9")
     commit_answers(store, (1,), (1,))
     experiment = StoredExperiment(store)
     points = experiment.points().current
@@ -56,7 +56,7 @@ def test_without_a_plan_and_launches_little_is_known(tmp_path):
 
 def test_what_a_host_was_found_to_be_is_shown_with_all_that_changed(tmp_path):
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     commit_answers(store, (1,), (1,))
     first, second = launches_of(store)
     found = {"cpu": "EPYC", "driver": "570", "gpus": [{"uuid": "GPU-a", "power_limit_w": 700.0}]}

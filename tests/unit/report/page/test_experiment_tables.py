@@ -23,7 +23,7 @@ from orchestrator.report.page.experiment_tables import (
 from orchestrator.report.selection import answers, limits, with_limits
 from orchestrator.results.root import Results, open_results
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_answers, points_of
 
 STORE = Path(__file__).parents[3] / "golden" / "store.tar.xz"
@@ -43,7 +43,7 @@ def store(tmp_path) -> Store:
 
 @pytest.fixture
 def points(store) -> list[StoredPoint]:
-    run(store, planned(levels=[2]), validity="disturbed", validity_reasons=["busy", "54 %"])
+    store_sweep(store, planned(levels=[2]), validity="disturbed", validity_reasons=["busy", "54 %"])
     return points_of(store)
 
 
@@ -130,7 +130,7 @@ def test_an_emulator_makes_its_answers_up(measured):
 
 
 def test_each_deployment_has_its_agreement(store):
-    run(store, planned())
+    store_sweep(store, planned())
     commit_answers(store, (1, 2, 3, 4), (1, 2, 9, 9))
     section = section_of(store)
     shares = {each.agreement.share for each in section.agreements}
@@ -146,14 +146,14 @@ def test_what_a_shortlist_left_out_is_listed_with_its_reason(store):
     shortlisted = plan.with_deployments(
         [first, second.model_copy(update={"left_out": left_out})]
     ).model_copy(update={"shortlist": record})
-    run(store, shortlisted)
+    store_sweep(store, shortlisted)
     (unlisted,) = section_of(store).unlisted
     reason = "not predicted (no term for a router), and no place is left"
     assert unlisted == UnlistedDeployment(second.label, reason)
 
 
 def test_each_workload_of_the_plan_is_described(store):
-    run(store, planned(levels=[2]))
+    store_sweep(store, planned(levels=[2]))
     (each,) = section_of(store).workloads
     assert each.workload.name == "chat"
     assert each.facts.prompt_tokens.count == 1000

@@ -26,7 +26,7 @@ from orchestrator.report.page.payload import (
 from orchestrator.report.page.stops import bins_of
 from orchestrator.report.selection import JudgedExperiment, answers, limits, with_limits
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_answers
 from tests.unit.report.test_part_table import rows_of
 from tests.unit.results.builders import commit_measurement
@@ -163,8 +163,8 @@ def payload_of_store(store: Store) -> Payload:
 
 
 def test_what_was_asked_otherwise_stands_in_a_group_of_its_own(store: Store) -> None:
-    run(store, planned(tokens=64), tokens=64)
-    run(store, planned(tokens=8), tokens=8)
+    store_sweep(store, planned(tokens=64), tokens=64)
+    store_sweep(store, planned(tokens=8), tokens=8)
     Path(store.uri, "exp", "plan.json").unlink()
     groups = payload_of_store(Store.open(store.uri, "exp")).groups
     assert [len(group.points) for group in groups] == [2, 2]
@@ -172,7 +172,7 @@ def test_what_was_asked_otherwise_stands_in_a_group_of_its_own(store: Store) -> 
 
 
 def test_planned_levels_that_nobody_measured_are_named(store: Store) -> None:
-    run(store, planned(levels=[2]))
+    store_sweep(store, planned(levels=[2]))
     store.write_plan(planned(levels=[2, 4]).to_json())
     missing = payload_of_store(store).missing
     assert [(each.level, each.load) for each in missing] == [(4, "4 in flight")] * 2
@@ -183,14 +183,14 @@ def test_each_slo_says_which_outputs_disagree(store: Store) -> None:
     plan = planned()
     loose, tight = plan.slos
     strict = tight.model_copy(update={"agreement": 0.9})
-    run(store, plan.model_copy(update={"slos": (loose, strict)}))
+    store_sweep(store, plan.model_copy(update={"slos": (loose, strict)}))
     commit_answers(store, (1, 2, 3, 4), (1, 9, 9, 9))
     (group,) = payload_of_store(store).groups
     assert [len(slo.disagreeing) for slo in group.slos] == [0, 1]
 
 
 def test_lines_hold_the_records_of_the_groups(store: Store) -> None:
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     payload = payload_of_store(store)
     head, group, *records = map(json.loads, payload.lines())
     assert head["head"]["stops"] == payload.stops

@@ -5,7 +5,7 @@ import pytest
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.page.prices import TokenPrice, token_price
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import points_of
 
 
@@ -13,7 +13,7 @@ from tests.unit.report.stores import points_of
 def point(tmp_path) -> StoredPoint:
     """80 output tokens/s; of 10 input tokens/s each has 10."""
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return points_of(store)[0]
 
 

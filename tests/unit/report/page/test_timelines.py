@@ -14,7 +14,7 @@ from orchestrator.report.selection import with_limits
 from orchestrator.results.records import EngineMetricsRow, TelemetryRow
 from orchestrator.results.schemas import arrow_schema
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 BEGAN_NS = 10**18
 
@@ -111,7 +111,7 @@ def test_gpus_of_two_hosts_are_laid_over_each_other_by_the_drivers_clock():
 @pytest.fixture
 def judged(tmp_path):
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned())
+    store_sweep(store, planned())
     return list(with_limits(None, [StoredExperiment(store)]))
 
 

@@ -23,7 +23,7 @@ from orchestrator.report.plot.charts import needed_columns
 from orchestrator.report.plot.picture import CURVES
 from orchestrator.report.plot.points import COLUMNS, MOST_CURVES, values_of
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 RECIPES = Path(__file__).resolve().parents[4] / "docs" / "guides" / "notebooks.md"
 
@@ -231,7 +231,7 @@ def test_the_frontier_is_that_of_the_frame_function() -> None:
 
 
 def test_the_frontier_of_stored_results_is_that_of_orchestrator_frontier(store: Store) -> None:
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     kept = orchestrator.frontier(orchestrator.points(store.uri)).sort_values("per_user")
     drawn = np.array(lines(plot.frontier(store.uri))["frontier"])
     assert drawn[:, 0].tolist() == kept["per_user"].tolist()
@@ -253,7 +253,7 @@ def test_a_frontier_of_several_workloads_is_refused() -> None:
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
 def test_stored_results_are_drawn_as_their_frame_would_be(library: Any, store: Store) -> None:
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     points = orchestrator.points(store.uri, library=library)
     for y in CURVES:
         of_uri, of_frame = plot.curve(store.uri, y), plot.curve(points, y)
@@ -281,7 +281,7 @@ def test_without_matplotlib_the_sentence_says_what_to_install(
 
 
 def test_the_recipes_run(store: Store) -> None:
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     (recipe,) = re.findall(r"```py\n(.*?)```", RECIPES.read_text(), re.DOTALL)
     exec(recipe.replace('"results/', f'"{store.uri}/'), {})
     assert len(pyplot.get_fignums()) == 3

@@ -11,7 +11,7 @@ import orchestrator
 from orchestrator import plot
 from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_simulation
 from tests.unit.results.builders import commit_measurement, failed_request, request
 
@@ -64,7 +64,7 @@ def test_the_band_of_a_simulation_has_shares_of_longer_and_shorter_latencies(
 
 def test_at_most_eight_points_are_drawn_highest_loads_first(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    run(store, planned(levels=[1, 2, 3, 4, 5, 6]))
+    store_sweep(store, planned(levels=[1, 2, 3, 4, 5, 6]))
     axes = plot.ecdf(store.uri, "e2e_ms")
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
     assert len(axes.lines) == 8

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.test_current import planned, run
+from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.results.builders import commit_measurement, deployment_row, request
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(str(tmp_path / "results"), "exp")
-    run(store, planned(levels=[2, 4]))
+    store_sweep(store, planned(levels=[2, 4]))
     return store
 
 
