@@ -37,7 +37,7 @@ def test_the_command_can_be_pasted(store: Store) -> None:
 def test_the_command_runs_where_the_latest_run_did(store: Store) -> None:
     plan = planned()
     store.write_plan(plan.to_json())
-    commit(store, plan, plan.points[0])
+    store_attempt(store, plan, plan.points[0])
     runs = Runs(store.uri, "exp")
     for options in ((), ("--address", "local", "--max-nodes", "2")):
         record = RunRecord.of_this_process(options)

@@ -30,6 +30,7 @@ class Deployment:
 
 
 def itself(row: Any) -> Any:
+    """Where columns find what they read: in these tests the row is that itself."""
     return row
 
 
@@ -45,15 +46,21 @@ def test_a_deployment_whose_row_was_never_stored_has_no_values() -> None:
         assert set(values(deployment_columns(itself), row).values()) == {None}
 
 
-def test_settings_have_their_defaults_and_kinds() -> None:
+def test_settings_that_a_deployment_does_not_have_are_their_defaults() -> None:
+    stored = values(setting_columns(itself), Deployment(settings={"max_num_seqs": 8}))
+    assert set(stored) == {f"settings.{name}" for name in EngineSettings.model_fields}
+    assert stored["settings.max_num_seqs"] == 8
+    assert stored["settings.tensor_parallel_size"] == 1
+    assert stored["settings.dtype"] is None
+
+
+def test_a_deployment_without_any_stored_setting_has_no_defaults_either() -> None:
+    stored = values(setting_columns(itself), Deployment(settings={}))
+    assert set(stored.values()) == {None}
+
+
+def test_settings_have_the_kinds_of_their_fields() -> None:
     columns = {column.name: column for column in setting_columns(itself)}
-    assert set(columns) == {f"settings.{name}" for name in EngineSettings.model_fields}
-    given = Deployment(settings={"max_num_seqs": 8})
-    assert columns["settings.max_num_seqs"].value(given) == 8
-    assert columns["settings.tensor_parallel_size"].value(given) == 1
-    assert columns["settings.dtype"].value(given) is None
-    # of one whose row was never stored nothing is known, not even that it has the defaults
-    assert columns["settings.tensor_parallel_size"].value(Deployment()) is None
     kinds = {
         "max_num_seqs": int,
         "enforce_eager": bool,
@@ -67,9 +74,12 @@ def test_settings_have_their_defaults_and_kinds() -> None:
 
 def test_limits_without_requests_have_names_and_no_shares() -> None:
     slo = parse_slo("ttft<=150ms,attainment>=0.9")
-    found = values(limit_columns(itself, "slos.tight."), SloResult(slo, (), (), 0.0))
-    assert found["slos.tight.slo"] == "ttft<=150ms,attainment>=0.9"
+    result = SloResult(slo, tests=(), verdicts=(), window_s=0.0)
+    columns = values(limit_columns(itself, "slos.tight."), result)
+    assert columns["slos.tight.slo"] == "ttft<=150ms,attainment>=0.9"
     for name in ("attainment", "attainment.lower", "met", "goodput"):
-        assert found[f"slos.tight.{name}"] is None
-    nothing = values(limit_columns(itself), None)
-    assert set(nothing.values()) == {None}
+        assert columns[f"slos.tight.{name}"] is None
+
+
+def test_where_no_limits_are_known_their_columns_are_empty() -> None:
+    assert set(values(limit_columns(itself), None).values()) == {None}
