@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,66 +19,95 @@ from orchestrator.analysis.output_agreement import (
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from tests.unit.results.builders import deployment_row
 
+PROMPTS = 8
+TOKENS = 8  # of each answer
+
 
 def answer(
-    at: int,
-    ids: tuple[int, ...] | None,
+    prompt: int,
+    token_ids: Sequence[int] | None,
     text: str = "",
     api: str = "/v1/completions",
-    **fields: Any,
 ) -> AnswerRow:
-    row = {
-        "launch_id": "L",
-        "deployment_id": "d",
-        "prompt_index": at,
-        "replica": 0,
-        "api": api,
-        "prompt": f"p{at}",
-    }
+    """The answer to a fixed prompt. ``token_ids``: None: the server did not give them."""
+    ids = None if token_ids is None else tuple(token_ids)
     return AnswerRow(
-        **row | {"text": text or " ".join(map(str, ids or ())), "token_ids": ids} | fields
+        launch_id="L",
+        deployment_id="d",
+        prompt_index=prompt,
+        replica=0,
+        api=api,
+        prompt=f"p{prompt}",
+        text=text or " ".join(map(str, ids or ())),
+        token_ids=ids,
     )
 
 
-EIGHT = tuple(answer(at, tuple(range(at, at + 8))) for at in range(8))
-NOISE = tuple(answer(at, (0,) * 8) for at in range(8))
+def good_ids(prompt: int) -> range:
+    return range(prompt, prompt + TOKENS)
+
+
+GOOD = [answer(prompt, good_ids(prompt)) for prompt in range(PROMPTS)]
+NOISE = [
+    answer(prompt, [0] * TOKENS) for prompt in range(PROMPTS)
+]  # prompt 0 begins with id 0, too
 
 
 def answered(
-    name: str, answers: Any = EIGHT, at: int = 1, parameters: int | None = 10, **row: Any
+    label: str,
+    answers: Sequence[AnswerRow] = GOOD,
+    started: int = 1,
+    parameters: int | None = 10,
+    stored_quantization: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **row: Any,
 ) -> AnsweredLaunch:
-    """A launch ``at`` some time. Its deployment: ``row``, and ``settings`` or the checkpoint's
-    ``stored`` method.
+    """A launch that gave ``answers``. ``row``: columns of its deployment. ``parameters``,
+    ``stored_quantization``: of the checkpoint.
     """
-    predicted = {"parameters": parameters, "checkpoint_quantization": row.pop("stored", None)}
-    row["settings_json"] = json.dumps(row.pop("settings", {"engine": "vllm"}))
+    predicted = {"parameters": parameters, "checkpoint_quantization": stored_quantization}
     launch = LaunchRow(
-        launch_id=f"{name}-{at}",
-        deployment_id=name,
+        launch_id=f"{label}-{started}",
+        deployment_id=label,
         experiment="x",
         status="ok",
-        started_unix_ns=at,
+        started_unix_ns=started,
         emulated=False,
     )
-    described = DeploymentRow(
-        **{**deployment_row(name, predicted_json=json.dumps(predicted)), "label": name, **row}
-    )
-    return AnsweredLaunch(launch, stored_deployment(described), answers)
+    columns = deployment_row(label, predicted_json=json.dumps(predicted)) | {
+        "label": label,
+        "settings_json": json.dumps(settings or {"engine": "vllm"}),
+    }
+    deployment = stored_deployment(DeploymentRow(**columns | row))
+    return AnsweredLaunch(launch, deployment, tuple(answers))
+
+
+WITHOUT_IDS = [answer(prompt, None, "some text") for prompt in range(PROMPTS)]
+
+
+def agreement_of_tokens(
+    share: float, reference: str, note: AgreementNote | None = None
+) -> Agreement:
+    """Of all tokens of one launch."""
+    return Agreement(share, PROMPTS * TOKENS, "tokens", reference, note)
 
 
 @pytest.mark.parametrize(
     ("others", "chosen"),
     [
-        ([answered("awq", at=0, stored="awq")], "plain"),
+        ([answered("awq", started=0, stored_quantization="awq")], "plain"),
         (
-            [answered("fp8", at=0, quantization="fp8"), answered("kv", at=0, kv_cache_dtype="fp8")],
+            [
+                answered("fp8", started=0, quantization="fp8"),
+                answered("kv", started=0, kv_cache_dtype="fp8"),
+            ],
             "plain",
         ),
-        ([answered("tp2", at=0, devices=2)], "plain"),
-        ([answered("set", at=0, settings={"engine": "vllm", "max_num_seqs": 8})], "plain"),
-        ([answered("earlier", at=0)], "earlier"),
-        ([answered("text", [answer(at, None, "some text") for at in range(8)], at=0)], "plain"),
-        ([answered("noise", NOISE, at=0)], "plain"),
+        ([answered("tp2", started=0, devices=2)], "plain"),
+        ([answered("set", started=0, settings={"engine": "vllm", "max_num_seqs": 8})], "plain"),
+        ([answered("earlier", started=0)], "earlier"),
+        ([answered("text", WITHOUT_IDS, started=0)], "plain"),
+        ([answered("noise", NOISE, started=0)], "plain"),
     ],
 )
 def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
@@ -90,26 +120,27 @@ def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
 
 
 def test_of_equal_deployments_the_first_of_the_file_is_the_reference() -> None:
-    both = [answered("second", at=1), answered("first", at=2)]
+    both = [answered("second", started=1), answered("first", started=2)]
     assert compared(both, ["first", "second"])["second"].reference == "first"
     assert compared(both)["first"].reference == "second"
 
 
 def test_a_superseded_deployment_is_the_reference_only_without_another() -> None:
-    old, new, awq = (
-        answered("old"),
-        answered("new", at=2, devices=2),
-        answered("awq", at=3, quantization="awq"),
-    )
-    assert compared([old, new, awq], ["new", "awq"])["awq"] == Agreement(1.0, 64, "tokens", "new")
-    noise = answered("new", NOISE, at=2)
-    assert compared([old, noise, awq], ["new", "awq"])["awq"] == Agreement(
-        1.0, 64, "tokens", "old", AgreementNote.SUPERSEDED
-    )
+    superseded = answered("old")
+    current = answered("new", started=2, devices=2)
+    awq = answered("awq", started=3, quantization="awq")
+    agreements = compared([superseded, current, awq], ["new", "awq"])
+    assert agreements["awq"] == agreement_of_tokens(1.0, "new")
+    noise = answered("new", NOISE, started=2)
+    agreements = compared([superseded, noise, awq], ["new", "awq"])
+    assert agreements["awq"] == agreement_of_tokens(1.0, "old", AgreementNote.SUPERSEDED)
 
 
 def test_where_all_are_quantized_the_reference_was_measured_first() -> None:
-    family = [answered("int8", stored="int8", devices=4), answered("awq", at=2, stored="awq")]
+    family = [
+        answered("int8", stored_quantization="int8", devices=4),
+        answered("awq", started=2, stored_quantization="awq"),
+    ]
     launch = reference(family)
     assert launch is not None
     assert launch.deployment.label == "int8"
@@ -117,50 +148,60 @@ def test_where_all_are_quantized_the_reference_was_measured_first() -> None:
 
 
 def test_tokens_agree_up_to_the_first_difference_in_each_answer() -> None:
-    late = (answer(0, (0, 1, 2, 3, 99, 5, 6, 7)), *EIGHT[1:])
+    differs_in_the_fifth = [answer(0, (0, 1, 2, 3, 99, 5, 6, 7)), *GOOD[1:]]
     agreements = compared(
         [
             answered("plain"),
-            answered("tp2", late, devices=2),
+            answered("tp2", differs_in_the_fifth, devices=2),
             answered("q", NOISE, quantization="x"),
         ]
     )
     assert agreements["plain"] == Agreement(reference="plain", note=AgreementNote.IS_REFERENCE)
-    assert agreements["tp2"] == Agreement(60 / 64, 64, "tokens", "plain")
-    assert agreements["q"] == Agreement(1 / 64, 64, "tokens", "plain"), (
-        "the first answer begins with id 0"
-    )
+    assert agreements["tp2"] == agreement_of_tokens(60 / 64, "plain")
+    assert agreements["q"] == agreement_of_tokens(1 / 64, "plain")
 
 
-def test_shorter_answers_lack_tokens_and_answers_without_ids_are_compared_as_text() -> None:
-    short = tuple(answer(at, tuple(range(at, at + 2))) for at in range(8))
-    texts = tuple(answer(at, None, row.text[:-1] + "x") for at, row in enumerate(EIGHT))
-    agreements = compared(
-        [answered("plain"), answered("short", short, at=2), answered("text", texts, at=3)]
-    )
-    assert (agreements["short"].share, agreements["short"].n) == (0.25, 64)
-    letters = sum(len(row.text) for row in EIGHT)
-    assert agreements["text"] == Agreement((letters - 8) / letters, letters, "characters", "plain")
+def test_shorter_answers_lack_tokens() -> None:
+    short = [answer(prompt, good_ids(prompt)[:2]) for prompt in range(PROMPTS)]
+    agreements = compared([answered("plain"), answered("short", short, started=2)])
+    assert agreements["short"] == agreement_of_tokens(2 / 8, "plain")
 
 
-def test_only_answers_of_one_model_to_the_same_prompts_are_compared() -> None:
-    other = [answer(at, tuple(range(8)), api="/v1/chat/completions") for at in range(8)]
-    elsewhere = [answer(at + 8, tuple(range(8))) for at in range(8)]
-    agreements = compared(
-        [
-            *(answered("plain", at=at) for at in (1, 2)),
-            answered("larger", at=3, parameters=70),
-            answered("chat", other, at=4),
-            answered("other prompts", elsewhere, at=5),
-            *(answered("twice", answers, at=at) for at, answers in ((6, EIGHT), (7, NOISE))),
-            *(answered(name, at=9, parameters=None, model=name) for name in ("a", "b")),
-        ]
-    )
-    assert agreements["plain"] == Agreement(
-        1.0, 64, "tokens", "plain", AgreementNote.REFERENCE_AGAIN
-    )
-    assert {agreements[name] for name in ("larger", "chat", "a", "b")} == {
-        Agreement(note=AgreementNote.ALONE)
-    }
-    assert agreements["other prompts"].note == AgreementNote.OTHER_PROMPTS
-    assert (agreements["twice"].share, agreements["twice"].n) == (65 / 128, 128)
+def test_answers_without_ids_are_compared_as_text() -> None:
+    texts = [answer(row.prompt_index, None, row.text[:-1] + "x") for row in GOOD]
+    agreements = compared([answered("plain"), answered("text", texts, started=2)])
+    letters = sum(len(row.text) for row in GOOD)
+    share = (letters - PROMPTS) / letters  # the last letter of each answer differs
+    assert agreements["text"] == Agreement(share, letters, "characters", "plain")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        answered("larger", started=3, parameters=70),
+        answered("unknown size", started=3, parameters=None, model="other"),
+        answered("chat", [answer(0, good_ids(0), api="/v1/chat/completions")], started=3),
+    ],
+    ids=lambda launch: launch.deployment.label,
+)
+def test_another_model_or_api_has_no_reference_to_compare_with(other: AnsweredLaunch) -> None:
+    agreements = compared([answered("plain"), other])
+    assert agreements[other.deployment.label] == Agreement(note=AgreementNote.ALONE)
+
+
+def test_answers_to_other_prompts_are_not_compared() -> None:
+    others = [answer(PROMPTS + prompt, good_ids(prompt)) for prompt in range(PROMPTS)]
+    agreements = compared([answered("plain"), answered("others", others, started=2)])
+    assert agreements["others"].note == AgreementNote.OTHER_PROMPTS
+
+
+def test_a_second_launch_of_the_reference_is_compared_with_its_first() -> None:
+    agreements = compared([answered("plain"), answered("plain", started=2)])
+    assert agreements["plain"] == agreement_of_tokens(1.0, "plain", AgreementNote.REFERENCE_AGAIN)
+
+
+def test_all_launches_of_a_deployment_count() -> None:
+    twice = [answered("twice", GOOD, started=2), answered("twice", NOISE, started=3)]
+    agreement = compared([answered("plain"), *twice])["twice"]
+    assert agreement.n == 2 * PROMPTS * TOKENS
+    assert agreement.share == (64 + 1) / 128
