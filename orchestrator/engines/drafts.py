@@ -10,8 +10,8 @@ from orchestrator.engines.command_lines import CommandLine, RecordedFlag
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.spec.settings import EngineSettings, Speculative
 
-# Fields of ``Speculative`` that some engines have.
-OF_SOME_ENGINES = (
+# Fields of ``Speculative`` that not every engine has.
+OPTIONAL_FIELDS = (
     "draft_tensor_parallel_size",
     "prompt_lookup_min",
     "prompt_lookup_max",
@@ -31,8 +31,7 @@ class Drafts:
     no_methods: Collection[str] = ()  # choices of ``flag`` that are no methods
     with_model: Collection[str] = ()  # methods that need a draft model
     without_model: Collection[str] = ("ngram", "suffix")
-    # fields of ``Speculative`` that not every engine has, and this one does
-    has: Collection[str] = ()
+    optional_fields: Collection[str] = ()  # those of OPTIONAL_FIELDS that the engine has
     finds_method: bool = False  # it finds out the method by the draft model
     # flags of ``extra_args`` with the number of drafted tokens, for deployments that leave
     # ``speculative`` open
@@ -67,10 +66,14 @@ class Drafts:
         known.
         """
         yield from self._method_problems(engine, spec)
-        missing = [name for name in OF_SOME_ENGINES if getattr(spec, name) and name not in self.has]
+        missing = [
+            name
+            for name in OPTIONAL_FIELDS
+            if getattr(spec, name) and name not in self.optional_fields
+        ]
         if missing:
             yield f"speculative: {engine} has no {' and no '.join(missing)}"
-        if "extra_args" in self.has:
+        if "extra_args" in self.optional_fields:
             yield from _extra_key_problems(engine, spec, extra_keys)
 
     def _method_problems(self, engine: str, spec: Speculative) -> Iterator[str]:

@@ -26,12 +26,14 @@ from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-# allowed with tensor_parallel_size: `row` keeps KV and attention on one GPU
+# in extra_args they may choose the way in which tensor_parallel_size splits, such as `row`, which
+# keeps KV and attention on one GPU
 SPLIT_FLAGS = ("--split-mode", "-sm")
 CHUNK = 512  # default of --ubatch-size
 SLOT_STEP = 256  # tokens
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
-SLOTS = "llama.cpp's KV cache is max_num_seqs slots of max_model_len tokens; give these"
+GIVE_SLOTS = "llama.cpp's KV cache is max_num_seqs slots of max_model_len tokens; give these"
+# methods of speculative decoding -> llama.cpp's names
 TYPES = {
     "draft_model": "draft-simple",
     "eagle3": "draft-eagle3",
@@ -133,35 +135,42 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         )
 
 
-def _type(spec: Speculative, settings: EngineSettings) -> str:
-    return TYPES.get(spec.method or "", spec.method or "")
+def _spec_type(spec: Speculative, settings: EngineSettings) -> str:
+    """llama.cpp's name of the method."""
+    method = spec.method or ""
+    return TYPES.get(method, method)
 
 
-def _of_draft(spec: Speculative, settings: EngineSettings) -> int | None:
-    """Drafted tokens of a draft model or its own layers."""
-    return spec.num_speculative_tokens if _type(spec, settings).startswith("draft-") else None
+def _model_draft_tokens(spec: Speculative, settings: EngineSettings) -> int | None:
+    """Tokens that are drafted at a time, if a model drafts them: another one, or the model's own
+    draft layers.
+    """
+    is_by_model = _spec_type(spec, settings).startswith("draft-")
+    return spec.num_speculative_tokens if is_by_model else None
 
 
-def _drafted_by(lookup: str, spec: Speculative, settings: EngineSettings) -> int | None:
-    """Drafted tokens of one kind of n-grams."""
-    return spec.num_speculative_tokens if _type(spec, settings) == lookup else None
+def _lookup_draft_tokens(lookup: str, spec: Speculative, settings: EngineSettings) -> int | None:
+    """Tokens that are drafted at a time, if this kind of n-grams is asked for."""
+    return spec.num_speculative_tokens if _spec_type(spec, settings) == lookup else None
 
 
-def _looked_up_by(lookup: str, spec: Speculative, settings: EngineSettings) -> int | None:
-    """Tokens that one kind of n-grams looks up."""
-    return spec.prompt_lookup_max if _type(spec, settings) == lookup else None
+def _lookup_tokens(lookup: str, spec: Speculative, settings: EngineSettings) -> int | None:
+    """Tokens that are looked up at a time, if this kind of n-grams is asked for."""
+    return spec.prompt_lookup_max if _spec_type(spec, settings) == lookup else None
 
 
 def _draft_flags() -> tuple[Flag, ...]:
     """The flags of ``speculative``; each kind of n-grams has two of its own."""
     flags = [
-        Flag("--spec-type", value_from=_type),
+        Flag("--spec-type", value_from=_spec_type),
         Flag("--spec-draft-model", value_from=lambda spec, _: spec.model),
-        Flag("--spec-draft-n-max", value_from=_of_draft),
+        Flag("--spec-draft-n-max", value_from=_model_draft_tokens),
     ]
     for lookup in LOOKUPS:
-        flags.append(Flag(f"--spec-{lookup}-size-m", value_from=partial(_drafted_by, lookup)))
-        flags.append(Flag(f"--spec-{lookup}-size-n", value_from=partial(_looked_up_by, lookup)))
+        drafted = partial(_lookup_draft_tokens, lookup)
+        looked_up = partial(_lookup_tokens, lookup)
+        flags.append(Flag(f"--spec-{lookup}-size-m", value_from=drafted))
+        flags.append(Flag(f"--spec-{lookup}-size-n", value_from=looked_up))
     return tuple(flags)
 
 
@@ -173,13 +182,14 @@ def _reported(log: str) -> Reported:
     figures: Reported = {}
     match = re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log)
     if match:
-        # one buffer for all slots, or one for each
-        slots = 1 if match[3] == "true" else int(match[1])
-        # slots beyond the training context are not used, but allocated
-        capped = re.search(r"the slot context \((\d+)\) exceeds the training context", log)
-        slot_tokens = int(capped[1] if capped else match[2])
-        figures["kv_cache_tokens"] = slots * slot_tokens
-        figures["max_model_len"] = int(match[2])
+        usable_tokens = int(match[2])
+        # What a slot has beyond the training context is allocated and never used.
+        longer = re.search(r"the slot context \((\d+)\) exceeds the training context", log)
+        allocated_tokens = int(longer[1]) if longer else usable_tokens
+        slots_share_one_buffer = match[3] == "true"
+        buffers = 1 if slots_share_one_buffer else int(match[1])
+        figures["kv_cache_tokens"] = buffers * allocated_tokens
+        figures["max_model_len"] = usable_tokens
     for name, content in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
         largest = _largest_buffer(log, content)
         if largest is not None:
@@ -225,9 +235,8 @@ ENGINE = Engine(
         "kv_cache_tokens": Flag("--ctx-size"),
         "max_num_batched_tokens": (
             Flag("--batch-size"),
-            Flag(
-                "--ubatch-size", value_from=lambda batch, _: min(batch, CHUNK)
-            ),  # what one pass computes
+            # what one pass computes
+            Flag("--ubatch-size", value_from=lambda batch, _: min(batch, CHUNK)),
         ),
         "kv_cache_dtype": (
             Flag("--cache-type-k", choices=KV_TYPES),
@@ -250,7 +259,7 @@ ENGINE = Engine(
         "quantization": "a GGUF file has its own quantization: name another file",
         "revision": "name a local GGUF file, or repository:quantization as the model",
         **dict.fromkeys(
-            ("gpu_memory_utilization", "kv_cache_tokens", "kv_cache_memory_bytes"), SLOTS
+            ("gpu_memory_utilization", "kv_cache_tokens", "kv_cache_memory_bytes"), GIVE_SLOTS
         ),
         "enable_chunked_prefill": "llama.cpp always splits prompts above max_num_batched_tokens",
         "enforce_eager": "llama.cpp has no graphs to switch off by a flag",
@@ -289,7 +298,7 @@ ENGINE = Engine(
         no_methods=("none",),
         with_model=("draft_model", "eagle3", "draft-simple", "draft-eagle3"),
         without_model=("ngram", "suffix", *LOOKUPS, "ngram-mod", "ngram-cache"),
-        has=("prompt_lookup_max",),
+        optional_fields=("prompt_lookup_max",),
         tokens_flags=("--spec-draft-n-max",),
     ),
     on_cpus=True,

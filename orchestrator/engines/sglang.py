@@ -571,7 +571,7 @@ ENGINE = Engine(
         flag="--speculative-algorithm",
         with_model=("draft_model", "eagle", "eagle3", "STANDALONE", "DFLASH", "dflash"),
         without_model=("ngram", "NGRAM", "UNO"),
-        has=("eagle_topk", "num_draft_tokens"),
+        optional_fields=("eagle_topk", "num_draft_tokens"),
         tokens_flags=("--speculative-num-steps", "--speculative-num-draft-tokens"),
     ),
     plugins_variable="SGLANG_PLUGINS",

@@ -277,7 +277,7 @@ ENGINE = Engine(
         DECODING,
         with_model=("draft_model", "eagle3", "DraftTarget", "Eagle"),
         without_model=("ngram", "NGram"),
-        has=("prompt_lookup_max",),
+        optional_fields=("prompt_lookup_max",),
     ),
     pins=lambda settings, hardware: command.PINNED_BATCH,
     more_problems=_problems,

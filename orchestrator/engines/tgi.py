@@ -26,15 +26,15 @@ from orchestrator.spec.stages import PinnedSettings
 
 # methods that need a checkpoint made for them
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
-# TGI's own bitsandbytes has 8 bits, where other engines mean 4 by the name; TGI itself recommends
-# eetq instead.
+# methods that quantize while the model loads; without TGI's "bitsandbytes", which has 8 bits, where
+# other engines mean 4 by that name, and for which TGI itself recommends eetq
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
-SLOTS = command.reading(
+_read_slots = command.reading(
     {"kv_cache_tokens": LogFigure(r"Setting max batch total tokens to (\d+)", int)}
 )
 # bytes of a Unix socket's path, to which each shard appends its rank
 LONGEST_SOCKET = 107 - len("-100")
-QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue
+QUEUED = 10000  # by default TGI refuses requests beyond 128; other engines queue them
 # Tokens of a prefill. TGI's own default depends on the GPU as well (launcher/src/main.rs).
 SMALL_PREFILL = 4096  # on GPUs below 60 GiB
 LARGE_PREFILL = 8192
@@ -129,7 +129,7 @@ def _reported(log: str) -> Reported:
     """
     if "does not support automatic max batch total tokens" in log:
         return {}
-    return SLOTS(log)
+    return _read_slots(log)
 
 
 ENGINE = Engine(
@@ -207,7 +207,8 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     key_variable="API_KEY",
-    # A length that is left open becomes what the memory holds (models/flash_causal_lm.py: warmup).
+    # where max_model_len is left open, it becomes what the memory holds, and no length is too long
+    # (models/flash_causal_lm.py: warmup)
     rules=ModelRules(
         repeats_kv_heads=False, holds_length=lambda settings: settings.max_model_len is not None
     ),

@@ -333,7 +333,7 @@ ENGINE = Engine(
             *("medusa", "mlp_speculator"),  # until 0.32
         ),
         without_model=("ngram", "ngram_gpu", "suffix"),
-        has=(
+        optional_fields=(
             "draft_tensor_parallel_size",
             "prompt_lookup_min",
             "prompt_lookup_max",
