@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
 
 from orchestrator.analysis.slo import LimitValues, judge, stored_values
+from orchestrator.base.arrays import Bools
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import EndsSearch, Validity
@@ -72,8 +72,11 @@ class Curve:
     def ask(self) -> Level | None:
         if self._is_pointless:
             return None
-        value = next(chain(self._ladder(), self._repeats_left()), None)
-        return None if value is None else Level(control=self._control, value=value)
+        rung = self._next_rung()
+        if rung is not None:
+            return Level(control=self._control, value=rung)
+        repeats = self._repeats_left()
+        return Level(control=self._control, value=repeats[0]) if repeats else None
 
     def tell(self, level: Level, attempt: Committed) -> None:
         self._attempts[level.value] += 1
@@ -88,35 +91,40 @@ class Curve:
         """
         if self._is_pointless:
             return []
-        rung = next(self._ladder(), None)
+        rung = self._next_rung()
         if rung is None:
-            values = list(self._repeats_left())
+            values = self._repeats_left()
         else:
             count = max(EXPECTED - len(self._measured), 1)
-            values = [rung * 2**step for step in range(count)] * self._repeats
+            rungs = [rung * 2**step for step in range(count)]
+            values = rungs * self._repeats
         possible = [value for value in values if value <= MOST_IN_FLIGHT]
         return [Level(control=self._control, value=value) for value in possible]
 
-    def _repeats_left(self) -> Iterator[float]:
-        """Yields the repeats that are left of levels that were measured once."""
+    def _repeats_left(self) -> list[float]:
+        """The levels that are still to be repeated: first those that were measured once."""
         repeats: list[float] = []
         for done in range(1, self._repeats):
             repeats += [level for level in sorted(self._measured) if self._attempts[level] <= done]
-        yield from repeats
+        return repeats
 
-    def _ladder(self) -> Iterator[float]:
-        """Yields the levels of the ladder that are still to be measured a first time."""
+    def _next_rung(self) -> float | None:
+        """The next level of the ladder, upwards, then downwards, then where the curve bends.
+
+        None: all of them were measured once.
+        """
         top = self._top()
         if top <= MOST_IN_FLIGHT and top not in self._measured:
-            yield top
+            return top
         low = self._low()
         if low not in self._measured:
-            yield low
+            return low
         if top not in self._measured:
-            return
+            return None  # the ladder ended at MOST_IN_FLIGHT, so where it bends is not known
         bend = self._bend(low, top)
         if bend is not None and low < bend and bend not in self._measured:
-            yield bend
+            return bend
+        return None
 
     def _top(self) -> float:
         """The highest level of the ladder, as far as is known."""
@@ -136,22 +144,24 @@ class Curve:
         return low
 
     def _bend(self, low: float, top: float) -> float | None:
-        """The level in the middle of the step in which the curve bends; None: it does not bend."""
-        rungs = [top / 2**step for step in range(round(math.log2(top / low)) + 1)]
+        """The level between two rungs where the curve bends; None: it does not bend."""
+        lowest_bent: float | None = None
+        rung = top
         # from the top, since gains at lower levels vary by chance
-        bent = list(takewhile(lambda rung: self._gain(rung) < BENT, rungs))
-        if not bent:
+        while rung >= low and self._gain(rung) < BENT:
+            lowest_bent = rung
+            rung /= 2
+        if lowest_bent is None:
             return None
-        middle = bent[-1] / math.sqrt(2)
+        middle = lowest_bent / math.sqrt(2)
         if self._control == "concurrency":
             return float(round(middle))
         return float(f"{middle:.3g}")
 
     def _gain(self, level: float) -> float:
-        """The throughput of a level over that of half the load.
+        """The throughput of a level divided by that of half the load.
 
-        It is 2, as with an idle engine, where one of them is unknown, and 0 at levels that are too
-        much.
+        0: the level is too much. 2, as of an idle engine: one of the throughputs is unknown.
         """
         measured = self._measured[level]
         below = self._measured.get(level / 2)
@@ -181,9 +191,9 @@ def _ends_search(attempt: Committed) -> bool:
 
 def _ladder_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _LadderLevel:
     if attempt.status != "ok":
-        return _LadderLevel(None, True, 0.0)
+        return _LadderLevel(throughput=None, is_too_much=True, open_requests=0.0)
     if not isinstance(attempt, AttemptData):
-        return _LadderLevel(None, False, 0.0)
+        return _LadderLevel(throughput=None, is_too_much=False, open_requests=0.0)
     figures = attempt.figures
     open_requests = 0.0
     if figures.e2e_ms is not None:
@@ -202,6 +212,10 @@ def _shares(values: LimitValues, slos: Sequence[Slo]) -> list[float]:
     for slo in slos:
         if not all(limit.of in values.seconds for limit in slo.limits):
             continue
-        tests = judge(values, slo).tests
-        shares.append(min(float(test.met.mean()) if test.met.size else 1.0 for test in tests))
+        shares.append(min(_share_met(test.met) for test in judge(values, slo).tests))
     return shares
+
+
+def _share_met(met: Bools) -> float:
+    """The share of requests that met a test; 1 without requests."""
+    return float(met.mean()) if met.size else 1.0

@@ -5,10 +5,9 @@ A column that a point has too has the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from operator import attrgetter
 
 from orchestrator.report.column import (
     SETTINGS,
@@ -29,10 +28,10 @@ from orchestrator.results.records import EngineSide, Figures, PointHead
 
 @dataclass(frozen=True, slots=True)
 class RepeatRow:
-    """One repeat, and the point that it belongs to."""
+    """One repeat with its SLO results, and the point that it belongs to."""
 
-    document: PointDocument
-    repeat: RepeatDocument
+    point: PointDocument
+    judged: RepeatDocument
 
 
 RepeatColumn = ReportColumn[RepeatRow]
@@ -75,57 +74,66 @@ def repeat_columns() -> dict[str, RepeatColumn]:
 
 
 def _shared(column: PointColumn) -> RepeatColumn:
-    return seen_from(column, attrgetter("document"))
+    return seen_from(column, _point)
+
+
+def _point(row: RepeatRow) -> PointDocument:
+    return row.point
 
 
 def _head(row: RepeatRow) -> PointHead:
-    return row.repeat.repeat.head
+    return row.judged.repeat.head
 
 
 def _figures_of_repeat(row: RepeatRow) -> Figures:
-    return row.repeat.repeat.figures
+    return row.judged.repeat.figures
 
 
 def _first_result_of_repeat(row: RepeatRow) -> SloResult | None:
-    results = row.repeat.slo_results
+    results = row.judged.slo_results
     return results[0] if results else None
 
 
+def _attempts(row: RepeatRow) -> int:
+    return row.judged.repeat.attempts
+
+
 def _engine_side(row: RepeatRow) -> EngineSide | None:
-    return row.repeat.repeat.engine_side
+    return row.judged.repeat.engine_side
 
 
-def _repeat_head() -> Iterator[RepeatColumn]:
-    def of(name: str) -> Callable[[RepeatRow], object]:
-        return field_of(_head, name)
+def _head_column(name: str, description: str, kind: type = str, unit: str = "") -> RepeatColumn:
+    return ReportColumn(name, unit, description, field_of(_head, name), kind)
 
-    yield ReportColumn("measurement_id", "", "id of the repeat", of("measurement_id"), str)
-    yield ReportColumn("attempt_id", "", "the attempt that counts", of("attempt_id"), str)
-    yield ReportColumn("launch_id", "", "engine start that it ran on", of("launch_id"), str)
-    yield ReportColumn("repeat", "", "number of the repeat, from 0", of("repeat"), int)
-    yield ReportColumn("start", "", "number of the engine start, from 0", of("start"), int)
-    yield ReportColumn("seed", "", "seed of the schedule", of("seed"), int)
-    yield ReportColumn("status", "", "ok, or failed", of("status"), str)
-    yield ReportColumn("reason", "", "why it failed", of("reason"), str)
-    description = "who failed: docs/reference/failures.md"
-    yield ReportColumn("failure_class", "", description, of("failure_class"), str)
-    description = "what failed: docs/reference/failures.md"
-    yield ReportColumn("failure_kind", "", description, of("failure_kind"), str)
-    yield ReportColumn("validity", "", "how honestly it was measured", of("validity"), str)
-    description = "what to know of it"
-    yield ReportColumn("validity_reasons", "", description, of("validity_reasons"), str)
-    yield ReportColumn("emulated", "", "whether an emulator answered", of("emulated"), bool)
-    yield ReportColumn("simulated", "", SIMULATED, of("simulated"), bool)
-    yield ReportColumn("source", "", SOURCE, of("source"), str)
-    yield ReportColumn("clients", "", "client processes", of("clients"), int)
-    attempts = attrgetter("repeat.repeat.attempts")
-    yield ReportColumn("attempts", "", "attempts at it, failed ones too", attempts, int)
-    description = "begin of the steady window, since the point's start"
-    yield ReportColumn("window_start_ns", "ns", description, of("window_start_ns"), int)
-    description = "end of the steady window, since the point's start"
-    yield ReportColumn("window_end_ns", "ns", description, of("window_end_ns"), int)
-    description = "the point's start, by the driver's wall clock"
-    yield ReportColumn("started_unix_ns", "ns", description, of("started_unix_ns"), int)
+
+def _repeat_head() -> list[RepeatColumn]:
+    """The columns of a repeat's row in ``points``, and the number of its attempts."""
+    return [
+        _head_column("measurement_id", "id of the repeat"),
+        _head_column("attempt_id", "the attempt that counts"),
+        _head_column("launch_id", "engine start that it ran on"),
+        _head_column("repeat", "number of the repeat, from 0", int),
+        _head_column("start", "number of the engine start, from 0", int),
+        _head_column("seed", "seed of the schedule", int),
+        _head_column("status", "ok, or failed"),
+        _head_column("reason", "why it failed"),
+        _head_column("failure_class", "who failed: docs/reference/failures.md"),
+        _head_column("failure_kind", "what failed: docs/reference/failures.md"),
+        _head_column("validity", "how honestly it was measured"),
+        _head_column("validity_reasons", "what to know of it"),
+        _head_column("emulated", "whether an emulator answered", bool),
+        _head_column("simulated", SIMULATED, bool),
+        _head_column("source", SOURCE),
+        _head_column("clients", "client processes", int),
+        ReportColumn("attempts", "", "attempts at it, failed ones too", _attempts, int),
+        _head_column(
+            "window_start_ns", "begin of the steady window, since the point's start", int, "ns"
+        ),
+        _head_column(
+            "window_end_ns", "end of the steady window, since the point's start", int, "ns"
+        ),
+        _head_column("started_unix_ns", "the point's start, by the driver's wall clock", int, "ns"),
+    ]
 
 
 def _engine_side_columns() -> Iterator[RepeatColumn]:

@@ -6,10 +6,10 @@ from orchestrator.spec.load import Workload
 
 
 class PromptRepeats:
-    """Counts how often each prompt was sent over the levels of a run and their warm-ups. A level
-    begins with the first prompt of the file, and a warm-up ends with the last one.
+    """Counts how often each prompt of a file was sent over the levels of a run and their warm-ups.
 
-    ``salted``: a level and its warm-up share no prefix cache with earlier levels.
+    A level begins with the first prompt of the file; a warm-up ends with the last one. ``salted``:
+    no level, warm-up included, shares a prefix cache with earlier levels, so counts begin again.
     """
 
     def __init__(self, workload: Workload, salted: bool = False) -> None:
@@ -20,8 +20,9 @@ class PromptRepeats:
     def add_warm_up(self, requests: int) -> None:
         """Adds the requests of a warm-up."""
         if self._times_sent:
-            rounds = list(reversed(_rounds(requests, len(self._times_sent))))
-            self._times_sent = self._with_earlier(rounds)
+            times_sent = _times_sent_in_order(requests, len(self._times_sent))
+            times_sent.reverse()  # it ends with the last prompt, so the last ones were sent once more
+            self._times_sent = self._with_earlier(times_sent)
 
     def add_level(self, requests: int) -> list[str]:
         """Adds the requests of a level. Returns what a user should know of repeated prompts."""
@@ -29,7 +30,7 @@ class PromptRepeats:
         if not prompts:
             return []
         was_sent_before = not self._is_drawn and any(self._times_sent)
-        times_sent = self._with_earlier(_rounds(requests, prompts))
+        times_sent = self._with_earlier(_times_sent_in_order(requests, prompts))
         self._times_sent = [0] * prompts if self._salted else times_sent
         most = max(times_sent)
         if most < 2:
@@ -40,13 +41,13 @@ class PromptRepeats:
             " a prefix cache answers faster"
         ]
 
-    def _with_earlier(self, rounds: list[int]) -> list[int]:
+    def _with_earlier(self, times_sent: list[int]) -> list[int]:
         if self._is_drawn:  # each level and warm-up draws other prompts
-            return rounds
-        return [earlier + now for earlier, now in zip(self._times_sent, rounds, strict=True)]
+            return times_sent
+        return [earlier + now for earlier, now in zip(self._times_sent, times_sent, strict=True)]
 
 
-def _rounds(requests: int, prompts: int) -> list[int]:
-    """How often each prompt is sent when requests go through the prompts in order."""
-    rounds, begun = divmod(requests, prompts)
-    return [rounds + 1] * begun + [rounds] * (prompts - begun)
+def _times_sent_in_order(requests: int, prompts: int) -> list[int]:
+    """How often each prompt is sent if requests take the prompts in order, round after round."""
+    whole_rounds, in_last_round = divmod(requests, prompts)
+    return [whole_rounds + 1] * in_last_round + [whole_rounds] * (prompts - in_last_round)

@@ -1,5 +1,5 @@
-"""How much of a workload's prompts a prefix cache that never forgets would have: the upper bound of
-prefix hits, without any engine.
+"""The upper bound of prefix hits, computed without an engine: the part of a workload's prompts that a
+prefix cache would hold if it never forgot anything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from orchestrator.workloads.segments import (
     share_tokens,
 )
 
-BLOCK_TOKENS = 16  # that an engine keeps together: vLLM's on GPUs
+BLOCK_TOKENS = 16  # a cache keeps whole blocks: the size is that of vLLM on GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Tokens of all prompts, and those that a prompt or an answer before them had in its place."""
+    """``prompt_tokens``: of all prompts. ``cached_tokens``: those of them that a cache has, because an
+    earlier prompt, or a prompt with its answer, began with the same tokens.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -34,14 +36,14 @@ class Reuse:
 
 
 def reuse_of(workload: Workload, seed: int, sessions: Sequence[int]) -> Reuse | None:
-    """The reuse within these sessions, one after the other; None where the tokens of prompts are
-    not known.
+    """The reuse if these sessions are sent one after the other; None where the tokens of prompts
+    are not known.
     """
     kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
     if not are_known(workload, kind):
         return None
     kind.adapters = adapters_of(workload, seed)
-    shares_tokens = share_tokens(workload)
+    may_share_tokens = share_tokens(workload)
     contents = PromptContents(kind)
     cache = EndlessCache(BLOCK_TOKENS)
     prompt_tokens = 0
@@ -49,7 +51,7 @@ def reuse_of(workload: Workload, seed: int, sessions: Sequence[int]) -> Reuse | 
     for session in sessions:
         for turn in range(kind.turns(session)):
             prompt_tokens += kind.input_tokens(session, turn)
-            if not shares_tokens:
+            if not may_share_tokens:
                 continue
             segments = contents.segments(session, turn, "measure")
             cached_tokens += cache.take(segments)
