@@ -19,12 +19,14 @@ FILES = ("dist/echarts.min.js", "LICENSE", "NOTICE", "licenses/LICENSE-d3")
 
 def main() -> None:
     lock = FOLDER / "LOCK.json"
-    known = json.loads(lock.read_text()) if lock.exists() else {}
-    version = sys.argv[1] if len(sys.argv) > 1 else known["version"]
+    locked = json.loads(lock.read_text()) if lock.exists() else {}
+    version = sys.argv[1] if len(sys.argv) > 1 else locked["version"]
     name = f"echarts@{version}"
-    asked = ["npm", "view", name, "dist.integrity"]
-    integrity = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-    if version == known.get("version") and integrity != known["integrity"]:
+    view = subprocess.run(
+        ["npm", "view", name, "dist.integrity"], check=True, capture_output=True, text=True
+    )
+    integrity = view.stdout.strip()
+    if version == locked.get("version") and integrity != locked["integrity"]:
         sys.exit(f"{name} is not the package that LOCK.json names: {integrity}")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
@@ -40,8 +42,8 @@ def main() -> None:
                 assert content is not None, file
                 (FOLDER / Path(file).name).write_bytes(content.read())
     script = hashlib.sha256((FOLDER / "echarts.min.js").read_bytes()).hexdigest()
-    described = {"package": "echarts", "version": version, "integrity": integrity, "sha256": script}
-    lock.write_text(json.dumps(described, indent=2) + "\n")
+    new_lock = {"package": "echarts", "version": version, "integrity": integrity, "sha256": script}
+    lock.write_text(json.dumps(new_lock, indent=2) + "\n")
     print(f"{name}: {', '.join(Path(file).name for file in FILES)} in {FOLDER}")
 
 

@@ -18,6 +18,7 @@ NOT_PREDICTED = LeftOut(why="not_predicted", reason="no term for a router")
 
 
 def record(**changes: object) -> PredictedShortlist:
+    """A shortlist of one of two deployments."""
     fields = {"size": 1, "source": "plan --predict", "considered": "", "of": 2, "listed": 1}
     return PredictedShortlist.model_validate({**fields, "candidates": 1, **changes})
 
@@ -47,7 +48,9 @@ def test_what_has_no_prediction_is_named_on_the_list_and_off_it() -> None:
     assert left_out == "left out without a prediction, so they may be the best: emulator seqs=16"
 
 
-def test_more_candidates_than_places_name_the_number_that_runs_all() -> None:
+def test_with_more_candidates_than_the_shortlist_has_room_for_a_line_says_which_size_has_room() -> (
+    None
+):
     no_room = BEHIND.model_copy(update={"why": "no_room"})
     (*_, last) = lines(shortlisted(no_room, candidates=2))
     assert last == "2 may be the best within the error: --shortlist 2 runs them all"

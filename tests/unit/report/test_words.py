@@ -53,7 +53,7 @@ from orchestrator.spec.load import Level, Limit
 from orchestrator.spec.settings import NO_HARDWARE
 
 SLO = parse_slo("ttft<=500ms,attainment>=0.9")
-TTFT = Limit("ttft", "ttft", 0.5, None)
+TTFT = Limit(name="ttft", of="ttft", seconds=0.5, share=None)
 AT_8 = (DeploymentLevels("a", (Level(control="request_rate", value=8),)),)
 
 
@@ -100,15 +100,22 @@ def test_a_heading_names_a_model_in_a_folder_by_two_names() -> None:
 
 @pytest.mark.parametrize("certainty", list(Certainty))
 def test_each_certainty_has_a_sentence(certainty: Certainty) -> None:
-    text = verdict_text(comparison(certainty, incomparable=Exclusion.PRICE_UNKNOWN))
-    assert text.startswith("certain") is comparison(certainty).certain
+    judged = comparison(certainty, incomparable=Exclusion.PRICE_UNKNOWN)
+    assert verdict_text(judged).startswith("certain") is judged.certain
 
 
 def doubt(kind: DoubtKind, remedy: Remedy | None = None) -> Doubt:
-    """With all the facts that any sentence needs."""
-    test = Attained("attainment", Interval(0.92, 0.88, 0.96), 0.9)
-    validity = Validity.BROKEN_OUTPUT
-    return Doubt(kind, ("a",), remedy, ("a",), AT_8, leader="b", test=test, validity=validity)
+    """A doubt with all the facts that the sentence of any kind or remedy needs."""
+    return Doubt(
+        kind,
+        deployments=("a",),
+        remedy=remedy,
+        to_remedy=("a",),
+        levels=AT_8,
+        leader="b",
+        test=Attained("attainment", Interval(0.92, 0.88, 0.96), target=0.9),
+        validity=Validity.BROKEN_OUTPUT,
+    )
 
 
 def test_each_doubt_of_a_ranking_has_a_sentence() -> None:
@@ -134,7 +141,8 @@ def test_a_doubt_without_a_remedy_advises_nothing() -> None:
 
 def test_the_command_follows_the_advice_to_run_again() -> None:
     open_levels = doubt(DoubtKind.OPEN_LEVELS, Remedy.RUN_AGAIN)
-    (text,) = remedy_texts(comparison(doubts=(open_levels,), run_command="orchestrator run x"))
+    doubted = comparison(doubts=(open_levels,), run_command="orchestrator run x")
+    (text,) = remedy_texts(doubted)
     assert text == (
         "run the experiment again: it measures a at 8 req/s as far as that was spoilt, failed or is"
         " missing: orchestrator run x"
@@ -163,10 +171,11 @@ def test_the_unit_names_cores_where_there_are_no_gpus() -> None:
     ],
 )
 def test_a_claim_lies_between_bounds(low: float, high: float, text: str) -> None:
-    assert claim_text("request_rate", Claim(None, low, high, "budget", ())) == text
+    claim = Claim(claim=None, low=low, high=high, status="budget", levels=())
+    assert claim_text("request_rate", claim) == text
 
 
-def test_a_shortfall_is_told_by_the_percentile_if_that_says_it_all() -> None:
+def test_a_shortfall_is_a_percentile_beyond_its_limit_or_a_share_below_its_target() -> None:
     point: Any = SimpleNamespace(
         figures=SimpleNamespace(requests=SimpleNamespace(failed=2, scheduled=10))
     )
@@ -243,19 +252,25 @@ def test_each_end_of_a_search_has_a_sentence(status: ClaimStatus) -> None:
             WiderPrecision(0.18),
             "--precision 0.18: then the claim is the answer, what fails lies no farther above",
         ),
-        (LongerProbes(14.1, 61.2), "--duration 62s: probes that long would decide 14.1 req/s"),
-        (LongerProbes(14.1, 1441.0), "--duration 25m: probes that long would decide 14.1 req/s"),
         (
-            WidestMiss(0.5, TTFT, 0.95, 0.6, 0.8123),
+            LongerProbes(level=14.1, seconds=61.2),
+            "--duration 62s: probes that long would decide 14.1 req/s",
+        ),
+        (
+            LongerProbes(level=14.1, seconds=1441.0),
+            "--duration 25m: probes that long would decide 14.1 req/s",
+        ),
+        (
+            WidestMiss(level=0.5, limit=TTFT, needed=0.95, met=0.6, value_s=0.8123),
             "the limit ttft<=500ms: 95% of requests took up to 812ms at 0.5 req/s",
         ),
         (
-            WidestMiss(0.5, TTFT, 0.95, 0.6, math.inf),
+            WidestMiss(level=0.5, limit=TTFT, needed=0.95, met=0.6, value_s=math.inf),
             "the limit ttft<=500ms: 60% of requests met it at 0.5 req/s, not 95%",
         ),
     ],
 )
-def test_what_to_change_first_is_a_key_with_its_figure(
+def test_what_to_change_first_is_an_option_with_its_value_or_a_limit_with_its_miss(
     change: FirstChange | None, text: str | None
 ) -> None:
     assert first_change_text("request_rate", change) == text

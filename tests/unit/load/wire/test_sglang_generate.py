@@ -11,6 +11,7 @@ from orchestrator.results.outcomes import ErrorClass
 
 
 def event(text: str, total: int, **meta: Any) -> dict[str, Any]:
+    """``total``: tokens of the answer so far."""
     return {"text": text, "meta_info": {"completion_tokens": total, **meta}}
 
 
@@ -21,7 +22,8 @@ def read(*events: dict[str, Any]) -> Parsed:
 
 
 def test_a_text_that_did_not_change_is_no_content() -> None:
-    assert read(event("a", 1), event("a", 1), event("ab", 2)).tokens == [UNKNOWN, 0, UNKNOWN]
+    parsed = read(event("a", 1), event("a", 1), event("ab", 2))
+    assert parsed.tokens == [UNKNOWN, 0, UNKNOWN]  # UNKNOWN: some content
 
 
 def test_a_growing_list_of_ids_is_content_without_text() -> None:
@@ -29,15 +31,15 @@ def test_a_growing_list_of_ids_is_content_without_text() -> None:
     assert parsed.tokens == [UNKNOWN, UNKNOWN]
 
 
-def test_a_whole_text_replaces_the_one_before() -> None:
+def test_a_text_that_begins_with_the_one_before_is_the_whole_answer() -> None:
     assert read(event("a", 1), event("ab", 2)).texts == ["ab"]
 
 
-def test_an_increment_is_added_to_the_text() -> None:
+def test_any_other_text_is_an_increment_of_the_answer() -> None:
     assert read(event("a", 1), event("b", 2)).texts == ["a", "b"]
 
 
-def test_log_probabilities_of_all_tokens_so_far_are_taken_once() -> None:
+def test_log_probabilities_that_are_repeated_with_each_event_are_taken_once() -> None:
     first, second = [-0.5, 5, None], [-1.0, 6, None]
     whole = read(
         event("a", 1, output_token_logprobs=[first]),
