@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
-from orchestrator.results.store import Manifest, Store
+from orchestrator.results.store import FilePart, Manifest, Store
 from tests.unit.results.builders import (
     commit_launch,
     commit_measurement,
@@ -35,33 +35,33 @@ SLO = "ttft<=500ms,tpot<=50ms,attainment>=0.9"
 SENTENCE = "The engine ran out of memory while it loaded the weights [2 GPUs]."
 
 
+def is_refused(index: int) -> bool:
+    """One in 20 requests is."""
+    return index % 20 == 19
+
+
 def rows(level: float) -> list[dict[str, Any]]:
-    """Ten seconds of requests, 4 tokens each, one in 20 refused."""
-    count = round(level * 10)
-    return [
-        failed_request(index, index * 1000 / level, "http_429")
-        if index % 20 == 19
-        else request(
-            index,
-            index * 1000 / level,
-            first_ms=index * 1000 / level + 80,
-            last_ms=index * 1000 / level + 140,
-            tokens=4,
-        )
-        for index in range(count)
-    ]
+    """Ten seconds of requests at ``level`` a second, with 4 tokens each, 20 ms apart."""
+    requests: list[dict[str, Any]] = []
+    for index in range(round(level * 10)):
+        due_ms = index * 1000 / level
+        if is_refused(index):
+            row = failed_request(index, due_ms, "http_429")
+        else:
+            row = request(index, due_ms, first_ms=due_ms + 80, last_ms=due_ms + 140, tokens=4)
+        requests.append(row)
+    return requests
 
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Points at 10/s (two repeats) and 20/s (not valid) of d0, at 5/s and 10/s (failed) of d1."""
     folder = tmp_path_factory.mktemp("results")
     store = Store.open(str(folder), "quickstart")
-    for name in ("d0", "d1"):
-        label = f"vllm tensor_parallel_size={1 if name == 'd0' else 2} quantization=fp8_per_tensor"
-        commit_launch(
-            store, f"L{name}", deployment_row(name, label=label, devices=1 if name == "d0" else 2)
-        )
-    gaps = events({index: [20] * 3 for index in range(100) if index % 20 != 19})
+    for name, devices in (("d0", 1), ("d1", 2)):
+        label = f"vllm tensor_parallel_size={devices} quantization=fp8_per_tensor"
+        commit_launch(store, f"L{name}", deployment_row(name, label=label, devices=devices))
+    gaps = events({index: [20] * 3 for index in range(100) if not is_refused(index)})
     for repeat in (0, 1):
         commit_measurement(
             store,
@@ -73,25 +73,48 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
             level=10.0,
             deployment_id="d0",
         )
-    commit_measurement(store, "m2", rows(20), point_id="p1", level=20.0, deployment_id="d0", validity="client_bound",
-                       validity_reasons=["p99 of sent - scheduled was 40 ms"])  # fmt: skip
+    commit_measurement(
+        store,
+        "m2",
+        rows(20),
+        point_id="p1",
+        level=20.0,
+        deployment_id="d0",
+        validity="client_bound",
+        validity_reasons=["p99 of sent - scheduled was 40 ms"],
+    )
     commit_measurement(
         store, "m3", rows(5), point_id="p2", level=5.0, deployment_id="d1", emulated=True
     )
-    commit_measurement(store, "m4", status="failed", reason=SENTENCE, failure_class="bad_config", point_id="p3",
-                       level=10.0, deployment_id="d1")  # fmt: skip
+    commit_measurement(
+        store,
+        "m4",
+        point_id="p3",
+        level=10.0,
+        deployment_id="d1",
+        status="failed",
+        reason=SENTENCE,
+        failure_class="bad_config",
+    )
     return str(folder)
 
 
-def run(*argv: str) -> str:
-    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
-    assert done.return_value == 0
-    return done.stdout
+def run(*argv: str, status: int = 0) -> str:
+    """What a command prints that ends with this exit status."""
+    result = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
+    assert result.return_value == status
+    return result.stdout
+
+
+def comparisons(*argv: str) -> list[dict[str, Any]]:
+    """What ``best`` has in JSON."""
+    document = json.loads(run("best", *argv, "--format", "json"))
+    return list(document["comparisons"])
 
 
 def test_json_has_one_object_per_point_failed_ones_too(uri: str) -> None:
     points = json.loads(run("results", uri, "--slo", SLO, "--format", "json"))
-    assert [(one["level"], one["status"], one["validity"]) for one in points] == [
+    assert [(point["level"], point["status"], point["validity"]) for point in points] == [
         (10, "ok", "valid"),
         (20, "ok", "client_bound"),
         (5, "ok", "valid"),
@@ -104,7 +127,7 @@ def test_json_has_one_object_per_point_failed_ones_too(uri: str) -> None:
     assert first["tpot_ms"]["mean"] == pytest.approx(20)
     assert first["itl_ms"]["p50"] == pytest.approx(20)
     assert first["slo"]["attainment"]["estimate"] == 0.95
-    assert [one["repeat"] for one in first["repeats"]] == [0, 1]
+    assert [repeat["repeat"] for repeat in first["repeats"]] == [0, 1]
     assert first["repeats"][0]["requests"]["scheduled"] == 100
     assert (failed["reason"], failed["failure_class"], failed["ttft_ms"]) == (
         SENTENCE,
@@ -115,7 +138,8 @@ def test_json_has_one_object_per_point_failed_ones_too(uri: str) -> None:
 
 
 def test_without_limits_no_verdict_is_given(uri: str) -> None:
-    assert all("slo" not in one for one in json.loads(run("results", uri, "--format", "json")))
+    points = json.loads(run("results", uri, "--format", "json"))
+    assert all("slo" not in point for point in points)
 
 
 def test_csv_has_a_line_per_point_and_per_repeat_where_there_are_several(uri: str) -> None:
@@ -153,13 +177,8 @@ def test_what_a_server_said_neither_steers_a_terminal_nor_is_a_formula(tmp_path:
 def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str) -> None:
     text = run("results", uri, "--slo", SLO)
     assert max(map(len, text.splitlines())) <= 120
-    for whole in (
-        "client_bound",
-        "TTFT ms",
-        "✓",
-        "80.0*",
-    ):
-        assert whole in text
+    for cell in ("client_bound", "TTFT ms", "✓", "80.0*"):
+        assert cell in text
     assert f"chat of exp: m on h100 under {SLO}" in text
     assert (
         "failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, at 10 req/s\n"
@@ -179,39 +198,30 @@ def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     assert "left out: 1 level failed (" in text
     assert "one start, spread unknown" in text
     assert "to decide: starts: 2" in text
-    answer, other = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))[
-        "comparisons"
-    ]
-    assert answer["ranking"][0]["level"] == 10
-    assert (
-        answer["ranking"][0]["interval"][0]
-        < answer["ranking"][0]["value"]
-        < answer["ranking"][0]["interval"][1]
-    )
-    assert answer["unit"] == "output tokens/USD"
-    assert (answer["emulated"], other["emulated"]) == (False, True)  # never in one ranking
+    measured, emulated = comparisons(uri, "--slo", SLO, "--per", "usd")
+    assert measured["unit"] == "output tokens/USD"
+    best = measured["ranking"][0]
+    assert best["level"] == 10
+    low, high = best["interval"]
+    assert low < best["value"] < high
+    # what was emulated is never in one ranking with what was measured
+    assert (measured["emulated"], emulated["emulated"]) == (False, True)
 
 
 def test_a_price_given_afterwards_counts(uri: str) -> None:
-    argv = ("best", uri, "--slo", SLO, "--format", "json", "--per", "usd")
-    before, _ = json.loads(run(*argv))["comparisons"]
-    after, _ = json.loads(run(*argv, "--price", "h100=7.2"))["comparisons"]
-    assert [one["usd_per_hour"] for one in after["ranking"]] == [
-        7.2 * one["devices"] for one in after["ranking"]
-    ]
-    assert after["ranking"][0]["value"] == pytest.approx(before["ranking"][0]["value"] / 2)
+    options = (uri, "--slo", SLO, "--per", "usd")
+    before = comparisons(*options)[0]["ranking"]
+    after = comparisons(*options, "--price", "h100=7.2")[0]["ranking"]  # twice the stored price
+    for deployment in after:
+        assert deployment["usd_per_hour"] == 7.2 * deployment["devices"]
+    assert after[0]["value"] == pytest.approx(before[0]["value"] / 2)
 
 
 def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
     text = run("best", uri, "--slo", "ttft<=1ms")
     assert "no deployment holds ttft<=1ms,attainment>=0.95" in text
     assert "ttft p95 there: 80 ms, limit 1ms" in text
-    assert (
-        json.loads(run("best", uri, "--slo", "ttft<=1ms", "--format", "json"))["comparisons"][0][
-            "ranking"
-        ]
-        == []
-    )
+    assert comparisons(uri, "--slo", "ttft<=1ms")[0]["ranking"] == []
 
 
 @pytest.mark.parametrize(
@@ -287,72 +297,81 @@ def test_duckdb_reads_what_counts_with_the_documented_query(uri: str) -> None:
         gaps = connection.sql(
             "SELECT sum(len(gaps_us)), list_max(flatten(list(gaps_us))) FROM token_events"
         ).fetchall()
+        # two repeats with 95 answers of 4 tokens
         assert gaps == [(2 * 95 * 3, 20_000)]
 
 
 def test_duckdb_reads_what_was_computed_with_the_documented_query(uri: str) -> None:
     points = json.loads(run("results", uri, "--format", "json"))
-    repeats = [{**point, **repeat} for point in points for repeat in point["repeats"]]
-    expected = [
-        (
-            one["workload"],
-            one["level"],
-            one["output_token_throughput"],
-            one["ttft_ms"] and one["ttft_ms"]["p99"],
-        )
-        for one in repeats
-    ]
+    expected: list[tuple[Any, ...]] = []
+    for point in points:
+        for repeat in point["repeats"]:
+            ttft_ms = repeat["ttft_ms"]
+            p99_ms = None if ttft_ms is None else ttft_ms["p99"]
+            throughput = repeat["output_token_throughput"]
+            expected.append((point["workload"], point["level"], throughput, p99_ms))
     with duckdb.connect() as connection:
         connection.execute(f"SET file_search_path = '{uri}/quickstart'")
-        found = connection.execute(documented_query("## What is computed")).fetchall()
-    assert sorted(str(row[1:]) for row in found) == sorted(map(str, expected))
+        computed = connection.execute(documented_query("## What is computed")).fetchall()
+    # as texts, since None cannot be sorted among numbers; the first column is the deployment
+    assert sorted(str(row[1:]) for row in computed) == sorted(map(str, expected))
 
 
-@pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("launches")
-    store = Store.open(str(folder), "exp")
-    predicted = json.dumps(
-        {"weight_bytes": 990 << 20, "kv_cache_tokens": 105_000, "max_concurrency": 2.0}
-    )
-    row = {
+def commit_launch_row(store: Store, launch_id: str, **columns: Any) -> None:
+    """Commits a launch with these columns, and its deployment with what was predicted of it."""
+    launch = {
+        "launch_id": launch_id,
         "experiment": "exp",
         "deployment_id": "d0",
         "started_unix_ns": 1,
         "argv_json": '["--never-shown"]',
+        "emulated": False,
+        "simulated": False,
     }
-    reported = json.dumps({"weight_bytes": 1000 << 20, "kv_cache_tokens": 100_000})
-    served = {
-        "status": "ok",
-        "ready_s": 12.5,
-        "engine_version": "0.32.0",
-        "engine_reported_json": reported,
-    }
-    log = {"log_uri": "exp/logs/L1/rank0.log"}
-    failed = {"status": "failed", "reason": SENTENCE, "failure_class": "bad_config", **log}
-    for name, more in (("L0", served), ("L1", failed)):
-        keys = {"measurement_id": name, "attempt_id": name}
-        described = deployment_row(
-            "d0", label="vllm version=0.31", engine_version="0.31", predicted_json=predicted
-        )
-        parts = {
-            "deployments": described,
-            "launches": {**row, "launch_id": name, "emulated": False, "simulated": False, **more},
-        }
-        files = [
-            store.write_part(kind, table(kind, [part]), writer="driver", **keys)
-            for kind, part in parts.items()
-        ]
-        store.commit(
-            Manifest(
-                kind="launch",
-                status="ok",
-                created_unix_ns=1,
-                files=tuple(files),
-                launch_id=name,
-                **keys,
-            )
-        )
+    predicted = {"weight_bytes": 990 << 20, "kv_cache_tokens": 105_000, "max_concurrency": 2.0}
+    deployment = deployment_row(
+        "d0",
+        label="vllm version=0.31",
+        engine_version="0.31",
+        predicted_json=json.dumps(predicted),
+    )
+    ids = {"measurement_id": launch_id, "attempt_id": launch_id}
+    files: list[FilePart] = []
+    for name, row in (("deployments", deployment), ("launches", launch | columns)):
+        files.append(store.write_part(name, table(name, [row]), writer="driver", **ids))
+    manifest = Manifest(
+        kind="launch",
+        status="ok",
+        created_unix_ns=1,
+        files=tuple(files),
+        launch_id=launch_id,
+        **ids,
+    )
+    store.commit(manifest)
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A launch that served, and one that failed."""
+    folder = tmp_path_factory.mktemp("launches")
+    store = Store.open(str(folder), "exp")
+    reported = {"weight_bytes": 1000 << 20, "kv_cache_tokens": 100_000}
+    commit_launch_row(
+        store,
+        "L0",
+        status="ok",
+        ready_s=12.5,
+        engine_version="0.32.0",
+        engine_reported_json=json.dumps(reported),
+    )
+    commit_launch_row(
+        store,
+        "L1",
+        status="failed",
+        reason=SENTENCE,
+        failure_class="bad_config",
+        log_uri="exp/logs/L1/rank0.log",
+    )
     return str(folder)
 
 
@@ -376,11 +395,11 @@ def test_launches_show_what_was_predicted_beside_what_was_reported(launches: str
 
 
 def test_logs_prints_the_stored_log_of_failed_launches_and_of_a_deployment(launches: str) -> None:
-    Store.open(launches, "exp").write_log(
-        "L1/rank0.log", b"".join(b"line %d\n" % n for n in range(60)) + b"\x1b[2Jlast\n"
-    )
+    log = "".join(f"line {number}\n" for number in range(60)) + "\x1b[2Jlast\n"
+    Store.open(launches, "exp").write_log("L1/rank0.log", log.encode())
     text = run("logs", launches)
     assert SENTENCE in text
+    # the last 50 lines
     assert "line 11\n" in text
     assert "line 10\n" not in text
     assert "\\x1b[2Jlast" in text
@@ -392,18 +411,14 @@ def test_logs_prints_the_stored_log_of_failed_launches_and_of_a_deployment(launc
 
 def test_verify_says_which_file_is_damaged_and_answers_go_on_without_it(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    broken = commit_measurement(store, "m0", rows(10), point_id="p0").files[1]
+    file = commit_measurement(store, "m0", rows(10), point_id="p0").files[1]
     commit_measurement(store, "m1", rows(5), point_id="p1", level=5.0)
-    assert "5 files" not in run("verify", str(tmp_path))
-    (tmp_path / "exp" / broken.path).write_bytes(b"PAR1")
-    done = CliRunner().invoke(cli, ["verify", str(tmp_path)], standalone_mode=False)
-    assert done.return_value == 3
-    assert f"exp/{broken.path}: 4 bytes; its manifest says {broken.bytes}" in done.stdout
-    done = CliRunner().invoke(
-        cli, ["results", str(tmp_path), "--format", "json"], standalone_mode=False
-    )
-    assert done.return_value == 3
-    assert [one["level"] for one in json.loads(done.stdout)] == [5]
+    assert ", 0 damaged" in run("verify", str(tmp_path))
+    (tmp_path / "exp" / file.path).write_bytes(b"PAR1")
+    problem = f"exp/{file.path}: 4 bytes; its manifest says {file.bytes}"
+    assert problem in run("verify", str(tmp_path), status=3)
+    points = json.loads(run("results", str(tmp_path), "--format", "json", status=3))
+    assert [point["level"] for point in points] == [5]
 
 
 def test_launches_are_json_and_csv_too(launches: str) -> None:
