@@ -4,6 +4,9 @@ that differ.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,11 +25,21 @@ from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.analysis.throughput import Batches
 
 
-def rate(*repeats: list[float], length_s: float = 1.0) -> Interval:
-    cut = [
-        Batches(np.array(amounts, float), np.full(len(amounts), length_s)) for amounts in repeats
-    ]
-    interval = rate_interval(cut)
+def batches(amounts: Sequence[float]) -> Batches:
+    """Batches of one second each, in which these amounts were counted."""
+    return Batches(np.array(amounts, float), np.ones(len(amounts)))
+
+
+def rate(*repeats: list[float]) -> Interval:
+    """Of repeats with these amounts per batch, all on one start."""
+    interval = rate_interval([batches(amounts) for amounts in repeats])
+    assert interval is not None
+    return interval
+
+
+def of_starts(*starts: list[float]) -> Interval:
+    """As ``rate``, with each repeat on an engine start of its own."""
+    interval = rate_interval([batches(amounts) for amounts in starts], range(len(starts)))
     assert interval is not None
     return interval
 
@@ -54,13 +67,6 @@ def test_repeats_that_differ_by_more_than_their_batches_widen_the_interval() -> 
     assert rate([10, 14] * 15).upper - 12 < steady.upper - 12
 
 
-def of_starts(*starts: list[float]) -> Interval:
-    cut = [Batches(np.array(amounts, float), np.ones(len(amounts))) for amounts in starts]
-    interval = rate_interval(cut, range(len(starts)))
-    assert interval is not None
-    return interval
-
-
 def test_several_starts_have_students_interval_of_their_own_spread() -> None:
     interval = of_starts([10] * 10, [12] * 10, [14] * 10)
     assert (interval.estimate, interval.starts) == (12, 3)
@@ -70,72 +76,79 @@ def test_several_starts_have_students_interval_of_their_own_spread() -> None:
 
 def test_two_starts_that_happen_to_agree_prove_little() -> None:
     interval = of_starts([10, 14] * 5, [10.2, 14.2] * 5)
-    # between: standard error 0.1, t(1, 0.975) = 12.706; within, 0.4594 and t(19, 0.975) = 2.0930
-    # would give 0.96
+    # By the means of the starts: standard error 0.1, t(1, 0.975) = 12.706. By all their batches it
+    # would be narrower: standard error 0.4594, t(19, 0.975) = 2.0930.
     assert interval.upper - interval.estimate == pytest.approx(0.1 * 12.706, rel=1e-3)
-    assert interval.standard_error == pytest.approx(0.4594, rel=1e-3), (
-        "what a comparison of two goes by"
-    )
+    # two deployments are compared by the larger standard error
+    assert interval.standard_error == pytest.approx(0.4594, rel=1e-3)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 2.0])
 def test_intervals_of_two_starts_hold_the_truth_in_95_percent_of_cases(spread: float) -> None:
-    """``spread``: standard deviation of starts over the standard error of one start's mean."""
-    rng, covered = np.random.default_rng(1), 0
+    """``spread``: the standard deviation of starts' true means, where the standard error of the mean
+    of one start's ten batches is 1.
+    """
+    rng = np.random.default_rng(1)
+    covered = 0
     for _ in range(400):
-        interval = of_starts(
-            *(rng.normal(rng.normal(100, spread), np.sqrt(10), 10).tolist() for _ in range(2))
-        )
+        starts: list[list[float]] = []
+        for _ in range(2):
+            true_mean = rng.normal(100, spread)
+            starts.append(rng.normal(true_mean, np.sqrt(10), 10).tolist())
+        interval = of_starts(*starts)
         covered += interval.lower <= 100 <= interval.upper
     assert covered >= 0.95 * 400
 
 
 def test_repeats_on_one_start_are_one_start() -> None:
-    cut = [Batches(np.full(10, float(level)), np.ones(10)) for level in (10, 12)]
-    interval = rate_interval(cut, [0, 0])
+    interval = rate_interval([batches([10] * 10), batches([12] * 10)], starts=[0, 0])
     assert interval is not None
     assert interval.starts == 1
 
 
 def test_one_is_ahead_when_the_difference_is_beyond_what_starts_differ_by() -> None:
-    first, near, far = (
-        of_starts([10] * 5, [12] * 5),
-        of_starts([9] * 5, [11] * 5),
-        of_starts([1] * 5, [2] * 5),
-    )
-    # Welch: difference 9.5, standard errors 1 and 0.5, 1.47 degrees of freedom, t(0.975) = 6.2:
-    # 6.95
+    first = of_starts([10] * 5, [12] * 5)
+    near = of_starts([9] * 5, [11] * 5)
+    far = of_starts([1] * 5, [2] * 5)
+    # By Welch, with the standard errors 1 and 0.5, 1.47 degrees of freedom and t(0.975) = 6.2,
+    # a difference counts from 6.95 on: the one to ``far`` is 9.5, to ``near`` 1.
     assert exceeds(first, far)
     assert not exceeds(first, near)
     assert not exceeds(far, first)
     assert not exceeds(of_starts([100] * 5), far), "one start tells nothing of the next"
-    # n starts of each: standard deviations sqrt(2): 1 > t(2n - 2) * 2 / sqrt(n) first at n = 17
+    # With n starts of each, whose standard deviations are sqrt(2), the difference of 1 counts once it
+    # is above t(2n - 2) * 2 / sqrt(n), which is so first with n = 17.
     assert starts_to_decide(first, near) == 17
     assert starts_to_decide(near, near) is None
 
 
 def test_a_spread_that_deployments_share_shows_smaller_differences() -> None:
-    first, second = of_starts([104] * 5, [106] * 5), of_starts([99] * 5, [101] * 5)
+    first = of_starts([104] * 5, [106] * 5)
     near = of_starts([102] * 5, [104] * 5)
-    # Welch: standard error sqrt(2), 2 degrees of freedom, t(0.975) = 4.3: 6.08
+    second = of_starts([99] * 5, [101] * 5)
+    # By Welch, with the standard error sqrt(2), 2 degrees of freedom and t(0.975) = 4.3, a difference
+    # counts from 6.08 on: ``first`` is 5 ahead of ``second``.
     assert not exceeds(first, second)
     shared = CommonSpread(2e-4, 10, True, deployments=10, mean_freedom=3)
-    # pooled: as large a standard error, 6.1 degrees of freedom, t(0.975) = 2.44: 3.5
+    # Pooled, with as large a standard error, 6.1 degrees of freedom and t(0.975) = 2.44, it counts
+    # from 3.5 on: ``near`` is 3 ahead.
     assert exceeds(first, second, shared)
     assert not exceeds(near, second, shared)
     assert not exceeds(second, first, shared)
     assert not exceeds(of_starts([120] * 5), second, shared), "one start tells nothing of the next"
-    alone, pooled = starts_to_decide(near, second), starts_to_decide(near, second, shared)
+    alone = starts_to_decide(near, second)
+    pooled = starts_to_decide(near, second, shared)
     assert alone is not None
     assert pooled is not None
     assert 2 < pooled < alone
 
 
 def test_windows_of_different_length_weigh_by_their_length() -> None:
-    cut = [Batches(np.array([10.0]), np.array([1.0])), Batches(np.array([90.0]), np.array([3.0]))]
-    interval = rate_interval(cut)
+    one_second = Batches(amounts=np.array([10.0]), sizes=np.array([1.0]))
+    three_seconds = Batches(amounts=np.array([90.0]), sizes=np.array([3.0]))
+    interval = rate_interval([one_second, three_seconds])
     assert interval is not None
-    assert interval.estimate == 25
+    assert interval.estimate == (10 + 90) / (1 + 3)
 
 
 def test_nothing_has_no_interval() -> None:
@@ -163,7 +176,8 @@ def test_failures_in_a_run_widen_the_interval_and_scattered_ones_do_not() -> Non
 
 
 def test_repeats_stay_apart() -> None:
-    good, bad = [True] * 200, [True] * 100 + [False] * 100
+    good = [True] * 200
+    bad = [True] * 100 + [False] * 100
     both = share(good, bad)
     assert both.estimate == 0.75
     assert both.batches == 20
@@ -188,26 +202,27 @@ def test_an_interval_holds_its_estimate_and_stays_a_share(repeats: list[list[boo
 
 @given(st.floats(0.01, 100), st.lists(st.floats(0, 1e6), min_size=10, max_size=10))
 def test_an_interval_in_another_unit_is_scaled(factor: float, amounts: list[float]) -> None:
-    interval, scaled = rate(amounts), rate(amounts).scaled(factor)
-    assert (scaled.lower, scaled.estimate, scaled.upper) == pytest.approx(
-        (interval.lower * factor, interval.estimate * factor, interval.upper * factor)
-    )
+    interval = rate(amounts)
+    scaled = interval.scaled(factor)
+    assert scaled.lower == pytest.approx(interval.lower * factor)
+    assert scaled.estimate == pytest.approx(interval.estimate * factor)
+    assert scaled.upper == pytest.approx(interval.upper * factor)
 
 
 def runs_of_failures(rng: np.random.Generator, count: int, good: float, length: int) -> np.ndarray:
-    """Each failure brings its neighbours with it: blocks of ``length`` requests fail or hold
-    together.
-    """
-    return np.repeat(rng.random(-(-count // length)) < good, length)[:count]
+    """Flags of requests that are good or fail in blocks of ``length``. ``good``: a block's chance."""
+    blocks = math.ceil(count / length)
+    return np.repeat(rng.random(blocks) < good, length)[:count]
 
 
-def wilson(flags: np.ndarray) -> tuple[float, float]:
-    """The usual interval, for independent requests."""
-    n, share, z2 = flags.size, flags.mean(), 1.96**2
-    half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2)))
-    return (share + z2 / (2 * n) - half) / (1 + z2 / n), (share + z2 / (2 * n) + half) / (
-        1 + z2 / n
-    )
+def is_in_wilson_interval(truth: float, flags: np.ndarray) -> bool:
+    """Whether the usual 95 % interval, for independent requests, holds the true share."""
+    n = flags.size
+    share = flags.mean()
+    z2 = 1.96**2
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
+    return bool(abs(truth - middle) <= half)
 
 
 @pytest.mark.parametrize(("length", "usual_at_most"), [(1, 1.0), (20, 0.5)])
@@ -215,13 +230,13 @@ def test_the_true_share_is_inside_as_often_as_promised_also_for_runs(
     length: int, usual_at_most: float
 ) -> None:
     rng = np.random.default_rng(7)
-    ours = usual = 0
+    ours = 0
+    usual = 0
     for _ in range(300):
         flags = runs_of_failures(rng, 3000, 0.9, length)
         interval = share(flags)
         ours += interval.lower <= 0.9 <= interval.upper
-        lower, upper = wilson(flags)
-        usual += lower <= 0.9 <= upper
+        usual += is_in_wilson_interval(0.9, flags)
     assert ours / 300 >= 0.93
     assert usual / 300 <= usual_at_most
 
