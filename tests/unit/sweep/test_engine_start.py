@@ -79,16 +79,25 @@ def test_the_accelerator_of_the_file_must_be_the_one_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "driver_name", "same"),
     [
-        ("L4", "NVIDIA L4", True), ("L4", "NVIDIA L40S", False), ("L40", "NVIDIA L40S", False),
-        ("H20", "NVIDIA H20", True), ("H20", "NVIDIA H200", False), ("B200", "NVIDIA GB200", False),
-        ("H100", "NVIDIA H100 PCIe", False), ("H100-NVL-94GB", "NVIDIA H100 NVL", True), ("A10", "NVIDIA A10G", False),
-        ("A100-40GB", "NVIDIA A100-SXM4-80GB", False), ("A100-40GB", "NVIDIA A100-PCIE-40GB", True),
-        ("GH200", "NVIDIA GH200 480GB", True), ("RTX-3090-24GB", "NVIDIA GeForce RTX 4090", False),
-        ("RTX-6000-Ada-48GB", "NVIDIA RTX 6000 Ada Generation", True), ("V100-16GB", "Tesla V100-SXM2-32GB", False),
-        ("RTX-PRO-6000-96GB", ("NVIDIA RTX PRO 6000 Blackwell Server "
-                              "Edition"), True), ("T4", "Tesla T4", True),
+        ("L4", "NVIDIA L4", True),
+        ("L4", "NVIDIA L40S", False),
+        ("L40", "NVIDIA L40S", False),
+        ("H20", "NVIDIA H20", True),
+        ("H20", "NVIDIA H200", False),
+        ("B200", "NVIDIA GB200", False),
+        ("H100", "NVIDIA H100 PCIe", False),
+        ("H100-NVL-94GB", "NVIDIA H100 NVL", True),
+        ("A10", "NVIDIA A10G", False),
+        ("A100-40GB", "NVIDIA A100-SXM4-80GB", False),
+        ("A100-40GB", "NVIDIA A100-PCIE-40GB", True),
+        ("GH200", "NVIDIA GH200 480GB", True),
+        ("RTX-3090-24GB", "NVIDIA GeForce RTX 4090", False),
+        ("RTX-6000-Ada-48GB", "NVIDIA RTX 6000 Ada Generation", True),
+        ("V100-16GB", "Tesla V100-SXM2-32GB", False),
+        ("RTX-PRO-6000-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition", True),
+        ("T4", "Tesla T4", True),
     ],
-)  # fmt: skip
+)
 def test_accelerators_are_told_apart_by_all_words_of_their_names(
     accelerator: str, driver_name: str, same: bool
 ) -> None:

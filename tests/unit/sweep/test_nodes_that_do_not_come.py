@@ -143,15 +143,24 @@ SET_UP_S = 900.0
 @pytest.mark.parametrize(
     ("says", "after_s", "why"),
     [
-        (Growth(impossible=frozenset({NODE8})), 5.0, ("its autoscaler has no type of node that "
-                                                     "could.")),
-        (Growth(refused={"spot": RefusedNodes(2, "no capacity")}), 300.0,
-         "none was added within 300 s (launches of nodes were refused: 2 x spot (no capacity))."),
-        (Growth(silent="it has not reported"), 300.0, ("none was added within 300 s (it has not "
-                                                      "reported).")),
+        (
+            Growth(impossible=frozenset({NODE8})),
+            5.0,
+            "its autoscaler has no type of node that could.",
+        ),
+        (
+            Growth(refused={"spot": RefusedNodes(2, "no capacity")}),
+            300.0,
+            "none was added within 300 s (launches of nodes were refused: 2 x spot (no capacity)).",
+        ),
+        (
+            Growth(silent="it has not reported"),
+            300.0,
+            "none was added within 300 s (it has not reported).",
+        ),
         (Growth(coming={"h8": 1}), 1200.0, "none was added within 1200 s."),
     ],
-)  # fmt: skip
+)
 def test_a_wait_for_nodes_ends_with_what_the_autoscaler_said(
     says: Growth, after_s: float, why: str, store: Store
 ) -> None:
