@@ -5,6 +5,7 @@ than tensor-parallel ranks; every rank has MLA's latent and its projections; lay
 pipeline stages as evenly as possible; a sequence takes whole blocks.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -118,15 +119,12 @@ _PARTS = (*_SCALED_PARTS, "embedding", "replicated", "lm_head")
 
 
 def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
-    """The bytes of the layers in the checkpoint, divided by those that the formula gives. Bytes beyond
-    the formula do not count as far as they may be the layers of a draft.
+    """The bytes of the layers in the checkpoint, divided by those that the formula gives.
+
+    If the checkpoint is larger than the formula says, as many of the bytes beyond it as the model's
+    draft layers would take are not counted as bytes of its layers.
     """
-    element = dtype_bytes(facts.dtype)
-    if facts.quantization:
-        element = 2
-    elif checkpoint_bytes > 3 * facts.parameters.total:
-        element = 4
-    stored = _computed(facts, element, facts.quantization)
+    stored = _computed(facts, _stored_element_bytes(facts, checkpoint_bytes), facts.quantization)
     inner = stored.layers + stored.kv_projection + stored.experts
     if not inner:
         return 1.0
@@ -134,6 +132,15 @@ def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
     draft_bytes = facts.draft_layers * _layer_bytes(facts, stored)
     explained_by_draft = min(max(0.0, beyond), draft_bytes)
     return (inner + beyond - explained_by_draft) / inner
+
+
+def _stored_element_bytes(facts: ModelFacts, checkpoint_bytes: int) -> float:
+    """Bytes of one unquantized weight in the checkpoint."""
+    if facts.quantization:
+        return 2
+    if checkpoint_bytes > 3 * facts.parameters.total:
+        return 4  # too large for 16 bits, whatever config.json names
+    return dtype_bytes(facts.dtype)
 
 
 def quantization_in_memory(
@@ -230,21 +237,21 @@ def weight_bytes_per_rank(
     facts: ModelFacts,
     parts: Weights,
     settings: EngineSettings,
-    shared: bool = False,
+    shares_dense: bool = False,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
     """Bytes on the fullest rank, a draft included.
 
-    Experts are spread over all ranks of a stage. Dense MLPs, shared experts and the output layer
-    are spread over these, too, if ``shared``; otherwise only over the tensor-parallel ranks, and
-    every data-parallel rank has all of them.
+    Experts are spread over all ranks of a stage. With ``shares_dense``, dense MLPs, shared experts
+    and the output layer are, too. Without it they are spread over the tensor-parallel ranks of each
+    data-parallel rank, so each data-parallel rank has all of them.
     """
     shape = facts.shape
     tensor = settings.tensor_parallel_size
     stages = settings.pipeline_parallel_size
     if not facts.has_parameter_count:
         return parts.total / tensor / stages + draft.weights
-    sharers = expert_ranks(settings) if shared else tensor
+    sharers = expert_ranks(settings) if shares_dense else tensor
     dense = (parts.layers - parts.mlp) / tensor + parts.mlp / sharers + parts.replicated
     dense += parts.kv_projection / min(tensor, shape.num_key_value_heads)
     experts = _expert_bytes_per_rank(facts, parts, settings)
@@ -267,11 +274,12 @@ def weight_bytes_per_rank(
 
 
 def _expert_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes of experts on the fullest rank, as if it held those of all stages."""
+    """Bytes of experts on the fullest rank if there were one pipeline stage."""
     experts = facts.shape.num_experts
-    spread = expert_parallel_size(settings)
-    if spread > 1 and experts:  # whole experts
-        return parts.experts * -(-experts // spread) / experts
+    ranks = expert_parallel_size(settings)
+    if ranks > 1 and experts:
+        most_whole_experts = math.ceil(experts / ranks)
+        return parts.experts * most_whole_experts / experts
     return parts.experts / expert_ranks(settings)
 
 
@@ -304,8 +312,10 @@ def kv_bytes_per_token(
     sliding: bool = True,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """KV bytes of one token on the fullest rank of ``stages``, with those of a draft.
-    ``sliding=False``: full-attention layers only.
+    """KV bytes of one token on the fullest rank of ``stages`` pipeline stages.
+
+    ``sliding``: False leaves out the layers with a sliding window. ``draft``: a draft's KV cache is
+    on the last stage, which has the fewest layers.
     """
     shape = facts.shape
     global_layers = shape.mixers.count("global")
@@ -315,7 +325,9 @@ def kv_bytes_per_token(
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
     other_bytes = element * _kv_elements(shape, settings)
     global_bytes = element * _kv_elements(shape.of_global, settings)
-    fullest = other_bytes * -(-other_layers // stages) + global_bytes * -(-global_layers // stages)
+    most_others = math.ceil(other_layers / stages)
+    most_globals = math.ceil(global_layers / stages)
+    fullest = other_bytes * most_others + global_bytes * most_globals
     last = other_bytes * (other_layers // stages) + global_bytes * (global_layers // stages)
     return max(fullest, last + draft.kv_per_token)
 
@@ -416,22 +428,23 @@ def kv_bytes_per_sequence(
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False, draft=draft)
     windowed = kv_bytes_per_token(facts, settings, stages, draft=draft) - full
-    blocks = -(-tokens // block)
+    blocks = math.ceil(tokens / block)
     tokens_in_window = min(tokens, (facts.sliding_window or 0) - 1 + batched_tokens)
-    blocks_of_window = -(-tokens_in_window // block) + 1
+    blocks_of_window = math.ceil(tokens_in_window / block) + 1  # it may begin within a block
     states = facts.shape.state_elements * dtype_bytes(settings.dtype)
     states /= settings.tensor_parallel_size * stages
     return full * blocks * block + windowed * blocks_of_window * block + states
 
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
-    """``Quantization.scheme`` of the kernels in use; empty when nothing is quantized or the scheme
-    is unknown.
+    """``Quantization.scheme`` of the kernels in use: the checkpoint's, else that of the quantization
+    while loading. Empty when nothing is quantized or the scheme is unknown.
     """
     for quantization in (facts.quantization, online_quantization(settings.quantization)):
         if quantization is None or not quantization.scheme:
             continue
-        if facts.shape.num_experts or not quantization.experts_only:
+        quantizes_nothing = quantization.experts_only and not facts.shape.num_experts
+        if not quantizes_nothing:
             return quantization.scheme
     return ""
 
@@ -457,7 +470,8 @@ def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens
     width = max(shape.intermediate_size, expert_width)
     elements = 4 * shape.hidden_size + 2 * width / settings.tensor_parallel_size
     bytes_per_token = elements * dtype_bytes(settings.dtype)
-    logits_bytes = 2 * 4.0 * shape.vocab_size * LOGITS_OF_SEQUENCES
+    copies = 2
+    logits_bytes = copies * BYTES["float32"] * shape.vocab_size * LOGITS_OF_SEQUENCES
     return batched_tokens * bytes_per_token + logits_bytes
 
 
@@ -496,13 +510,13 @@ def estimate_memory(
     settings: EngineSettings,
     device: Accelerator | None,
     share_of: ShareOf = "all",
-    shared: bool = False,
+    shares_dense: bool = False,
     draft: DraftBytes = NO_DRAFT,
 ) -> MemoryEstimate:
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend
     on its memory.
 
-    ``shared``: as in ``weight_bytes_per_rank``. ``draft``: what speculative decoding adds. Of models
+    ``shares_dense``: as in ``weight_bytes_per_rank``. ``draft``: what speculative decoding adds. Of models
     that no formula fits (``ModelFacts.has_parameter_count``) only the weights are estimated, if
     their files are at hand.
     """
@@ -511,7 +525,7 @@ def estimate_memory(
     weight_bytes = None
     if facts.has_parameter_count or facts.checkpoint_bytes:
         parts = weights(facts, settings.dtype, settings.quantization)
-        weight_bytes = int(weight_bytes_per_rank(facts, parts, settings, shared, draft))
+        weight_bytes = int(weight_bytes_per_rank(facts, parts, settings, shares_dense, draft))
     estimate = MemoryEstimate(
         weight_bytes=weight_bytes,
         kv_bytes_per_token=None,
@@ -554,8 +568,8 @@ def _kv_room_bytes(
     if device is None:
         return None
     if device.name == "cpu":
-        fixed = settings.env.get("VLLM_CPU_KVCACHE_SPACE", "")
-        return float(fixed) * GIB if fixed.isdigit() and int(fixed) else None
+        gib = settings.env.get("VLLM_CPU_KVCACHE_SPACE", "")
+        return float(gib) * GIB if gib.isdigit() and int(gib) > 0 else None
     memory = device.memory_bytes
     share = settings.gpu_memory_utilization
     if share is None:

@@ -7,6 +7,7 @@ All that is worse or better is shown, and of the rest as many as fit into ``top`
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from orchestrator.analysis.difference import Verdict
@@ -70,7 +71,7 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
     for text in not_compared_texts(comparison):
         yield from form.short_note(text, "yellow")
-    for text in compared_origin_texts(comparison):
+    for text in not_measured_texts(comparison):
         yield from form.note(text)
     for text in spread_texts(comparison):
         yield from form.note(text, "dim")
@@ -98,7 +99,7 @@ def counts_text(comparison: SweepComparison) -> str:
     """``30 figures of 10 pairs: 1 worse, 2 undecided, 27 same``."""
     if not comparison.changes:
         return "nothing could be compared"
-    pairs = {id(change.pair) for change in comparison.changes}
+    pairs = {id(change.pair) for change in comparison.changes}  # a pair has a change per figure
     counts = [f"{count} {verdict}" for verdict, count in comparison.counts.items() if count]
     figures = counted(len(comparison.changes), "figure")
     return f"{figures} of {counted(len(pairs), 'pair')}: {', '.join(counts)}"
@@ -131,16 +132,19 @@ def single_start_texts(comparison: SweepComparison) -> list[str]:
     servers that already ran, and one for engines that can be started again.
     """
     single = [change for change in comparison.changes if change.judged.difference is None]
-    texts = []
-    if any(_has_one_start_forever(change) for change in single):
+    is_forever = [_has_one_start_forever(change) for change in single]
+    texts: list[str] = []
+    if any(is_forever):
         texts.append(ONE_START_OF_A_SERVER)
-    if not all(_has_one_start_forever(change) for change in single):
+    if not all(is_forever):
         texts.append(ONE_START)
     return texts
 
 
 def _has_one_start_forever(change: MetricChange) -> bool:
-    """Whether a side is a server that already ran, which no sweep starts again."""
+    """Whether a side is a server that already ran: it counts as one start, and no sweep starts it
+    again.
+    """
     sides = (change.pair.base, change.pair.new)
     return not all(side.deployment.launched for side in sides)
 
@@ -325,37 +329,40 @@ def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:
 
 
 def _value_texts(comparison: SweepComparison) -> Iterator[str]:
-    lacking: dict[str, int] = {}
-    for each in comparison.without_value:
-        lacking[each.metric.name] = lacking.get(each.metric.name, 0) + 1
-    for name, pairs in lacking.items():
-        reason = (
-            ": give limits with --slo" if comparison.slo is None and name == "attainment" else ""
-        )
-        yield f"{name} is not known of {counted(pairs, 'pair')}{reason}"
+    pairs_by_metric = Counter(lacking.metric.name for lacking in comparison.without_value)
+    for name, pairs in pairs_by_metric.items():
+        needs_limits = name == "attainment" and comparison.slo is None
+        remedy = ": give limits with --slo" if needs_limits else ""
+        yield f"{name} is not known of {counted(pairs, 'pair')}{remedy}"
 
 
-def compared_origin_texts(comparison: SweepComparison) -> Iterator[str]:
-    """Says what was not measured on an engine, and on which side."""
+def not_measured_texts(comparison: SweepComparison) -> Iterator[str]:
+    """Says that figures were emulated, simulated or imported, and on which side if on one alone."""
     pairs = [change.pair for change in comparison.changes]
-    base, new = [pair.base for pair in pairs], [pair.new for pair in pairs]
-    of_base, of_new = origin_texts(base), origin_texts(new)
+    of_base = origin_texts([pair.base for pair in pairs])
+    of_new = origin_texts([pair.new for pair in pairs])
     for text in dict.fromkeys([*of_base, *of_new]):
-        if text in of_base and text in of_new:
-            yield text
+        if text not in of_new:
+            yield f"BASE is {text}"
+        elif text not in of_base:
+            yield f"NEW is {text}"
         else:
-            yield f"{'BASE' if text in of_base else 'NEW'} is {text}"
+            yield text
 
 
 def spread_texts(comparison: SweepComparison) -> Iterator[str]:
-    """How much engine starts differ: one line for metrics whose pairs share it, and for others."""
-    texts: dict[bool, list[str]] = {True: [], False: []}
+    """How much engine starts differ: a line for metrics whose pairs share one spread, and a line for
+    metrics whose pairs differ in it.
+    """
+    even: list[str] = []
+    uneven: list[str] = []
     for metric in comparison.rules.metrics:
         spread = comparison.spreads.get(metric.name)
-        if spread is not None:
-            text = f"{metric_text(metric)} {math.sqrt(spread.variance):.1%}"
-            texts[spread.is_even].append(text)
-    if texts[True]:
-        yield f"spread between starts, pooled over all pairs: {', '.join(texts[True])}"
-    if texts[False]:
-        yield f"spread between starts, uneven over the pairs: {', '.join(texts[False])}"
+        if spread is None:
+            continue
+        texts = even if spread.is_even else uneven
+        texts.append(f"{metric_text(metric)} {math.sqrt(spread.variance):.1%}")
+    if even:
+        yield f"spread between starts, pooled over all pairs: {', '.join(even)}"
+    if uneven:
+        yield f"spread between starts, uneven over the pairs: {', '.join(uneven)}"

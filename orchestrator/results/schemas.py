@@ -28,11 +28,12 @@ from orchestrator.results import records
 
 SCHEMA_VERSION = 1
 ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
-# Files of less have neither compression nor dictionaries, which would take as long as all else and
-# save next to nothing.
+# A table of at most so many bytes is written without compression and dictionaries, which would take
+# as long as all else and save next to nothing.
 SMALL_BYTES = 16 << 10
-LARGE = 1 << 16  # values; a longer list is not copied, because it may be mapped from disk
-# some 400,000 gaps, so that what a reader decodes at once fits the CPU's caches
+# a list of at least so many values is not copied into a table: it may be mapped from disk
+LARGE_LIST = 1 << 16
+# A row group of 2,000 rows has some 400,000 gaps, which fit the CPU's caches when a reader decodes it.
 ROWS_PER_GROUP = {"token_events": 2_000}
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
@@ -65,7 +66,7 @@ def table_of(rows: Iterable[RecordT], record: type[RecordT]) -> pa.Table:
 
 
 def _has_large_list(row: Mapping[str, Any]) -> bool:
-    return any(getattr(value, "size", 0) >= LARGE for value in row.values())
+    return any(getattr(value, "size", 0) >= LARGE_LIST for value in row.values())
 
 
 def _column(value: Any, kind: pa.DataType) -> pa.Array:
@@ -115,6 +116,7 @@ def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
 
 def _records(column: pa.ChunkedArray, hint: Any) -> list[Any]:
     """A column of structs as records, with None where a struct is null."""
+    # the field's type is the record, or ``record | None``
     record = next(part for part in (hint, *get_args(hint)) if is_dataclass(part))
     structs = pa.Table.from_struct_array(column.drop_null())
     records = iter(rows_of(structs, cast("type[Any]", record)))
@@ -134,7 +136,7 @@ def _lists_of_records(column: pa.ChunkedArray, hint: Any) -> list[Any]:
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
     """A column of strings. Equal ones become one object, since many rows repeat them."""
     encoded = column.combine_chunks().dictionary_encode()
-    texts = [*encoded.dictionary.to_pylist(), None]
+    texts = [*encoded.dictionary.to_pylist(), None]  # at index -1, what nulls become
     return [texts[index] for index in encoded.indices.fill_null(-1).to_pylist()]
 
 
@@ -210,8 +212,8 @@ def _column_type(hint: Any) -> _ColumnType:
 
 
 def _plain(value: Any) -> Any:
-    """A record as plain values that pyarrow accepts."""
-    if value is None or type(value) in _PLAIN:  # most are
+    """A record, or a value of one, as plain values that pyarrow accepts."""
+    if value is None or type(value) in _PLAIN:  # first, since most are
         return value
     if is_dataclass(value):
         return {name: _plain(getattr(value, name)) for name in _hints(cast(type, type(value)))}
@@ -288,9 +290,11 @@ def _has_forbidden_nulls(data: pa.Table, schema: pa.Schema) -> bool:
 def parquet_writer(
     schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False
 ) -> pq.ParquetWriter:
-    """A writer to a path or open file with the settings of all our Parquet files. ``checksums``:
-    one per page. ``small``: for few rows; without compression, which would take longer than writing
-    them, and without statistics, which would double the size of the file.
+    """A writer to a path or open file with the settings of all our Parquet files.
+
+    ``checksums``: one per page. ``small``: for few rows, which are written without compression,
+    because it would take longer than writing, and without statistics, because they would double
+    the size of the file.
 
     Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary
     and delta encoding need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and

@@ -11,12 +11,12 @@ from orchestrator.base.grouping import values_by_key
 from orchestrator.report.comparison_text import (
     change_alone_text,
     change_text,
-    compared_origin_texts,
     counts_text,
     headline_text,
     interval_text,
     metric_text,
     not_compared_texts,
+    not_measured_texts,
     pair_text,
     point_load_text,
     single_start_texts,
@@ -135,7 +135,7 @@ def comparison_page(comparison: SweepComparison) -> str:
 
 
 def _notes(comparison: SweepComparison) -> list[str]:
-    notes = [*compared_origin_texts(comparison), *spread_texts(comparison)]
+    notes = [*not_measured_texts(comparison), *spread_texts(comparison)]
     notes += single_start_texts(comparison)
     return notes
 
