@@ -102,7 +102,9 @@ class Curve:
         return [Level(control=self._control, value=value) for value in possible]
 
     def _repeats_left(self) -> list[float]:
-        """The levels that are still to be repeated: first those that were measured once."""
+        """The levels that are still to be repeated, each as often as it lacks attempts: first those
+        that were measured once.
+        """
         repeats: list[float] = []
         for done in range(1, self._repeats):
             repeats += [level for level in sorted(self._measured) if self._attempts[level] <= done]
