@@ -211,7 +211,7 @@ class VirtualClient:
         if self._waiting and self._has_room():
             self._send(self._waiting.popleft(), request.done_s)
         ended_ns = round(request.done_s * 1e9)
-        self._queue.over(planned, ended_ns, refused=request.end in _REFUSED_AT_ONCE)
+        self._queue.schedule_after(planned, ended_ns, refused=request.end in _REFUSED_AT_ONCE)
 
     def _cancel(self, request: VirtualRequest, end: RequestEnd, now_s: float) -> None:
         """End a request that the fleet still works on, or that ended there a moment later."""

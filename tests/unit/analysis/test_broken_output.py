@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.analysis.broken_output import BrokenOutput, Sign, broken_output
 from orchestrator.results.records import AnswerRow
-from tests.unit.analysis.test_output_agreement import EIGHT, answer
+from tests.unit.analysis.test_output_agreement import GOOD, answer
 
 NAN = float("nan")
 # of each replica alone there are too few answers to tell
@@ -31,7 +31,7 @@ AFTER_FIRST = BrokenOutput(Sign.SAME_TOKEN_AFTER_FIRST, 8, tokens=56, token_id=0
             BrokenOutput(Sign.SAME_TEXT, 8, piece="!"),
         ),
         (
-            [answer(at, row.token_ids, logprobs=(NAN, -1.0)) for at, row in enumerate(EIGHT)],
+            [answer(at, row.token_ids, logprobs=(NAN, -1.0)) for at, row in enumerate(GOOD)],
             BrokenOutput(Sign.NAN, 8, answers_with_nan=8),
         ),
     ],
@@ -41,7 +41,7 @@ def test_noise_of_one_replica_is_recognized(answers: list[AnswerRow], broken: Br
 
 
 def test_empty_answers_are_no_output() -> None:
-    empty = [replace(row, text="", token_ids=None) for row in EIGHT]
+    empty = [replace(row, text="", token_ids=None) for row in GOOD]
     assert broken_output(empty) == [BrokenOutput(Sign.EMPTY, 8)]
 
 
@@ -56,7 +56,7 @@ def test_empty_answers_are_no_output() -> None:
             id="one has other tokens",
         ),
         pytest.param([answer(at, None, f"I know {at}....") for at in range(8)], id="four dots"),
-        pytest.param([answer(0, (1, 2), logprobs=(-1.0, NAN)), *EIGHT[1:]], id="one NaN"),
+        pytest.param([answer(0, (1, 2), logprobs=(-1.0, NAN)), *GOOD[1:]], id="one NaN"),
     ],
 )
 def test_output_that_looks_odd_is_output(answers: list[AnswerRow]) -> None:

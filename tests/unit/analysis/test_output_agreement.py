@@ -28,6 +28,8 @@ def answer(
     token_ids: Sequence[int] | None,
     text: str = "",
     api: str = "/v1/completions",
+    replica: int = 0,
+    logprobs: tuple[float, ...] | None = None,
 ) -> AnswerRow:
     """The answer to a fixed prompt. ``token_ids``: None: the server did not give them."""
     ids = None if token_ids is None else tuple(token_ids)
@@ -35,11 +37,12 @@ def answer(
         launch_id="L",
         deployment_id="d",
         prompt_index=prompt,
-        replica=0,
+        replica=replica,
         api=api,
         prompt=f"p{prompt}",
         text=text or " ".join(map(str, ids or ())),
         token_ids=ids,
+        logprobs=logprobs,
     )
 
 
