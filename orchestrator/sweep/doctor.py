@@ -30,22 +30,22 @@ MOST_TAKEN_PORTS = 25  # of the 50 ports that are tried
 MODEL_REMEDIES: Mapping[AbsenceCause, str] = {
     AbsenceCause.NO_PATH: "put it there on every node, or mend the path",
     AbsenceCause.OFFLINE: (
-        "download it into the cache of every node, or a shared one; or start Ray without "
-        "HF_HUB_OFFLINE"
+        "download it into the cache of every node, or a shared one; or leave HF_HUB_OFFLINE unset "
+        "where Ray is started (without Ray: where the sweep is)"
     ),
     AbsenceCause.NO_ROOM: "free some space, or put the cache elsewhere (HF_HOME)",
     AbsenceCause.NOT_FOUND: (
-        "mend its name; a private model needs the HF_TOKEN of a user who may read it where Ray "
-        "starts"
+        "mend its name; of a private model, set the HF_TOKEN of a user who may read it where Ray is "
+        "started (without Ray: where the sweep is)"
     ),
     AbsenceCause.NO_REVISION: "mend its revision",
     AbsenceCause.GATED: (
-        "accept its terms on its page at the hub, and start Ray on every node with the HF_TOKEN of "
-        "that user"
+        "accept its terms on its page at the hub, and set that user's HF_TOKEN where Ray is started "
+        "on each node (without Ray: where the sweep is)"
     ),
     AbsenceCause.BAD_TOKEN: (
-        "the token is wrong or has expired: start Ray with a new HF_TOKEN, or without any if the "
-        "model is public"
+        "the token is wrong or has expired: set a new HF_TOKEN where Ray is started (without Ray: "
+        "where the sweep is), or none if the model is public"
     ),
     AbsenceCause.NO_ANSWER: (
         "let the node reach the hub (HTTPS_PROXY, HF_ENDPOINT), or download it into the cache of "
