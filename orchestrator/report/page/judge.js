@@ -436,11 +436,21 @@ const judge = (() => {
       this.batches = batchesOfGroup(group, part);
       this.met = new MetRequests(this.batches, planes);
       this.modelBounds = group.simulated ? new ModelBounds(group, this.batches, planes, stops) : null;
+      this.limits = null;     // those that `intervals` are under
+      this.intervals = null;
     }
 
     /* An interval for each point, null where no request was due. That of a simulated one is of the
-       model's error. */
+       model's error. While the limits of one part move, those of the others stay as they were judged. */
     under(limits) {
+      if (this.limits === null || LATENCIES.some((name) => this.limits[name] !== limits[name])) {
+        this.intervals = this.judged(limits);
+        this.limits = { ...limits };
+      }
+      return this.intervals;
+    }
+
+    judged(limits) {
       const counts = this.met.under(limits);
       this.modelBounds?.under(limits);
       return this.group.points.map((point, index) => {
