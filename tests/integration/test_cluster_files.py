@@ -215,7 +215,8 @@ def test_jobs_and_clusters_are_deleted_without_the_volume_that_they_share() -> N
     assert claim["kind"] == "PersistentVolumeClaim"
     for name in KUBERAY:
         (document,) = yaml.safe_load_all(text(f"{name}.yaml"))
-        for _, group in checks._groups(document)[1:]:
+        _, *worker_groups = checks.groups(document)
+        for _, group in worker_groups:
             volumes = group["template"]["spec"]["volumes"]
             claims = [
                 volume["persistentVolumeClaim"] for volume in volumes if volume["name"] == "weights"
