@@ -1,0 +1,43 @@
+"""Benchmarks that reach into the program still run, in their smallest form. What they measure is
+not asked here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.harness import ROOT, environment
+
+SMALL = [
+    "benchmarks.search.race --sizes 24 --budget 20m --repetitions 1",
+    "benchmarks.search.estimates --requests 2000 --repetitions 1 --only smooth",
+    "benchmarks.search.claims --repetitions 1 --only smooth",
+    "benchmarks.compare.power --repetitions 1 --only 10%",
+    "benchmarks.compare.winners --repetitions 1",
+    "benchmarks.cluster.packing --seeds 1",
+    "benchmarks.plan --combinations 20 --levels 2",
+    "benchmarks.workloads.prompts --prompts 100",
+    "benchmarks.telemetry.sampler --seconds 1",
+    "benchmarks.simulate.trace --requests 100",
+]
+MISSED = 1  # a figure of so little is not what the benchmark wants to reach
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_it_runs(command: str) -> None:
+    module, *options = command.split()
+    done = subprocess.run(
+        [sys.executable, "-m", module, *options],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in (0, MISSED), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout
