@@ -1,0 +1,84 @@
+"""Example experiments run on the real vLLM: shortened, on this machine's CPU, with the tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.harness import ROOT, assert_nothing_left, orchestrator
+from tests.integration.engine_real import home_of
+
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800)]
+
+FOLDER = ROOT / "experiments"
+ENGINE = {
+    "engine": "vllm",
+    "hardware": "cpu",
+    "dtype": "float32",
+    "max_model_len": 4096,
+    "enforce_eager": True,
+    "env": {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
+}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 4,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 5,
+}
+# of each file, what its deployments differ in here: a CPU has no FP8, and few cores
+VARIED: dict[str, list[dict[str, Any]]] = {
+    "batch-size-knee": [],
+    "chat-beside-rag": [{"grid": {"max_num_batched_tokens": [1024]}}],
+    "guided": [{"grid": {"guided_decoding_backend": ["xgrammar", "guidance"]}}],
+    "max-concurrency": [{"grid": {"max_num_seqs": [4]}}],
+    "offline": [],
+    "readers": [],
+    "speculation": [{"cases": [{}, {"speculative": NGRAM}]}],
+}
+# Documents as they fit into the tiny model's context.
+FEW_DOCUMENTS = {"documents": {"count": 2, "tokens": 500, "pool": 100}}
+
+
+def on_this_machine(name: str) -> dict[str, Any]:
+    """The file with another model, hardware and length of time; all else is its own."""
+    text = (FOLDER / f"{name}.yaml").read_text()
+    for path in ("person.json", "../LICENSE"):
+        text = text.replace(path, str((FOLDER / path).resolve()))
+    content: dict[str, Any] = yaml.safe_load(text)
+    content["model"] = str(ROOT / ".demo" / "model")
+    del content["hardware"]
+    executable = {"executable": str(home_of("vllm"))}
+    content["deployments"] = {**ENGINE, **executable, "vary": VARIED[name]}
+    load = content["load"]
+    if "requests" in load:
+        load["requests"] = 40
+    else:
+        load |= {"warmup": "2s", "duration": "10s"}
+    for control, levels in load["levels"].items():
+        numbers = [level for level in levels if isinstance(level, int)]
+        load["levels"][control] = [1] if numbers else levels
+    for workload in content["workloads"]:
+        if workload.get("preset") == "rag":
+            workload |= FEW_DOCUMENTS
+    return content
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_an_example_runs_on_the_real_engine(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(yaml.safe_dump(on_this_machine(name)))
+    results = str(tmp_path / "results")
+    done = orchestrator(
+        "run", str(file), "--results", results, "--address", "local", timeout_s=1500
+    )
+    assert done.returncode == 0, done.stderr
+    listed = orchestrator("results", results, "--format", "json")
+    points = [point for point in json.loads(listed.stdout) if point["row"] == "point"]
+    assert points
+    assert {point["status"] for point in points} == {"ok"}
+    assert all(point["output_token_throughput"] > 0 for point in points)
+    assert_nothing_left()
