@@ -51,9 +51,8 @@ def good_ids(prompt: int) -> range:
 
 
 GOOD = [answer(prompt, good_ids(prompt)) for prompt in range(PROMPTS)]
-NOISE = [
-    answer(prompt, [0] * TOKENS) for prompt in range(PROMPTS)
-]  # prompt 0 begins with id 0, too
+# it has one token in common with GOOD: the first of prompt 0
+NOISE = [answer(prompt, [0] * TOKENS) for prompt in range(PROMPTS)]
 
 
 def answered(
@@ -91,7 +90,7 @@ WITHOUT_IDS = [answer(prompt, None, "some text") for prompt in range(PROMPTS)]
 def agreement_of_tokens(
     share: float, reference: str, note: AgreementNote | None = None
 ) -> Agreement:
-    """Of all tokens of one launch."""
+    """An agreement in all tokens of one launch."""
     return Agreement(share, PROMPTS * TOKENS, "tokens", reference, note)
 
 
