@@ -6,6 +6,7 @@ tests/contract/test_engine_flags.py checks every flag used here against vLLM's p
 
 import json
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes, of_hardware
@@ -56,8 +57,8 @@ SWITCH_FIELDS = (
     *("trust_remote_code", "enable_expert_parallel", "enable_chunked_prefill"),
     *("enable_prefix_caching", "enforce_eager", "enable_lora"),
 )
-# Words in names of models whose formats (Harmony, Mistral's tokenizers) bring a parser of tools.
-BRING_A_TOOL_PARSER = ("gpt-oss", "gpt_oss", "mistral", "ministral", "magistral", "devstral")
+# Words in names of models whose format, Harmony, brings a parser of tools.
+BRING_A_TOOL_PARSER = ("gpt-oss", "gpt_oss")
 JSON_FIELDS = ("hf_overrides", "kv_transfer_config")
 # Tokens of a KV block; kv_cache_tokens are turned into blocks.
 GPU_BLOCK = 16
@@ -255,11 +256,11 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
 
 def _tool_choices(settings: EngineSettings) -> frozenset[ToolChoice]:
     """Without a parser of tools it refuses every choice that may call one, unless the format of the
-    model brings one (renderers/online_renderer.py, parser/parser_manager.py).
+    model or Mistral's tokenizer brings one (renderers/online_renderer.py, parser/parser_manager.py).
     """
-    has_parser = present_flags(settings, ("--enable-auto-tool-choice",))
-    model = settings.model.lower()
-    if has_parser or any(family in model for family in BRING_A_TOOL_PARSER):
+    asked_parsers = present_flags(settings, ("--enable-auto-tool-choice", "--tokenizer-mode"))
+    name = PurePosixPath(settings.model).name.lower()
+    if asked_parsers or any(family in name for family in BRING_A_TOOL_PARSER):
         return ANY_TOOL_CHOICE
     return frozenset({"none"})
 

@@ -26,8 +26,9 @@ MOST_TIMEOUTS = 10  # of all answers; afterwards nothing more is checked, so tha
 class AnswerProcess:
     """Starts with the first answers. To be closed with ``close``."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, limit_s: float = LIMIT_S, python: str = sys.executable) -> None:
         self._limit_s = limit_s
+        self._python = python
         self._process: subprocess.Popen[bytes] | None = None
         self._sent_constraints = 0
 
@@ -35,28 +36,36 @@ class AnswerProcess:
         self, constraints: Sequence[Constraint], answers: Sequence[ConstrainedAnswer]
     ) -> list[bool | None]:
         """For each answer, what ``AnswerCheck.met`` says of it; None also for an answer whose check
-        took too long, and for all answers where the process has died
-        or cannot be started.
+        took too long, and for all answers where the process cannot be started, or ended twice.
 
         ``constraints``: those of the calls before, and perhaps more.
         """
-        try:
-            if self._process is None:
-                self._process = self._started()
-            new_constraints = list(constraints[self._sent_constraints :])
-            pickle.dump((new_constraints, list(answers)), _stream(self._process.stdin))
-            self._sent_constraints = len(constraints)
-            _stream(self._process.stdin).flush()
-            verdicts: list[bool | None] = pickle.load(_stream(self._process.stdout))  # noqa: S301  our own process wrote it
-        except (OSError, EOFError, pickle.UnpicklingError):
-            return [None] * len(answers)
+        with suppress(OSError, EOFError, pickle.UnpicklingError):
+            return self._asked(constraints, answers)
+        self.close()  # somebody ended it, as a kernel without memory does: once more in a new one
+        with suppress(OSError, EOFError, pickle.UnpicklingError):
+            return self._asked(constraints, answers)
+        self.close()
+        return [None] * len(answers)
+
+    def _asked(
+        self, constraints: Sequence[Constraint], answers: Sequence[ConstrainedAnswer]
+    ) -> list[bool | None]:
+        if self._process is None:
+            self._process = self._started()
+            self._sent_constraints = 0
+        new_constraints = list(constraints[self._sent_constraints :])
+        pickle.dump((new_constraints, list(answers)), _stream(self._process.stdin))
+        self._sent_constraints = len(constraints)
+        _stream(self._process.stdin).flush()
+        verdicts: list[bool | None] = pickle.load(_stream(self._process.stdout))  # noqa: S301  our own process wrote it
         return verdicts
 
     def _started(self) -> subprocess.Popen[bytes]:
         # what this process imports from, because it may be no installed package
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(self._limit_s)],
+            [self._python, "-P", "-m", __name__, str(self._limit_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -70,6 +79,7 @@ class AnswerProcess:
             with suppress(BrokenPipeError):
                 _stream(stream).close()
         self._process.wait()
+        self._process = None
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

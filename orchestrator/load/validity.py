@@ -98,7 +98,7 @@ CONSTRAINT_UNCHECKED = EvidenceLimit(
     "constraint_unchecked_share",
     0,
     "{0:.1%} of constrained answers are unchecked: their check takes too long (a pattern that tries "
-    "every way to match?)",
+    "every way to match?), or was ended by something else",
 )
 # A host that is there answers a probe within a second, whatever its programs do
 # (sockets.KEEPALIVE). A longer silence is noted, or makes a point network_bound.

@@ -62,5 +62,5 @@ def _tool_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list
     choices = ", ".join(sorted(dialect.tool_choices))
     return [
         f"{name} has the tool_choice {choice}, and {engine.title} as it is set here takes only "
-        f"{choices}"
+        f"{choices}: see `tools` in docs/reference/workloads.md"
     ]

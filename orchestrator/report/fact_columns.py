@@ -31,7 +31,10 @@ _GUIDANCE = {
     "constrained_share": ("", "share of answered requests that were constrained"),
     "constraint_violations": ("", "constrained answers that are not what they had to be"),
     "constraint_cut_share": ("", "share of constrained answers that were cut too early to tell"),
-    "constraint_unchecked_share": ("", "share of constrained answers whose check took too long"),
+    "constraint_unchecked_share": (
+        "",
+        "share of constrained answers whose check took too long, or was ended",
+    ),
     "constrained_ttft_ms": ("ms", "median TTFT of constrained requests"),
     "free_ttft_ms": ("ms", "median TTFT of the free requests beside them"),
     "constrained_tpot_ms": ("ms", "median TPOT of constrained requests"),

@@ -19,7 +19,7 @@ def guidance_text(guidance: Guidance) -> str:
         f"{guidance.constraint_cut_share:.1%} cut too early to tell"
     )
     if guidance.constraint_unchecked_share:
-        text += f", {guidance.constraint_unchecked_share:.1%} unchecked (the check takes too long)"
+        text += f", {guidance.constraint_unchecked_share:.1%} unchecked (the check took too long, or was ended)"
     costs: list[str] = []
     for latency, constrained_ms, free_ms in (
         ("TTFT", guidance.constrained_ttft_ms, guidance.free_ttft_ms),

@@ -40,9 +40,13 @@ _HOPELESS = {
     "PermissionDenied": "are there credentials, and may they use it?",
     "Could not create a OAuth2 access token": "are there credentials?",
     "Bucket '": "is the bucket's name right?",
+    **{
+        f"curlCode: {code},": "is its certificate trusted here (AWS_CA_BUNDLE), and does it speak TLS?"
+        for code in (35, 60, 77)  # of libcurl: handshake, certificate, file of certificates
+    },
 }
-# Words of errors that may pass, as while a server starts, but of no storage that is only busy.
-_UNREACHED = ("NETWORK_CONNECTION", "curlCode: 7", "curlCode: 28")
+# of an error that may pass, as while a server starts; one that is only busy lets callers time out
+_UNREACHED = "curlCode: 7,"
 _UNREACHED_HINT = "is it up, is its address right, and is there a network?"
 
 
@@ -123,7 +127,7 @@ def _ask(location: Location, limit_s: float, problems: list[str]) -> None:
         problems.append(str(error))
     except OSError as error:
         hint = _hint(error)
-        if hint is None and any(words in str(error) for words in _UNREACHED):
+        if hint is None and _UNREACHED in str(error):
             hint = _UNREACHED_HINT
         if hint is not None:
             problems.append(f"{location.uri} cannot be used: {_one_line(error)}; {hint}")

@@ -114,7 +114,7 @@ class RequestRow(AttemptKey):
     constraint_met: A[
         bool | None,
         "the answer is what it had to be; null: not constrained, failed, cut before it could tell, or "
-        "unchecked because the check took too long",
+        "unchecked because the check took too long, or was ended",
     ] = None
     status: A[str, " | ".join(outcomes.RequestStatus)]
     error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
@@ -225,7 +225,7 @@ class PointHead(AttemptKey):
         float | None, "share of constrained answers that were cut before it could be told"
     ] = None
     constraint_unchecked_share: A[
-        float | None, "share of constrained answers whose check took too long"
+        float | None, "share of constrained answers whose check took too long, or was ended"
     ] = None
     constrained_ttft_ms: A[
         float | None, "median TTFT of constrained requests, from when they were due"

@@ -112,6 +112,9 @@ class RunRecord:
     # because it was decided, how much was not measured
     standings: dict[str, str] = field(default_factory=dict)
     decided: str = ""
+    # what was last said to be left, by label; also of deployments that were dropped above. It is
+    # known to the driver alone.
+    left_by_label: dict[str, int] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of_this_process(cls, options: Iterable[str] = ()) -> RunRecord:
@@ -137,7 +140,9 @@ class RunRecord:
         return cls(run_id=run_id)
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        document = asdict(self)
+        del document["left_by_label"]
+        return json.dumps(document).encode()
 
     @property
     def name(self) -> str:
@@ -201,9 +206,10 @@ class RunRecord:
             self.failed += 1
         elif event.kind == "decided":
             self.decided = event.text
-        before = self.deployments.get(event.deployment)
-        left_before = None if before is None else before.left
+        left_before = self.left_by_label.get(event.deployment)
         self.total = total_after(event, self.total, self.measured + self.failed, left_before)
+        if "left" in event.data:
+            self.left_by_label[event.deployment] = int(event.data["left"])
         self.left_s = event.data.get("left_s", self.left_s)
 
 

@@ -52,9 +52,14 @@ def test_after_many_such_answers_nothing_more_is_checked(process: AnswerProcess)
     assert process.check([DIGITS, ENDLESS], answers) == [None] * len(answers)
 
 
-def test_without_its_process_nothing_is_checked(process: AnswerProcess) -> None:
+def test_a_process_that_was_killed_is_followed_by_another(process: AnswerProcess) -> None:
     assert process.check([DIGITS], [answer(0, "12")]) == [True]
     assert process._process is not None
     process._process.kill()
     process._process.wait()
-    assert process.check([DIGITS], [answer(0, "12")]) == [None]
+    assert process.check([DIGITS], [answer(0, "12"), answer(0, "no")]) == [True, False]
+
+
+def test_without_a_process_nothing_is_checked() -> None:
+    with closing(AnswerProcess(python="/nowhere/python")) as process:
+        assert process.check([DIGITS], [answer(0, "12")]) == [None]

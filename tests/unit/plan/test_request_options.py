@@ -59,7 +59,7 @@ def test_constraints_and_tools_that_an_engine_has_are_fine() -> None:
 def test_vllm_calls_tools_only_with_a_parser(tool_choice: object) -> None:
     sentence = mismatch("vllm", api="chat", tools=[TOOL], tool_choice=tool_choice)
     assert sentence is not None
-    assert sentence.endswith("vLLM as it is set here takes only none")
+    assert "vLLM as it is set here takes only none: see `tools`" in sentence
 
 
 def test_vllm_reads_tools_that_it_must_not_call_and_calls_them_with_a_parser() -> None:

@@ -138,6 +138,11 @@ class Storage:
         ("curlCode: 6; Details: Could not resolve host: b.s3.x", "is there a network?"),
         ("AWS Error ACCESS_DENIED during HeadObject operation", "are there credentials"),
         ("AWS Error NO_SUCH_BUCKET during HeadObject operation", "is the bucket's name right?"),
+        (
+            "AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 77, Problem with "
+            "the SSL CA cert (path? access rights?)",
+            "is its certificate trusted here",
+        ),
     ],
 )
 def test_what_no_second_try_mends_is_one_sentence(
@@ -176,9 +181,17 @@ def test_a_storage_that_is_not_reached_is_tried_again_and_then_refused(
     assert len(tries) > 1
 
 
-def test_a_storage_that_is_busy_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Location, "filesystem", lambda self: Storage("AWS Error SLOW_DOWN"))
-    check_answers("s3://b/p", limit_s=1.0)
+@pytest.mark.parametrize(
+    "error",
+    [
+        "AWS Error SLOW_DOWN",
+        "AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 28, Timeout was reached",
+    ],
+)
+def test_a_storage_that_is_busy_passes(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Location, "filesystem", lambda self: Storage(error))
+    monkeypatch.setattr(location, "FIRST_ANSWER", replace(FIRST_ANSWER, first_pause_s=0.01))
+    check_answers("s3://b/p", limit_s=LAST_TRY_S + 0.1)
 
 
 def test_a_region_that_cannot_be_found_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

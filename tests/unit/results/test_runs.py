@@ -302,6 +302,23 @@ def test_a_search_that_needs_less_or_is_beaten_lowers_the_total() -> None:
     assert record.total == 4
 
 
+def test_what_was_left_of_a_deployment_is_known_when_it_comes_back_after_many_others() -> None:
+    record = RunRecord.of_this_process()
+    others = [f"d{number}" for number in range(MOST_DEPLOYMENTS + 1)]
+    record.note(Event("sweep", "to do", data={"total": 6 * (len(others) + 1), "skipped": 0}))
+    for label in ("first", *others):
+        record.note(Event("launch", "6 to do", label, data={"left": 6}))
+    assert "first" not in record.deployments
+    record.note(Event("outraced", "others hold more", "first", data={"left": 0}))
+    assert record.total == 6 * len(others)
+
+
+def test_a_stored_record_lists_no_deployment_that_was_dropped() -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("launch", "6 to do", "tp=2", data={"left": 6}))
+    assert "left_by_label" not in json.loads(record.to_json())
+
+
 def test_what_the_budget_left_out_was_asked_for_all_the_same() -> None:
     record = RunRecord.of_this_process()
     record.note(Event("sweep", "6 to do", data={"total": 6, "skipped": 0}))
