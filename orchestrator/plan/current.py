@@ -216,21 +216,33 @@ class StoredExperiment:
         is left out if it is the usual one. ``simulated``: the plan was simulated, so no measurement
         can be spoilt.
         """
-        uri = self.store.uri
-        plan = f"{uri}/{self.name}/plan.json" if self.store.is_local else "EXPERIMENT"
         if simulated:
-            return f"orchestrator simulate '{plan}' --results '{uri}'"
+            return f"orchestrator simulate {self.plan_argument} --results {self.uri_argument}"
         option = f" --again {again}" if again > MOST_AGAIN else ""
-        return f"orchestrator run '{plan}' {self.run_options}{option}"
+        return f"orchestrator run {self.plan_argument} {self.run_options}{option}"
+
+    @property
+    def plan_argument(self) -> str:
+        """The stored plan as a shell reads it. A bucket's plan is no file, so EXPERIMENT stands for
+        it.
+        """
+        if not self.store.is_local:
+            return "EXPERIMENT"
+        return shlex.quote(f"{self.store.uri}/{self.name}/plan.json")
+
+    @property
+    def uri_argument(self) -> str:
+        """The URI of the results as a shell reads it."""
+        return shlex.quote(self.store.uri)
 
     @cached_property
     def run_options(self) -> str:
         """The options with which another run measures into this store, where the latest one did:
-        ``--results 'results/' --address local``.
+        ``--results results/ --address local``.
         """
         records = Runs(self.store.uri, self.name).records()
         where = records[-1].options if records else []
-        return " ".join([f"--results '{self.store.uri}'", *map(shlex.quote, where)])
+        return shlex.join(["--results", self.store.uri, *where])
 
     @property
     def searched(self) -> dict[str, SearchRules]:

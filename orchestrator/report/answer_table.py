@@ -181,7 +181,7 @@ def _is_what_was_sent(deployment: RankedDeployment) -> bool:
 
 def next_commands(experiment: StoredExperiment) -> Iterator[str]:
     """The commands to type next, at most two, one per line."""
-    options = f"'{experiment.store.uri}' --experiment {experiment.name}"
+    options = f"{experiment.uri_argument} --experiment {experiment.name}"
     is_measured = any(point.used for point in experiment.points().current)
     has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
     commands = []
@@ -212,13 +212,12 @@ def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
     deployments = len(experiment.plan.runnable())
     if deployments < 2:
         return
-    uri = experiment.store.uri
     size = _shortlist_size(experiment) or min(SHORTLIST_SIZE, deployments - 1)
-    plan = f"{uri}/{experiment.name}/plan.json" if experiment.store.is_local else "EXPERIMENT"
-    options = f"--results {_results_beside(uri)} --shortlist {size} --simulated '{uri}'"
+    results = _results_beside(experiment.store.uri)
+    options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"
     questions = _question_count(experiment.plan)
     comment = f"  # for all {questions} questions" if questions > 1 else ""
-    yield f"orchestrator run '{plan}' {options}{comment}"
+    yield f"orchestrator run {experiment.plan_argument} {options}{comment}"
 
 
 def _shortlist_size(experiment: StoredExperiment) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,8 @@ def import_text(summaries: Sequence[ImportedFileSummary], place: str) -> Iterato
             names = [f"{name} ({count:,})" for name, count in summary.left_out.items()]
             yield f"  not stored: {listed(names, 6)}"
     stored = sum(summary.points - summary.already_stored for summary in summaries)
-    yield f"{counted(stored, 'point')} stored; to see them: orchestrator results '{place}'"
+    command = f"orchestrator results {shlex.quote(place)}"
+    yield f"{counted(stored, 'point')} stored; to see them: {command}"
 
 
 def _parts(summary: ImportedFileSummary) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -34,7 +35,7 @@ def test_each_file_has_a_line_and_what_is_not_stored_is_counted(tmp_path: Path) 
     assert lines[1].startswith("  not stored: output (40), config (")
     assert lines[2].endswith("1 point without requests, so no limits can be judged")
     assert lines[-1] == (
-        f"3 points stored; to see them: orchestrator results '{tmp_path}/imported'"
+        f"3 points stored; to see them: orchestrator results {shlex.quote(f'{tmp_path}/imported')}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -388,13 +389,25 @@ def first_answer(store: Store) -> list[Comparison]:
 def test_the_advice_to_run_again_is_a_command_for_spoilt_points(store: Store) -> None:
     store_sweep(store, planned(), validity="disturbed")
     (comparison, *_) = first_answer(store)
-    command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"
+    command = shlex.join(
+        ["orchestrator", "run", f"{store.uri}/exp/plan.json", "--results", store.uri]
+    )
     assert any(text.endswith(command) for text in remedy_texts(comparison))
     for attempt_id in ("b", "c"):
         for point in planned().points:
             store_attempt(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
     (comparison, *_) = first_answer(store)
     assert any(text.endswith(f"{command} --again 3") for text in remedy_texts(comparison))
+
+
+def test_commands_name_a_folder_with_a_quote_as_a_shell_reads_it(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "bob's runs"), "exp")
+    experiment = StoredExperiment(store)
+    plan = f"{store.uri}/exp/plan.json"
+    command = ["orchestrator", "run", plan, "--results", store.uri, "--again", "3"]
+    assert shlex.split(experiment.run_command(3)) == command
+    simulating = ["orchestrator", "simulate", plan, "--results", store.uri]
+    assert shlex.split(experiment.run_command(3, simulated=True)) == simulating
 
 
 def test_what_a_shortlist_left_out_is_counted_and_what_was_measured_of_it_stays(

@@ -314,14 +314,14 @@ def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(
     store.write_plan(plan.to_json())
     row = replace(launch_row(plan.deployments[0], plan.name, 1), status=status)
     commit_launch(store, plan.deployments[0], row)
-    command = f"orchestrator logs '{store.uri}' --experiment exp"
+    command = f"orchestrator logs {shlex.quote(store.uri)} --experiment exp"
     assert (command in next_of(store)[0]) is (status == "failed")
 
 
 def test_at_most_two_commands_are_next(store: Store) -> None:
     plan = planned()
     store_sweep(store, plan)
-    options = f"'{store.uri}' --experiment exp"
+    options = f"{shlex.quote(store.uri)} --experiment exp"
     assert next_of(store) == [
         f"next: orchestrator best {options}",
         f"      orchestrator results {options}",
@@ -351,9 +351,21 @@ def test_what_was_simulated_is_measured_into_another_folder(
         simulated.check_not_simulated()
 
 
+def test_what_to_type_next_names_a_folder_with_a_quote_as_a_shell_reads_it(tmp_path: Path) -> None:
+    simulated = Store.open(str(tmp_path / "bob's runs"), "exp")
+    store_sweep(simulated, planned(), simulated=True)
+    ranking, measuring = next_of(simulated)
+    assert shlex.split(ranking)[1:4] == ["orchestrator", "best", simulated.uri]
+    words = shlex.split(measuring, comments=True)
+    assert words[:3] == ["orchestrator", "run", f"{simulated.uri}/exp/plan.json"]
+    assert words[-2:] == ["--simulated", simulated.uri]
+
+
 def test_where_nothing_was_measured_no_command_asks_for_the_ranking(store: Store) -> None:
     store_sweep(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
-    assert next_of(store) == [f"next: orchestrator results '{store.uri}' --experiment exp"]
+    assert next_of(store) == [
+        f"next: orchestrator results {shlex.quote(store.uri)} --experiment exp"
+    ]
 
 
 def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
@@ -375,10 +387,12 @@ def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> 
     store_sweep(store, planned(), simulated=True)
     commands = next_of(store)
     assert len(commands) == 2
-    options = f"--results results/ --shortlist 2 --simulated '{store.uri}'  # for all 2 questions"
-    assert commands[1].strip() == f"orchestrator run '{store.uri}/exp/plan.json' {options}"
+    plan = shlex.quote(f"{store.uri}/exp/plan.json")
+    options = f"--results results/ --shortlist 2 --simulated {shlex.quote(store.uri)}"
+    command = f"orchestrator run {plan} {options}  # for all 2 questions"
+    assert commands[1].strip() == command
 
 
 def test_a_shortlist_for_one_question_has_no_comment(store: Store) -> None:
     store_sweep(store, planned_with("interactive: {ttft: 150ms, attainment: 0.9}"), simulated=True)
-    assert next_of(store)[1].endswith(f"--simulated '{store.uri}'")
+    assert next_of(store)[1].endswith(f"--simulated {shlex.quote(store.uri)}")

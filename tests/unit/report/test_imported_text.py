@@ -20,7 +20,7 @@ def summary(**given: object) -> ImportedFileSummary:
 def test_a_whole_file_is_one_line() -> None:
     assert list(import_text([summary()], "results/imported")) == [
         "a.json: GuideLLM 0.8.1, 2 points",
-        "2 points stored; to see them: orchestrator results 'results/imported'",
+        "2 points stored; to see them: orchestrator results results/imported",
     ]
 
 

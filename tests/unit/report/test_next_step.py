@@ -64,7 +64,7 @@ def test_where_everything_is_measured_the_file_is_changed(store: Store) -> None:
     lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
     (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
     assert lines[place] == "next: set starts: 2 and repeats: 2 in the file, then"
-    assert lines[place + 1].strip() == f"orchestrator run FILE --results '{store.uri}'"
+    assert lines[place + 1].strip() == f"orchestrator run FILE --results {shlex.quote(store.uri)}"
 
 
 def test_a_step_that_settles_as_much_for_less_is_worth_more() -> None:
