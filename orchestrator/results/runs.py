@@ -282,7 +282,8 @@ class Runs:
     def take(
         self, record: RunRecord, watch: Liveness, sleep: Callable[[float], None] = time.sleep
     ) -> set[str]:
-        """Makes this the experiment's active run. Returns the ids of dead runs whose place it took.
+        """Makes this the experiment's active run. Returns the ids of dead runs whose place it took;
+        their records stay.
 
         Each run writes its claim before it looks for others, and waits until it is known of every
         other run whether it is alive. Of several that start at once, the one with the smallest id
@@ -300,8 +301,6 @@ class Runs:
         except BaseException:
             self.remove(record.run_id)
             raise
-        for run_id in dead:
-            self.remove(run_id)
         return dead
 
     def _has_rival(self, record: RunRecord, watch: Liveness, dead: set[str]) -> bool:
@@ -392,9 +391,9 @@ class ActiveRun:
     record up to date.
 
     ``stop`` is set when a user asks the run to stop, or another run took its place. ``keeps``: the
-    record stays after the run, until the next one. ``shown``: the listener to which everything is
-    passed on. ``tell``: gets the events of this class; at first it is ``shown``, and a sweep puts
-    its own listener there. ``options``: see ``RunRecord``.
+    record stays after the run, until the next one has begun. ``shown``: the listener to which
+    everything is passed on. ``tell``: gets the events of this class; at first it is ``shown``, and
+    a sweep puts its own listener there. ``options``: see ``RunRecord``.
     """
 
     def __init__(
@@ -436,13 +435,24 @@ class ActiveRun:
             return  # the storage does not answer; others will see that this process is gone
         with suppress(OrchestratorError):
             # nothing was started, or another run took over
-            if isinstance(error, InputError) or self._lost or not self._keeps:
+            if isinstance(error, InputError) or self._lost:
+                self._runs.remove(self._record.run_id)
+                return
+            self.replace_earlier_runs()
+            if not self._keeps:
                 self._runs.remove(self._record.run_id)
                 return
             self._record.state = "ended"
             stopped = "stopped" if self._stop.is_set() else ""
             self._record.says = redact(f"{kind.__name__}: {error}") if kind else stopped
             self._runs.put(self._record.run_id, self._record.to_json())
+
+    def replace_earlier_runs(self) -> None:
+        """Removes the records of the dead runs whose place this one took. Until then they stay, so
+        that a run that is refused its cluster leaves the record of the one before it.
+        """
+        for run_id in self._dead:
+            self._runs.remove(run_id)
 
     def __call__(self, item: Event | Phase) -> None:
         with self._lock:
