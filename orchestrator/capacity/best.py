@@ -172,30 +172,6 @@ def best(
     return [_comparison(group, groups[group], slo, rules) for group in sorted(groups)]
 
 
-def with_shortlist_sizes(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The comparisons, whose doubts about simulations say how long a shortlist has to be.
-
-    A shortlist is of a whole experiment: it has room for each deployment that may be the best in
-    any of these comparisons of the experiment.
-    """
-    labels_by_experiment: dict[str, set[str]] = {}
-    for comparison in comparisons:
-        labels = labels_by_experiment.setdefault(comparison.experiment, set())
-        for doubt in comparison.doubts:
-            if doubt.kind is DoubtKind.SIMULATED:
-                labels.update((doubt.leader, *doubt.deployments))
-    sized: list[Comparison] = []
-    for comparison in comparisons:
-        size = len(labels_by_experiment[comparison.experiment])
-        doubts = tuple(_of_shortlist(doubt, size) for doubt in comparison.doubts)
-        sized.append(replace(comparison, doubts=doubts))
-    return sized
-
-
-def _of_shortlist(doubt: Doubt, size: int) -> Doubt:
-    return replace(doubt, shortlist_size=size) if doubt.kind is DoubtKind.SIMULATED else doubt
-
-
 def group_of(point: StoredPoint) -> Group:
     """The group in which a point is shown; all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment

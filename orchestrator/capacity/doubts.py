@@ -126,8 +126,9 @@ class Doubt:
     starts_needed: int | None = None  # with STARTS_DIFFER; None: more than MOST_STARTS
     spread: CommonSpread | None = None  # with STARTS_DIFFER: see ``pooled_spread``
     startable_deployments: int | None = None  # with NOT_MEASURED: how many may start; None: all
-    # with SIMULATED: how many deployments may be the best, in any comparison of the experiment
-    shortlist_size: int = 0
+    # with SIMULATED: the N of the ``run --shortlist N`` that measures all deployments that may be
+    # the best, in any comparison of the experiment (report/selection.py); None: no such run does
+    shortlist_size: int | None = None
     validity: Validity = Validity.VALID  # with REPAIR
 
 
@@ -343,7 +344,6 @@ def doubts_of_simulation(
         near,
         Remedy.MEASURE,
         leader=first.label,
-        shortlist_size=1 + len(near),
     )
     return [simulated, *kept]
 

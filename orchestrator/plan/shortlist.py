@@ -87,40 +87,81 @@ class _Judged:
         return self.reason_behind.model_copy(update={"why": "no_room"})
 
 
+@dataclass(frozen=True, slots=True)
+class _Applicants:
+    """The deployments of a plan that may get a place on a shortlist. ``judged``: by id, those with
+    a prediction. ``candidates``: those predicted best first.
+    """
+
+    judged: Mapping[str, _Judged]
+    references: Sequence[Deployment]
+    candidates: Sequence[Deployment]
+    unpredicted: Sequence[Deployment]
+
+    def in_order(self) -> list[Deployment]:
+        """Each of them once, in the order in which they get places."""
+        by_id: dict[str, Deployment] = {}
+        for deployment in (*self.references, *self.candidates, *self.unpredicted):
+            by_id.setdefault(deployment.id, deployment)
+        return list(by_id.values())
+
+
 def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
     """The plan that runs at most ``size`` of its deployments: those that may be the best. The
     others say why they are left out. ``plan`` must have predictions, and no shortlist.
 
     Raises InputError where nothing is predicted.
     """
-    per = objective_of(plan)
     runnable = plan.runnable()
-    judged = _judged_by_limits(runnable, per) if plan.slos else _judged_by_frontier(runnable, per)
-    if not judged:
+    applicants = _applicants(plan)
+    if not applicants.judged:
         raise InputError(f"no shortlist: nothing is predicted ({_commonest_reason(runnable)})")
-    unpredicted = [deployment for deployment in runnable if deployment.id not in judged]
-    candidates = _by_precedence(judged.values())
-    references = _references(plan)
-    in_order = {
-        deployment.id: deployment for deployment in [*references, *candidates, *unpredicted]
-    }
-    ids_on_list = set(list(in_order)[:size])
+    ids_on_list = {deployment.id for deployment in applicants.in_order()[:size]}
     left_out: dict[str, LeftOut] = {}
     for deployment in runnable:
         if deployment.id not in ids_on_list:
-            left_out[deployment.id] = _reason_to_leave_out(deployment, judged)
+            left_out[deployment.id] = _reason_to_leave_out(deployment, applicants.judged)
     record = PredictedShortlist(
         size=size,
         source=source,
         considered=_digest_of(runnable),
         of=len(runnable),
         listed=len(ids_on_list),
-        candidates=len(candidates),
-        unpredicted=_labels_of_listed(unpredicted, ids_on_list),
-        references=_labels_of_listed(references, ids_on_list),
-        per=per,
+        candidates=len(applicants.candidates),
+        unpredicted=_labels_of_listed(applicants.unpredicted, ids_on_list),
+        references=_labels_of_listed(applicants.references, ids_on_list),
+        per=objective_of(plan),
     )
     return _with_shortlist(plan, record, left_out)
+
+
+def size_with_room_for(plan: Plan, labels: Collection[str]) -> int | None:
+    """The size of the shortest shortlist that runs all deployments with these labels. ``plan`` must
+    have predictions, and no shortlist.
+
+    None: no shortlist runs any of them, or nothing is predicted. The size counts all that take
+    places before them: the references of answers, and candidates that are predicted better.
+    """
+    applicants = _applicants(plan)
+    if not applicants.judged:
+        return None
+    size: int | None = None
+    for place, deployment in enumerate(applicants.in_order(), start=1):
+        if deployment.label in labels:
+            size = place
+    return size
+
+
+def _applicants(plan: Plan) -> _Applicants:
+    per = objective_of(plan)
+    runnable = plan.runnable()
+    judged = _judged_by_limits(runnable, per) if plan.slos else _judged_by_frontier(runnable, per)
+    return _Applicants(
+        judged=judged,
+        references=_references(plan),
+        candidates=_by_precedence(judged.values()),
+        unpredicted=[deployment for deployment in runnable if deployment.id not in judged],
+    )
 
 
 def _by_precedence(judged: Iterable[_Judged]) -> list[Deployment]:

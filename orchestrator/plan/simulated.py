@@ -12,7 +12,7 @@ closed form is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,9 +27,11 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Excluded
+from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
+from orchestrator.plan.shortlist import size_with_room_for, without_shortlist
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
 
@@ -63,8 +65,44 @@ def with_simulation(plan: Plan, uri: str) -> Plan:
 
     Raises InputError where there is no simulation of this experiment.
     """
+    return _with_simulation_of(plan, _experiment(uri, plan.name), uri)
+
+
+def shortlist_size(experiment: StoredExperiment, labels: Collection[str]) -> int | None:
+    """The size of the shortlist with which ``run --simulated`` measures all deployments of a
+    simulation that may be the best: those with these labels, and those that may be the best under
+    an SLO on the agreement of answers. A simulation has no answers, so it ranks none under it.
+
+    None: that run would be refused, because the plan cannot be read or nothing is predicted.
+    """
+    if experiment.plan is None:
+        return None
+    plan = without_shortlist(experiment.plan)
+    contenders = set(labels)
+    try:
+        plan = _with_simulation_of(plan, experiment, experiment.store.uri)
+        for slo in plan.slos:
+            if slo.agreement is not None:
+                contenders |= _contenders(experiment, _scaled(slo, 1.0, 1.0))
+    except InputError:
+        return None
+    return size_with_room_for(plan, contenders)
+
+
+def _contenders(experiment: StoredExperiment, slo: Slo) -> set[str]:
+    """The labels of the deployments that may be the best under an SLO by the model's error."""
+    labels: set[str] = set()
+    for comparison in experiment.comparisons(experiment.points(slo), slo):
+        for doubt in comparison.doubts:
+            if doubt.kind is DoubtKind.SIMULATED:
+                labels.update((doubt.leader, *doubt.deployments))
+    return labels
+
+
+def _with_simulation_of(plan: Plan, experiment: StoredExperiment, uri: str) -> Plan:
+    """The plan with what a stored simulation found. ``uri``: where it is stored."""
     plan = with_predictions(_without_simulation(plan))
-    simulation = _Simulation(plan, _experiment(uri, plan.name))
+    simulation = _Simulation(plan, experiment)
     return plan.with_deployments(
         deployment.model_copy(update={"predicted": simulation.predicted(deployment, uri)})
         if deployment.runs

@@ -13,6 +13,7 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import DeploymentGroup, Plan
+from orchestrator.plan.simulated import shortlist_size
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import (
@@ -221,14 +222,14 @@ def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
 
 
 def _shortlist_size(experiment: StoredExperiment) -> int | None:
-    """How many deployments may be the best by the error of the model; None where nothing is ranked
-    under limits.
+    """The size of the shortlist of all deployments that may be the best by the error of the model;
+    None where the file has no limits that a simulation can check.
     """
     for comparison in answers(ranking_limits(None, [experiment])).comparisons:
         for doubt in comparison.doubts:
             if doubt.kind is DoubtKind.SIMULATED:
                 return doubt.shortlist_size
-    return None
+    return shortlist_size(experiment, ())
 
 
 def _question_count(plan: Plan) -> int:

@@ -224,6 +224,8 @@ def _smaller_precision(doubt: Doubt) -> str:
 
 
 def _measure(doubt: Doubt) -> str:
+    if doubt.shortlist_size is None:
+        return "measure them and the first" if doubt.deployments else "measure the first"
     return f"run --shortlist {doubt.shortlist_size}"
 
 

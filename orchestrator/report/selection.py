@@ -11,8 +11,10 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Group, MissingLevel
-from orchestrator.capacity.best import Comparison, ComparisonRules, best, with_shortlist_sizes
+from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.capacity.doubts import Doubt, DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment, differences
+from orchestrator.plan.simulated import shortlist_size
 from orchestrator.results.root import Results
 from orchestrator.spec.load import Per, Slo
 
@@ -210,7 +212,39 @@ def answers(
                 apart_by_name.get(name, ()),
             )
         )
-    return Answers(tuple(with_shortlist_sizes(comparisons)), tuple(answered))
+    sized = with_shortlist_sizes(comparisons, [each.experiment for each in every])
+    return Answers(tuple(sized), tuple(answered))
+
+
+def with_shortlist_sizes(
+    comparisons: Sequence[Comparison], stored: Iterable[StoredExperiment]
+) -> list[Comparison]:
+    """The comparisons, whose doubts about simulations say how long a shortlist has to be.
+
+    A shortlist is of a whole experiment: it has room for each deployment that may be the best in
+    any of these comparisons of the experiment. ``stored``: the experiments.
+    """
+    labels_by_experiment: dict[str, set[str]] = {}
+    for comparison in comparisons:
+        for doubt in comparison.doubts:
+            if doubt.kind is DoubtKind.SIMULATED:
+                labels = labels_by_experiment.setdefault(comparison.experiment, set())
+                labels.update((doubt.leader, *doubt.deployments))
+    sizes: dict[str, int | None] = {}
+    for experiment in stored:
+        if experiment.name in labels_by_experiment:
+            labels = labels_by_experiment[experiment.name]
+            sizes[experiment.name] = shortlist_size(experiment, labels)
+    sized: list[Comparison] = []
+    for comparison in comparisons:
+        size = sizes.get(comparison.experiment)
+        doubts = tuple(_with_shortlist_size(doubt, size) for doubt in comparison.doubts)
+        sized.append(replace(comparison, doubts=doubts))
+    return sized
+
+
+def _with_shortlist_size(doubt: Doubt, size: int | None) -> Doubt:
+    return replace(doubt, shortlist_size=size) if doubt.kind is DoubtKind.SIMULATED else doubt
 
 
 def _points_under(

@@ -389,12 +389,13 @@ def _more_starts(doubt: Doubt) -> str:
 
 def _measure(doubt: Doubt) -> str:
     count = 1 + len(doubt.deployments)
+    what = f"measure {doubt.leader}" if count == 1 else f"measure these {count}"
+    if doubt.shortlist_size is None:
+        return what
     command = f"orchestrator run --shortlist {doubt.shortlist_size} --simulated RESULTS"
     if doubt.shortlist_size > count:
-        command += ", which has room for those of the other questions"
-    if count == 1:
-        return f"measure {doubt.leader} ({command})"
-    return f"measure these {count} ({command})"
+        command += ", which has room for what the file's questions need beside them"
+    return f"{what} ({command})"
 
 
 def lower_levels_text(doubt: Doubt) -> str:

@@ -17,6 +17,7 @@ from orchestrator.plan.shortlist import (
     ids_left_out,
     shortlisted,
     size_for_all_candidates,
+    size_with_room_for,
     without_shortlist,
 )
 from tests.unit.plan.files import planned
@@ -126,8 +127,26 @@ def test_the_size_that_runs_all_candidates_has_room_for_the_references_of_answer
     assert size_for_all_candidates(whole) is None
 
 
+def test_the_size_that_runs_some_deployments_counts_what_takes_places_before_them() -> None:
+    slos = {"fast": {"ttft": "500ms", "tpot": "20ms", "agreement": 0.9}}
+    unknown = {"not_predicted": "nothing is known of it"}
+    predictions = [prediction(each, 1.2) for each in (10.0, 100.0, 90.0, 20.0)]
+    plan = predicted(plan_of(5, slos=slos), [*predictions, unknown])
+    reference, best, second, behind, unpredicted = labels(list(plan.deployments))
+    sizes = {reference: 1, best: 2, second: 3, unpredicted: 4}
+    for label, size in sizes.items():
+        assert size_with_room_for(plan, [label]) == size
+        listed = shortlisted(plan, size).runnable()
+        assert label in labels(listed)
+        assert len(listed) == size
+    assert size_with_room_for(plan, [second, best]) == 3
+    assert size_with_room_for(plan, [behind]) is None
+
+
 def test_without_any_prediction_there_is_no_shortlist() -> None:
     unknown = {"not_predicted": "the model has no term for a router"}
+    unpredicted = predicted(plan_of(2), [unknown, unknown])
+    assert size_with_room_for(unpredicted, labels(list(unpredicted.deployments))) is None
     with pytest.raises(InputError, match="nothing is predicted .*no term for a router"):
         shortlisted(predicted(plan_of(2), [unknown, unknown]), 2)
 

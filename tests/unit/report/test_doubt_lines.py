@@ -56,6 +56,18 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
             "search not settled (a budget); to decide: search longer",
         ),
         (
+            Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a", shortlist_size=3),
+            "within model error (b); to decide: run --shortlist 3",
+        ),
+        (
+            Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a"),
+            "within model error (b); to decide: measure them and the first",
+        ),
+        (
+            Doubt(DoubtKind.SIMULATED, (), Remedy.MEASURE, leader="a"),
+            "nothing was measured; to decide: measure the first",
+        ),
+        (
             Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.OTHER_LIMITS, claims=SEARCHED),
             "no load holds (a budget); to decide: other limits",
         ),

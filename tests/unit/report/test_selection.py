@@ -12,13 +12,21 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.capacity.best import with_shortlist_sizes
 from orchestrator.capacity.doubts import Doubt, DoubtKind, Remedy
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
+from orchestrator.plan.shortlist import shortlisted
+from orchestrator.plan.simulated import with_simulation
 from orchestrator.report.answer_table import AnswerView, answer_text
-from orchestrator.report.selection import answers, check_prices, limits, parse_prices, with_limits
+from orchestrator.report.selection import (
+    answers,
+    check_prices,
+    limits,
+    parse_prices,
+    with_limits,
+    with_shortlist_sizes,
+)
 from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
@@ -196,21 +204,57 @@ def test_points_that_were_read_already_are_not_read_again(
 
 
 def test_a_shortlist_has_room_for_what_may_be_best_in_any_ranking(store: Store) -> None:
-    commit_simulation(store)
-    comparison = answers(limits(None, [StoredExperiment(store)])).comparisons[0]
+    store_sweep(store, planned(max_num_seqs=[8, 16, 32]), simulated=True)
+    experiment = StoredExperiment(store)
+    comparison = answers(limits(None, [experiment])).comparisons[0]
+    first, second, third = [ranked.label for ranked in comparison.ranking]
     rankings = [
         replace(
-            comparison, doubts=(Doubt(DoubtKind.SIMULATED, others, Remedy.MEASURE, leader="a"),)
+            comparison, doubts=(Doubt(DoubtKind.SIMULATED, others, Remedy.MEASURE, leader=first),)
         )
-        for others in (("b",), ("b", "c"), ())
+        for others in ((second,), (second, third), ())
     ]
     command = "orchestrator run --shortlist 3 --simulated RESULTS"
-    room = ", which has room for those of the other questions"
-    assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings)] == [
+    room = ", which has room for what the file's questions need beside them"
+    assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings, [experiment])] == [
         [f"measure these 2 ({command}{room})"],
         [f"measure these 3 ({command})"],
-        [f"measure a ({command}{room})"],
+        [f"measure {first} ({command}{room})"],
     ]
+
+
+def test_a_shortlist_has_room_for_the_reference_of_answers(store: Store) -> None:
+    slos = (
+        Slo(name="interactive", ttft=0.15, attainment=0.9),
+        Slo(name="alike", ttft=0.15, attainment=0.9, agreement=0.9),
+    )
+    plan = with_model_error(planned(max_num_seqs=[8, 16, 32]), MODEL_ERROR)
+    plan = plan.model_copy(update={"slos": slos})
+    store.write_plan(plan.to_json())
+    for point, ttft_ms in zip(plan.points, (5000, 100, 100), strict=True):
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, simulated=True)
+    comparison = answers(limits("interactive", [StoredExperiment(store)])).comparisons[0]
+    (doubt,) = [each for each in comparison.doubts if each.kind is DoubtKind.SIMULATED]
+    contenders = {doubt.leader, *doubt.deployments}
+    assert contenders == {deployment.label for deployment in plan.deployments[1:]}
+    assert doubt.shortlist_size == 3
+    limited = shortlisted(with_simulation(plan, store.uri), doubt.shortlist_size)
+    assert contenders < {deployment.label for deployment in limited.runnable()}
+
+
+def test_a_shortlist_has_room_for_what_may_be_best_under_limits_on_answers(store: Store) -> None:
+    slos = (
+        Slo(name="fast", ttft=0.01, attainment=0.9),
+        Slo(name="alike", ttft=0.5, attainment=0.9, agreement=0.9),
+    )
+    plan = with_model_error(planned(), MODEL_ERROR).model_copy(update={"slos": slos})
+    store.write_plan(plan.to_json())
+    for point, ttft_ms, tokens in zip(plan.points, (1, 100), (8, 64), strict=True):
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, tokens=tokens, simulated=True)
+    fast, *_ = answers(limits("fast", [StoredExperiment(store)])).comparisons
+    (doubt,) = [each for each in fast.doubts if each.kind is DoubtKind.SIMULATED]
+    assert (doubt.leader, doubt.deployments) == (plan.deployments[0].label, ())
+    assert doubt.shortlist_size == 2
 
 
 @pytest.mark.parametrize(
