@@ -129,6 +129,15 @@ class Comparison:
     def certain(self) -> bool:
         return self.certainty in CERTAIN
 
+    @property
+    def labels_within_model_error(self) -> frozenset[str]:
+        """The deployments that may be the best by the error of a simulation's model."""
+        labels: set[str] = set()
+        for doubt in self.doubts:
+            if doubt.kind is DoubtKind.SIMULATED:
+                labels.update((doubt.leader, *doubt.deployments))
+        return frozenset(labels)
+
 
 @dataclass(frozen=True, slots=True)
 class _DeploymentKey:

@@ -127,7 +127,7 @@ class Doubt:
     spread: CommonSpread | None = None  # with STARTS_DIFFER: see ``pooled_spread``
     startable_deployments: int | None = None  # with NOT_MEASURED: how many may start; None: all
     # with SIMULATED: the N of the ``run --shortlist N`` that measures all deployments that may be
-    # the best, in any comparison of the experiment (report/selection.py); None: no such run does
+    # the best under any SLO of the plan (report/selection.py); None: no such run does
     shortlist_size: int | None = None
     validity: Validity = Validity.VALID  # with REPAIR
 

@@ -23,6 +23,7 @@ from orchestrator.capacity.best import Comparison, ComparisonRules, Shortlisted,
 from orchestrator.capacity.levels import PRECISION
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
+from orchestrator.plan.order import objective_of
 from orchestrator.results.ids import model_key
 from orchestrator.results.records import PointHead
 from orchestrator.results.runs import Runs
@@ -262,6 +263,15 @@ class StoredExperiment:
         if self.plan is None or not self.plan.loads:
             return None
         return self.plan.loads[0].objective
+
+    def is_of_plan(self, comparison: Comparison) -> bool:
+        """Whether a comparison answers a question of the plan: it is under one of its SLOs, in its
+        unit and at its prices. ``run --shortlist`` chooses deployments by these alone.
+        """
+        if self.plan is None or comparison.slo not in self.plan.slos:
+            return False
+        has_other_prices = comparison.per == "usd" and bool(self._prices)
+        return comparison.per == objective_of(self.plan) and not has_other_prices
 
     @property
     def full_grid(self) -> bool:

@@ -27,7 +27,6 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Excluded
-from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
@@ -91,12 +90,9 @@ def shortlist_size(experiment: StoredExperiment, labels: Collection[str]) -> int
 
 def _contenders(experiment: StoredExperiment, slo: Slo) -> set[str]:
     """The labels of the deployments that may be the best under an SLO by the model's error."""
+    comparisons = experiment.comparisons(experiment.points(slo), slo)
     labels: set[str] = set()
-    for comparison in experiment.comparisons(experiment.points(slo), slo):
-        for doubt in comparison.doubts:
-            if doubt.kind is DoubtKind.SIMULATED:
-                labels.update((doubt.leader, *doubt.deployments))
-    return labels
+    return labels.union(*(comparison.labels_within_model_error for comparison in comparisons))
 
 
 def _with_simulation_of(plan: Plan, experiment: StoredExperiment, uri: str) -> Plan:

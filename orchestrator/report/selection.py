@@ -12,7 +12,7 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Group, MissingLevel
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
-from orchestrator.capacity.doubts import Doubt, DoubtKind
+from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment, differences
 from orchestrator.plan.simulated import shortlist_size
 from orchestrator.results.root import Results
@@ -222,29 +222,35 @@ def with_shortlist_sizes(
     """The comparisons, whose doubts about simulations say how long a shortlist has to be.
 
     A shortlist is of a whole experiment: it has room for each deployment that may be the best in
-    any of these comparisons of the experiment. ``stored``: the experiments.
+    any of these comparisons that answer a question of its plan. Those under other limits, in
+    another unit or at other prices get no size. ``stored``: the experiments.
     """
+    experiment_of = {experiment.name: experiment for experiment in stored}
     labels_by_experiment: dict[str, set[str]] = {}
     for comparison in comparisons:
-        for doubt in comparison.doubts:
-            if doubt.kind is DoubtKind.SIMULATED:
-                labels = labels_by_experiment.setdefault(comparison.experiment, set())
-                labels.update((doubt.leader, *doubt.deployments))
-    sizes: dict[str, int | None] = {}
-    for experiment in stored:
-        if experiment.name in labels_by_experiment:
-            labels = labels_by_experiment[experiment.name]
-            sizes[experiment.name] = shortlist_size(experiment, labels)
+        labels = comparison.labels_within_model_error
+        experiment = experiment_of.get(comparison.experiment)
+        if labels and experiment is not None and experiment.is_of_plan(comparison):
+            labels_by_experiment.setdefault(experiment.name, set()).update(labels)
+    sizes = {
+        name: shortlist_size(experiment_of[name], labels)
+        for name, labels in labels_by_experiment.items()
+    }
     sized: list[Comparison] = []
     for comparison in comparisons:
-        size = sizes.get(comparison.experiment)
-        doubts = tuple(_with_shortlist_size(doubt, size) for doubt in comparison.doubts)
-        sized.append(replace(comparison, doubts=doubts))
+        experiment = experiment_of.get(comparison.experiment)
+        if experiment is not None and experiment.is_of_plan(comparison):
+            comparison = _with_shortlist_size(comparison, sizes.get(experiment.name))
+        sized.append(comparison)
     return sized
 
 
-def _with_shortlist_size(doubt: Doubt, size: int | None) -> Doubt:
-    return replace(doubt, shortlist_size=size) if doubt.kind is DoubtKind.SIMULATED else doubt
+def _with_shortlist_size(comparison: Comparison, size: int | None) -> Comparison:
+    doubts = [
+        replace(doubt, shortlist_size=size) if doubt.kind is DoubtKind.SIMULATED else doubt
+        for doubt in comparison.doubts
+    ]
+    return replace(comparison, doubts=tuple(doubts))
 
 
 def _points_under(

@@ -410,6 +410,16 @@ def test_commands_name_a_folder_with_a_quote_as_a_shell_reads_it(tmp_path: Path)
     assert shlex.split(experiment.run_command(3, simulated=True)) == simulating
 
 
+def test_at_other_prices_a_ranking_is_not_the_plans(store: Store) -> None:
+    plan = planned()
+    loads = tuple(load.model_copy(update={"objective": "usd"}) for load in plan.loads)
+    store_sweep(store, plan.model_copy(update={"loads": loads}))
+    (comparison, *_) = first_answer(store)
+    assert comparison.per == "usd"
+    assert StoredExperiment(store).is_of_plan(comparison)
+    assert not StoredExperiment(store, {"cpu": 2.0}).is_of_plan(comparison)
+
+
 def test_what_a_shortlist_left_out_is_counted_and_what_was_measured_of_it_stays(
     tmp_path: Path,
 ) -> None:

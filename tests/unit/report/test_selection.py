@@ -235,11 +235,24 @@ def test_a_shortlist_has_room_for_the_reference_of_answers(store: Store) -> None
         store_attempt(store, plan, point, ttft_ms=ttft_ms, simulated=True)
     comparison = answers(limits("interactive", [StoredExperiment(store)])).comparisons[0]
     (doubt,) = [each for each in comparison.doubts if each.kind is DoubtKind.SIMULATED]
-    contenders = {doubt.leader, *doubt.deployments}
+    contenders = comparison.labels_within_model_error
     assert contenders == {deployment.label for deployment in plan.deployments[1:]}
     assert doubt.shortlist_size == 3
     limited = shortlisted(with_simulation(plan, store.uri), doubt.shortlist_size)
     assert contenders < {deployment.label for deployment in limited.runnable()}
+
+
+@pytest.mark.parametrize(
+    "given", [("--slo", "ttft<=200ms,attainment>=0.9"), ("--per", "deployment")], ids=["slo", "per"]
+)
+def test_for_a_question_that_is_not_the_plans_no_shortlist_is_proposed(
+    given: tuple[str, str], store: Store
+) -> None:
+    commit_simulation(store)
+    assert "to decide: run --shortlist 2" in invoke("best", store.uri).stdout
+    other = invoke("best", store.uri, *given).stdout
+    assert "to decide: measure them and the first" in other
+    assert "--shortlist" not in other
 
 
 def test_a_shortlist_has_room_for_what_may_be_best_under_limits_on_answers(store: Store) -> None:
