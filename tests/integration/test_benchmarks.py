@@ -17,6 +17,7 @@ SMALL = [
     "benchmarks.search.claims --repetitions 1 --only smooth",
     "benchmarks.compare.power --repetitions 1 --only 10%",
     "benchmarks.compare.winners --repetitions 1",
+    "benchmarks.compare.oracle --sweeps 1000",
     "benchmarks.cluster.packing --seeds 1",
     "benchmarks.plan --combinations 20 --levels 2",
     "benchmarks.workloads.prompts --prompts 100",
