@@ -225,7 +225,7 @@ def run(
         options = _where_options(address, max_nodes)
         with ActiveRun(Runs(store.uri, plan.name), stop, live, options=options) as active:
             active(Phase(SWEEP, SweepStep.JOIN_CLUSTER, address or "that runs, or a new one here"))
-            # this may import ray, so it comes after the input is known to be good
+            # opening may import ray, so the input is checked before
             cluster = open_cluster(store, address, plan.max_clients)
             if cluster.note:
                 live.print_line(f"note: {cluster.note}")
@@ -301,7 +301,8 @@ def _decided_within(plan: Plan, until: str | None, within: float | None) -> floa
 
 def is_whole(counts: MeasurementCounts) -> bool:
     """Whether something was measured, and nothing failed, was left out or stays spoilt."""
-    missing = counts.failed + counts.left_out + counts.refused + counts.kept
+    failed = counts.failed + counts.without_row + counts.refused
+    missing = failed + counts.over_budget + counts.kept
     measured = counts.measured + counts.skipped
     return measured > 0 and missing == 0
 
@@ -325,7 +326,7 @@ def planned(experiment: Path, allow_impossible: bool) -> Plan:
 def print_end(store: Store, with_page: bool) -> bool:
     """Prints the answer, where the page is, and what to type next.
 
-    Returns what ``_print_answer`` returns.
+    Returns whether the answer is complete: see ``_print_answer``.
     """
     is_complete = _print_answer(store)
     if with_page:
@@ -400,8 +401,10 @@ def _summary(report: SweepReport, store: Store) -> str:
         f"{counts.skipped} already done",
         f"{counts.failed} failed",
     ]
-    if counts.left_out:
-        parts.append(f"{counts.left_out} left out by the budget")
+    if counts.without_row:
+        parts.append(f"{counts.without_row} failed without a row that says why")
+    if counts.over_budget:
+        parts.append(f"{counts.over_budget} left out by the budget")
     if counts.refused:
         parts.append(f"{counts.refused} failed before (--retry-failed tries them again)")
     if counts.kept:
@@ -409,8 +412,9 @@ def _summary(report: SweepReport, store: Store) -> str:
     if report.left_unmeasured is not None:
         deployments = counted(report.left_unmeasured.deployments, "deployment")
         parts.append(f"{deployments} not measured to the end, which cannot be best")
-    if report.left:
-        parts.append(f"interrupted with {report.left} left: run the same command again to continue")
+    if report.left_by_stop:
+        left = report.left_by_stop
+        parts.append(f"interrupted with {left} left: run the same command again to continue")
     time_text = f"{report.wall_s:.0f} s in all"
     if counts.measured or counts.failed:
         time_text += f"; {report.overhead:.1%} of it was the program's own overhead"

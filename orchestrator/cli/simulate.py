@@ -190,9 +190,10 @@ def _summary(report: SimulationReport, store: Store, seconds: float) -> str:
     counts = report.counts
     parts = [f"{counts.measured} simulated", f"{counts.skipped} already done"]
     parts.append(f"{counts.failed + counts.refused} failed")
-    if counts.left_out:
-        parts.append(f"{counts.left_out} left out by the budget")
-    if report.left:
-        parts.append(f"interrupted with {report.left} left: run the same command again to continue")
+    if counts.over_budget:
+        parts.append(f"{counts.over_budget} left out by the budget")
+    if report.left_by_stop:
+        left = report.left_by_stop
+        parts.append(f"interrupted with {left} left: run the same command again to continue")
     virtual = f"{hours(report.virtual_s)} of virtual time in {seconds:.1f} s"
     return f"{', '.join(parts)}\n{virtual}\nresults: {store.uri}"

@@ -47,16 +47,16 @@ from orchestrator.sweep.state import MeasurementCounts, SweepState, cost_of, use
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
     """How a simulation ended. ``virtual_s``: seconds that all of it would have taken, one launch
-    after the other. ``left``: how many measurements were not simulated because the user stopped it.
+    after the other. ``left_by_stop``: measurements not simulated because the user stopped it.
     """
 
     counts: MeasurementCounts
     virtual_s: float
-    left: int = 0
+    left_by_stop: int = 0
 
     @property
     def interrupted(self) -> bool:
-        return self.left > 0
+        return self.left_by_stop > 0
 
 
 class SimulatedSweep:

@@ -123,7 +123,7 @@ class LaunchLifecycle:
             failure = self._start_and_measure().failure
         except Occupied as error:
             occupied = error
-        except PlacementError as error:  # the engines are placed by now, so it is about clients
+        except PlacementError as error:  # of a client: the engines are placed by now
             text = f"The cluster could not start a load client: {error}."
             failure = Failure(FailureKind.NO_CLIENT, text)
         except InputError:
@@ -389,7 +389,7 @@ class LaunchLifecycle:
             count_text=self._count_text.get(dialect.path, False),
             **point.load_rules(),
             seed=following.measurement.tried(self._work.tries(measurement_id)).seed,
-            # each client looks it up on its own node
+            # each client looks for the tokenizer on its own node
             tokenizer=settings.tokenizer or settings.model,
             vocabulary=ids_within(measurer.replicas.vocab_size),
             cache_block_tokens=ENGINES[settings.engine].cache_block_tokens(
@@ -485,7 +485,10 @@ def give_up(
             context.tell_standing(work, committed)
         work.drop()
     except Exception as error:
-        leave_out(context, work, f"rows that say why cannot be stored ({error})", "row_lost")
+        work.follow_race()
+        context.state.count(MeasurementCounts(without_row=work.left))
+        why = f"rows that say why cannot be stored ({error})"
+        _drop_open(context, work, Event("row_lost", why, work.deployment.label))
 
 
 class Ledger(Protocol):
@@ -498,14 +501,19 @@ class Ledger(Protocol):
     def tell(self, item: Event | Phase) -> None: ...
 
 
-def leave_out(context: Ledger, work: DeploymentWork, why: str, kind: str = "budget") -> None:
-    """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep
-    may make them. ``why``: the first part of the event's text. ``kind``: the kind of the event.
+def leave_out(context: Ledger, work: DeploymentWork, over: str) -> None:
+    """Leave the open measurements of a deployment out of this sweep, without rows, because the
+    budget is used up: a later sweep may make them. ``over``: says which part of the budget.
     """
     work.follow_race()
-    text = f"{why}; left out: {counted(work.left, 'measurement')}"
-    context.tell(Event(kind, text, work.deployment.label))
-    context.state.count(MeasurementCounts(left_out=work.left))
+    context.state.count(MeasurementCounts(over_budget=work.left))
+    _drop_open(context, work, Event("budget", over, work.deployment.label))
+
+
+def _drop_open(context: Ledger, work: DeploymentWork, event: Event) -> None:
+    """Drop the open measurements of a deployment. ``event``: the reason; their number is added."""
+    text = f"{event.text}; left out: {counted(work.left, 'measurement')}"
+    context.tell(replace(event, text=text))
     work.drop()
 
 

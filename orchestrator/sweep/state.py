@@ -33,20 +33,22 @@ class MeasurementCounts:
     measured: int = 0
     skipped: int = 0  # had an ok commit already
     failed: int = 0
-    left_out: int = 0  # the budget was used up
+    over_budget: int = 0  # not begun, or not ended: the budget was used up
     refused: int = 0  # failed in an earlier sweep and would fail again
     # of the measured, by verdict: something other than the engine spoilt them
     spoilt: Counter[str] = field(default_factory=Counter)
     kept: int = 0  # of the skipped: spoilt in every try that is allowed
+    without_row: int = 0  # failed, and the row that says why could not be stored
 
     def add(self, more: MeasurementCounts) -> None:
         self.measured += more.measured
         self.skipped += more.skipped
         self.failed += more.failed
-        self.left_out += more.left_out
+        self.over_budget += more.over_budget
         self.refused += more.refused
         self.spoilt += more.spoilt
         self.kept += more.kept
+        self.without_row += more.without_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,12 @@ class SweepReport:
     wall_s: float
     # share of wall_s in which no engine started, nothing was measured and nothing was waited for
     overhead: float
-    left: int = 0  # measurements not done because the user stopped the sweep
-    left_unmeasured: LeftUnmeasured | None = None  # None: nothing was left out
+    left_by_stop: int = 0  # measurements not done because the user stopped the sweep
+    left_unmeasured: LeftUnmeasured | None = None  # None: no deployment was dropped as worse
 
     @property
     def interrupted(self) -> bool:
-        return self.left > 0
+        return self.left_by_stop > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +170,9 @@ class SweepState:
             self._launch(deployment).advance(LaunchEvent.REFUSED)
             del self._launches[deployment.id]
 
-    def ended(self, deployment: Deployment) -> bool:
-        """The thread of the deployment's launch is over: its nodes are free. Returns whether the
-        launch is in the queue again; it keeps its record then, and loses it otherwise.
+    def free_nodes(self, deployment: Deployment) -> bool:
+        """Frees the launch's nodes, because its thread is over. Returns whether the launch is in
+        the queue again; it keeps its record then, and loses it otherwise.
         """
         with self._lock:
             self._set_aside.pop(deployment.id, None)
@@ -273,8 +275,8 @@ class SweepState:
             return rest_s
 
     def wake(self, address: str) -> None:
-        """The host was leased, so it may be tried again. The next launch of this sweep that wants
-        it stands at the end of the line.
+        """The host was leased, so it may be tried again. Places kept in line for it
+        (``keep_place``) are forgotten.
         """
         with self._lock:
             self._resting.pop(address, None)

@@ -398,7 +398,7 @@ class Sweep:
         if self._followed_version == version_before:
             return
         if has_moved_work or any(work.races and work.has_begun for work in self._queued.values()):
-            self._order()  # it depends on how much load each deployment may still hold
+            self._order()  # the order depends on how much load each deployment may still hold
 
     def _finished_in_queue(self) -> dict[str, DeploymentWork]:
         """Queued deployments, by id, that were begun and have nothing left."""
@@ -736,7 +736,7 @@ class Sweep:
             work = ended.work
             if self._launched.pop(work.deployment.id, None) is None:
                 continue  # listed twice: an interrupt came while ``_start_and_ask`` started it
-            is_queued_again = self._state.ended(work.deployment)
+            is_queued_again = self._state.free_nodes(work.deployment)
             self._context.breakers.ended(work.deployment.id)
             self._last_admission_inputs = None
             work.follow_race()

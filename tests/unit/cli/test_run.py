@@ -80,7 +80,8 @@ def test_deployments_that_are_impossible_are_pointed_out(
         (MeasurementCounts(skipped=1), 0),
         (MeasurementCounts(), 3),
         (MeasurementCounts(measured=1, failed=1), 3),
-        (MeasurementCounts(measured=1, left_out=1), 3),
+        (MeasurementCounts(measured=1, over_budget=1), 3),
+        (MeasurementCounts(measured=1, without_row=1), 3),
         (MeasurementCounts(skipped=1, refused=1), 3),
         (MeasurementCounts(skipped=1, kept=1), 3),
     ],
@@ -148,13 +149,18 @@ def test_a_run_that_had_nothing_to_do_has_no_overhead() -> None:
 
 def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
     spoilt = Counter({"disturbed": 2, "client_bound": 1})
-    counts = MeasurementCounts(measured=3, spoilt=spoilt, left_out=2, refused=4, kept=5)
-    (counts_line, *_) = summary(SweepReport(counts, 1.0, 0.0, left=6)).splitlines()
+    counts = MeasurementCounts(measured=3, spoilt=spoilt, over_budget=2, refused=4, kept=5)
+    (counts_line, *_) = summary(SweepReport(counts, 1.0, 0.0, left_by_stop=6)).splitlines()
     assert counts_line == (
         "3 measured (of them 2 disturbed, 1 client_bound), 0 already done, 0 failed, 2 left out by the budget,"
         " 4 failed before (--retry-failed tries them again), 5 stay spoilt (--again N),"
         " interrupted with 6 left: run the same command again to continue"
     )
+
+
+def test_the_summary_says_which_failures_no_row_explains() -> None:
+    report = SweepReport(MeasurementCounts(measured=3, without_row=2), 1.0, 0.0)
+    assert "0 failed, 2 failed without a row that says why\n" in summary(report)
 
 
 def test_the_summary_says_what_need_not_be_measured() -> None:

@@ -97,7 +97,7 @@ def test_a_launch_that_was_ended_halfway_does_not_go_on_with_another_model(tmp_p
         check(planned(predictions=predictions), store)
     profile.write_text(plain)
     _, report = simulated(planned(predictions=predictions), tmp_path / "results")
-    assert report.left == 0
+    assert report.left_by_stop == 0
 
 
 def test_a_search_that_was_ended_halfway_does_not_go_on_with_other_limits(tmp_path: Path) -> None:

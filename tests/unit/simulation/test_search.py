@@ -124,7 +124,7 @@ def test_a_race_goes_on_where_it_stood_and_stores_no_event_twice(tmp_path: Path)
     _, report = simulated(plan, tmp_path / "ended", listen, stop)
     assert report.interrupted
     _, report = simulated(plan, tmp_path / "ended")
-    assert report.left == 0
+    assert report.left_by_stop == 0
     assert committed(tmp_path / "whole") == committed(tmp_path / "ended")
 
 
@@ -158,7 +158,7 @@ def test_no_more_deployments_are_started_than_allowed(tmp_path: Path) -> None:
     store, report = simulated(planned(text), tmp_path, listen)
     assert len({row.deployment_id for row in points(store)}) == 1
     assert "not_started" in told
-    assert report.left == 0
+    assert report.left_by_stop == 0
 
 
 def test_a_search_under_limits_on_parts_claims_what_holds_for_every_part(tmp_path: Path) -> None:

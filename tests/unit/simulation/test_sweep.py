@@ -30,7 +30,7 @@ def test_all_of_a_plan_is_stored_and_marked(tmp_path: Path) -> None:
     plan = planned(repeats="repeats: 2")
     store, report = simulated(plan, tmp_path)
     assert report.counts.measured == 8
-    assert report.left == 0
+    assert report.left_by_stop == 0
     rows = points(store)
     assert {(row.level, row.repeat) for row in rows} == {(2, 0), (2, 1), (8, 0), (8, 1)}
     assert all(row.simulated and not row.emulated and row.status == "ok" for row in rows)
@@ -80,7 +80,7 @@ def test_one_that_was_ended_goes_on_and_has_the_same_rows(tmp_path: Path, ended_
     _, report = simulated(plan, tmp_path / "ended", listen, stop)
     assert report.interrupted
     _, report = simulated(plan, tmp_path / "ended")
-    assert report.left == 0
+    assert report.left_by_stop == 0
     whole, ended = files_of(tmp_path / "whole"), files_of(tmp_path / "ended")
     # the cache of what is computed is divided otherwise
     committed = {name: data for name, data in whole.items() if "/computed/" not in name}
@@ -142,7 +142,7 @@ def test_a_budget_of_gpu_hours_ends_it(tmp_path: Path) -> None:
 
     plan = planned(budget=f"budget: {{gpu_hours: {hours}}}")
     _, report = simulated(plan, tmp_path / "part", listen)
-    assert report.counts.left_out > 0
+    assert report.counts.over_budget > 0
     assert report.counts.measured < 4
     assert "budget" in told
     _, report = simulated(plan, tmp_path / "part")

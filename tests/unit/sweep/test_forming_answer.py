@@ -84,7 +84,7 @@ def test_what_cannot_be_best_is_not_measured_to_the_end(tmp_path: Path) -> None:
     early = report.left_unmeasured
     assert early is not None
     assert early.is_decided
-    assert report.left == 0
+    assert report.left_by_stop == 0
     assert early.measurements == 30 - report.counts.measured > 0
     assert event_texts(world, "decided") == [
         f"decided within 5 %: {early.deployments} deployments not measured to the end "

@@ -26,7 +26,7 @@ def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(stor
     world = world_of([node("a"), node("b")])
     # in the second points
     report = sweep(world, plan_of(TWO, levels="1, 2"), store, interrupt_s=100.0)
-    assert (report.interrupted, report.left) == (True, 2)
+    assert (report.interrupted, report.left_by_stop) == (True, 2)
     assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
     assert steps(world)["stop"] == steps(world)["release"] == 2
     assert world.held == {}
@@ -44,16 +44,16 @@ def test_an_interrupt_leaves_nothing_running_and_loses_nothing_measured(
     world = world_of()
     report = sweep(world, plan_of(levels="1, 2"), store, interrupt_s=when_s)
     assert report.interrupted
-    assert report.left == 2 - report.counts.measured
+    assert report.left_by_stop == 2 - report.counts.measured
     assert (world.held, outcomes(store)) == ({}, [("ok", None)] * report.counts.measured)
     assert len(launches(store)) == steps(world)["place"]
     logs = [store.read_log(row.log_uri) for row in launches(store) if row.log_uri]
     assert logs == [b"the log"] * steps(world)["start"]
     assert world.clock.now_s() < when_s + 5
     again = sweep(world_of(), plan_of(levels="1, 2"), store)
-    assert (again.counts.skipped, again.counts.measured, again.left) == (
+    assert (again.counts.skipped, again.counts.measured, again.left_by_stop) == (
         report.counts.measured,
-        report.left,
+        report.left_by_stop,
         0,
     )
 

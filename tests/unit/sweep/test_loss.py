@@ -74,11 +74,9 @@ def test_rows_wait_for_storage_that_refuses_for_minutes_and_engines_stay_up(
     world = world_of([node("a"), node("b")])
     refuses(world, 60.0, 660.0, number)
     report = sweep(world, plan_of(THREE, levels="1, 2"), store)
-    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (
-        6,
-        0,
-        [("ok", None)] * 6,
-    )
+    assert report.counts.measured == 6
+    assert report.counts.failed == 0
+    assert outcomes(store) == [("ok", None)] * 6
     assert steps(world)["start"] == 3  # none was started again
     assert {row.status for row in launches(store)} == {"ok"}
     assert any(
@@ -207,18 +205,19 @@ def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(
 
 
 @pytest.mark.parametrize(
-    ("says", "measured", "left_out"),
+    ("says", "measured", "without_row"),
     [
         (Ready({}, "0.32.\ud800"), 2, 0),
         (Failure(FailureKind.OOM_LOAD, "Half of a character: \ud83d"), 1, 1),  # nor can a point's
     ],
 )
 def test_a_launch_whose_row_cannot_be_made_costs_its_rows_alone(
-    says: object, measured: int, left_out: int, store: Store
+    says: object, measured: int, without_row: int, store: Store
 ) -> None:
     report = sweep(world := world_of(fails={"ready": [says, None]}), plan_of(TWO), store)
-    assert (report.counts.measured, report.counts.left_out) == (measured, left_out)
-    assert len(event_texts(world, "row_lost")) == 1 + left_out
+    assert (report.counts.measured, report.counts.without_row) == (measured, without_row)
+    assert report.counts.over_budget == 0
+    assert len(event_texts(world, "row_lost")) == 1 + without_row
     assert len(launches(store)) == 1
     assert "measured" in store.read("events").column("kind").to_pylist()
 
@@ -239,7 +238,7 @@ def test_a_sweep_ends_though_rows_of_failures_cannot_be_stored(
     world = world_of(fails={"ready": [OOM] * 9})
     refuses(world, 0.0, math.inf, errno.EACCES, only="data/points")
     report = sweep(world, plan_of(), store)
-    assert (report.counts.left_out, steps(world)["ready"]) == (1, 1)
+    assert (report.counts.without_row, steps(world)["ready"]) == (1, 1)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
@@ -329,7 +328,7 @@ def test_a_sweep_ends_in_order_when_all_nodes_are_taken_back(
         store,
     )
     assert outcomes(store) == [("ok", None)] * 2
-    assert (report.counts.failed, report.left) == (0, 4)
+    assert (report.counts.failed, report.left_by_stop) == (0, 4)
     assert event_texts(world, "taken_back") == [
         "all nodes are being taken back: run it on others to continue"
     ]
@@ -345,7 +344,8 @@ def test_a_lost_last_node_is_waited_for_after_another_was_taken_back(
     world.clock.at(40.0, lambda: world.lose("b"))
     world.clock.at(70.0, lambda: world.nodes.append(node("c")))
     report = sweep(world, plan_of(), store)
-    assert (report.counts.measured, report.left, event_texts(world, "taken_back")) == (1, 0, [])
+    assert (report.counts.measured, report.left_by_stop) == (1, 0)
+    assert event_texts(world, "taken_back") == []
 
 
 def test_replicas_on_a_lost_node_are_released_before_other_ranks_stop(

@@ -133,7 +133,7 @@ def test_a_launch_that_queues_again_keeps_its_record_and_gives_back_its_nodes() 
     state.admitted(waiting, Reservation(ResourceRequest(), (("a",),), 0.0))
     for event in (LaunchEvent.HOST_HELD, LaunchEvent.STOP_BEGAN, LaunchEvent.REQUEUED):
         state.advance(waiting, event)
-    assert state.ended(waiting)
+    assert state.free_nodes(waiting)
     assert state.launch(waiting) is record
     assert state.reservations() == []
 
@@ -144,7 +144,7 @@ def test_a_launch_that_has_ended_loses_its_record() -> None:
     state.admitted(measured, Reservation(ResourceRequest(), (("a",),), 0.0))
     for event in (LaunchEvent.HOSTS_TAKEN, LaunchEvent.STOP_BEGAN, LaunchEvent.STOPPED):
         state.advance(measured, event)
-    assert not state.ended(measured)
+    assert not state.free_nodes(measured)
     assert state.launch(measured) is not record
 
 
@@ -166,9 +166,9 @@ def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
 
 
 def test_counts_add_up_each_by_itself() -> None:
-    counts = MeasurementCounts(1, 2, 3, 4, 5, Counter({"disturbed": 6}), 7)
+    counts = MeasurementCounts(1, 2, 3, 4, 5, Counter({"disturbed": 6}), 7, 8)
     state = SweepState()
     state.count(counts)
     state.count(counts)
-    doubled = MeasurementCounts(2, 4, 6, 8, 10, Counter({"disturbed": 12}), 14)
+    doubled = MeasurementCounts(2, 4, 6, 8, 10, Counter({"disturbed": 12}), 14, 16)
     assert state.counts == doubled
