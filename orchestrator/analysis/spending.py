@@ -17,11 +17,11 @@ from orchestrator.results.store import Store
 class ExperimentSpending:
     """What devices cost while they were held, in USD.
 
-    ``total``: all launches, from placement to the end. ``starts``: until engines that served were
-    ready. ``failed_starts``: launches that never served. ``counting``: attempts at points that
-    answers rest on, warm-up included. ``not_counting``: other attempts: spoilt, tried again, or of an
-    earlier version of the file. ``priced``: launches with a price whose time is known, of
-    ``launches``.
+    ``total``: all launches, from placement to the end. ``starts``: from placement until ready, of
+    launches that then served. ``failed_starts``: launches that never served. ``counting``: attempts
+    at points that answers rest on, warm-up included. ``not_counting``: other attempts: spoilt,
+    tried again, or of an earlier version of the file. ``priced``: launches with a price whose time
+    is known, of ``launches``.
     """
 
     total: float

@@ -1,5 +1,5 @@
-"""How many prompt tokens a prefix cache without end would have had: the expectation beside the hits
-that an engine reports.
+"""How many prompt tokens a prefix cache of unlimited size would have held: the expectation beside
+the hits that an engine reports.
 
 A client computes it when its load is over, from the requests that were answered and from the facts
 by which their prompts were drawn, so that nothing is computed while load is sent. Sessions are taken

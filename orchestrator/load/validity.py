@@ -366,7 +366,7 @@ def _offered_below_asked(due: float, due_s: float, point: LoadPoint) -> float:
 
 def _hits(counts: RequestCounts, engine_side: EngineSide | None) -> dict[str, float]:
     """Shares of prompt tokens that the engine's prefix cache had, by its answers or else by its
-    metrics, and that one without end would have had; without those that are not known.
+    metrics, and that one of unlimited size would have held; without those that are not known.
     """
     hits: dict[str, float] = {}
     if counts.sums["reports_of_hits"]:
@@ -538,9 +538,7 @@ def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[st
     if cached_share > MAX_CACHED:
         note = f"{cached_share:.1%} of prompt tokens came from the engine's prefix cache"
         if "expected_cached_share" in evidence:
-            note += (
-                f"; {evidence['expected_cached_share']:.1%} were expected of a cache without end"
-            )
+            note += f"; {evidence['expected_cached_share']:.1%} were expected of an unlimited cache"
         notes.append(note)
     if "cached_share" not in evidence or "expected_cached_share" not in evidence:
         return notes

@@ -321,7 +321,7 @@ def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:
     for alone in points:
         text = f"{alone.side} only: {_point_text(alone.point)}"
         if alone.is_ambiguous:
-            yield f"{text}: several points are alike but for --across"
+            yield f"{text}: several points are alike apart from the settings of --across"
         elif alone.differs_in:
             yield f"{text}: the nearest differs in {listed(alone.differs_in)}"
         else:

@@ -12,7 +12,7 @@ from orchestrator.report.documents.point import PointDocument
 
 _SHARES = {
     "cached_share": "share of prompt tokens found in the engine's prefix cache",
-    "expected_cached_share": "the share that a prefix cache without end would have had",
+    "expected_cached_share": "the share that a prefix cache of unlimited size would have held",
     "recorded_rate": "requests/s of the recorded trace that was sent at its times",
     "rate_factor": "rate that was sent over the recorded one",
     "thinned_share": "share of the recorded sessions that were left out",

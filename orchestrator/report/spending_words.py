@@ -20,7 +20,7 @@ _PARTS = {
 }
 _DESCRIPTIONS = {
     "counting": "attempts at points that answers rest on, warm-up included",
-    "starts": "devices until engines that served were ready",
+    "starts": "devices while engines started, of launches that then served",
     "failed_starts": "launches that never served",
     "not_counting": "attempts that were spoilt, tried again, or of an earlier version of the file",
     "other": "late answers, fixed prompts, pauses and stops",

@@ -17,7 +17,7 @@ def workload_lines(
     workload: Workload, facts: WorkloadFacts, cached_share: float | None
 ) -> Iterator[str]:
     """A workload on a screen of 80 columns. ``cached_share``: of its prompts' tokens, what a prefix
-    cache without end would have; None: not known.
+    cache of unlimited size would hold; None: not known.
     """
     looked_at = counted(facts.requests, "request")
     if facts.turns is not None:
@@ -32,7 +32,7 @@ def workload_lines(
     if facts.recorded_rate is not None:
         yield f"recorded: {facts.recorded_rate:.4g} requests/s on average"
     if cached_share is not None:
-        yield f"reuse: a prefix cache without end would have {cached_share:.1%} of prompt tokens"
+        yield f"reuse: an unlimited prefix cache would hold {cached_share:.1%} of prompt tokens"
     if facts.prompt_tokens is None:
         yield from _folded("texts are not counted: give the model's --tokenizer")
     for note in facts.notes:

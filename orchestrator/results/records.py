@@ -71,7 +71,7 @@ class RequestRow(AttemptKey):
     output_tokens: A[
         I32 | None,
         (
-            "length used in all figures: the engine's count if it gives a plausible one, else the "
+            "length used in all figures: the engine's count where that is plausible, else the "
             "client's"
         ),
     ] = None
@@ -92,8 +92,8 @@ class RequestRow(AttemptKey):
     expected_cached_tokens: A[
         I32 | None,
         (
-            "prompt tokens that a cache without end would have had, in whole blocks; null: not "
-            "answered, or the tokens of prompts are not known"
+            "prompt tokens that a cache of unlimited size would have held, in whole blocks; null: "
+            "not answered, or the tokens of prompts are not known"
         ),
     ] = None
     chunks: A[I32, "events with content; those of one speculative step count as one"]
@@ -188,7 +188,7 @@ class PointHead(AttemptKey):
     ] = None
     expected_cached_share: A[
         float | None,
-        "share of prompt tokens that a cache without end would have had; null: not known",
+        "share of prompt tokens that a cache of unlimited size would have held; null: not known",
     ] = None
     content: A[
         str | None,
@@ -440,10 +440,11 @@ class EngineMetricsRow(AttemptKey):
         float | None, "floating-point operations of a GPU, as the engine estimates; mean of ranks"
     ] = None
     estimated_read_bytes_per_gpu_total: A[
-        float | None, "bytes that a GPU read from its memory, estimated likewise"
+        float | None,
+        "bytes that a GPU read from its memory, as the engine estimates; mean of ranks",
     ] = None
     estimated_write_bytes_per_gpu_total: A[
-        float | None, "bytes that a GPU wrote to its memory, estimated likewise"
+        float | None, "bytes that a GPU wrote to its memory, as the engine estimates; mean of ranks"
     ] = None
 
 
@@ -476,7 +477,8 @@ class TelemetryRow(AttemptKey):
         int | None, "counter of the time in which the driver held clocks down because of heat"
     ] = None
     throttled_ns_hw: A[
-        int | None, "counter of the time in which the hardware did: heat, or a power brake"
+        int | None,
+        "counter of the time in which the hardware held clocks down: heat, or a power brake",
     ] = None
     ecc_uncorrected: A[
         int | None, "counter of uncorrected memory errors since the driver was loaded"
@@ -512,20 +514,23 @@ class HostRow(AttemptKey):
         float | None, "share of all cores' time in use since the last reading, by anything, 0 to 1"
     ] = None
     foreign_cpu_share: A[
-        float | None, "the part of that share that is neither the sweep's engines nor its clients"
+        float | None, "the part of cpu_share that is neither the sweep's engines nor its clients"
     ] = None
     engine_cpu_s: A[
         float | None, "CPU seconds of the launch's processes on this host since the first reading"
     ] = None
     engine_rss_bytes: A[
-        int | None, "resident memory of those processes; pages that they share count for each"
+        int | None, "resident memory of the launch's processes; shared pages count for each of them"
     ] = None
     free_bytes: A[int | None, "main memory that programs can still get"] = None
     network_rx_bytes: A[
         int | None, "counter of the bytes received over its network, without lo and RDMA"
     ] = None
     network_tx_bytes: A[int | None, "the same for bytes sent"] = None
-    sampler_cpu_s: A[float | None, "CPU seconds of these readings since the first one"] = None
+    sampler_cpu_s: A[
+        float | None,
+        "CPU seconds of the agent's readings since the first one, those of its GPUs included",
+    ] = None
 
 
 # The version of ``AttemptData`` and ``PooledFigures``, with the records that they contain. It rises

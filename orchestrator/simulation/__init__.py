@@ -12,7 +12,7 @@ model and committed as a sweep commits what it measured. Every row says that it 
 | ``fleet.py`` | the engines of a deployment in virtual time |
 | ``step_times.py`` | when each token came |
 | ``contents.py`` | which prompts share tokens, for prefix caches |
-| ``reuse.py`` | how much of its prompts a cache without end would have |
+| ``reuse.py`` | how much of its prompts a cache of unlimited size would hold |
 | ``rows.py`` | rows of ``requests`` |
 | ``virtual_clock.py`` | time and ids, the same in every simulation of a plan |
 """

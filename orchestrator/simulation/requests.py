@@ -45,7 +45,7 @@ class VirtualRequest:
     last_token_s: float = math.nan
     done_s: float = math.nan
     cached_tokens: int = 0
-    expected_cached_tokens: int = 0  # that a prefix cache without end would have had
+    expected_cached_tokens: int = 0  # that a prefix cache of unlimited size would have held
     end: RequestEnd = RequestEnd.OPEN
     refusal: str = ""  # what the engine said
     rank: VirtualRank | None = None

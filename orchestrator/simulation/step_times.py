@@ -40,8 +40,9 @@ class StepEnds:
         times_s = np.concatenate(tokens_s)
         times_s[0] = sequence.first_token_s
         times_s[-1] = sequence.last_token_s
-        # These two are exact. All others are put at the end of their step, which may lie before the
-        # first token's time, or after the last one's. The later time counts: no gap is negative.
+        # The first and the last time are exact. All others are put at the end of their step, which
+        # may lie before the first token's time, or after the last one's. The later time counts: no
+        # gap is negative.
         whole_us = np.round(np.maximum.accumulate(times_s) * 1e6).astype(np.int64)
         gaps_us = np.diff(whole_us).astype(np.int32)
         return TokenGaps(request_index, array("i", gaps_us.tolist()), None)

@@ -164,8 +164,8 @@ class WithoutPartner:
     """A point without a single partner on the other side.
 
     ``differs_in``: the settings in which the other side's nearest point under the same load
-    differs; empty: the other side has no such load. ``is_ambiguous``: several points of one side
-    are alike except for what may differ.
+    differs; empty: the other side has no such load. ``is_ambiguous``: the other side has such
+    points, but several points of one side are alike apart from the settings of ``--across``.
     """
 
     side: str

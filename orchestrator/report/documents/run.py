@@ -23,7 +23,7 @@ class RunDocument:
         if self.record.state == "ended":
             return "ended"
         lives = self.record.lives()
-        if lives is None:  # it runs on another host
+        if lives is None:  # its program runs on another host
             return "silent" if self.age_s >= SILENT_S else self.record.state
         return self.record.state if lives else "dead"
 

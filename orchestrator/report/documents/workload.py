@@ -19,8 +19,8 @@ LOOKED_AT = 1_000  # requests of each workload
 @dataclass(frozen=True, slots=True)
 class WorkloadDocument:
     """What the first requests of a workload hold. ``facts``: None where its file is gone or has
-    changed. ``cached_share``: of their prompt tokens, what a prefix cache without end would have;
-    None: not known.
+    changed. ``cached_share``: of their prompt tokens, what a prefix cache of unlimited size would
+    hold; None: not known.
     """
 
     workload: Workload

@@ -42,7 +42,7 @@ from orchestrator.report.words import (
 from orchestrator.results.records import Figures
 from orchestrator.spec.load import Limit, Slo
 
-MOST_REQUESTS = 20_000_000  # they take about 50 MB of page, and a second for each judgement
+MOST_REQUESTS = 20_000_000  # which take about 50 MB of page, and a second for each judgement
 LATENCIES = ("ttft", "tpot", "e2e")  # latencies whose limits the page can move
 CENTRED = ("tpot", "e2e")  # latencies by which a repeat's requests are not sorted
 

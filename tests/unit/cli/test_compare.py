@@ -132,7 +132,7 @@ def test_another_setting_is_named_and_may_be_compared_across(base: str, tmp_path
         "NEW only: emulator, chat 2 in flight: the nearest differs in max_num_seqs" in alone.stdout
     )
     ambiguous = invoke("compare", base, other.uri, "--across", "max_num_seqs")
-    assert "several points are alike but for --across" in ambiguous.stdout
+    assert "several points are alike apart from the settings of --across" in ambiguous.stdout
     smaller = Store.open(str(tmp_path / "smaller"), "exp")
     commit_starts(smaller, (100, 101), max_num_seqs=[8])
     assert invoke("compare", smaller.uri, other.uri, "--across", "max_num_seqs").status == 0

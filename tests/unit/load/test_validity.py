@@ -633,8 +633,8 @@ def test_hits_that_are_expected_are_told_and_not_doubted() -> None:
     assert judged.validity == "valid"
     assert judged.evidence["cached_share"] == judged.evidence["expected_cached_share"] == 0.4
     assert judged.reasons == [
-        "40.0% of prompt tokens came from the engine's prefix cache; 40.0% were expected of a cache "
-        "without end"
+        "40.0% of prompt tokens came from the engine's prefix cache; 40.0% were expected of an "
+        "unlimited cache"
     ]
 
 

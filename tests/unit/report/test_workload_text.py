@@ -19,7 +19,7 @@ def test_no_line_is_wider_than_80_columns(preset: str) -> None:
     lines = list(workload_lines(workload, facts_of(workload, ids, 0, 300), 0.5))
     lines += sample_lines(list(sampled(workload, ids, 0, 4)))
     assert max(map(len, lines)) <= WIDTH
-    assert "reuse: a prefix cache without end would have 50.0% of prompt tokens" in lines
+    assert "reuse: an unlimited prefix cache would hold 50.0% of prompt tokens" in lines
 
 
 def test_texts_without_a_tokenizer_have_characters_and_are_shown_safely(tmp_path: Path) -> None:
