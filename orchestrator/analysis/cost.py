@@ -76,7 +76,7 @@ def allocated_usd(points: Iterable[StoredPoint]) -> dict[str, AllocatedUsd]:
 
 
 def _busiest(points: Sequence[StoredPoint]) -> list[StoredPoint]:
-    """Of each workload the valid point with the most tokens per second."""
+    """The valid point with the most tokens per second, of each workload."""
     busiest: dict[str, StoredPoint] = {}
     for point in points:
         rate = point.figures.total_token_throughput

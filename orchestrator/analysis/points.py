@@ -37,7 +37,7 @@ from orchestrator.analysis.intervals import (
     rate_interval,
     share_interval,
 )
-from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, UNCHECKED, validity_of
+from orchestrator.analysis.metrics import BACKLOG, BROKEN, UNCHECKED, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, judge_each, stored_values
@@ -68,7 +68,7 @@ ReadT = TypeVar("ReadT", covariant=True)
 _FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
 # columns of AttemptData that stay in Arrow until they are needed
 _LAZY = ["figures", "part_figures", "engine_side", "device_side"]
-PARTS: Any = tuple[PartFigures, ...]  # the type of a column of lists of them
+PARTS: Any = tuple[PartFigures, ...]  # the type of the column part_figures
 # failures that say nothing about the engine
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
@@ -112,7 +112,7 @@ class VerdictBounds:
     if_faster: tuple[Verdicts, ...]
 
     def under(self, slo_index: int) -> VerdictBounds:
-        """Those of one SLO alone."""
+        """The bounds of one SLO alone."""
         alone = slice(slo_index, slo_index + 1)
         return VerdictBounds(self.if_slower[alone], self.if_faster[alone])
 
@@ -165,7 +165,7 @@ class Repeat:
 
         An imported repeat passes, because nothing is known against it.
         """
-        return self.ok and self.head.validity in ("valid", FAILING, UNCHECKED)
+        return self.ok and self.head.validity in ("valid", UNCHECKED)
 
     @property
     def shows_engine(self) -> bool:
@@ -207,8 +207,10 @@ def attainment_of(tests: Sequence[Attained]) -> Interval | None:
     """The share that met the first test; where limits are on parts of a mix, the test that is worst
     off. None without tests.
     """
-    if not tests or tests[0].part is None:
-        return tests[0].share if tests else None
+    if not tests:
+        return None
+    if tests[0].part is None:
+        return tests[0].share
     return min(tests, key=lambda test: test.share.estimate - test.target).share
 
 
@@ -321,9 +323,10 @@ class StoredPoint:
         """
         reasons: list[str] = []
         for repeat in self._broken_output or self.used or self.repeats:
-            earlier = {_without_figures(reason) for reason in reasons}
+            # reasons of one repeat are all kept
+            of_earlier_repeats = {_without_figures(reason) for reason in reasons}
             for reason in repeat.head.validity_reasons:
-                if _without_figures(reason) not in earlier:
+                if _without_figures(reason) not in of_earlier_repeats:
                     reasons.append(reason)
         return reasons
 
@@ -549,7 +552,7 @@ def _with_peaks(points: Sequence[StoredPoint]) -> list[StoredPoint]:
     """
     peaks: dict[_Served, float] = {}
     for point in points:
-        # of a throughput only the lower bound depends on the peak; the estimate does not
+        # no point has its peak yet; only the lower bound needs it, and here the estimate is used
         rate = point.output_token_throughput()
         if point.head.control == "request_rate" and rate is not None:
             served = _Served(point.head.deployment_id, point.head.workload)
@@ -668,8 +671,8 @@ class _AttemptColumns:
             return label, head.workload, head.level, head.point_id, head.repeat
 
         rows_in_order = sorted(range(len(self._attempts)), key=order)
+        # sort, drop the unsorted tables, and give their memory back before records are decoded
         columns = pa.concat_tables(self._figures)
-        # the memory of the unsorted tables is given back before anything else is allocated
         self._figures = []
         columns = columns.take(pa.array(rows_in_order, pa.int64()))
         pa.default_memory_pool().release_unused()
@@ -764,13 +767,14 @@ def _joined_parts(rows: pa.Table, requests: Ints) -> RequestParts:
     names: dict[str, int] = {}
     codes: list[Ints] = []
     parts = zip(rows["request_part"], rows["part_names"].to_pylist(), requests, strict=True)
-    for of_requests, names_of_attempt, count in parts:
-        if not of_requests.is_valid:
+    for part_codes, names_of_attempt, count in parts:
+        if not part_codes.is_valid:
             codes.append(np.full(count, -1))
             continue
         known = [names.setdefault(name, len(names)) for name in names_of_attempt]
-        of_attempt = of_requests.values.to_numpy(zero_copy_only=False)
-        codes.append(np.array([*known, -1])[of_attempt])
+        own_codes = part_codes.values.to_numpy(zero_copy_only=False)
+        # -1 (of no part) picks the last entry, which is -1
+        codes.append(np.array([*known, -1])[own_codes])
     return RequestParts(tuple(names), np.concatenate([np.zeros(0, np.int64), *codes]))
 
 

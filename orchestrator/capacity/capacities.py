@@ -355,7 +355,8 @@ def _levels_above(
             continue
         reason = reason_to_exclude(point)
         if reason is None:
-            near.append(point.head.level)  # it does not hold, since it is above the best point
+            # the level does not hold, since it is above the best point
+            near.append(point.head.level)
         # imported figures without requests leave no level open: no other run would add requests
         elif reason is not Exclusion.ONLY_FIGURES:
             open_values.add(point.head.level)

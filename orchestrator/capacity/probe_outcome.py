@@ -162,7 +162,7 @@ def _died_under_load(point: PointHead) -> bool:
 def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
     """Whether the probe has a verdict that no other load changes."""
     if point.status != "ok" and point.validity != Validity.BROKEN_OUTPUT:
-        return False  # it was not judged
+        return False  # the point was not judged
     # With another load the window might have requests, or they might not be aborted.
     was_aborted = point.ended_early == "fails"
     if point.validity == Validity.INVALID and (was_aborted or not has_requests):
@@ -175,7 +175,7 @@ def _says_something_of(point: PointHead, slo: Slo) -> bool:
     telling_verdicts: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
     if point.ended_early == "fails":
         telling_verdicts.add(Validity.INVALID)  # no answer came in time
-        # It ended as soon as it failed certain limits: its open requests might have met others.
+        # The probe ended as soon as certain limits failed; its open requests might have met others.
         failed_limits = (point.ended_for or "").split(SEPARATOR)
         if format_limits(slo) not in failed_limits:
             return False

@@ -100,7 +100,7 @@ class StepWork:
             stages=values["stages"],
             data_ranks=values["data_ranks"],
             draft_tokens=values["draft_tokens"],
-            drafts_vary=values.get("drafts_vary", False),  # older versions did not store it
+            drafts_vary=values.get("drafts_vary", False),  # older versions stored no such value
             peaks=Peaks(**values["peaks"]),
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-# The flags are those of the emulator's own process (emulator/flags.py), which a sweep starts with
-# them as an engine.
+# All flags are passed on to emulator/flags.py, which also reads those of an emulator that a sweep
+# starts as an engine.
 _FLAGS_PASSED_ON = {
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,

@@ -314,7 +314,7 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
     from orchestrator.results.ids import is_name
 
     if name is None:
-        # it is no longer than the least width of a folding column, so a table never breaks it
+        # no longer than the least width of a folding column, so a table never breaks such a name
         letters = (secrets.choice(string.ascii_lowercase) for _ in range(3))
         return time.strftime("%m%d-%H%M") + "".join(letters)
     if not is_name(name):

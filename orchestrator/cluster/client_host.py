@@ -42,7 +42,7 @@ def reach_problem(store: Store) -> str | None:
     try:
         if store.plan() is None:
             return (
-                f"{store.uri} is a folder of the driver's machine that it does not see; "
+                f"{store.uri} is a folder of the driver's machine that this node does not see; "
                 "give --results s3://... or a folder that all nodes share"
             )
         store.check_writable()
@@ -85,8 +85,9 @@ class ClientHost(LoadClient):
     def lease(self, owner: Owner) -> bool:
         """Leases a share of this host for a launch of this owner.
 
-        Returns whether a client should rather run elsewhere, because another sweep has the host for
-        itself or is the next to get it, or because there is no room for rows.
+        Returns True where a client should rather run elsewhere: because another sweep has the host
+        for itself or is the next to get it, or because there is no room for rows. A host where
+        nothing can be leased is used all the same.
         """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
         is_held_by_others = False

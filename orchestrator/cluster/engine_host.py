@@ -227,7 +227,7 @@ class EngineHost:
             with suppress(OSError):
                 self._lease.touch()
                 process.touch()
-                free_middle(process.log_path, process.ready_at + LOG_HEAD_BYTES)
+                free_middle(process.log_path, process.log_bytes_at_ready + LOG_HEAD_BYTES)
 
     def begin_ready(self, timeout_s: float) -> None:
         """Begins to wait, in a thread, until rank 0 serves. ``poll_ready`` returns the outcome."""
@@ -310,7 +310,7 @@ class EngineHost:
         url = self._server.base_url + self._server.engine.reset_path
         api_key = self._server.api_key
         answer = retried(
-            lambda: ask(url, "POST", api_key, RESET_LIMIT_S), RESET, is_refused=_may_be_reset_later
+            lambda: ask(url, "POST", api_key, RESET_LIMIT_S), RESET, is_refused=_is_refused_for_now
         )
         return _is_reset(answer)
 
@@ -442,7 +442,7 @@ class EngineHost:
             with suppress(OSError):
                 text = stored_log(self._process.log_path).decode(errors="replace")
                 log = self._process.redact(text).encode()
-        # they are still being read where a point was cut short
+        # metrics and telemetry are still being read where a point was cut short
         self.end_metrics()
         self.end_telemetry()
         self._has_stopped.set()
@@ -506,5 +506,6 @@ def _is_reset(answer: HttpResponse) -> bool:
     return answer.status == 200 and not refuses
 
 
-def _may_be_reset_later(answer: HttpResponse) -> bool:
+def _is_refused_for_now(answer: HttpResponse) -> bool:
+    """Whether an engine did not empty its prefix cache, but may do so when it is asked again."""
     return answer.status != 404 and not _is_reset(answer)

@@ -333,7 +333,7 @@ def _signals_blocked() -> Iterator[None]:
     """Blocks ``DRIVERS_OWN``. A process started inside inherits that: it imports for a second
     before it can ignore these signals itself.
     """
-    resource_tracker.ensure_running()  # starting it later would unblock them
+    resource_tracker.ensure_running()  # starting the tracker later would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_OWN)
     try:
         yield

@@ -189,7 +189,7 @@ def _engine(settings: PlannedSettings, hardware: Hardware) -> dict[str, Any]:
     name = engine.command(one_node, hardware, Node(), "").argv[0]
     path = shutil.which(name)
     version: str | None = None
-    image: bool | None = None  # whether it is there; None without a container
+    image: bool | None = None  # whether this machine has the image; None without a container
     if settings.image is not None:
         image = path is not None and _has_image(name, settings.image)
     elif not engine.emulated:

@@ -137,7 +137,7 @@ class Generation:
             self._connection.respond(200, self.completion.document())
 
 
-# Those of vLLM (v1/engine/__init__.py: FinishReason). Neither vLLM nor the emulator counts a
+# As in vLLM (v1/engine/__init__.py: FinishReason). Neither vLLM nor the emulator counts a
 # request that its client gave up.
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")

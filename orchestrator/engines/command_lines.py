@@ -122,7 +122,7 @@ class CommandLine:
 class ReleaseStanding(Enum):
     """How a deployment's release relates to the recorded ones."""
 
-    ASSUMED = "assumed"  # it is not known, and the newest recorded one is assumed
+    ASSUMED = "assumed"  # the release is not known, and the newest recorded one is assumed
     RECORDED = "recorded"
     NEWER = "newer"  # than every recorded one
     OTHER = "other"

@@ -107,13 +107,16 @@ def _extra_key_problems(
 
 
 def _tokens_in(name: str, value: Any) -> int:
-    """Drafted tokens in the value of one of ``extra_args``, which is a number or a JSON object."""
-    if name.partition(".")[2] not in ("", "num_speculative_tokens"):
+    """Drafted tokens in the value of one of ``extra_args``: a number, or a JSON object. ``name``
+    may carry a key of that object after a dot.
+    """
+    _, _, key = name.partition(".")
+    if key not in ("", "num_speculative_tokens"):
         return 0
     try:
-        number = json.loads(str(value))
+        tokens = json.loads(str(value))
     except ValueError:
         return 0
-    if isinstance(number, dict):
-        number = number.get("num_speculative_tokens", 0)
-    return number if isinstance(number, int) else 0
+    if isinstance(tokens, dict):
+        tokens = tokens.get("num_speculative_tokens", 0)
+    return tokens if isinstance(tokens, int) else 0

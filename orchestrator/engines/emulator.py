@@ -93,7 +93,7 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         return_token_ids=True,
         cache_salt=True,
         adapter_field="model",
-        # it makes no texts that match an expression (emulator/instances.py)
+        # the emulator makes no texts that match an expression (emulator/instances.py)
         constraints={
             ConstraintKind.JSON_SCHEMA: ConstraintForm.STRUCTURED_OUTPUTS,
             ConstraintKind.CHOICE: ConstraintForm.STRUCTURED_OUTPUTS,
@@ -126,7 +126,7 @@ ENGINE = Engine(
     on_amd=True,
     several_nodes=True,
     routers=("vllm_router",),
-    # it imitates a GPU on any hardware
+    # the emulator imitates a GPU on any hardware
     cache_block=lambda settings, hardware: BLOCK_TOKENS,
     pins=lambda settings, hardware: vllm.batch_pins(settings, command.PINNED_BATCH),
     more_problems=_problems,

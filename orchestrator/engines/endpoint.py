@@ -101,7 +101,7 @@ def _api_in(url: str) -> str | None:
     """The API whose path a URL has; None without such a path."""
     try:
         api = parse_address(url).api
-    except ValueError:  # _problems reports it
+    except ValueError:  # reported by _problems
         return None
     return "native" if api == "sglang" else api
 

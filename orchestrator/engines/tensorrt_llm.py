@@ -64,7 +64,7 @@ OWN_DECODING = {name: method for method, name in DECODING.items()}
 DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
 # tensorrt_llm_keys.json has the keys of the releases from the first of these on, below the second
 RECORDED = ((1, 2), (1, 4))
-# It refuses unknown fields of a request.
+# The only fields that a request may have: the server refuses those that it does not know.
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
     *("temperature", "top_p", "seed", "stop"),
@@ -300,7 +300,7 @@ ENGINE = Engine(
         # on later GPUs for some models only
         kernels_on=dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), range(100, 999)),
     ),
-    # It first makes a small cache to measure what a step needs, then the final one.
+    # The engine first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with
     # kv_cache_tokens given)
     reported=command.reading(

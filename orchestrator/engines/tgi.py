@@ -199,7 +199,7 @@ ENGINE = Engine(
         "--usage-stats",
     ),
     aliases={"--max-input-length": "the field max_input_len"},
-    # whether it is ngram or medusa, the checkpoint decides
+    # the checkpoint decides whether the method is ngram or medusa
     drafts=Drafts({"ngram": "ngram", "medusa": "medusa"}, tokens_flags=("--speculate",)),
     on_cpus=True,
     on_amd=True,

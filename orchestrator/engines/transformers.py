@@ -25,7 +25,7 @@ ATTENTION = (
     *("eager", "sdpa", "flex_attention"),
     *("flash_attention_2", "flash_attention_3", "flash_attention_4"),
 )
-# It refuses unknown fields of a request.
+# The only fields that a request may have: the server refuses those that it does not know.
 FIELDS = (
     *("model", "stream", "max_tokens", "generation_config"),
     *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias"),

@@ -28,7 +28,7 @@ ROUTER = Engine(
     version_at={},
     metrics_path=None,
     guarded=False,
-    # It drops fields of stream_options that it does not know.
+    # The router drops fields of stream_options that it does not know.
     dialects=lambda settings: (
         openai(
             prompt_token_ids=True,

@@ -50,6 +50,7 @@ class RequestQueue:
         due_ns, _, planned = heapq.heappop(self._heap)
         self._last_due_ns = max(self._last_due_ns, due_ns)
         self.scheduled += 1
+        # only a closed loop meets sessions at a later turn
         if self._schedule.open_loop and planned.turn == 0:
             self._push(self._next_first_turn())
         return planned

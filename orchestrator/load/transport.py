@@ -42,7 +42,8 @@ ASK_AFTER_NS = 1_000_000_000  # after this much silence TCP is asked whether the
 CONNECT_TIMEOUT_NS = 30_000_000_000
 
 # A request, the function that reads from its socket, and those that keep a read's time and bytes.
-# They are looked up once, not for every read, and a tuple is taken apart faster than a record.
+# The functions are looked up once, not for every read, and a tuple is taken apart faster than a
+# record.
 Stream = tuple[InFlight, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
 
 

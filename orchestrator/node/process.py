@@ -86,7 +86,7 @@ class EngineProcess:
         self._event_pipe: int | None = None  # from the guard: a line of JSON for each event
         self._incomplete_event = b""
         self._returned_bytes = 0  # of the log, which ``new_lines`` has returned
-        self.ready_at = 0  # size of the log in bytes when the engine became ready
+        self.log_bytes_at_ready = 0  # size of the log when the engine became ready
         self._exit_status: int | None = None
         self._tree_end: TreeEnd | None = None
         self._report: StopReport | None = None
@@ -122,7 +122,7 @@ class EngineProcess:
     def mark_ready(self) -> None:
         """Notes in the log that the engine serves. The lines above cannot explain a later death."""
         with open(self.log_path, "a") as log:
-            self.ready_at = log.tell()
+            self.log_bytes_at_ready = log.tell()
             log.write(f"\n{READY}\n")
 
     def log_since_ready(self) -> str:
@@ -132,10 +132,10 @@ class EngineProcess:
         The cause of a death comes first: every open request may add a traceback after it.
         """
         with self.log_path.open("rb") as log:
-            log.seek(self.ready_at)
+            log.seek(self.log_bytes_at_ready)
             first = log.read(_TAIL_BYTES)
             last_begins_at = log.seek(0, os.SEEK_END) - _TAIL_BYTES
-            log.seek(max(self.ready_at + len(first), last_begins_at))
+            log.seek(max(self.log_bytes_at_ready + len(first), last_begins_at))
             return self.redact((first + log.read()).decode(errors="replace"))
 
     def log_tail(self, lines: int = 1000) -> str:

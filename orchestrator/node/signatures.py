@@ -190,7 +190,7 @@ _INFRA = (
     ),
     Signature(
         FailureKind.NODE_LIMIT,
-        # in brackets it is torch's message about a requested size
+        # in brackets, "Cannot allocate memory" is torch's message about a requested size
         r"(?<!\()Cannot allocate memory|Too many open files|can't start new thread"
         r"|pthread_create.*Resource temporarily unavailable|insufficient shared memory \(shm\)",
         "OSError: [Errno 24] Too many open files: '/dev/shm/x'",

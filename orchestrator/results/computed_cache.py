@@ -32,7 +32,8 @@ from orchestrator.results.temporary_files import (
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
-# files of less are not compressed: until they are merged, that would take more time than it saves
+# smaller files are not compressed: they are merged soon, and compressing takes more time than it
+# saves until then
 SMALL_BYTES = 1 << 20
 GROUP_BYTES = 4 << 20  # uncompressed size of a row group, which a reader holds at a time
 Key = tuple[str, ...]
@@ -82,8 +83,9 @@ class ComputedRows:
                 self._flush()
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Stores records, or buffers them, because many become columns in the time of a few. Merges
-        small files from time to time. Raises ResultsError when nothing can be written.
+        """Stores records; inside ``buffered`` they are collected first, because a file of many
+        costs as much time as one of a few. Merges small files from time to time. Raises
+        ResultsError when nothing can be written.
         """
         if not rows:
             return

@@ -21,7 +21,7 @@ class LaunchState(StrEnum):
     LOADING = "loading"  # requests are sent, or what came of them is stored
     STOPPING = "stopping"
     ENDED = "ended"
-    # it gets no nodes: none can hold it, no budget is left for it, or others hold more load
+    # the launch gets no nodes: none can hold it, no budget is left for it, or others hold more load
     REFUSED = "refused"
 
 

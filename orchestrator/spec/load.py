@@ -381,11 +381,11 @@ class Workload(Growing, ABC):
         return self
 
     def part_names(self) -> tuple[str, ...]:
-        """Of a mix, the names of the workloads that are its parts."""
+        """The names of the workloads that are a mix's parts; empty where it is no mix."""
         return ()
 
     def with_contents(self, workloads: Mapping[str, Workload]) -> Self:
-        """Of a mix, the same with its parts' workloads, by their names."""
+        """The same workload, a mix with the workloads that its parts name."""
         return self
 
     @abstractmethod

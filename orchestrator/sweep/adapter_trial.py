@@ -28,8 +28,8 @@ SAME_LOGPROB = 0.01
 class AdapterFinding(Enum):
     """What is wrong with an adapter's answers."""
 
-    LIKE_BASE = auto()  # they are those of the model itself
-    NO_ANSWER = auto()  # there are none
+    LIKE_BASE = auto()  # the answers of the model itself
+    NO_ANSWER = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class DeploymentWork:
         self._open: list[NextMeasurement] = []
         self._estimated_start_s = estimated_start_s(deployment)
         self._open_load_s = 0.0  # expected seconds of all open measurements, without starts
-        self._later_starts = 0  # how many more starts they take after the next one
+        self._later_starts = 0  # starts that the open measurements take after the next start
         # ids are hashes, and each is needed again and again
         self._measurement_at = cache(self._make_measurement)
         self._point_at = cache(self._make_point)
@@ -474,7 +474,7 @@ class DeploymentWork:
             level = Level(control=cast("Control", point.control), value=point.level)
             start = point.start if search.start is not None else None
             planned = self._measurement_at(search, level, point.repeat, start)
-            # with another id it belongs to another search
+            # an attempt with another id belongs to another search
             if planned.measurement.measurement_id == attempt.measurement_id:
                 search.tell(level, point.repeat, attempt)
                 attempts.append(attempt)

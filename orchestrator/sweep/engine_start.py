@@ -525,7 +525,7 @@ class EngineStart:
         if isinstance(outcome, Ready):
             self._note_ready(role, outcome)
             return True
-        for agent in others:  # if another rank dies, rank 0 waits for it for ever
+        for agent in others:  # if one of them dies, rank 0 waits for ever
             failure = agent.failure()
             if failure is not None:
                 raise EngineFailure(of_role(role, failure))

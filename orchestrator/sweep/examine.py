@@ -216,7 +216,7 @@ def _results(probes: Probes, nodes: Sequence[ExaminedNode], uri: str) -> list[Fi
         problems["driver"] = redact(str(error))
     finally:
         for folder in folders:
-            with suppress(OSError):  # somebody uses it meanwhile
+            with suppress(OSError):  # another program uses the folder meanwhile
                 os.rmdir(folder)
     why = "clients write their rows there, from any node"
     remedy = (

@@ -32,8 +32,8 @@ from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
 DRAIN_S = 60.0  # seconds to wait for requests that are in flight when the budget ends
-# Seconds to wait for them when the user ends a probe. Without their answers, a probe can only show
-# that its level fails.
+# Seconds to wait for requests that are in flight when the user ends a probe. Without their answers,
+# a probe can only show that its level fails.
 GRACE_S = 5.0
 
 
@@ -110,7 +110,7 @@ class CapacitySearch:
         if not deployment.runs:
             raise InputError("; ".join(deployment.reasons))
         probes = self._earlier_probes()
-        # it reads ``probes.done``, and so also sees the failed probes that are added there
+        # the work reads ``probes.done``, and so also sees the failed probes that are added there
         work = DeploymentWork(self.plan, deployment, probes.done)
         cluster = LocalCluster(self.store, 2 * self.clients)
         try:
@@ -141,7 +141,7 @@ class CapacitySearch:
             attempt = self._measure(measurer, run, work.watch)
             failure = attempt.failure
             if failure is not None and self._is_over():
-                # it might not have failed if it had gone on
+                # the probe might not have failed if it had gone on
                 text = f"{level_words(following.point)}: left out: {failure.sentence}"
                 self.tell(Event("stopping", text))
                 return None
@@ -157,7 +157,7 @@ class CapacitySearch:
                     continue
             if isinstance(outcome, AttemptData):
                 probes.done[outcome.measurement_id] = outcome
-            if failure is not None:  # the load may have caused it, or the server may be gone
+            if failure is not None:  # the load may be its cause, or the server may be gone
                 return failure
             work.close(outcome)
             self._tell_measured(following.point, outcome, work)

@@ -141,7 +141,7 @@ class FormingAnswer:
             per = self._entrants[lead.leader].per
         throughput = lead.standing.throughput
         if per == "usd" and throughput is not None:
-            tokens_per_usd = throughput.scaled(3600)  # it is divided by USD an hour
+            tokens_per_usd = throughput.scaled(3600)  # it was divided by USD an hour
             lead = replace(lead, standing=replace(lead.standing, throughput=tokens_per_usd))
         text = self._title(lead.contest) + standing_words(lead, leader, per)
         return Event("standing", text, data=_document(lead, leader, per))
@@ -237,7 +237,7 @@ class FormingAnswer:
             open_levels = work.open_levels(workload) | to_repeat
             return standing_of_levels(points, open_levels, divisor, self._compares_rates(workload))
         capacity = work.capacity_of(workload)
-        if capacity is None:  # it was given up
+        if capacity is None:  # its search was given up
             return self._standings.at(contest, deployment_id).ended
         return self._standing_of_capacity(capacity, load, slo, deployment_id)
 

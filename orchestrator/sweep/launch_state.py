@@ -32,7 +32,7 @@ class LaunchEvent(StrEnum):
     # no node can hold it, the budget or max_deployments does not allow it, or others hold more load
     REFUSED = "refused"
     HOST_HELD = "host held"  # others hold one of its hosts
-    HOSTS_TAKEN = "hosts taken"  # they are its own; an endpoint needs none
+    HOSTS_TAKEN = "hosts taken"  # its hosts are leased; an endpoint needs none
     SERVING = "serving"
     LOAD_BEGAN = "load began"
     LOAD_ENDED = "load ended"

@@ -369,7 +369,7 @@ class Measurer:
         their rows. ``early_end``: given for a probe, which it may end.
         """
         cache = self.replicas.fresh_cache(point.dialect)
-        # this takes a minute where prompts are many and long
+        # preparing takes a minute where prompts are many and long
         self.tell(Phase(self.label, PhaseName.WRITE_REQUESTS, level_words(point)))
         if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()

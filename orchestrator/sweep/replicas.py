@@ -219,7 +219,7 @@ def _has_work(target: Target) -> bool:
     """Whether the /metrics of an endpoint, whichever engine it is, tell of running or waiting
     requests.
     """
-    # imported here: measuring an endpoint needs them for nothing else
+    # imported here, because measuring an endpoint needs these modules for nothing else
     from orchestrator.engines.registry import ENGINES
     from orchestrator.telemetry.engine_metrics import read
 

@@ -23,7 +23,7 @@ IDLE_SHARE = 0.01  # share of a core that looking takes while nothing changes
 # share of a core that reading measurements takes: the sweep's own clients may run beside it
 READING_SHARE = 0.2
 # The page's stops (``report/page/stops.py``) are chosen from the latencies that are known by then.
-# They are chosen again once there are this many times the requests.
+# Stops are chosen again once there are this many times the requests.
 GROWTH_OF_STOPS = 2.0
 
 

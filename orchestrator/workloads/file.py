@@ -163,7 +163,7 @@ class Summary:
         lengths = {EntryLengths(entry.input_tokens, entry.output_tokens) for entry in requests}
         without_length = [entry for entry in requests if entry.output_tokens is None]
         images = [image for entry in requests for image in entry.images()]
-        if images:  # they may lie in files of their own
+        if images:  # pictures may lie in files of their own
             data += b"".join(sha256(image).digest() for image in images)
         return cls(
             digest=content_digest(data),
@@ -334,7 +334,7 @@ class FileWorkload(Workload):
         return not has_texts
 
     def content_source(self) -> ContentKind | None:
-        """Of a trace's lengths, prompts are drawn."""
+        """``random`` for a trace: it has lengths, for which prompts are drawn."""
         try:
             return "random" if self.drawn() else "file"
         except ProblemsError:

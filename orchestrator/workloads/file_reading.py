@@ -46,8 +46,8 @@ _TRACES = {
     "Azure's trace of LLM requests": {"timestamp", "contexttokens", "generatedtokens"},
     "BurstGPT's trace": {"timestamp", "model", "request tokens", "response tokens"},
 }
-# A first line with several names is taken for a table only if one of them is among these; otherwise
-# it may be a text with a comma.
+# A first line with several names is that of a table only if one of the names is among these.
+# Otherwise the line may be a text with a comma.
 _COLUMNS = {
     *("prompt", "text", "question", "instruction", "messages", "conversations", "query"),
     *("input_tokens", "output_tokens", "input_length", "output_length", "max_tokens"),

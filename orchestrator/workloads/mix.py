@@ -203,7 +203,7 @@ class MixWorkload(Workload):
         return notes
 
     def content_source(self) -> ContentKind | None:
-        """That of its parts, where they have one in common."""
+        """The source of all parts; ``mixed`` where they have several, None where one is unknown."""
         sources = {content.content_source() for content in self.contents}
         if None in sources:
             return None

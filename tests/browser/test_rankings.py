@@ -152,7 +152,7 @@ def test_under_the_limits_of_the_file_a_search_is_ranked_by_its_claims(opened, u
 
 
 def test_a_probe_that_ended_early_fails_stricter_limits_too(opened):
-    """It is made up from a probe of the search: the highest one is said to have ended early."""
+    """Such a probe is made up from the search's highest one, which is said to have ended early."""
     marks = opened.evaluate(
         """() => {
           const { payload, planes } = app.shown;

@@ -42,7 +42,7 @@ def page(browser):
 
 @pytest.fixture
 def address(tmp_path):
-    """Of a server that watches a folder which does not exist yet."""
+    """The address of a server that watches a folder which does not exist yet."""
     argv = [sys.executable, "-m", "orchestrator", "watch", str(tmp_path / "results"), "--port", "0"]
     with subprocess.Popen(
         argv, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True

@@ -78,9 +78,9 @@ def configuration(port: int, most_nodes: int) -> dict[str, Any]:
 def autoscaling_ray(
     most_nodes: int = 3, by_hand: bool = False, configured: bool = True
 ) -> Iterator[str]:
-    """Its address. Nothing of it is left afterwards, and no other cluster of this machine is
-    touched. ``by_hand``: the head has no type of node, as one that somebody starts with ``ray start
-    --head --autoscaling-config``. Not ``configured``: without that option.
+    """The address of a cluster that grows. Nothing of it is left afterwards, and no other cluster
+    of this machine is touched. ``by_hand``: the head has no type of node, as one that
+    somebody starts with ``ray start --head --autoscaling-config``. Not ``configured``: without that option.
     """
     port = free_port()
     with tempfile.TemporaryDirectory(
@@ -161,7 +161,7 @@ def end(process: subprocess.Popen[bytes], folder: str) -> None:
 
 
 def processes_of(folder: str) -> list[psutil.Process]:
-    """Those that name a folder on their command line."""
+    """The processes that name a folder on their command line."""
     found = []
     for one in psutil.process_iter():
         with suppress(psutil.Error):

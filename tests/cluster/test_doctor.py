@@ -163,7 +163,7 @@ print(json.dumps([*reports, node in gone | set(state.get_draining_nodes())]))
 def test_with_the_token_a_node_is_drained_and_the_autoscalers_report_is_read(
     guarded: tuple[str, dict[str, str]],
 ) -> None:
-    """It is the last test of these nodes, since the second one leaves."""
+    """The last test of these nodes, since the second one leaves."""
     address, token = guarded
     argv = [sys.executable, "-c", DRAINS, address]
     completed = subprocess.run(

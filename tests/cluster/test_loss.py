@@ -145,7 +145,7 @@ def test_a_lost_head_is_reported_and_used_again_when_it_is_back(back: bool, tmp_
 def test_a_restarted_head_ends_the_run_and_keeps_what_was_measured(
     tmp_path: Path,
 ) -> None:
-    """It knows nothing of the cluster, and Ray itself ends the drivers of the one before."""
+    """The new head knows nothing of the cluster, and Ray itself ends the drivers of the old one."""
     longer = EXPERIMENT.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("2s", "8s")
     experiment, log = write_experiment(tmp_path, longer.format(model=MODEL)), tmp_path / "log"
     argv = ("run", str(experiment), "--results", str(tmp_path / "results"), "--address")

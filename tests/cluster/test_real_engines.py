@@ -155,7 +155,7 @@ def test_answers_agree_however_the_model_is_cut_and_a_spoiled_one_is_told(swept:
 def test_an_engine_counted_the_requests_and_tokens_that_we_counted(
     swept: Path, engine: str
 ) -> None:
-    """Of SGLang with two ranks each tells of every request."""
+    """Each of SGLang's two ranks tells of every request."""
     told = json.loads(orchestrator("results", str(swept), "--format", "json").stdout)
     sides = [
         repeat["engine_side"]

@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 def flags(name: str) -> dict[str, Any]:
-    """Its command line: ``version``, ``source``, ``flags`` by every spelling, ``metrics``."""
+    """A command line: ``version``, ``source``, ``metrics``, ``flags`` by every spelling."""
     document: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
     by_spelling: dict[str, Any] = {}
     for flag_name, flag in document["flags"].items():

@@ -131,7 +131,7 @@ def until_ready(agent: EngineHost, limit_s: float = 40.0) -> Ready | Failure:
 
 
 def processes(launch_id: str) -> list[psutil.Process]:
-    """Those that carry the mark of this launch."""
+    """The processes that carry the mark of this launch."""
     processes = []
     for process in psutil.process_iter():
         try:

@@ -107,7 +107,7 @@ def test_tensorrts_file_says_what_its_command_line_leaves_open(name: str) -> Non
 
 
 def _spellings(engine: str) -> list[tuple[str, ...]]:
-    """Of every flag with several spellings that a field sets."""
+    """The spellings of every flag that has several and that a field sets."""
     flags = command_lines(engine)[0].flags
     spellings: dict[str, list[str]] = {}
     for spelling, flag in flags.items():

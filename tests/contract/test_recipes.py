@@ -64,8 +64,10 @@ def settings_of(words: list[str]) -> dict[str, Any]:
             settings[str(negated[0])] = False
         elif field is not None:
             settings[field] = number(values[0]) if kind == "value" else json.loads(values[0])
+        elif len(values) > 1:
+            extra[name] = values
         else:
-            extra[name] = values if len(values) > 1 else values[0] if values else True
+            extra[name] = values[0] if values else True
     return settings | {"extra_args": extra}
 
 

@@ -121,7 +121,7 @@ def recorded(name: str) -> bytes:
 
 
 def recorded_body(name: str) -> bytes:
-    """Of a recording that holds the body without its chunks."""
+    """The body of a recording, which holds it without its chunks."""
     head, _, body = recorded(name).partition(b"\r\n\r\n")
     status = head.partition(b"\r\n")[0]
     return HEAD.replace(b"HTTP/1.1 200 OK", status) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)

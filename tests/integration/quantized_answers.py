@@ -37,7 +37,7 @@ def answers(model: Path) -> list[tuple[list[int], list[int]]]:
 
 
 def first_choices(model: Path, answered: list[tuple[list[int], list[int]]]) -> int:
-    """Of how many tokens transformers would have said the same."""
+    """How many of the answered tokens transformers would have chosen, too."""
     torch = importlib.import_module("torch")
     loader: Any = importlib.import_module("transformers").AutoModelForCausalLM
     reference = loader.from_pretrained(model, dtype=torch.float32).eval()

@@ -171,9 +171,9 @@ def vllm_adapters(values: Sequence[str]) -> str:
 
 @pytest.mark.vllm
 def test_vllm_finds_its_place_among_ranks_that_span_nodes() -> None:
-    """Its own arithmetic of which rank a node is (``AsyncEngineArgs.create_engine_config``) is not
-    asked: it needs the model. What it is told is what its documentation of `--nnodes` wants: every
-    node the same but its rank.
+    """vLLM's own arithmetic of which rank a node is (``AsyncEngineArgs.create_engine_config``) is
+    not asked: it needs the model. What it is told is what its documentation of `--nnodes` wants:
+    every node the same but its rank.
     """
     case = DEPLOYMENTS["vllm"]["DeepSeek, 2 ranks on four nodes"]
     (answer,) = parsed("vllm", [command_line("vllm", case)])

@@ -89,7 +89,7 @@ def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(
 
 
 def test_it_ignores_constraints_and_is_found_out(server: Running, model: Path) -> None:
-    """It takes ``response_format`` for a field that it does not use, with a line in its log."""
+    """The server takes ``response_format`` for a field without use, with a line in its log."""
     own = server.engine.dialects(server.settings)["chat"]
     as_endpoint = with_constraints(replace(own, allowed_fields=None), "", server.settings)
     fields = {"name": "w", "api": "chat", "input_tokens": 8, "output_tokens": TOKENS}

@@ -29,7 +29,7 @@ from orchestrator.cluster.ray.private import AutoscalerReport
 
 NODE_ID = "ray.io/node-id"
 LOOK_S = 3.0  # how often the autoscaler's report is read
-SILENT_S = 60.0  # normally it reports every 5 s
+SILENT_S = 60.0  # the autoscaler is silent; normally it reports every 5 s
 REPORTS = 2  # a footprint is infeasible if this many reports in a row say so
 NONE_REFUSED = RefusedNodes(0, "")
 

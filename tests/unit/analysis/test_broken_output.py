@@ -52,7 +52,7 @@ def test_empty_answers_are_no_output() -> None:
         pytest.param(SAME_TEXT[:3], id="too few"),
         pytest.param([*SAME_TEXT[1:], answer(0, None, "a word")], id="one says something"),
         pytest.param(
-            [answer(at, (1, *([0] * 7 if at else range(7)))) for at in range(8)],
+            [answer(0, (1, *range(7))), *(answer(at, (1, *[0] * 7)) for at in range(1, 8))],
             id="one has other tokens",
         ),
         pytest.param([answer(at, None, f"I know {at}....") for at in range(8)], id="four dots"),

@@ -31,7 +31,7 @@ def batches(amounts: Sequence[float]) -> Batches:
 
 
 def rate(*repeats: list[float]) -> Interval:
-    """Of repeats with these amounts per batch, all on one start."""
+    """The rate of repeats with these amounts per batch, all on one start."""
     interval = rate_interval([batches(amounts) for amounts in repeats])
     assert interval is not None
     return interval

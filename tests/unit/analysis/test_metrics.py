@@ -276,6 +276,8 @@ def test_importing_the_metrics_brings_neither_pandas_nor_scipy() -> None:
 
 
 def test_a_sweep_that_searches_nothing_starts_without_scipy() -> None:
-    """It takes a tenth of the time that finding nothing left to do in 30,000 attempts takes."""
+    """Importing scipy takes a tenth of the time in which nothing is found left to do in 30,000
+    attempts.
+    """
     code = "import sys, orchestrator.sweep.sweep; assert not {'pandas', 'scipy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -66,7 +66,7 @@ class StoredLevels:
             self.level(deployment, level, good, **point | given)
 
     def settled(self, deployment: str, level: float) -> None:
-        """It holds the limits at this level on two starts, and 40 requests per second are too many."""
+        """The deployment holds the limits at this level on two starts, and not at 40 requests/s."""
         self.deployment(deployment)
         self.starts(deployment, (level, level))
         self.level(deployment, 40, good=0.5)

@@ -17,7 +17,9 @@ from tests.unit.capacity.builders import AT_TARGET, SLO, ended, flags
 
 def test_converged_where_a_little_more_fails() -> None:
     claim = ended(lambda level: ProbeOutcome(level, flags(0.99 if level < 10 else 0.85))).claim
-    assert (claim.status, claim.claim and round(claim.claim)) == ("converged", 10)
+    assert claim.status == "converged"
+    assert claim.claim is not None
+    assert round(claim.claim) == 10
 
 
 @pytest.mark.parametrize("whole_numbers", [False, True])
@@ -49,12 +51,16 @@ def test_cliff_where_a_little_more_is_a_collapse() -> None:
     )
 
 
+def undecided_from_8_to_30(level: float) -> ProbeOutcome:
+    if level < 8:
+        return ProbeOutcome(level, flags(0.99))
+    if level < 30:
+        return ProbeOutcome(level, AT_TARGET)
+    return ProbeOutcome(level, flags(0.5))
+
+
 def test_unresolved_where_many_levels_lie_on_the_target() -> None:
-    claim = ended(
-        lambda level: ProbeOutcome(
-            level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5)
-        )
-    ).claim
+    claim = ended(undecided_from_8_to_30).claim
     assert claim.status == "unresolved"
     assert claim.claim is not None
     assert claim.claim < 8 < 30 <= claim.high
@@ -127,7 +133,8 @@ def test_a_probe_cut_short_does_not_say_that_nothing_holds() -> None:
         tier.tell(one)
     assert (tier.claim.status, next_level(tier.state)) == ("budget", 8.0)
     tier.tell(ProbeOutcome(8.0, flags(0.01, 4), whole=True))
-    assert (tier.claim.status, next_level(tier.state)) == ("nothing_holds", None)
+    assert tier.claim.status == "nothing_holds"
+    assert next_level(tier.state) is None
 
 
 def test_unresolved_is_not_said_while_a_search_goes_on() -> None:
@@ -136,11 +143,7 @@ def test_unresolved_is_not_said_while_a_search_goes_on() -> None:
     def answer(level: float) -> ProbeOutcome:
         if told:
             assert claim_of(at_levels(told, [TARGET]), TARGET).status in ("budget", "converged")
-        told.append(
-            ProbeOutcome(
-                level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5)
-            )
-        )
+        told.append(undecided_from_8_to_30(level))
         return told[-1]
 
     assert ended(answer).claim.status == "unresolved"

@@ -20,8 +20,8 @@ E2E_S, TOKENS = 2.0, 10
 
 
 def attempt(level: Level, slots: float, came: float = 1.0, validity: str = "valid") -> AttemptData:
-    """Of a server with so many slots, each request in one for 2 s; what waits is late. ``came``:
-    times the average.
+    """An attempt at a server with so many slots, where each request takes 2 s of one, and is late
+    if it waits for it. ``came``: throughput, as a multiple of the average.
     """
     offered = level.value if level.control == "request_rate" else level.value / E2E_S
     rate = min(offered, slots / E2E_S)

@@ -125,13 +125,19 @@ def test_a_probe_begins_with_the_evidence_of_earlier_probes_of_its_level() -> No
     tier.tell(ProbeOutcome(16.0, flags(0.5, 600), Shows.FAILURE_ONLY, whole=False))
     tier.tell(ProbeOutcome(8.0, (open_,)))
     (before,) = tier.before(8.0)
-    assert (len(before.counting), len(before.not_counting), before.confirms) == (1, 0, False)
+    assert len(before.counting) == 1
+    assert len(before.not_counting) == 0
+    assert not before.confirms
     tier.tell(ProbeOutcome(8.0, (good,)))
     tier.tell(ProbeOutcome(8.0, (open_,)))
     (before,) = tier.before(8.0)
-    assert (len(before.counting), len(before.not_counting), before.confirms) == (1, 2, True)
+    assert len(before.counting) == 1
+    assert len(before.not_counting) == 2
+    assert before.confirms
     (second,) = tier.before(8.0, start=1)
-    assert (len(second.counting), len(second.not_counting), second.confirms) == (0, 3, True)
+    assert len(second.counting) == 0
+    assert len(second.not_counting) == 3
+    assert second.confirms
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,11 @@ def near_ties(draw: st.DrawFn) -> list[LevelEvidence]:
     open_ones = draw(st.integers(holds, len(steps)))
     found = []
     for index, step in enumerate(steps):
-        verdict: LevelVerdict | None = (
-            "holds" if index < holds else None if index < open_ones else "fails"
-        )
+        verdict: LevelVerdict | None = None
+        if index < holds:
+            verdict = "holds"
+        elif index >= open_ones:
+            verdict = "fails"
         share = {
             "holds": 0.98,
             None: draw(st.sampled_from([0.945, 0.95, 0.955, 0.96])),

@@ -235,7 +235,7 @@ def flags_with_few_misses(count: int) -> Bools:
 
 
 def requests_to_a_verdict(before: EarlierProbes) -> tuple[int, LevelVerdict | None]:
-    """Of a probe where 1 % of requests miss."""
+    """Requests that a probe takes to its verdict, and the verdict, where 1 % of requests miss."""
     probe, now = Probe([[TARGET]], [[before]]), 0.0
     due = np.arange(20_000) / 10
     probe.tell(due, due + 0.2, flags_with_few_misses(20_000)[:, None])

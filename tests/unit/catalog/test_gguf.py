@@ -39,7 +39,7 @@ def gguf_file(path: Path, weights: int, version: int = 3, **more: Any) -> bytes:
     kinds: dict[type, tuple[int, str]] = {int: (4, "<I"), float: (6, "<f")}
 
     def encoded(value: Any) -> tuple[int, bytes]:
-        """Its kind and its bytes."""
+        """The kind of a value, and its bytes."""
         if isinstance(value, str):
             return 8, gguf_text(value)
         if isinstance(value, list):

@@ -49,7 +49,9 @@ def test_the_driver_gets_rows_that_the_storage_takes_too_late(
         monkeypatch.setattr("orchestrator.cluster.client_host.STORE_LIMIT_S", limit_s)
         host.prepare(point_for("http://127.0.0.1:9"))
         report = host.run_and_store(time.time_ns(), 0, 0, SimpleNamespace(put_part=put_part))
-        assert (report.stored, report.requests.rows, report.token_events is None) == ((), 3, False)
+        assert report.stored == ()
+        assert report.requests.rows == 3
+        assert report.token_events is not None
     over.set()
 
 

@@ -127,7 +127,7 @@ class Direct:
 
 
 def test_an_idle_client_on_a_node_taken_back_is_ended() -> None:
-    """Its pod would wait for it."""
+    """The node's pod would wait for the client."""
     machines = Machines()
     pool = ClientPool(None, "a", machines.machines, machines.start)
     pool.borrow(3, {}).release()

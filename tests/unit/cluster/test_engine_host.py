@@ -48,7 +48,8 @@ def test_the_middle_of_a_log_that_grows_gives_its_disk_back(tmp_path: Path) -> N
         assert log.stat().st_blocks == before.st_blocks, "it is not long yet"
         free_middle(log, head=2**16, most=2**18, tail=2**16)
         after = log.stat()
-        assert (after.st_size, after.st_blocks * 512 < 2**18) == (before.st_size, True)
+        assert after.st_size == before.st_size
+        assert after.st_blocks * 512 < 2**18
         engine.write(b"last\n")
     text = log.read_bytes()
     assert (text[: 2**16].count(0), text[-(2**16) :].count(0)) == (0, 0)
@@ -98,18 +99,18 @@ def test_agents_of_two_launches_do_not_get_one_gpu(
     gpus = [Gpu(0, "GPU-a0", "H100", 0), Gpu(1, "GPU-b0", "H100", 0)]
     monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", lambda: gpus)
     monkeypatch.setattr("orchestrator.cluster.engine_host.await_release", lambda _: ())
-    agents = [
+    mine, another, mine_too = (
         EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (first, other, "0")
-    ]
+    )
     try:
-        agents[0].lease(Wish(Owner("mine")))
-        agents[2].lease(Wish(Owner("mine")))
+        mine.lease(Wish(Owner("mine")))
+        mine_too.lease(Wish(Owner("mine")))
         with pytest.raises(Occupied, match=r"GPU (GPU-b0|MIG-x) is held by launch test-"):
-            agents[1].lease(Wish(Owner("another")))
-        agents[0].stop()
-        agents[1].lease(Wish(Owner("another")))
+            another.lease(Wish(Owner("another")))
+        mine.stop()
+        another.lease(Wish(Owner("another")))
     finally:
-        for agent in agents:
+        for agent in (mine, another, mine_too):
             agent.stop()
 
 
@@ -168,11 +169,16 @@ def test_a_rank_waits_for_all_downloads(
 def test_a_cache_that_hangs_holds_nobody_up_and_is_asked_once(
     agent: EngineHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers, calls = threading.Event(), list[int]()
+    may_answer = threading.Event()
+    calls: list[int] = []
 
     def count(*_: object) -> int:
         calls.append(1)
-        return 5 if len(calls) == 1 else 7 if answers.wait(30.0) else 0
+        if len(calls) == 1:
+            return 5
+        if may_answer.wait(30.0):
+            return 7
+        return 0
 
     monkeypatch.setattr("orchestrator.cluster.engine_host.downloaded_bytes", count)
     monkeypatch.setattr("orchestrator.cluster.engine_host.CACHE_LIMIT_S", 0.05)
@@ -180,7 +186,7 @@ def test_a_cache_that_hangs_holds_nobody_up_and_is_asked_once(
     agent.start(EngineSettings(engine="emulator", model="m"), Hardware(name="cpu"), node, "")
     assert [agent.downloaded() for _ in range(4)] == [5] * 4
     assert len(calls) == 2
-    answers.set()
+    may_answer.set()
     assert wait_for(lambda: agent.downloaded() == 7, 10.0, "its answer")
 
 
@@ -222,7 +228,9 @@ def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
         os.utime(file, (0, 0))
     monkeypatch.setattr(agent._has_stopped, "wait", lambda _: next(has_stopped))
     agent._keep_files(
-        SimpleNamespace(touch=lock.touch, log_path=Path(agent.allocation.log_path), ready_at=0)
+        SimpleNamespace(
+            touch=lock.touch, log_path=Path(agent.allocation.log_path), log_bytes_at_ready=0
+        )
     )
     assert [file.stat().st_mtime > 0 for file in files] == [True, True]
     lock.release()
@@ -232,8 +240,8 @@ def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path:
     agent.lease(Wish(Owner("mine")))
     agent.begin_host()
     mine, other, clients = Lease("a"), Lease("b"), [ClientHost(), ClientHost()]
-    mine.take(Wish(Owner("mine"), False))
-    other.take(Wish(Owner("another"), False))
+    mine.take(Wish(Owner("mine")))
+    other.take(Wish(Owner("another")))
     for client in clients:
         client.lease(Owner("another"))
     host_use = agent.end_host([os.getpid()])
@@ -241,5 +249,6 @@ def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path:
         client.release_lease()
     mine.release()
     other.release()
-    assert (host_use.host, host_use.foreign_launches) == (socket.gethostname(), 3)
+    assert host_use.host == socket.gethostname()
+    assert host_use.foreign_launches == 3, "launch b, and two clients, each with a lease of its own"
     assert host_use.foreign_cpu_s >= 0

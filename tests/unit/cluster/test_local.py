@@ -60,7 +60,7 @@ def test_a_client_process_ignores_signals_from_its_very_beginning() -> None:
 
 
 def reported(client: ClientProcess) -> ClientReport:
-    """Of requests to a port where nobody listens."""
+    """The report on requests to a port where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         point = point_for(f"http://127.0.0.1:{gone.getsockname()[1]}")
     try:

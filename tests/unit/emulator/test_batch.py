@@ -108,12 +108,10 @@ def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
     assert [given_out[sequence] for sequence in sequences] == [
         sequence.output_tokens for sequence in sequences
     ]
-    assert (batch.kv_used, batch.context_tokens, batch.window_tokens, len(batch._given_back)) == (
-        0,
-        0,
-        0,
-        0,
-    )
+    assert batch.kv_used == 0
+    assert batch.context_tokens == 0
+    assert batch.window_tokens == 0
+    assert len(batch._given_back) == 0
 
 
 def test_a_request_alone_takes_a_prefill_and_a_step_per_further_token() -> None:
@@ -272,7 +270,9 @@ def test_free_blocks_of_a_preempted_sequence_are_used_again() -> None:
         for _ in range(2):
             batch.submit(0, 100, 60)
         assert computed(batch) == once + again
-        assert (batch.preemptions, batch.kv_used, len(batch._given_back)) == (1, 0, 0)
+        assert batch.preemptions == 1
+        assert batch.kv_used == 0
+        assert len(batch._given_back) == 0
 
 
 def test_room_that_was_given_back_first_is_taken_first() -> None:

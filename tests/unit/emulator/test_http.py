@@ -112,7 +112,9 @@ def test_a_client_that_leaves_is_reported_once_and_written_to_no_more() -> None:
     connection.connection_lost(None)
     connection.connection_lost(None)
     connection.write(b"late")
-    assert (lost, connection.open, transport.sent()) == ([True], False, b"")
+    assert lost == [True]
+    assert not connection.open
+    assert transport.sent() == b""
 
 
 def test_a_chunk_carries_its_length_in_hexadecimal() -> None:

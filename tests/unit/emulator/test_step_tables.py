@@ -60,7 +60,7 @@ def a_replica(
     stored: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Replica:
-    """Of Llama-3.1-8B in vLLM. ``stored``: the quantization_config of its checkpoint."""
+    """A replica of Llama-3.1-8B in vLLM. ``stored``: the quantization_config of its checkpoint."""
     settings = EngineSettings(**{"engine": "vllm", "model": MODEL} | changes)
     facts, accelerator = model_facts(MODEL), find(device)
     assert facts and accelerator

@@ -32,7 +32,7 @@ def test_an_aborted_run_has_a_row_for_every_unsent_request() -> None:
 
 
 def test_an_aborted_run_makes_no_rows_of_unsent_requests_if_none_are_wanted() -> None:
-    """Those of a million requests would be made for half a minute, and thrown away."""
+    """Rows of a million requests would take half a minute to make, and be thrown away."""
     result, client = aborted(rows=False)
     assert (result.requests.num_rows, result.token_events.num_rows) == (0, 0)
     assert client.progress().failed == 0

@@ -23,8 +23,9 @@ def test_the_thread_is_real_time_only_inside():
         with priority.scheduled("realtime") as given:
             inside, how = os.sched_getscheduler(0), given.how
         assert os.getpriority(os.PRIO_PROCESS, 0) == niceness
-        flag = ~os.SCHED_RESET_ON_FORK
-        return before & flag, how, inside & flag, os.sched_getscheduler(0) & flag
+        policy_bits = ~os.SCHED_RESET_ON_FORK
+        after = os.sched_getscheduler(0)
+        return before & policy_bits, how, inside & policy_bits, after & policy_bits
 
     before, how, inside, after = in_a_thread(work)
     assert (how, inside) in (("realtime", os.SCHED_RR), ("nice", before))
@@ -95,7 +96,7 @@ def test_a_thread_that_fills_its_core_leaves_real_time_for_moments(monkeypatch, 
             given.look(beat * beat_ns, int(share * beat * beat_ns))
             schedulings.append(given.current)
     assert schedulings[10:].count("realtime") == pytest.approx(realtime * (beats - 10), abs=1)
-    last = [policy & ~os.SCHED_RESET_ON_FORK for policy in policies[:-1]][-1]
+    last = policies[-2] & ~os.SCHED_RESET_ON_FORK  # leaving the block set policies[-1]
     assert last == (os.SCHED_RR if schedulings[-1] == "realtime" else os.SCHED_OTHER)
 
 

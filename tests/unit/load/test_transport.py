@@ -184,8 +184,8 @@ class NotIterable(dict[int, Connection]):
 
 
 def test_a_request_is_cancelled_without_a_look_at_all_others(exchange: Exchange) -> None:
-    """Of 10,000 that time out together, each would be looked for among all, and the loop would stop
-    for seconds.
+    """If 10,000 timed out together, each would be looked for among all, and the loop would stop for
+    seconds.
     """
     transport = exchange.transport
     transport._connections = NotIterable()

@@ -394,7 +394,7 @@ def test_a_log_that_stays_silent_ends_the_wait_before_its_end() -> None:
 
 
 def test_time_of_downloads_does_not_count() -> None:
-    """It says nothing meanwhile; limits are 60 s, and 20 s of silence."""
+    """The engine says nothing meanwhile; limits are 60 s, and 20 s of silence."""
     server, growing = FakeServer(vllm_answers(), after=4 * 300), itertools.count()
     assert wait(VLLM, server, FakeProcess(talks=0), downloaded=growing.__next__).version == "0.32.0"
     stuck = itertools.chain(range(10), itertools.repeat(9))  # after 90 s nothing more comes

@@ -11,7 +11,7 @@ import json
 import random
 import signal
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -179,14 +179,13 @@ KEYS += [
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of all values below this one."""
-    for key, inner in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
+    """The keys and indexes that lead to each value below this one."""
+    values_inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        values_inside = value.items()
+    elif isinstance(value, list):
+        values_inside = enumerate(value)
+    for key, inner in values_inside:
         yield (*at, key)
         yield from places(inner, (*at, key))
 

@@ -48,7 +48,7 @@ def levels(store: Store) -> tuple[list[float], list[float]]:
 def test_a_workload_that_left_the_file_neither_wins_nor_is_shown(
     store: Store,
 ) -> None:
-    # more tokens per second than what is asked for now
+    # ten requests a second: 640 tokens/s with 64 tokens each, 80 with the 8 that are asked for now
     store_sweep(store, planned(tokens=64), tokens=64)
     store_sweep(store, planned(tokens=8), tokens=8)
     done = invoke(
@@ -114,7 +114,7 @@ def test_a_renamed_workload_keeps_its_measurements(
     assert [one["workload"] for one in json.loads(done.stdout)["comparisons"]] == ["talk"]
 
 
-def tables_of_superseded(store: Store) -> int:
+def supersede_all_and_count_tables(store: Store) -> int:
     store_sweep(store, planned(tokens=64), tokens=64)
     return int(invoke("results", store.uri, "--all").stdout.count("superseded: "))
 
@@ -122,7 +122,7 @@ def tables_of_superseded(store: Store) -> int:
 def test_superseded_points_share_a_table_only_where_they_were_loaded_the_same(store: Store) -> None:
     for timeout in ("60s", "70s"):
         store_sweep(store, planned(timeout=timeout))
-    assert tables_of_superseded(store) == 2
+    assert supersede_all_and_count_tables(store) == 2
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_rows_without_load_json_are_grouped_by_arrivals_and_window(
     store_sweep(store, planned(timeout="60s"), load_json=None)
     store_sweep(store, planned(timeout="70s"), load_json=None)
     store_sweep(store, planned(timeout="80s"), load_json=None, **other)
-    assert tables_of_superseded(store) == 2
+    assert supersede_all_and_count_tables(store) == 2
 
 
 def test_without_a_measured_point_of_the_plan_the_answer_says_so(store: Store) -> None:
@@ -211,12 +211,11 @@ def test_figures_whose_requests_were_lost_after_they_were_computed_say_so(
         ["best", store.uri, "--slo", "ttft<=1s", "--per", "deployment"],
     ):
         done = CliRunner().invoke(cli, command, standalone_mode=False)
-        assert (done.return_value, lost.name in done.stderr, "computed earlier" in done.stderr) == (
-            3,
-            True,
-            True,
-        )
-        assert done.stdout == before.stdout or command[0] == "best"
+        assert done.return_value == 3
+        assert lost.name in done.stderr
+        assert "computed earlier" in done.stderr
+        if command[0] == "results":
+            assert done.stdout == before.stdout
     assert Store.open(store.uri, "exp").winners().keys() < {
         one.measurement_id for one in store.commits()
     }
@@ -373,7 +372,7 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
     other = ["best", store.uri, "--slo", "ttft_p90<=400ms", "--format", "json"]
     found = json.loads(CliRunner().invoke(cli, other).output)["comparisons"][0]
     assert found["ranking"][0]["capacity"]["claim"] == 8, (
-        "9 holds these limits, and 300 requests do not show it twice"
+        "9 holds these limits, but its 300 requests are too few to show that and to confirm it"
     )
     assert found["ranking"][0]["capacity"]["high"] is None
     assert not found["certain"]

@@ -179,7 +179,7 @@ class TestSearch:
                 store_attempt(store, self.plan, point, repeat, ttft_ms, simulated=True)
 
     def capacities(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of a deployment, in closed form and with the simulation."""
+        """The capacities of a deployment, in closed form and with the simulation."""
         by_form = prediction(with_predictions(self.plan), number)
         simulated = prediction(with_simulation(self.plan, self.uri), number)
         capacities = [each["capacity"]["interactive"]["chat"] for each in (by_form, simulated)]

@@ -303,7 +303,7 @@ def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_take
 
 
 def test_factors_follow_from_medians_of_a_normal_distribution() -> None:
-    """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
+    """Of normally distributed logarithms, 0.674 deviations hold half, and 1.645 hold 90 %."""
     factors = ErrorEstimate(0.5, 0.1, "").factors
     assert factors.ttft == pytest.approx(1.5 ** (1.645 / 0.674))
     assert factors.tpot == pytest.approx(1.1 ** (1.645 / 0.674))
@@ -312,7 +312,7 @@ def test_factors_follow_from_medians_of_a_normal_distribution() -> None:
 
 
 def test_factors_of_published_points_are_wider_than_normal() -> None:
-    """They have fatter tails than a normal distribution of their median has."""
+    """Their errors have fatter tails than a normal distribution of the same median."""
     found = prediction_of(predicted_plan().deployments[0])["error"]
     h100 = find("H100-80GB")
     assert h100 and (stated := typical("vllm", h100).error)

@@ -121,11 +121,11 @@ def test_points_are_sorted_by_several_columns_and_those_without_a_value_come_las
 ) -> None:
     assert selected(documents, sort="-ttft_ms.p50,deployment") == [
         *("d0-4", "d0-2", "d1-2", "d0-1", "d1-1"),
-        "d1-4",
+        "d1-4",  # has no value
     ]
     assert selected(documents, sort="ttft_ms.p50,-deployment") == [
         *("d1-1", "d0-1", "d1-2", "d0-2", "d0-4"),
-        "d1-4",
+        "d1-4",  # has no value
     ]
     descending = selected(documents, sort="level:desc")
     assert descending == selected(documents, sort="-level")

@@ -213,7 +213,10 @@ def test_any_values_of_a_column_have_texts(values: list[object], texts: list[str
 def test_a_title_in_several_lines_is_a_line_in_markdown_and_in_blocks() -> None:
     titles = ("attain-\nment", "measured/\npredicted", "TTFT ms\np99", "per_\ndevice.\nlower")
     assert [Column(title).one_line for title in titles] == [
-        *("attainment", "measured/predicted", "TTFT ms p99", "per_device.lower"),
+        "attainment",
+        "measured/predicted",
+        "TTFT ms p99",
+        "per_device.lower",
     ]
 
 

@@ -193,7 +193,9 @@ def test_a_file_that_is_missing_or_no_text_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_no_more_of_a_file_is_read_than_may_be(tmp_path: Path) -> None:
-    """It may be a pipe or a device that never ends. This one would end after three times as much."""
+    """The file may be a pipe or a device that never ends. The test's would end after three times
+    as much.
+    """
     pipe, wrote = tmp_path / "pipe", []
     os.mkfifo(pipe)
 

@@ -135,7 +135,7 @@ def test_steps_are_bounded_in_number_and_must_have_requests() -> None:
 
 
 def test_a_busy_last_step_counts() -> None:
-    """Of a cycle of 100 s all requests are due in the first second."""
+    """All requests of a cycle of 100 s are due in its first second."""
     steps = Arrivals(process="steps", steps=[(100.0, 1.0), (0.0, 99.0)])
     rate = MOST_REQUESTS / 100
     assert steps.too_much(rate * 0.99, 100.0, None) is None

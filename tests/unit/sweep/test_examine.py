@@ -69,7 +69,8 @@ def test_nodes_without_an_answer_are_named_with_a_remedy(tmp_path: Path) -> None
         FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), [], None
     )
     assert [one.machine.node_id for one in nodes] == ["one"]
-    assert (found.level, found.where, "raylet" in found.do) == ("fail", "127.0.0.3, two", True)
+    assert (found.level, found.where) == ("fail", "127.0.0.3, two")
+    assert "raylet" in found.do
     asked = list[Any]()
     examine(
         FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")),
@@ -102,7 +103,8 @@ def test_node_that_sees_other_results_is_named_and_nothing_stays(tmp_path: Path)
 
     probes = FakeProbes(sees_another)
     _, (found,) = examine(probes, [], str(tmp_path / "results"))
-    assert (found.check, "does not see what the driver wrote" in found.what) == ("results", True)
+    assert found.check == "results"
+    assert "does not see what the driver wrote" in found.what
     assert not (tmp_path / "results").exists()
     own = LocalProbes([Machine("one", "10.0.0.1")])
     assert examine(own, [], str(tmp_path / "results"))[1] == []
@@ -155,12 +157,9 @@ def test_node_that_falls_silent_is_named_alone() -> None:
     probes = Unhurried()
     nodes, (found,) = examine(probes, [], None)
     assert len(nodes) == 3
-    assert (found.level, found.check, found.what, "raylet" in found.do) == (
-        "fail",
-        "network",
-        "gave no answer",
-        True,
-    )
+    assert (found.level, found.check) == ("fail", "network")
+    assert found.what == "gave no answer"
+    assert "raylet" in found.do
     assert "127.0.0.3" in found.where
     assert probes.asked == [
         (facts, 3), (time.time, 3), *[(time.time, 2)] * 9, (reachability.listen, 3), (reachability.unreached, 2)

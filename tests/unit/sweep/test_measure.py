@@ -230,7 +230,7 @@ def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.M
 
 
 def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None:
-    """It would be looked at for six seconds more; it dies in the third of them."""
+    """The engine would be looked at for six seconds more, and dies in the third of them."""
     world = world_of(fails={"load": ["dying"]})
     attempt = measurer(world, stopped=lambda: world.clock.now_s() >= 70).measure(load_point())
     assert attempt.failure is not None

@@ -102,6 +102,7 @@ def test_the_first_rank_hears_what_the_nodes_of_the_others_have() -> None:
     world = world_of([node("a"), node("b"), node("c")])
     world.clock.sleep(2.0)
     tell_first_of_downloads(placed(world, "a", "b", "c"))  # type: ignore[arg-type]
+    # two other nodes, each with 10**9 bytes per second of the clock
     assert world.heard == [("a", 2 * 2 * 10**9)]
 
 
@@ -157,8 +158,10 @@ def test_hosts_of_one_name_are_told_apart_by_their_address() -> None:
     agents = [
         SimpleNamespace(allocation=SimpleNamespace(hostname=name, address=address))
         for name, address in (
-            *(("n", "10.0.0.1"), ("n", "10.0.0.2")),
-            *(("m", "10.0.0.3"), ("m", "10.0.0.3")),
+            ("n", "10.0.0.1"),
+            ("n", "10.0.0.2"),
+            ("m", "10.0.0.3"),
+            ("m", "10.0.0.3"),
         )
     ]
     assert host_names(agents) == {

@@ -20,7 +20,7 @@ from orchestrator.telemetry.host_cpu import (
 
 
 def used(alone: dict[tuple[int, float], float]) -> dict[ProcessKey, CpuTimes]:
-    """Of processes without children, by pid and when they began."""
+    """CPU times of processes without children. ``alone``: pid, when it began -> seconds."""
     return {
         ProcessKey(pid, began_s): CpuTimes(seconds, seconds)
         for (pid, began_s), seconds in alone.items()

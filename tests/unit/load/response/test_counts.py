@@ -174,7 +174,7 @@ def test_usage_with_cached_tokens_reaches_the_record() -> None:
 
 @pytest.mark.parametrize("number", [2**31, 2**70, -1, 1.5, "3", None, True])
 def test_numbers_that_no_server_can_mean_are_not_taken(number: object) -> None:
-    """They would not fit the columns, and cost every other row of the client."""
+    """Such numbers would not fit the columns, and cost every other row of the client."""
     odd_usage = event(
         {"choices": [], "usage": {"prompt_tokens": number, "completion_tokens": number}}
     )
