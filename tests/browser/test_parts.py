@@ -98,7 +98,8 @@ def test_the_limits_of_each_part_are_moved_by_keyboard_and_stay_in_the_address(o
     least_s = opened.evaluate("app.shown.payload.stops.ttft[0]")
     opened.wait_for_url(f"**part.chat.ttft={least_s}&**")
     before = opened.evaluate("structuredClone(app.shown.choices)")
-    assert before["parts"]["rag"]["ttft"] == 0.4
+    assert "rag TTFT ≤ 400 ms" in opened.inner_text("#part-limits")
+    assert "part.rag" not in opened.url
     opened.reload()
     opened.wait_for_selector("body[data-drawn]")
     assert opened.evaluate("app.shown.choices") == before
@@ -143,6 +144,30 @@ def test_other_limits_of_the_file_are_on_all_requests(opened):
     assert opened.inner_text("#winner") != ""
 
 
+def test_limits_moved_on_all_requests_are_those_of_each_part_until_it_is_moved(opened):
+    opened.locator("#slo-tabs [role=tab]").nth(1).click()
+    opened.locator("#limit-ttft").focus()
+    opened.keyboard.press("ArrowLeft")
+    moved = opened.locator("#limit-ttft").get_attribute("aria-valuetext")
+    assert moved != "≤ 300 ms"
+    opened.select_option("#limits-on", "chat")
+    assert opened.locator("#limit-ttft").get_attribute("aria-valuetext") == moved
+    opened.locator("#limit-ttft").focus()
+    opened.keyboard.press("Home")
+    of_chat = opened.locator("#limit-ttft").get_attribute("aria-valuetext")
+    limits = opened.inner_text("#part-limits")
+    assert f"chat TTFT {of_chat}" in limits
+    assert f"rag TTFT {moved}" in limits
+    opened.wait_for_url("**part.chat.ttft=**")
+    assert "part.rag" not in opened.url
+    opened.select_option("#limits-on", "")
+    opened.locator("#limit-ttft").focus()
+    opened.keyboard.press("End")
+    opened.select_option("#limits-on", "chat")
+    assert opened.locator("#limit-ttft").get_attribute("aria-valuetext") == of_chat
+    assert "rag answered, ≥ 80 %" in opened.inner_text("#part-limits")
+
+
 def test_charts_are_of_the_part_in_sight(opened):
     opened.select_option("#curve-metric", "ttft_p99_ms")
     opened.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -167,7 +192,7 @@ def test_charts_are_of_the_part_in_sight(opened):
 
 def test_a_newer_payload_brings_the_limits_on_parts_that_come_with_it(opened):
     """A page that is opened before the first request of a mix knows no part."""
-    chosen = opened.evaluate(
+    before, after, limits = opened.evaluate(
         """async () => {
           const packed = JSON.parse(document.getElementById("payload").textContent);
           const bins = await decode.unpacked(packed.bins);
@@ -180,7 +205,8 @@ def test_a_newer_payload_brings_the_limits_on_parts_that_come_with_it(opened):
           app.show(early, bins);
           const before = app.shown.choices.part;
           app.show(await decode.described(packed.described), bins);
-          return [before, app.shown.choices.part, app.shown.choices.parts.chat.ttft];
+          return [before, app.shown.choices.part, document.getElementById("part-limits").textContent];
         }"""
     )
-    assert chosen == ["", "rag", 0.12]
+    assert [before, after] == ["", "rag"]
+    assert "chat TTFT ≤ 120 ms" in limits

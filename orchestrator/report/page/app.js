@@ -38,8 +38,8 @@ const app = (() => {
   /* What the reader set. Limits are in seconds, null where there is none; `point` is a point's id;
      `part` is the part of a mix whose limits the sliders show, or ALL_PARTS. Beside these, `prices` has
      USD per device and hour by hardware, where they are not the file's, and `parts` the limits on each
-     part: its `attainment` is null where the part is not judged. The limits on all requests are judged
-     where `part` is ALL_PARTS, else those of every part. */
+     part whose limits the reader moved: `attainment` is null where the part is not judged. The limits
+     on all requests are judged where `part` is ALL_PARTS, else those of every part. */
   const FIRST_CHOICES = {
     group: 0, slo: 0, part: ALL_PARTS, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", ratio: 4,
     metric: "throughput", sort: "rank", reversed: false, allRows: false, heatX: "", heatY: "", point: "",
@@ -53,7 +53,7 @@ const app = (() => {
   const unit = () => unitOf(shown.choices.per);
   const chosenSlo = () => group().slos[shown.choices.slo];
   const isByPart = () => shown.choices.part !== ALL_PARTS;
-  const limitsInSight = () => (isByPart() ? shown.choices.parts[shown.choices.part] : shown.choices);
+  const limitsInSight = () => (isByPart() ? limitsOnPart(shown.choices.part) : shown.choices);
   const chosenPoint = () => group().points.find((point) => point.point_id === shown.choices.point);
 
   function element(tag, text, properties) {
@@ -92,7 +92,7 @@ const app = (() => {
     const { choices } = shown;
     const askedOf = (part, limits) => ({ part, limits: limitsInStops(limits), target: limits.attainment });
     if (!isByPart()) return [askedOf(null, choices)];
-    const judgedParts = Object.entries(choices.parts).filter(([, limits]) => limits.attainment !== null);
+    const judgedParts = Object.entries(limitsOnParts()).filter(([, limits]) => limits.attainment !== null);
     return judgedParts.map(([part, limits]) => askedOf(part, limits));
   }
 
@@ -107,7 +107,6 @@ const app = (() => {
       choices.part = Object.keys(slo.parts)[0] ?? ALL_PARTS;
     }
     choices.parts = {};
-    mendParts();
   }
 
   /* Of an SLO of the file, or its limits on a part. */
@@ -126,17 +125,43 @@ const app = (() => {
     return { ttft: null, tpot: null, e2e: null, attainment: null };
   }
 
-  /* Makes the limits on parts those of the parts of the group, in the order of the file. */
+  /* The parts of the group, in the order of the file. */
+  function partNames() {
+    const inFile = Object.keys(chosenSlo()?.parts ?? {});
+    return [...inFile, ...group().parts.filter((part) => !inFile.includes(part))];
+  }
+
+  function limitsOnPart(part) {
+    const { parts } = shown.choices;
+    return Object.hasOwn(parts, part) ? parts[part] : firstLimitsOf(part);
+  }
+
+  /* The limits on every part of the group. */
+  function limitsOnParts() {
+    return Object.fromEntries(partNames().map((part) => [part, limitsOnPart(part)]));
+  }
+
+  /* The limits on a part as the reader's own, to be changed. */
+  function movedLimitsOf(part) {
+    const { choices } = shown;
+    choices.parts = { ...choices.parts, [part]: limitsOnPart(part) };
+    return choices.parts[part];
+  }
+
+  /* The limits in sight, to be changed. */
+  function movedLimits() {
+    return isByPart() ? movedLimitsOf(shown.choices.part) : shown.choices;
+  }
+
+  /* Makes the moved limits fit the parts of the group. Where parts are judged, at least one is. */
   function mendParts() {
     const { choices } = shown;
-    const { parts } = group();
-    const inFile = Object.keys(chosenSlo()?.parts ?? {});
-    const names = [...inFile, ...parts.filter((part) => !inFile.includes(part))];
-    const mended = names.map((part) => [part, mendedLimits({ ...firstLimitsOf(part), ...choices.parts[part] })]);
-    choices.parts = Object.fromEntries(mended);
+    const names = partNames();
+    const moved = names.filter((part) => Object.hasOwn(choices.parts, part));
+    choices.parts = Object.fromEntries(moved.map((part) => [part, mendedLimits(choices.parts[part])]));
     if (!names.includes(choices.part)) choices.part = ALL_PARTS;
-    const isAnyJudged = names.some((part) => choices.parts[part].attainment !== null);
-    if (isByPart() && !isAnyJudged) limitsInSight().attainment = FIRST_CHOICES.attainment;
+    const isAnyJudged = names.some((part) => limitsOnPart(part).attainment !== null);
+    if (isByPart() && !isAnyJudged) movedLimits().attainment = FIRST_CHOICES.attainment;
   }
 
   function mendedLimits(limits) {
@@ -244,10 +269,10 @@ const app = (() => {
     const part = path.slice(0, dot);
     const name = path.slice(dot + 1);
     const isKnown = group().parts.includes(part) && (isLatency(name) || name === "attainment");
-    if (isKnown) shown.choices.parts[part][name] = limitOfText(text);
+    if (isKnown) movedLimitsOf(part)[name] = limitOfText(text);
   }
 
-  /* The limits on parts as the address has them; none where there are no parts. */
+  /* The limits on parts as the address has them: those that the reader moved. */
   function partsInAddress() {
     return Object.entries(shown.choices.parts).flatMap(([part, limits]) => (
       Object.entries(limits).map(([name, value]) => [`${PART}${part}.${name}`, textOfChoice(value)])));
@@ -447,7 +472,7 @@ const app = (() => {
 
   /* A part that was not judged is from its first limit on. */
   function chooseLimit(name, stop) {
-    const limits = limitsInSight();
+    const limits = movedLimits();
     limits[name] = secondsAt(name, stop);
     limits.attainment ??= chosenSlo()?.attainment ?? FIRST_CHOICES.attainment;
     showLimit(name);
@@ -456,7 +481,7 @@ const app = (() => {
   }
 
   function chooseAttainment(share) {
-    limitsInSight().attainment = share;
+    movedLimits().attainment = share;
     showAttainment();
     judgeAgain();
   }
@@ -571,7 +596,7 @@ const app = (() => {
   function showPartLimits() {
     const line = byId("part-limits");
     line.hidden = !isByPart();
-    const texts = Object.entries(shown.choices.parts).map(([part, limits]) => {
+    const texts = Object.entries(limitsOnParts()).map(([part, limits]) => {
       if (limits.attainment === null) return `${part} not judged`;
       const limited = LATENCIES.filter(({ name }) => limits[name] !== null);
       const latencies = limited.map(({ name, title }) => `${title} ${limitText(limits[name])}`);
@@ -639,7 +664,7 @@ const app = (() => {
     if (slo === undefined || choices.per !== group().per) return false;
     if (choices.per === "usd" && Object.keys(choices.prices).length > 0) return false;
     if (Object.keys(slo.parts).length === 0) return !isByPart() && isAskedBy(slo, choices);
-    return isByPart() && Object.entries(choices.parts).every(([part, limits]) => (
+    return isByPart() && Object.entries(limitsOnParts()).every(([part, limits]) => (
       Object.hasOwn(slo.parts, part) ? isAskedBy(slo.parts[part], limits) : limits.attainment === null));
   }
 
@@ -1107,7 +1132,7 @@ const app = (() => {
   function followFile() {
     const { slo, part } = shown.choices;
     chooseSlo(slo);
-    if (Object.hasOwn(shown.choices.parts, part)) shown.choices.part = part;
+    if (group().parts.includes(part)) shown.choices.part = part;
   }
 
   /* A group's name, which stays when others come before it. */
