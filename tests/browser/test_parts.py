@@ -4,6 +4,7 @@ and what misses them is named.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -123,6 +124,27 @@ def test_the_ranking_names_the_part_that_is_worst_off_and_the_one_that_misses_ne
             assert cells[headings.index("first to miss")].startswith(" and ".join(missed))
             named += 1
     assert named
+
+
+def test_the_lowest_level_that_is_missed_is_named_for_rates_and_for_requests_in_flight(
+    tmp_path, opened_store
+):
+    """Which of the two is lower cannot be said."""
+    levels = "{request_rate: [4, 8], concurrency: [1, 2]}"
+    plan = varied_plan(MIXED.replace("{concurrency: [1, 2, 4, 8, 16]}", levels))
+    store = Store.open(str(tmp_path / "results"), "mixed")
+    commit_varied(store, plan)
+    page = opened_store(store.uri)
+    page.locator("#limit-ttft").focus()
+    page.keyboard.press("Home")
+    lowest_loads = page.evaluate(
+        """[...app.shown.result.missed.values()].map((lowest) => lowest.map(({ point }) => point.load))"""
+    )
+    assert ["1 in flight", "4 req/s"] in lowest_loads
+    assert re.search(
+        "missed by .* at 1 in flight, missed by .* at 4 req/s: emulator",
+        page.inner_text("#not-ranked"),
+    )
 
 
 def test_limits_on_all_requests_together_judge_no_part(opened):

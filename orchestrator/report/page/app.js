@@ -837,11 +837,12 @@ const app = (() => {
     return all.filter((_, index) => !ranked.has(deployments[index]));
   }
 
-  /* Why a deployment is in no ranking; where parts are judged, which of them miss its lowest level. */
+  /* Why a deployment is in no ranking; where parts are judged, which of them miss its lowest levels. */
   function missedText(deployment) {
     const lowest = shown.result.missed.get(deployment);
     if (!isByPart() || lowest === undefined) return "holds at no level, or cannot be ranked";
-    return `holds at no level, missed by ${ranking.missedParts(lowest)} at ${lowest.point.load}`;
+    const texts = lowest.map((each) => `missed by ${ranking.missedParts(each)} at ${each.point.load}`);
+    return `holds at no level, ${texts.join(", ")}`;
   }
 
   function chooseAllRows() {

@@ -537,7 +537,7 @@ const judge = (() => {
        SLO that says how far outputs must agree.
        Returns {judged, ranking, open, missed}: judged has one entry for each point; open has the
        deployments that may hold more than is shown: see `answerOf`; missed: by deployment that holds
-       at no level, its lowest level that tells, as it was judged. */
+       at no level, the lowest level of each control that tells, as it was judged. */
     judge({ asked, per, price, slo = 0 }) {
       const judged = this.judgedPoints(asked);
       const pointsOfDeployments = this.group.deployments.map(() => []);
@@ -550,8 +550,8 @@ const judge = (() => {
         const points = pointsOfDeployments[index];
         const divisor = ({ point }) => divisorOf(point, deployment, per, price);
         const { best, levels, near } = this.answerOf(points, this.missing[index], divisor);
-        const lowest = lowestOf(points.filter((each) => each.usable));
-        if (lowest !== null && !points.some((each) => each.holds)) missed.set(deployment, lowest);
+        const lowest = this.lowestOfControls(points.filter((each) => each.usable));
+        if (lowest.length > 0 && !points.some((each) => each.holds)) missed.set(deployment, lowest);
         if (best !== null && disagreeing.includes(index)) return;
         if (levels.length > 0 || near.length > 0) open.push({ deployment, levels, near });
         if (best !== null) ranking.push({ group: this.group, deployment, index, ...best });
@@ -572,6 +572,13 @@ const judge = (() => {
         index: ranked.deployment,
         judged: { ...ofPoints.get(ranked.point_id), attainment: ranked.attainment },
       }));
+    }
+
+    /* A rate and a number of requests in flight are not compared: each has a lowest level. */
+    lowestOfControls(points) {
+      const lowest = this.controls.map((control) => (
+        lowestOf(points.filter((each) => each.point.control === control))));
+      return lowest.filter((each) => each !== null);
     }
 
     judgedPoints(asked) {
