@@ -203,15 +203,21 @@ class Attained:
     part: str | None = None
 
 
-def attainment_of(tests: Sequence[Attained]) -> Interval | None:
-    """The share that met the first test; where limits are on parts of a mix, the test that is worst
-    off. None without tests.
+def deciding_test(tests: Sequence[Attained]) -> Attained | None:
+    """The test whose share is the attainment: the first; where limits are on parts of a mix, the
+    test that is worst off. None without tests.
     """
     if not tests:
         return None
     if tests[0].part is None:
-        return tests[0].share
-    return min(tests, key=lambda test: test.share.estimate - test.target).share
+        return tests[0]
+    return min(tests, key=lambda test: test.share.estimate - test.target)
+
+
+def attainment_of(tests: Sequence[Attained]) -> Interval | None:
+    """The share that met the test that decides, see ``deciding_test``; None without tests."""
+    test = deciding_test(tests)
+    return test.share if test is not None else None
 
 
 def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[Attained, ...]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.deployments import ErrorFactors
+from orchestrator.analysis.points import deciding_test
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.words import ranked_load_text
 from orchestrator.results.store import Store
@@ -24,6 +26,8 @@ JUDGED = """app.shown.result.judged.map(({ point, tests }) => [
   point.point_id, tests.map(({ part, share }) => [part, share.estimate, share.lower, share.upper])])"""
 CELLS = """[...document.querySelectorAll("#ranking-table tr")].map((row) => (
   [...row.children].map((cell) => cell.textContent)))"""
+MARGINS = """app.shown.result.ranking.map(({ judged: { tests } }) => (
+  tests.map(({ part, share, target }) => [part, share.estimate - target])))"""
 Y_AXIS = """echarts.getInstanceByDom(document.getElementById("curves")).getOption().yAxis[0].name"""
 
 
@@ -111,19 +115,34 @@ def test_the_ranking_names_the_part_that_is_worst_off_and_the_one_that_misses_ne
     headings, *texts = opened.evaluate(CELLS)
     assert headings.index("of part") < headings.index("first to miss")
     assert "TTFT p99 ms of rag" in headings
-    rows = opened.evaluate(
-        """app.shown.result.ranking.map(({ judged, next }) => [
-          judged.tests.map(({ part, share, target }) => [part, share.estimate - target]),
-          next && next.missed.map(({ part }) => part)])"""
+    margins_of_rows = opened.evaluate(MARGINS)
+    missed_of_rows = opened.evaluate(
+        """app.shown.result.ranking.map(({ next }) => next && next.missed.map(({ part }) => part))"""
     )
     named = 0
-    for (tests, missed), cells in zip(rows, texts, strict=True):
-        weakest = min(tests, key=lambda test: test[1])[0]
+    for margins, missed, cells in zip(margins_of_rows, missed_of_rows, texts, strict=True):
+        weakest = min(margins, key=lambda margin: margin[1])[0]
         assert cells[headings.index("of part")] == weakest
         if missed:
             assert cells[headings.index("first to miss")].startswith(" and ".join(missed))
             named += 1
     assert named
+
+
+def test_in_a_ranking_by_python_the_part_is_that_of_its_attainment(tmp_path, opened_store):
+    """The page judges no percentile, so it takes another part to be the worst off."""
+    slo = parse_slo("attainment>=0.7,chat:ttft<=200ms,rag:ttft<=2s,rag:ttft_p90<=900ms")
+    store = Store.open(str(tmp_path / "results"), "mixed")
+    commit_varied(store, varied_plan(MIXED).model_copy(update={"slos": (slo,)}))
+    experiment = StoredExperiment(store)
+    page = opened_store(store.uri)
+    comparisons = experiment.comparisons(experiment.points(slo), slo)
+    ranking = comparison_of(page, 0, comparisons).ranking
+    expected = [deciding_test(ranked.point.tests).part for ranked in ranking]
+    headings, *texts = page.evaluate(CELLS)
+    assert [cells[headings.index("of part")] for cells in texts] == expected
+    of_page = page.evaluate(MARGINS)
+    assert [min(margins, key=lambda margin: margin[1])[0] for margins in of_page] != expected
 
 
 def test_the_lowest_level_that_is_missed_is_named_for_rates_and_for_requests_in_flight(

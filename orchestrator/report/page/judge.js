@@ -570,7 +570,7 @@ const judge = (() => {
         group: this.group,
         deployment: this.group.deployments[ranked.deployment],
         index: ranked.deployment,
-        judged: { ...ofPoints.get(ranked.point_id), attainment: ranked.attainment },
+        judged: { ...ofPoints.get(ranked.point_id), attainment: ranked.attainment, part: ranked.part },
       }));
     }
 
@@ -637,18 +637,20 @@ const judge = (() => {
     }
   }
 
-  /* tests: {part, target, share} of all that is asked. attainment: the share of the weakest test.
-     missed: the tests whose share is below the target. */
+  /* tests: {part, target, share} of all that is asked. attainment: the share of the weakest test;
+     part: its part of a mix. missed: the tests whose share is below the target. */
   function judgedPoint(point, throughput, tests, areStricter) {
     const isKnown = tests.every(({ share }) => share !== null);
     const usable = point.excluded === null && isKnown;
     const failed = point.too_much || (point.ended_early && areStricter);
     const missed = isKnown ? tests.filter(isMissed) : [];
+    const weakest = isKnown ? weakestOf(tests) : null;
     return {
       point,
       throughput,
       tests: isKnown ? tests : [],
-      attainment: isKnown ? weakestOf(tests).share : null,
+      attainment: isKnown ? weakest.share : null,
+      part: isKnown ? weakest.part : null,
       missed,
       usable,
       holds: usable && missed.length === 0,
@@ -746,6 +748,6 @@ const judge = (() => {
 
   return {
     LATENCIES, NO_LIMIT, GroupJudge, planesOf, rivalsOf, missingOf, rankedTogether, divisorOf, distribution,
-    isAcrossHardware, weakestOf, shareInterval, rateInterval,
+    isAcrossHardware, shareInterval, rateInterval,
   };
 })();

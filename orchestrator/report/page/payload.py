@@ -18,7 +18,7 @@ from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.intervals import Interval, batches_of, student_t
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.output_agreement import disagreement
-from orchestrator.analysis.points import Repeat, StoredPoint
+from orchestrator.analysis.points import Repeat, StoredPoint, deciding_test
 from orchestrator.analysis.request_values import stored_limit_values
 from orchestrator.analysis.slo import LimitValues, format_slo
 from orchestrator.analysis.throughput import BATCHES
@@ -133,7 +133,8 @@ class PageRanked:
     It is ranked by the claim or the estimate of its search, or under limits that the page does not
     judge. ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``:
     of the probe from which its figures come. ``load``: the load that is claimed or estimated, and
-    ``mark`` what stands beside it. ``throughput``: in the unit of the group.
+    ``mark`` what stands beside it. ``throughput``: in the unit of the group. ``part``: the part of a
+    mix whose attainment it is; None: it is that of all requests.
     """
 
     place: int
@@ -143,6 +144,7 @@ class PageRanked:
     mark: str
     throughput: Interval
     attainment: Interval
+    part: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,6 +601,7 @@ def _ranked(
     for place, ranked in enumerate(ranking.ranking):
         number = numbers.get(ranked.point.head.deployment_id)
         if number is not None and (has_fixed or ranked.capacity is not None):
+            test = deciding_test(ranked.point.tests)
             yield PageRanked(
                 place=place,
                 deployment=number,
@@ -607,6 +610,7 @@ def _ranked(
                 mark=ranked_mark(ranked),
                 throughput=ranked.throughput,
                 attainment=ranked.attainment,
+                part=test.part if test is not None else None,
             )
 
 

@@ -24,7 +24,7 @@ const ranking = (() => {
     { id: "attainment", title: () => "attainment", value: (row) => row.ranked.judged.attainment.estimate, format: threeDigits },
     { id: "attainmentLower", title: () => "lower", value: (row) => row.ranked.judged.attainment.lower, format: threeDigits },
     { id: "attainmentUpper", title: () => "upper", value: (row) => row.ranked.judged.attainment.upper, format: threeDigits },
-    { id: "weakest", title: () => "of part", ofParts: true, isAscending: true, value: weakestPart },
+    { id: "weakest", title: () => "of part", ofParts: true, isAscending: true, value: (row) => row.ranked.judged.part },
     { id: "missed", title: () => "first to miss", ofParts: true, isAscending: true, value: missedNext },
     { id: "ttft", title: (table) => latencyTitle("TTFT p99 ms", table), isAscending: true, value: (row, table) => figuresOf(row.ranked.judged.point, table.part).ttft_p99_ms },
     { id: "tpot", title: (table) => latencyTitle("TPOT p99 ms", table), isAscending: true, value: (row, table) => figuresOf(row.ranked.judged.point, table.part).tpot_p99_ms },
@@ -39,11 +39,6 @@ const ranking = (() => {
   /* Latencies of all requests of a point, or where `part` is not null, of one part of a mix. */
   function figuresOf(point, part) {
     return part === null ? point.figures : point.part_figures[part] ?? {};
-  }
-
-  /* The part whose attainment stands in the row. */
-  function weakestPart({ ranked: { judged } }) {
-    return judged.tests?.length > 0 ? judge.weakestOf(judged.tests).part : null;
   }
 
   /* What keeps the deployment from holding the next level. What a search claims has no next level. */
