@@ -81,6 +81,7 @@ class Watcher:
 
     def __init__(self, results: WatchedResults) -> None:
         self.results = results
+        self.problem = ""  # of the last look; empty: it read the results
         self._changed = asyncio.Condition()
         self._has_looked = asyncio.Event()
 
@@ -89,16 +90,16 @@ class Watcher:
 
         A storage that does not answer is asked again; each problem is printed once.
         """
-        problem = ""
         while True:
             is_changed = False
             try:
                 is_changed = await asyncio.to_thread(self.results.look)
-                problem = ""
+                self.problem = ""
                 self._has_looked.set()
             except Exception as error:  # if this ended, the page would stand still without a word
-                if str(error) != problem:
-                    problem = str(error)
+                problem = redact(str(error))
+                if problem != self.problem:
+                    self.problem = problem
                     _print_problem(error)
             if is_changed:
                 async with self._changed:
@@ -224,7 +225,9 @@ class _Handlers:
         nothing was measured.
         """
         if not await self._watcher.has_looked(FIRST_LOOK_S):
-            raise web.HTTPServiceUnavailable(text="the results have not been read yet\n")
+            problem = self._watcher.problem
+            reason = f": {problem}" if problem else ""
+            raise web.HTTPServiceUnavailable(text=f"the results have not been read yet{reason}\n")
         body = await asyncio.to_thread(exposition, self._results.now)
         headers = {**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=body, headers=headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -170,10 +171,11 @@ class Unanswered(WatchedResults):
 
     looks = 0
     pause_s = 0.0
+    reason = "the bucket does not answer"
 
     def look(self) -> bool:
         self.looks += 1
-        raise ResultsError("the bucket does not answer")
+        raise ResultsError(self.reason)
 
 
 def test_a_storage_that_does_not_answer_is_asked_again_and_said_once(store, capsys):
@@ -200,11 +202,38 @@ def test_the_first_metrics_have_what_is_stored(store):
 def test_metrics_that_were_never_read_are_refused_rather_than_empty(store, monkeypatch):
     monkeypatch.setattr("orchestrator.web.server.FIRST_LOOK_S", 0.01)
 
-    async def ask(client: TestClient) -> int:
-        async with client.get("/metrics") as answer:
-            return answer.status
+    class NeverRead(WatchedResults):
+        def look(self) -> bool:
+            return not asked_once.wait(10)
 
-    assert asked(Unanswered(store.uri), LOCAL, ask) == 503
+    asked_once = threading.Event()
+
+    async def ask(client: TestClient) -> tuple[int, str]:
+        async with client.get("/metrics") as answer:
+            asked_once.set()
+            return answer.status, await answer.text()
+
+    refusal = asked(NeverRead(store.uri), LOCAL, ask)
+    assert refusal == (503, "the results have not been read yet\n")
+
+
+def test_metrics_that_cannot_be_read_are_refused_with_the_reason_but_no_secret(store, monkeypatch):
+    monkeypatch.setattr("orchestrator.web.server.FIRST_LOOK_S", 0.01)
+    results = Unanswered(store.uri)
+    results.reason = "https://me:s3cret@bucket does not answer"
+
+    async def ask(client: TestClient) -> tuple[int, str]:
+        while results.looks < 2:  # the first has failed by then
+            async with client.get("/healthz"):
+                pass
+        async with client.get("/metrics") as answer:
+            return answer.status, await answer.text()
+
+    status, text = asked(results, LOCAL, ask)
+    assert status == 503
+    assert text.startswith("the results have not been read yet: https://")
+    assert "bucket does not answer" in text
+    assert "s3cret" not in text
 
 
 def test_a_port_that_is_taken_is_said(store):
