@@ -47,6 +47,7 @@ slos:
 SLOWNESS_OF_PARTS = {"chat": 1.0, "rag": 3.0}
 STARTS = 3
 REQUESTS = 60
+MOST_IN_FLIGHT = 16.0
 
 
 def varied_plan(text: str = VARIED) -> Plan:
@@ -73,7 +74,7 @@ def commit_varied(store: Store, plan: Plan, *, has_energy: bool = False, **given
                 given["telemetry"] = gpu_readings(chance.uniform(100, 700), 11)
             for start in range(chance.randint(1, STARTS)):
                 is_failed = chance.random() < 0.04
-                slowness = speed * (1 + point.level.value / 4) * chance.uniform(0.8, 1.3)
+                slowness = speed * (1 + _in_flight(point) / 4) * chance.uniform(0.8, 1.3)
                 commit_repeat(
                     store, plan, point, start, slowness, validity, is_failed, chance, **given
                 )
@@ -115,6 +116,11 @@ def commit_repeat(
     )
 
 
+def _in_flight(point: Point) -> float:
+    """About how many requests are under way; where all are due at once, MOST_IN_FLIGHT."""
+    return min(point.level.value, MOST_IN_FLIGHT)
+
+
 def _requests(point: Point, slowness: float, chance: random.Random) -> list[dict[str, Any]]:
     rows = []
     error_share = chance.choice([0.0, 0.0, 0.02, 0.2])
@@ -128,6 +134,6 @@ def _requests(point: Point, slowness: float, chance: random.Random) -> list[dict
         slowness_of_part = SLOWNESS_OF_PARTS.get(part, 1.0)
         first = due + 40 * slowness * slowness_of_part * chance.lognormvariate(0, 0.4)
         last = first + 7 * 10 * slowness * chance.lognormvariate(0, 0.2)
-        tokens = round(8 * point.level.value)
+        tokens = round(8 * _in_flight(point))
         rows.append(request(number, due, first_ms=first, last_ms=last, tokens=tokens, part=part))
     return rows

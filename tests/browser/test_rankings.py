@@ -15,7 +15,7 @@ from orchestrator.results.root import open_results
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Objective, Per
 from tests.browser.judging import TRIPLES, assert_judged_alike, bounds, comparison_of
-from tests.browser.stores import MIXED, commit_varied, varied_plan
+from tests.browser.stores import MIXED, VARIED, commit_varied, varied_plan
 from tests.unit.plan.stored_sweeps import planned, store_sweep
 from tests.unit.report.stores import commit_answers
 
@@ -52,6 +52,34 @@ def test_simulated_points_whose_model_has_no_known_error(tmp_path, opened_store)
     commit_varied(store, varied_plan(), simulated=True, emulated=False)
     compared = assert_judged_alike(opened_store(store.uri), stored(store), triples=100)
     assert all(compared.ranked[per] > 3 for per in get_args(Objective)), compared
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_requests_that_are_due_at_once_beside_rates(tmp_path, opened_store, simulated):
+    """Of those due at once only repeats show how much the throughput varies."""
+    load = "{levels: {request_rate: [2, 4, inf], concurrency: [8]}, requests: 60}"
+    by_levels = "{levels: {concurrency: [1, 2, 4, 8, 16]}, duration: 10s, warmup: 0s}"
+    plan = varied_plan(VARIED.replace(by_levels, load))
+    store = Store.open(str(tmp_path / "results"), "varied")
+    commit_varied(store, plan, simulated=simulated, emulated=not simulated)
+    experiment = stored(store)
+    page = opened_store(store.uri)
+    compared = assert_judged_alike(page, experiment, triples=60)
+    assert compared.ranked["deployment"] > 0
+    throughputs = {
+        point.head.point_id: point.output_token_throughput()
+        for point in experiment.points().current
+    }
+    at_once = page.evaluate(
+        """app.shown.result.judged
+          .filter(({ point, throughput }) => point.level === Infinity && throughput !== null)
+          .map(({ point, throughput: { estimate, lower, upper } }) => (
+            [point.point_id, [estimate, lower, upper]]))"""
+    )
+    assert at_once
+    for point_id, interval in at_once:
+        expected = bounds(throughputs[point_id])
+        assert interval == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 @pytest.mark.timeout(300)

@@ -41,6 +41,14 @@ const charts = (() => {
     return String(Number(value.toPrecision(3)));
   }
 
+  const hasInterval = ({ lower }) => lower !== null && !Number.isNaN(lower);
+
+  /* A line of its own; empty where there is no interval, or its bounds are unknown. */
+  function intervalText(point) {
+    if (!hasInterval(point)) return "";
+    return `\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})`;
+  }
+
   function axis(name, extra) {
     const { soft, line } = theme();
     return {
@@ -125,7 +133,7 @@ const charts = (() => {
     const option = base(`${yName} against ${xName}: ${pointsOfSeries[0].length} of ${points.length} points hold the limits`);
     option.tooltip.formatter = (item) => {
       const point = pointsOfSeries[item.seriesIndex][item.dataIndex];
-      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})${point.remark}`;
+      return `${point.label} at ${point.load}\n${number(point.x)} ${xName}\n${number(point.y)} ${yName}${intervalText(point)}${point.remark}`;
     };
     draw(chart, { ...option, xAxis: axis(xName), yAxis: axis(yName, { nameGap: 46 }), series });
   }
@@ -134,7 +142,7 @@ const charts = (() => {
   function barsOf(points, color) {
     return {
       type: "custom", silent: true, tooltip: { show: false }, z: 1, encode: { x: 0, y: [1, 2] },
-      data: points.map((point) => [point.x, point.lower, point.upper]),
+      data: points.filter(hasInterval).map((point) => [point.x, point.lower, point.upper]),
       renderItem: (item, api) => {
         const [x, low] = api.coord([api.value(0), api.value(1)]);
         const [, high] = api.coord([api.value(0), api.value(2)]);
@@ -181,7 +189,7 @@ const charts = (() => {
       data: line.points.map((point) => ({
         value: [point.x, point.y],
         load: point.load,
-        interval: point.lower === null ? "" : `\n${number(point.lower)} to ${number(point.upper)} (${point.confidence})`,
+        interval: intervalText(point),
         itemStyle: point.hollow ? { color: "transparent", borderColor: color } : { color },
       })),
     };
@@ -190,7 +198,7 @@ const charts = (() => {
   /* The intervals of a line's points as one area, drawn where ECharts asks for its first corner. */
   function bandOf(line, index) {
     const color = COLOURS[index % COLOURS.length];
-    const points = line.points.filter((point) => point.lower !== null);
+    const points = line.points.filter(hasInterval);
     const outline = [
       ...points.map((point) => [point.x, point.upper]),
       ...[...points].reverse().map((point) => [point.x, point.lower]),

@@ -141,7 +141,7 @@ const judge = (() => {
     if (variance > 0) {
       t = Math.max(...spreads.map((spread) => spread.t * Math.sqrt(spread.variance / variance)));
     }
-    return { estimate, size, variance, t, starts };
+    return { estimate, size, variance, t, starts, batches: batches.amounts.length };
   }
 
   /* Wilson's interval of a share with the effective number of samples; null: there are none. */
@@ -165,11 +165,12 @@ const judge = (() => {
     };
   }
 
-  /* The interval of an amount per size, such as tokens per second; null where the size is 0. */
+  /* The interval of an amount per size, such as tokens per second; null where the size is 0. The
+     bounds are NaN where there is only one batch, which says nothing of the spread. */
   function rateInterval(repeats, quantiles) {
     const ratio = ratioOf(repeats, quantiles);
     if (ratio === null) return null;
-    const half = ratio.t * Math.sqrt(ratio.variance);
+    const half = ratio.batches > 1 ? ratio.t * Math.sqrt(ratio.variance) : NaN;
     return {
       estimate: ratio.estimate,
       lower: Math.max(ratio.estimate - half, 0),
@@ -178,11 +179,18 @@ const judge = (() => {
     };
   }
 
-  /* Output tokens per second of a point; null: it has no window. */
+  const isAtOnce = (point) => point.level === Infinity;
+
+  /* Output tokens per second of a point; null: it has no window. Of requests that are due at once only
+     repeats show how much the throughput varies. */
   function throughputOf(point, quantiles) {
     const repeats = point.repeats.map((repeat) => (
       { amounts: repeat.tokens, sizes: repeat.seconds, start: repeat.start }));
-    return rateInterval(repeats, quantiles);
+    return rateInterval(isAtOnce(point) ? repeats.map(asOneBatch) : repeats, quantiles);
+  }
+
+  function asOneBatch({ amounts, sizes, start }) {
+    return { amounts: [sum(amounts)], sizes: [sum(sizes)], start };
   }
 
   function scaled(interval, factor) {
@@ -374,8 +382,8 @@ const judge = (() => {
     if (throughput === null) return null;
     const { estimate, starts } = throughput;
     const factor = error?.others ?? NaN;
-    const keepsUp = point.control === "request_rate" && point.validity !== "engine_bound_backlog";
-    if (keepsUp) return { estimate, lower: Math.min(peak / factor, estimate), upper: estimate, starts };
+    const asksForLess = point.control === "request_rate" && !isAtOnce(point);
+    if (asksForLess && point.validity !== "engine_bound_backlog") return { estimate, lower: Math.min(peak / factor, estimate), upper: estimate, starts };
     return { estimate, lower: estimate / factor, upper: estimate * factor, starts };
   }
 
@@ -681,11 +689,11 @@ const judge = (() => {
   function knownAbove(levels, missing, floor) {
     const above = levels.filter((each) => each.point.level > floor);
     const failing = above.filter((each) => each.fails);
-    const ceiling = Math.min(...failing.map((each) => each.point.level), Infinity);
-    const below = above.filter((each) => each.point.level < ceiling);
+    const isBelowFailing = (level) => failing.every((each) => level < each.point.level);  // all at once, too
+    const below = above.filter((each) => isBelowFailing(each.point.level));
     const near = below.filter((each) => each.usable);
     const untold = below.filter((each) => !each.usable);
-    const unmeasured = missing.filter((each) => each.level > floor && each.level < ceiling);
+    const unmeasured = missing.filter((each) => each.level > floor && isBelowFailing(each.level));
     return {
       noneFails: failing.length === 0 && near.length === 0,
       next: lowestOf([...failing, ...near]),
