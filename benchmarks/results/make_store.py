@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from orchestrator.analysis.attempt_summary import CommittedAttempt, pool_key
 from orchestrator.analysis.metrics import figures, merge, observe
-from orchestrator.load.validity import Verdict
+from orchestrator.load.validity import PointVerdict
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Measurement, Plan, Point
 from orchestrator.results.ids import new_ulid
@@ -165,7 +165,7 @@ class Writer:
             self._templates[number],
             plan.deployment(point.deployment_id),
         )
-        verdict = Verdict("valid", [], {"offered_rate": 3.0, "achieved_rate": 3.0})
+        verdict = PointVerdict("valid", [], {"offered_rate": 3.0, "achieved_rate": 3.0})
         tried = Tried(
             verdict=verdict, loaded=Loaded(span_unix_ns=(at_ns, at_ns), requests=used.requests)
         )
