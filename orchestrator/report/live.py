@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.base.text import counted, hours
-from orchestrator.results.events import Event, standing_key, total_after
+from orchestrator.results.events import Event, measurements_left, standing_key, total_after
 from orchestrator.results.phases import LaunchState, Phase, PhaseName
 
 # kinds of events that a phase shows already, or that are printed before the sweep begins
@@ -192,8 +192,9 @@ class LiveSweep:
             self._failed += 1
         left_before = self._left_by_label.get(event.deployment)
         self._total = total_after(event, self._total, self._ended, left_before)
-        if "left" in event.data:
-            self._left_by_label[event.deployment] = int(event.data["left"])
+        left = measurements_left(event)
+        if left is not None:
+            self._left_by_label[event.deployment] = left
 
     def _left(self) -> str:
         """The time left, to end a sentence; empty where it is unknown or nothing is left to do."""

@@ -122,17 +122,25 @@ def standing_key(event: Event) -> str:
     return " ".join(parts)
 
 
+def measurements_left(event: Event) -> int | None:
+    """How many measurements are left of the event's deployment; None: it does not say.
+
+    Events without a deployment may have other things in ``left``: ``nodes_changed`` has the nodes.
+    """
+    left = event.data.get("left")
+    return left if event.deployment and isinstance(left, int) else None
+
+
 def total_after(event: Event, total: int, ended: int, left_before: int | None) -> int:
-    """How many measurements a sweep makes in all, as far as is known after an event. It may say how
-    many are ``left`` of its deployment.
+    """How many measurements a sweep makes in all, as far as is known after an event.
 
     A search may ask for more or fewer measurements than were expected, and for none once its
     deployment is given up or beaten. ``ended``: measurements that ended, that of the event
     included. ``left_before``: what was left of the deployment before; None: not known.
     """
-    if "left" not in event.data:
+    left = measurements_left(event)
+    if left is None:
         return max(total, ended)
-    left = int(event.data["left"])
     if left_before is not None:
         ended_now = 1 if event.kind in ("measured", "failed") else 0
         total += left + ended_now - left_before

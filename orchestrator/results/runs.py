@@ -27,7 +27,13 @@ from pydantic import Field, TypeAdapter
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redact
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.events import Event, Listener, standing_key, total_after
+from orchestrator.results.events import (
+    Event,
+    Listener,
+    measurements_left,
+    standing_key,
+    total_after,
+)
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.phases import SWEEP, Phase
@@ -69,7 +75,9 @@ class DeploymentProgress:
             self.measured += 1
         elif event.kind == "failed":
             self.failed += 1
-        self.left = event.data.get("left", self.left)
+        left = measurements_left(event)
+        if left is not None:
+            self.left = left
         if event.kind in ("failed", "gave_up"):
             self.why = event.text
 
@@ -208,8 +216,9 @@ class RunRecord:
             self.decided = event.text
         left_before = self.left_by_label.get(event.deployment)
         self.total = total_after(event, self.total, self.measured + self.failed, left_before)
-        if "left" in event.data:
-            self.left_by_label[event.deployment] = int(event.data["left"])
+        left = measurements_left(event)
+        if left is not None:
+            self.left_by_label[event.deployment] = left
         self.left_s = event.data.get("left_s", self.left_s)
 
 

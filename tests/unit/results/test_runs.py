@@ -329,6 +329,13 @@ def test_what_was_left_of_a_deployment_is_known_when_it_comes_back_after_many_ot
     assert record.total == 6 * len(others)
 
 
+def test_nodes_that_left_are_no_measurements_that_are_left() -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("sweep", "2 to do", data={"total": 2, "skipped": 0}))
+    record.note(Event("nodes_changed", "1 left", data={"joined": [], "left": ["n1"]}))
+    assert record.total == 2
+
+
 def test_a_stored_record_lists_no_deployment_that_was_dropped() -> None:
     record = RunRecord.of_this_process()
     record.note(Event("launch", "6 to do", "tp=2", data={"left": 6}))
