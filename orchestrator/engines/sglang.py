@@ -84,11 +84,11 @@ DIALECTS = {
     "native": replace(SGLANG_GENERATE, adapter_field="lora_path"),
 }
 # "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00
-# GB, V size: 1.00 GB"
-CACHE = re.compile(
+# GB, V size: 1.00 GB". Groups: the rank (" TP0") and the sizes.
+KV_CACHE_LINE = re.compile(
     r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M
 )
-FIGURES_OF = command.reading(
+_read_figures = command.reading(
     {
         "kv_cache_tokens": LogFigure(r"\bmax_total_num_tokens=(\d+)", int),
         "max_model_len": LogFigure(r"\bmax_total_num_tokens=\d+, .*\bcontext_len=(\d+)", int),
@@ -105,9 +105,8 @@ class MemoryClass:
 
     below_gib: float
     prefill_tokens: int
-    # sequences of the largest decode graph with fewer than 4 tensor-parallel ranks, and with more
-    graph_of_few_ranks: int
-    graph_of_many_ranks: int
+    graph_of_few_ranks: int  # sequences of the largest decode graph, with up to 3 tensor ranks
+    graph_of_many_ranks: int  # the same with 4 or more
 
 
 # 0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``
@@ -131,14 +130,14 @@ DECODE_GRAPHS = (
     "--cuda-graph-max-bs",
     "--cuda-graph-bs",
 )
-# first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
-ATTENTION_RANKS = (0, 5, 23)
-BACKEND = "--disaggregation-transfer-backend"
+# the first release with --attn-dp-size; before it: --dp-size and --enable-dp-attention
+ATTN_DP_SIZE_SINCE = (0, 5, 23)
+TRANSFER_BACKEND = "--disaggregation-transfer-backend"
 BOOTSTRAP_PORT = "--disaggregation-bootstrap-port"
 # methods of checkpoints for which --quantization has no effect
 FIXED_METHODS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
 # method of a checkpoint -> other values that --quantization may have for it
-KERNELS = {
+OTHER_METHODS = {
     "awq": ("awq_marlin", "moe_wna16"),
     "gptq": ("gptq_marlin", "moe_wna16"),
     "fp8": ("modelopt_fp4", "nvfp4_online"),
@@ -170,37 +169,39 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, r
     decode graphs; decode replicas have neither prefill graphs nor images.
     """
     choices = _memory_class(memory)
-    prefills = role != "decode"
-    decodes = role != "prefill"
+    has_prefills = role != "decode"
+    has_decodes = role != "prefill"
     chunk = settings.max_num_batched_tokens or choices.prefill_tokens
     sequences = _decode_graph_sequences(settings, choices)
     step_tokens = chunk
-    if not prefills:
+    if not has_prefills:
         step_tokens = _decode_step_tokens(settings, sequences)
     ranks = _tensor_ranks(settings) * settings.pipeline_parallel_size
     attention_ranks = _attention_ranks(settings)
     has_graphs = not settings.enforce_eager
     reserved_mib = 512 + 1.5 * max(step_tokens, 2048)
     reserved_mib += 1024 / 8 * ranks
-    if attention_ranks > 1 and decodes:
+    if attention_ranks > 1 and has_decodes:
         reserved_mib += sequences * attention_ranks * (4.5 if sequences > 300 else 3)
-    if has_graphs and decodes:
+    if has_graphs and has_decodes:
         reserved_mib += 2 * sequences
-    if has_graphs and prefills and settings.pipeline_parallel_size == 1:
+    if has_graphs and has_prefills and settings.pipeline_parallel_size == 1:
         reserved_mib += _prefill_graphs_mib(settings, facts, chunk)
     if memory > 60 * GIB:
         reserved_mib = max(reserved_mib, 10 * 1024)
-    if has_graphs and decodes and _uses_deepep(settings):
+    if has_graphs and has_decodes and _uses_deepep(settings):
         reserved_mib += 2048
     share = max(0.0, round(1 - reserved_mib * 2**20 / memory, 3))
-    return share * _beside_images(facts) if prefills else share
+    if has_prefills:
+        share *= _image_encoder_factor(facts)
+    return share
 
 
 def _decode_graph_sequences(settings: EngineSettings, choices: MemoryClass) -> int:
     """Sequences of the largest decode graph."""
-    wanted = _decode_graph(settings)
-    if wanted:
-        return wanted
+    from_extra_args = _decode_graph_of_extra_args(settings)
+    if from_extra_args:
+        return from_extra_args
     if _tensor_ranks(settings) < 4:
         largest = choices.graph_of_few_ranks
     else:
@@ -213,7 +214,7 @@ def _decode_step_tokens(settings: EngineSettings, graph_sequences: int) -> int:
     sequences = settings.max_num_seqs or graph_sequences
     if settings.speculative is None:
         return sequences
-    return sequences * _verified(settings.speculative, settings)
+    return sequences * _verified_tokens(settings.speculative, settings)
 
 
 def _prefill_graphs_mib(settings: EngineSettings, facts: ModelFacts, chunk: int) -> int:
@@ -232,7 +233,7 @@ def _uses_deepep(settings: EngineSettings) -> bool:
     return settings.extra_args.get("--moe-a2a-backend") == "deepep"
 
 
-def _decode_graph(settings: EngineSettings) -> int:
+def _decode_graph_of_extra_args(settings: EngineSettings) -> int:
     """Sequences of the largest decode graph that ``extra_args`` ask for; 0 if they ask for none."""
     sizes: list[str] = []
     for name in present_flags(settings, DECODE_GRAPHS):
@@ -241,8 +242,10 @@ def _decode_graph(settings: EngineSettings) -> int:
     return max((int(size) for size in sizes if size.isdigit()), default=0)
 
 
-def _beside_images(facts: ModelFacts) -> float:
-    """Factor for models with an image encoder, by its size (``adjust_mem_fraction_for_vlm``)."""
+def _image_encoder_factor(facts: ModelFacts) -> float:
+    """What the share is multiplied by for a model with an image encoder, by the encoder's size
+    (``adjust_mem_fraction_for_vlm``); 1 for other models.
+    """
     if facts.vision_size is None:
         return 1.0
     factor = 1.1 - 0.1 * facts.vision_size / (24 * 1024**2)
@@ -262,15 +265,15 @@ def _tensor_ranks(settings: EngineSettings) -> int:
     return settings.tensor_parallel_size * _attention_ranks(settings)
 
 
-def _attention(settings: EngineSettings) -> list[str]:
-    """Flags for data parallelism of attention in the release that is named or installed, else in
-    the newest.
+def _data_parallel_flags(settings: EngineSettings) -> list[str]:
+    """Flags for data parallelism, of attention or of whole replicas, in the release that is named
+    or installed, else in the newest.
     """
     size = _attention_ranks(settings)
     if size == 1:
         return ["--dp-size", str(settings.data_parallel_size)]
     release = command.release(settings, "sglang", 3)
-    if release and release < ATTENTION_RANKS:
+    if release and release < ATTN_DP_SIZE_SINCE:
         return ["--dp-size", str(size), "--enable-dp-attention"]
     return ["--attn-dp-size", str(size)]
 
@@ -281,7 +284,7 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         *("serve", "--model-path", node.model_path or settings.model),
         *("--host", node.bind, "--port", str(node.http_port)),
         *("--served-model-name", _served_name(settings, node)),
-        *_attention(settings),
+        *_data_parallel_flags(settings),
         *command.rendezvous(settings, node),
     ]
     env = {"SGL_FORCE_SHUTDOWN": "1"}  # without it, stopping waits for requests without a limit
@@ -299,7 +302,7 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
             "max_num_seqs and max_num_batched_tokens are of all attention ranks together in SGLang"
         )
         if not command.release(settings, "sglang", 3):
-            oldest = ".".join(map(str, ATTENTION_RANKS))
+            oldest = ".".join(map(str, ATTN_DP_SIZE_SINCE))
             notes.append(command.assumed_release_note(f"{oldest} or a later one"))
     return Command(tuple(argv), env, notes=tuple(notes))
 
@@ -352,7 +355,7 @@ def _branches(spec: Speculative, settings: EngineSettings) -> int | None:
     return spec.eagle_topk or 1
 
 
-def _verified(spec: Speculative, settings: EngineSettings) -> int:
+def _verified_tokens(spec: Speculative, settings: EngineSettings) -> int:
     """Tokens that are verified at a time: of a tree as many as the settings say, of a chain or
     block the drafts and the last accepted token.
     """
@@ -363,7 +366,7 @@ def _verified(spec: Speculative, settings: EngineSettings) -> int:
     return spec.num_speculative_tokens + 1
 
 
-def _of_trees(spec: Speculative) -> Iterator[str]:
+def _tree_problems(spec: Speculative) -> Iterator[str]:
     is_tree = spec.eagle_topk is not None and spec.eagle_topk > 1
     if is_tree and spec.num_draft_tokens is None:
         yield "speculative: eagle_topk above 1 makes a tree, which needs num_draft_tokens"
@@ -385,7 +388,7 @@ def _accepts_method(wanted: str, stored: str) -> bool:
         return not (wanted == "nvfp4_online" and stored == "modelopt_fp4")
     if wanted == "humming":
         return stored != "mxfp4"
-    return wanted in (stored, "quark_mxfp4", *KERNELS.get(stored, ()))
+    return wanted in (stored, "quark_mxfp4", *OTHER_METHODS.get(stored, ()))
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -418,7 +421,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             "this says its size"
         )
     if settings.speculative:
-        yield from _of_trees(settings.speculative)
+        yield from _tree_problems(settings.speculative)
     if hardware.is_cpu and settings.speculative:
         yield "speculative: SGLang's kernels for it are not part of its CPU installation"
     if hardware.is_cpu and settings.cpu_offload_gb:
@@ -430,8 +433,9 @@ def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str
     for name in ("block_size", "kv_cache_dtype"):
         of_prefill = getattr(prefill, name)
         of_decode = getattr(decode, name)
-        is_open = not of_prefill or not of_decode or "auto" in (of_prefill, of_decode)
-        if of_prefill != of_decode and not is_open:
+        # where a role leaves it open, SGLang may choose what the other role has
+        is_left_open = not of_prefill or not of_decode or "auto" in (of_prefill, of_decode)
+        if of_prefill != of_decode and not is_left_open:
             yield (
                 f"{name}: {of_prefill} for prefill, {of_decode} for decode; "
                 "SGLang hands over KV caches of one form only"
@@ -439,9 +443,9 @@ def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str
     of_prefill = _transfer_backend(prefill)
     of_decode = _transfer_backend(decode)
     if "fake" in (of_prefill, of_decode):
-        yield f"extra_args: {BACKEND} fake hands nothing over"
+        yield f"extra_args: {TRANSFER_BACKEND} fake hands nothing over"
     elif of_prefill.removesuffix("_tcp") != of_decode.removesuffix("_tcp"):
-        yield f"extra_args: {BACKEND}: {of_prefill} for prefill, {of_decode} for decode"
+        yield f"extra_args: {TRANSFER_BACKEND}: {of_prefill} for prefill, {of_decode} for decode"
     # as runs showed: decode replicas need CUDA, prefill replicas register GPU memory
     if hardware.is_cpu:
         yield "SGLang hands KV caches over between GPUs only, not on CPUs"
@@ -449,17 +453,17 @@ def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str
 
 def _transfer_backend(settings: EngineSettings) -> str:
     """What hands KV caches over."""
-    return str(settings.extra_args.get(BACKEND, "mooncake"))
+    return str(settings.extra_args.get(TRANSFER_BACKEND, "mooncake"))
 
 
 def _reported(log: str) -> Reported:
     # managers/scheduler.py, model_executor/model_runner.py, mem_cache/memory_pool.py and
     # kv_pool_runtime.py
-    figures: Reported = FIGURES_OF(log)
+    figures: Reported = _read_figures(log)
     caches_gib: dict[str, float] = {}  # by rank; a hybrid model and a draft have one more each
-    for rank, sizes_of_cache in CACHE.findall(log):
-        sizes = map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_cache))
-        caches_gib[rank] = caches_gib.get(rank, 0.0) + sum(sizes)
+    for rank, sizes_text in KV_CACHE_LINE.findall(log):
+        sizes_gib = map(float, re.findall(r"size: ([\d.]+) GB", sizes_text))
+        caches_gib[rank] = caches_gib.get(rank, 0.0) + sum(sizes_gib)
     if caches_gib:
         figures["kv_cache_bytes"] = command.gib(max(caches_gib.values()))
     return figures
@@ -541,7 +545,7 @@ ENGINE = Engine(
             Flag("--speculative-draft-model-path", value_from=lambda spec, settings: spec.model),
             Flag("--speculative-num-steps", value_from=_steps),
             Flag("--speculative-eagle-topk", value_from=_branches),
-            Flag("--speculative-num-draft-tokens", value_from=_verified),
+            Flag("--speculative-num-draft-tokens", value_from=_verified_tokens),
         ),
         "enable_lora": Flag("--enable-lora", "bare"),
         "lora_modules": Flag("--lora-paths", "list", value_from=command.adapter_pairs),
@@ -549,7 +553,9 @@ ENGINE = Engine(
         "max_lora_rank": Flag("--max-lora-rank"),
     },
     handled_fields=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
-    unsupported={"kv_transfer_config": f"SGLang has {BACKEND} instead; use roles and extra_args"},
+    unsupported={
+        "kv_transfer_config": f"SGLang has {TRANSFER_BACKEND} instead; use roles and extra_args"
+    },
     reserved=(
         *("--host", "--port", "--api-key", "--model-path", "--model"),
         *("--enable-metrics", "--sampling-defaults", "--device", "--enable-dp-attention"),
@@ -594,7 +600,7 @@ ENGINE = Engine(
         whole_replicas=True,
         # models/deepseek_v2.py; not with --moe-dense-tp-size 1 and some all-to-all backends
         shares_dense=True,
-        whole_dense=("--moe-dense-tp-size",),  # which may be 1, or what it is without the flag
+        whole_dense=("--moe-dense-tp-size",),  # SGLang takes no other value than 1 and its default
         moves_memory=(
             *("--offload-group-size", "--offload-num-in-group"),
             *("--dcp-size", "--decode-context-parallel-size", "--speculative-algorithm"),
