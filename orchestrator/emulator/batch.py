@@ -56,7 +56,7 @@ class Sequence:
     prefilled_tokens: int = 0
     earlier_tokens: int = 0  # given out before a preemption
     start_step: int = 0  # the step that gave its first token since the last prefill
-    finish_step: int = _NEVER
+    finish_step: int = _NEVER  # the step that gives its last token; _NEVER unless it decodes
     # tokens that a decode step reads in sliding-window layers, on average
     window_tokens: float = 0.0
     preemptions: int = 0
@@ -70,6 +70,15 @@ class Sequence:
         if self.finish_step == _NEVER:
             return self.earlier_tokens
         return self.earlier_tokens + step - self.start_step + 1
+
+
+class FreeRoom(NamedTuple):
+    """Tokens of free KV cache. ``content_of``: the preempted sequence whose content is still there
+    and can be used again; None: nobody needs what is there.
+    """
+
+    content_of: Sequence | None
+    tokens: int
 
 
 class Batch:
@@ -101,9 +110,10 @@ class Batch:
         self._random = np.random.default_rng(random.Random(seed).getrandbits(64))
         # drawn ahead, because one at a time they cost ten times as much
         self._normals: list[float] = []
-        # free room of the KV cache in the order in which it is filled again, as (preempted sequence
-        # whose content lies there, tokens); empty while no sequence was preempted
-        self._given_back: deque[tuple[Sequence | None, int]] = deque()
+        # The free KV cache in the order in which it is filled again. The order matters, and is kept,
+        # only while preempted sequences have content there; else this is empty.
+        self._free_room: deque[FreeRoom] = deque()
+        # step -> the sequences that end with it, and a heap of these steps
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
 
@@ -143,7 +153,7 @@ class Batch:
             self._give_back(sequence.prefill_tokens)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-            self._reuse(sequence, 0)  # its blocks are of no use to others
+            self._forget_content(sequence)
 
     @property
     def idle(self) -> bool:
@@ -191,19 +201,21 @@ class Batch:
     def _make_room(self) -> None:
         """Preempts the newest sequences until every decode has room for its next token."""
         while self.kv_used + len(self.decoding) > self.limits.kv_tokens:
-            if self.limits.prefix_caching and not self._given_back:
-                self._given_back.append((None, self.limits.kv_tokens - self.kv_used))
+            if self.limits.prefix_caching and not self._free_room:
+                # from here on the order of free room is kept; this room is free already
+                self._free_room.append(FreeRoom(None, self.limits.kv_tokens - self.kv_used))
             if self.prefilling:
                 victim = self.prefilling.pop()
+                # its whole prompt had room since it was admitted; so far a part of it is computed
                 self._give_back(victim.prefill_tokens - victim.prefilled_tokens)
-                self._give_back(victim.prefilled_tokens, victim)
+                self._give_back(victim.prefilled_tokens, content_of=victim)
             else:
                 victim = next(reversed(self.decoding))
-                before = victim.earlier_tokens
+                tokens_before_this_life = victim.earlier_tokens
                 victim.earlier_tokens = victim.tokens_at(self.step)
-                life = Life(victim.start_step, victim.earlier_tokens - before)
+                life = Life(victim.start_step, victim.earlier_tokens - tokens_before_this_life)
                 victim.lives = [*(victim.lives or ()), life]
-                self._leave(victim, victim)
+                self._leave(victim, may_return=True)
                 victim.prefill_tokens = victim.prompt_tokens + victim.earlier_tokens
             victim.finish_step = _NEVER
             victim.prefilled_tokens = 0
@@ -212,37 +224,40 @@ class Batch:
             self.preemptions += 1
             self.waiting.appendleft(victim)
 
-    def _give_back(self, tokens: int, owner: Sequence | None = None) -> None:
-        """Frees KV cache. ``owner``: the preempted sequence that may find its content again."""
+    def _give_back(self, tokens: int, content_of: Sequence | None = None) -> None:
+        """Frees KV cache. ``content_of``: as in ``FreeRoom``."""
         self.kv_used -= tokens
-        if self._given_back:
-            self._given_back.append((owner, tokens))
+        if self._free_room:
+            self._free_room.append(FreeRoom(content_of, tokens))
 
     def _take(self, tokens: int) -> None:
         """Fills free KV cache; the room that was freed first is filled first."""
         self.kv_used += tokens
-        while tokens > 0 and self._given_back:
-            owner, freed_tokens = self._given_back.popleft()
-            if freed_tokens > tokens:
-                self._given_back.appendleft((owner, freed_tokens - tokens))
-            tokens -= freed_tokens
+        while tokens > 0 and self._free_room:
+            content_of, free_tokens = self._free_room.popleft()
+            if free_tokens > tokens:
+                self._free_room.appendleft(FreeRoom(content_of, free_tokens - tokens))
+            tokens -= free_tokens
 
     def _reuse(self, sequence: Sequence, most_tokens: int) -> int:
-        """Takes back what is left of a preempted sequence's KV cache. Returns the tokens: whole
-        blocks, and at most ``most_tokens``.
+        """Takes back what is left of a preempted sequence's content, which lies in one piece.
+        Returns the tokens: whole blocks, and at most ``most_tokens``. The rest of the content is
+        given up.
         """
-        kept_tokens = sum(tokens for owner, tokens in self._given_back if owner is sequence)
-        hit = min(kept_tokens, most_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
-        given_back: deque[tuple[Sequence | None, int]] = deque()
-        for owner, tokens in self._given_back:
-            if owner is sequence:
-                given_back.append((None, tokens - hit))
-            else:
-                given_back.append((owner, tokens))
-        self._given_back = given_back
-        if not any(owner for owner, _ in given_back):
-            given_back.clear()
-        return hit
+        reused = 0
+        free_room: deque[FreeRoom] = deque()
+        for room in self._free_room:
+            if room.content_of is sequence:
+                reused = min(room.tokens, most_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+                room = FreeRoom(None, room.tokens - reused)
+            free_room.append(room)
+        has_content = any(room.content_of is not None for room in free_room)
+        self._free_room = free_room if has_content else deque()
+        return reused
+
+    def _forget_content(self, sequence: Sequence) -> None:
+        """Gives up the content of a sequence that will not return: nobody else can use it."""
+        self._reuse(sequence, most_tokens=0)
 
     def _schedule(self) -> list[Chunk]:
         """Hands out the step's token budget to prefills. Returns their chunks."""
@@ -256,7 +271,7 @@ class Batch:
             sequence = self.waiting.popleft()
             self.prefilling.append(sequence)
             reused = 0
-            if sequence.preemptions:
+            if sequence.preemptions:  # at least one token is computed, for the next one's logits
                 reused = self._reuse(sequence, sequence.prefill_tokens - 1)
             self.kv_used += reused
             self._take(sequence.prefill_tokens - reused)
@@ -296,7 +311,7 @@ class Batch:
         decodes_rest = self.limits.prefill_first and bool(self.decoding)
         self.skipped_decodes = len(self.decoding) if decodes_rest else 0
         decodes = len(self.decoding) - self.skipped_decodes
-        self.computed_tokens = decodes + sum(tokens for _, tokens in chunks)
+        self.computed_tokens = decodes + sum(chunk.tokens for chunk in chunks)
         if decodes:
             step_s = self.costs.mixed(decodes, self.context_tokens, self.window_tokens, chunks)
         else:
@@ -318,7 +333,7 @@ class Batch:
                 finished.append(sequence)
             else:
                 begun.append(sequence)
-        self._spread(finished, begun)
+        self._note_token_times(finished, begun)
         return finished
 
     def _first_token(self, sequence: Sequence) -> bool:
@@ -354,10 +369,14 @@ class Batch:
         steps_to_finish = self._finish_steps[0] - self.step
         steps_to_full_kv = (self.limits.kv_tokens - self.kv_used) // count
         steps = min(max_steps, steps_to_finish, steps_to_full_kv)
-        if self.waiting and (count < self.limits.max_num_seqs or interval > 1):
+        # The jump ends where the first request in the queue comes, if there is a slot for it. With an
+        # interval it ends there without a slot too, and then at the next look: once there is a slot,
+        # only a request that a look has seen is admitted.
+        has_slot = count < self.limits.max_num_seqs
+        if self.waiting and (has_slot or interval > 1):
             if self.waiting[0].ready_s > self.clock:
                 until_s = min(until_s, self.waiting[0].ready_s)
-            elif interval > 1:  # when it looks matters only while a request waits
+            elif interval > 1:
                 steps = min(steps, interval - self._steps_since_look)
         if steps > 1 and until_s < math.inf:
             due = _steps_in(max(0.0, until_s - self.clock), first_s, growth_s)
@@ -367,11 +386,13 @@ class Batch:
         steps_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)
         self.clock += self._varied_s(steps_s, steps)
         self.step += steps
+        # it looked after every ``interval`` steps of the jump; a look that is due at its end is made
+        # by the next ``advance``, so this is ``interval`` then, not 0
         self._steps_since_look = (self._steps_since_look + steps - 1) % interval + 1
         self.context_tokens += steps * count
         self._take(steps * count)
         finished = self._finished()
-        self._spread(finished, [])
+        self._note_token_times(finished, [])
         return finished
 
     def _varied_s(self, seconds: float, steps: int) -> float:
@@ -406,11 +427,13 @@ class Batch:
         tokens = len(self.decoding) - self.skipped_decodes + len(finished)
         return self.clock + (place - (tokens - 1) / 2) * self.interval_s
 
-    def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
+    def _note_token_times(self, finished: list[Sequence], begun: list[Sequence]) -> None:
         """Notes when the first tokens of ``begun`` leave, and the last ones of ``finished``."""
         if not finished and not begun:
             return
-        when_s = self.instant_of(len(self.decoding) - self.skipped_decodes - len(begun), finished)
+        # those that began in this step are the newest of ``decoding``, right before ``finished``
+        first_begun = len(self.decoding) - self.skipped_decodes - len(begun)
+        when_s = self.instant_of(first_begun, finished)
         for index, sequence in enumerate(begun + finished):
             if math.isnan(sequence.first_token_s):  # it had none before a preemption either
                 sequence.first_token_s = when_s
@@ -418,13 +441,15 @@ class Batch:
                 sequence.last_token_s = when_s
             when_s += self.interval_s
 
-    def _leave(self, sequence: Sequence, owner: Sequence | None = None) -> None:
-        """Takes a sequence out of those that decode. ``owner``: as in ``_give_back``."""
+    def _leave(self, sequence: Sequence, may_return: bool = False) -> None:
+        """Takes a sequence out of those that decode. ``may_return``: it was preempted, and may find
+        its content again.
+        """
         context_tokens = sequence.prefill_tokens + self.step - sequence.start_step
         del self.decoding[sequence]
         sequence.finish_step = _NEVER
         self.context_tokens -= context_tokens
-        self._give_back(context_tokens, owner)
+        self._give_back(context_tokens, content_of=sequence if may_return else None)
         self.window_tokens -= sequence.window_tokens
 
 

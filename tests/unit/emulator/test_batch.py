@@ -111,7 +111,7 @@ def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
     assert batch.kv_used == 0
     assert batch.context_tokens == 0
     assert batch.window_tokens == 0
-    assert len(batch._given_back) == 0
+    assert len(batch._free_room) == 0
 
 
 def test_a_request_alone_takes_a_prefill_and_a_step_per_further_token() -> None:
@@ -272,7 +272,7 @@ def test_free_blocks_of_a_preempted_sequence_are_used_again() -> None:
         assert computed(batch) == once + again
         assert batch.preemptions == 1
         assert batch.kv_used == 0
-        assert len(batch._given_back) == 0
+        assert len(batch._free_room) == 0
 
 
 def test_room_that_was_given_back_first_is_taken_first() -> None:
@@ -283,14 +283,11 @@ def test_room_that_was_given_back_first_is_taken_first() -> None:
     while batch.preemptions < 2:
         batch.advance(1)
     first, second = batch.waiting[1], batch.waiting[0]
-    left = {
-        sequence: sum(tokens for owner, tokens in batch._given_back if owner is sequence)
-        for sequence in (first, second)
-    }
+    left = {room.content_of: room.tokens for room in batch._free_room}
     assert left[first] < left[second]
     batch.cancel(first)
     batch.cancel(second)
-    assert not batch._given_back
+    assert not batch._free_room
     run(batch)
     assert batch.kv_used == 0
 
