@@ -87,12 +87,12 @@ def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
     is_silent: list[bool] = []
     parts: list[str] = []
     for report in reports:
-        open_due_ns = (*report.silent_due_ns, *report.answering_due_ns)
+        open_due_ns = (*report.silent.due_ns, *report.answering.due_ns)
         due_ns += open_due_ns
         ages_ns += [report.now_ns - request_due_ns for request_due_ns in open_due_ns]
-        is_silent += [True] * len(report.silent_due_ns)
-        is_silent += [False] * len(report.answering_due_ns)
-        parts += (*report.silent_parts, *report.answering_parts)
+        is_silent += [True] * len(report.silent.due_ns)
+        is_silent += [False] * len(report.answering.due_ns)
+        parts += (*report.silent.parts, *report.answering.parts)
     age_s = np.array(ages_ns, np.float64) / 1e9
     no_bound = np.full(age_s.size, -np.inf)
     least = dict.fromkeys(LIMITS, no_bound)

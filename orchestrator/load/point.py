@@ -68,7 +68,8 @@ class LoadPoint:
     # a client stops once this many of its requests have failed; the rest has no rows
     max_errors: int | None = None
     request_timeout_s: float = 600.0
-    # wait after the last due instant, then `timeout`. None: request_timeout_s
+    # How long answers are waited for after the last due instant; requests that are still open then
+    # have failed with `timeout`. None: request_timeout_s
     drain_timeout_s: float | None = None
     # folder or tokenizer.json; needed where prompts must be text of an exact length
     tokenizer: str | None = None
@@ -107,7 +108,8 @@ class ClientStats:
     client: int
     wall_s: float  # from the common start to the last row
     cpu_s: float  # of the thread that runs the loop
-    # of one core. This and the loop's lag: while requests were due, without the final drain
+    # the CPU share, of one core, and the loop's lag are those while requests were due: the wait for
+    # the last answers is left out
     cpu_share: float
     loop_lag_p99_ms: float
     loop_lag_max_ms: float
@@ -146,12 +148,12 @@ class HostLoad:
 
 @dataclass(frozen=True, slots=True)
 class TargetSilence:
-    """How long a target has sent nothing to a client. ``open``: how many of its requests wait for
-    an answer there.
+    """How long a target has sent nothing to a client. ``open_requests``: how many requests of the
+    client wait for an answer there.
     """
 
     target: int
-    open: int
+    open_requests: int
     seconds: float
 
 
@@ -181,7 +183,7 @@ class Progress:
         by_target = values_by_key((silence.target, silence) for silence in self.silences)
         silent_targets = []
         for target, silences in sorted(by_target.items()):
-            has_open_requests = any(silence.open for silence in silences)
+            has_open_requests = any(silence.open_requests for silence in silences)
             shortest_s = min(silence.seconds for silence in silences)
             if has_open_requests and shortest_s >= limit_s:
                 silent_targets.append(target)
@@ -189,22 +191,28 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class SoFar:
-    """What the client of a watched point reports since the last report. Nanoseconds since the
-    point's start.
+class OpenRequests:
+    """Requests that have not ended. ``due_ns``: when each was due, in nanoseconds since the point's
+    start. ``parts``: the part of a mix that each is of; empty where the workload is no mix.
+    """
 
-    ``ended``: requests that ended, as records (Arrow would take ten times as long). The others are
-    open; of each the report has only when it was due: in ``silent_due_ns`` while nothing of its
-    answer has come, else in ``answering_due_ns``. ``silent_parts`` and ``answering_parts`` have the
-    parts of a mix that these requests are of; they are empty where the workload is none.
+    due_ns: tuple[int, ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What the client of a watched point reports, ``now_ns`` nanoseconds after the point's start.
+
+    ``ended``: the requests that ended since the last report, as records (Arrow would take ten times
+    as long). ``silent``: the open requests of whose answer nothing has come. ``answering``: the
+    other open requests.
     """
 
     now_ns: int
     ended: tuple[EndedRequest, ...]
-    silent_due_ns: tuple[int, ...] = ()
-    answering_due_ns: tuple[int, ...] = ()
-    silent_parts: tuple[str, ...] = ()
-    answering_parts: tuple[str, ...] = ()
+    silent: OpenRequests = OpenRequests()
+    answering: OpenRequests = OpenRequests()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from orchestrator.base.arrays import Ints
 from orchestrator.base.errors import InputError
 from orchestrator.load.arrivals import ArrivalRequest, Offsets
-from orchestrator.load.point import LoadPoint, SoFar
+from orchestrator.load.point import LoadPoint, OpenRequests, SoFar
 from orchestrator.load.request_record import EndedRequest
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 from orchestrator.workloads.adapters import adapters_of
@@ -237,19 +237,19 @@ def so_far(
     """The report of a watched client. ``silent``: open requests without any answer yet, those that
     wait to be sent included; ``answering``: the other open ones. Those of the warm-up are left out.
     """
-    of_window = [planned for planned in silent if planned.due_ns >= schedule.warmup_ns]
-    with_answers = [planned for planned in answering if planned.due_ns >= schedule.warmup_ns]
     return SoFar(
         now_ns=now_ns,
         ended=ended,
-        silent_due_ns=tuple(planned.due_ns for planned in of_window),
-        answering_due_ns=tuple(planned.due_ns for planned in with_answers),
-        silent_parts=_parts(schedule, of_window),
-        answering_parts=_parts(schedule, with_answers),
+        silent=_open_requests(schedule, silent),
+        answering=_open_requests(schedule, answering),
     )
 
 
-def _parts(schedule: Schedule, requests: Iterable[PlannedRequest]) -> tuple[str, ...]:
-    """The parts of a mix that requests are of; empty for other workloads."""
-    parts = [schedule.part(planned.session) for planned in requests]
-    return tuple(part for part in parts if part is not None)
+def _open_requests(schedule: Schedule, requests: Iterable[PlannedRequest]) -> OpenRequests:
+    """The report on open requests, without those of the warm-up."""
+    measured = [planned for planned in requests if planned.due_ns >= schedule.warmup_ns]
+    parts = [schedule.part(planned.session) for planned in measured]
+    return OpenRequests(
+        due_ns=tuple(planned.due_ns for planned in measured),
+        parts=tuple(part for part in parts if part is not None),
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.load.wire.parsed import Parsed, count
+from orchestrator.load.wire.parsed import Parsed, whole_number
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 
@@ -150,7 +150,7 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
     """Records an OpenAI usage object. Returns its completion_tokens, None where it has none."""
     if not isinstance(usage, dict):
         return None
-    prompt_tokens = count(usage.get("prompt_tokens"))
+    prompt_tokens = whole_number(usage.get("prompt_tokens"))
     if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
     cached_tokens = _detail(usage, "prompt_tokens_details", "cached_tokens")
@@ -159,7 +159,7 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
     reasoning_tokens = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if reasoning_tokens is not None:
         parsed.reasoning_tokens = reasoning_tokens
-    total = count(usage.get("completion_tokens"))
+    total = whole_number(usage.get("completion_tokens"))
     if total is not None:
         parsed.output_tokens = total
         parsed.total_event = len(parsed.tokens)
@@ -186,7 +186,7 @@ def token_ids(value: Any) -> list[int] | None:
     if not isinstance(value, list):
         return None
     for token_id in value:
-        if count(token_id) is None:
+        if whole_number(token_id) is None:
             return None
     return value
 
@@ -203,7 +203,7 @@ def collect_logprobs(values: Any, parsed: Parsed) -> None:
 
 def _detail(usage: dict[str, Any], details_name: str, name: str) -> int | None:
     details = usage.get(details_name)
-    return count(details.get(name)) if isinstance(details, dict) else None
+    return whole_number(details.get(name)) if isinstance(details, dict) else None
 
 
 # what a server says to keep a connection open

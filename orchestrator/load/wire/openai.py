@@ -25,7 +25,7 @@ from orchestrator.load.wire.events import (
     text_of,
     token_ids,
 )
-from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed, whole_number
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Message, Prompt
 
@@ -238,6 +238,6 @@ def _collect(piece: Piece, ids: list[int] | None, logprobs: Any, parsed: Parsed)
         numbers = [token.get("logprob") for token in tokens]
     collect_logprobs(numbers, parsed)
     if not ids:  # llama.cpp puts token ids here
-        ids = [token["id"] for token in tokens if count(token.get("id")) is not None]
+        ids = [token["id"] for token in tokens if whole_number(token.get("id")) is not None]
     if ids:
         parsed.token_ids = [*(parsed.token_ids or []), *ids]

@@ -13,7 +13,7 @@ UNKNOWN = -1  # tokens of an event with content where the stream does not say ho
 MOST_HELD_BACK = 3
 
 
-def count(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     """A token count or id from a server; None where it is not a whole number that a column can
     hold.
     """
@@ -31,17 +31,18 @@ class RunningCount:
     void (it was repeated, or came one event late): then it says nothing about single events, but
     its last value may still be the answer's length.
 
-    ``growth``: by how much the total grew, by the index of the event. ``text_events``: how many
-    events with text had a total. ``early``: growth before the first text.
+    ``early_growth``: by how much the total grew with events before the first text, by the index of
+    the event; ``growth``: the same from the first text on. ``text_events``: how many events with
+    text had a total.
     """
 
     total: int = 0
     is_void: bool = False
     growth: dict[int, int] = field(default_factory=dict)
     text_events: int = 0
-    early: dict[int, int] = field(default_factory=dict)
-    # whether early growth may be the first tokens of a character
-    early_is_content: bool = True
+    early_growth: dict[int, int] = field(default_factory=dict)
+    # whether every event with early growth may hold a part of the first character
+    early_may_be_character: bool = True
 
     def add(self, event: int, total: int, has_text: bool, may_hold_back: bool) -> None:
         """Adds an event's total. ``may_hold_back``: the event may hold a part of a character, whose
@@ -52,9 +53,9 @@ class RunningCount:
         if grown < 0 or (has_text and grown == 0):
             self.is_void = True
         elif grown and not has_text and not self.text_events:
-            self.early[event] = grown
+            self.early_growth[event] = grown
             if not may_hold_back:
-                self.early_is_content = False
+                self.early_may_be_character = False
         elif grown:
             self.growth[event] = grown
         if has_text:
@@ -64,10 +65,18 @@ class RunningCount:
         """The tokens of each event with content, by index. ``is_thought_hidden``: the engine counts
         reasoning that it does not stream, so that growth before the first text is no content.
         """
-        may_be_a_character = not self.text_events or sum(self.early.values()) <= MOST_HELD_BACK
-        if self.early_is_content and may_be_a_character and not is_thought_hidden:
-            return self.early | self.growth
+        if self._early_is_content(is_thought_hidden):
+            return self.early_growth | self.growth
         return self.growth
+
+    def _early_is_content(self, is_thought_hidden: bool) -> bool:
+        """Whether the growth before the first text is a part of the answer: the first tokens of its
+        first character, or all tokens of an answer without text.
+        """
+        if is_thought_hidden or not self.early_may_be_character:
+            return False
+        has_text = self.text_events > 0
+        return not has_text or sum(self.early_growth.values()) <= MOST_HELD_BACK
 
 
 @dataclass(slots=True)
@@ -79,7 +88,8 @@ class Parsed:
     """
 
     tokens: list[int] = field(default_factory=list)
-    # where counts come from: token_ids | continuous_usage | native; void when any is UNKNOWN
+    # where counts come from: token_ids | continuous_usage | native. While UNKNOWN is among them, they
+    # have no source: ``settle`` sees to that.
     source: str | None = None
     input_tokens: int | None = None  # as the engine reported them
     output_tokens: int | None = None
@@ -101,7 +111,7 @@ class Parsed:
     token_ids: list[int] | None = None
     # where each event repeats the whole reply so far: text and number of ids of the last event
     last_text: str = ""
-    last_ids: int = 0
+    last_id_count: int = 0
     # of the reply's tokens, where they were asked for; NaN for a token without one
     logprobs: list[float] | None = None
 
@@ -112,7 +122,7 @@ class Parsed:
         """
         if self.token_ids is None:
             return None
-        if any(count(token_id) is None for token_id in self.token_ids):
+        if any(whole_number(token_id) is None for token_id in self.token_ids):
             return None
         return tuple(self.token_ids)
 
@@ -162,10 +172,10 @@ class Parsed:
         """Decides how many tokens each event held, once all events are read. ``running_source``:
         the name of a running count as a source.
         """
-        running = self.running
         if self.source is not None and UNKNOWN not in self.tokens:
-            return
-        self.source = None  # none had a count, or only some had
+            return  # every event said how many
+        self.source = None
+        running = self.running
         if running is None or running.is_void:
             return
         events_with_content = [tokens for tokens in self.tokens if tokens]

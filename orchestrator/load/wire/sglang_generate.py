@@ -17,7 +17,7 @@ from orchestrator.load.wire.events import (
     refuse,
     token_ids,
 )
-from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed, whole_number
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Prompt
 
@@ -62,7 +62,7 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
     meta = event.get("meta_info")
     if not isinstance(meta, dict):
         meta = {}
-    total = count(meta.get("completion_tokens"))
+    total = whole_number(meta.get("completion_tokens"))
     has_text = _has_new_text(event, parsed)
     parsed.add_total(total, has_text, may_hold_back=True)
     if total is not None:
@@ -88,17 +88,17 @@ def _has_new_text(event: dict[str, Any], parsed: Parsed) -> bool:
         has_new_text = text not in ("", parsed.last_text)
         parsed.last_text = text
     if isinstance(ids, list):
-        has_new_ids = len(ids) not in (0, parsed.last_ids)
-        parsed.last_ids = len(ids)
+        has_new_ids = len(ids) not in (0, parsed.last_id_count)
+        parsed.last_id_count = len(ids)
     return has_new_text or has_new_ids
 
 
 def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
     """Records counts of the prompt, and why the answer ended."""
-    prompt_tokens = count(meta.get("prompt_tokens"))
+    prompt_tokens = whole_number(meta.get("prompt_tokens"))
     if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
-    cached_tokens = count(meta.get("cached_tokens"))
+    cached_tokens = whole_number(meta.get("cached_tokens"))
     if cached_tokens is not None:
         parsed.cached_tokens = cached_tokens
     reason = meta.get("finish_reason")

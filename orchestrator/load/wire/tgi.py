@@ -15,7 +15,7 @@ from orchestrator.load.wire.events import (
     refuse,
     text_of,
 )
-from orchestrator.load.wire.parsed import Parsed, count
+from orchestrator.load.wire.parsed import Parsed, whole_number
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Prompt
 
@@ -60,10 +60,10 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
     has_whole_text = event.get("generated_text") is not None
     if event.get("details") or event.get("finished") or has_whole_text:
         _read_end(event, token, parsed)
-    prompt_tokens = count(token.get("prompt_tokens"))
+    prompt_tokens = whole_number(token.get("prompt_tokens"))
     if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
-    token_id = count(token.get("id"))
+    token_id = whole_number(token.get("id"))
     text = text_of(token.get("text"))
     if token_id is None and not text:
         parsed.tokens.append(0)
@@ -87,13 +87,13 @@ def _read_end(event: dict[str, Any], token: dict[str, Any], parsed: Parsed) -> N
     if not isinstance(details, dict):
         details = {}
     parsed.finish(details.get("finish_reason") or event.get("finish_reason"))
-    generated = count(details.get("generated_tokens"))
+    generated = whole_number(details.get("generated_tokens"))
     if generated is None:
-        generated = count(token.get("count_output_tokens"))
+        generated = whole_number(token.get("count_output_tokens"))
     if generated is not None:
         parsed.output_tokens = generated
         parsed.total_event = len(parsed.tokens)
-    input_length = count(details.get("input_length"))
+    input_length = whole_number(details.get("input_length"))
     if input_length is not None:
         parsed.input_tokens = input_length
 

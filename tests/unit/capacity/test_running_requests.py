@@ -6,7 +6,7 @@ import numpy as np
 
 from orchestrator.analysis.slo import judge, limit_values, targets_of
 from orchestrator.capacity.running_requests import ALL_NS, outcomes
-from orchestrator.load.point import SoFar
+from orchestrator.load.point import OpenRequests, SoFar
 from orchestrator.spec.load import Slo
 from tests.unit.results.builders import events, failed_request, request, requests
 
@@ -45,10 +45,8 @@ def test_requests_of_other_parts_count_in_no_test_of_a_part() -> None:
     report = SoFar(
         2 * SECOND,
         (),
-        silent_due_ns=(0, 0),
-        answering_due_ns=(SECOND,),
-        silent_parts=("rag", "chat"),
-        answering_parts=("chat",),
+        silent=OpenRequests((0, 0), parts=("rag", "chat")),
+        answering=OpenRequests((SECOND,), parts=("chat",)),
     )
     found = outcomes([report], rows, events({0: [10], 1: [10]}))
     assert found.counts((slo,)).tolist() == [[True, False], [False, True]]
@@ -66,7 +64,8 @@ def test_instants_stand_beside_their_requests_and_warm_up_is_left_out() -> None:
 
 
 def test_of_open_requests_only_what_is_already_too_late_is_missed() -> None:
-    report = SoFar(2 * SECOND, (), silent_due_ns=(0, SECOND, 1_900_000_000), answering_due_ns=(0,))
+    silent = OpenRequests((0, SECOND, 1_900_000_000))
+    report = SoFar(2 * SECOND, (), silent=silent, answering=OpenRequests((0,)))
     found = outcomes([report], ROWS.slice(0, 0), GAPS.slice(0, 0))
     assert found.open_missed((FAST, WHOLE)).tolist() == [
         [True, True],
@@ -82,8 +81,8 @@ def test_open_requests_are_as_old_as_their_own_client_reported() -> None:
     """One client was heard of 0.15 s after its request was due, the other a second later: the limit
     is 0.2 s.
     """
-    late = SoFar(SECOND, (), silent_due_ns=(850_000_000,))
-    newest = SoFar(2 * SECOND, (), silent_due_ns=(SECOND,))
+    late = SoFar(SECOND, (), silent=OpenRequests((850_000_000,)))
+    newest = SoFar(2 * SECOND, (), silent=OpenRequests((SECOND,)))
     found = outcomes([late, newest], ROWS.slice(0, 0), GAPS.slice(0, 0))
     assert found.open_missed((FAST,)).tolist() == [[False], [True]]
     assert found.now_s == 1.0  # of what was due later nobody knows what is still open

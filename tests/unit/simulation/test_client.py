@@ -67,7 +67,7 @@ def test_open_requests_of_the_warm_up_are_no_evidence_of_a_probe() -> None:
     client(50.0, kind, reports, warmup_s=2.0, duration_s=10.0).run()
     open_due_ns: list[int] = []
     for report in reports.seen:
-        open_due_ns += [*report.silent_due_ns, *report.answering_due_ns]
+        open_due_ns += [*report.silent.due_ns, *report.answering.due_ns]
     assert reports.seen[0].now_ns < 2e9
     assert min(open_due_ns) >= 2e9
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.capacity.strategy import ProbeWatch
-from orchestrator.load.point import LoadPoint, Progress, SoFar
+from orchestrator.load.point import LoadPoint, OpenRequests, Progress, SoFar
 from orchestrator.plan.model import Point
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Slo
@@ -69,7 +69,7 @@ def test_a_probe_that_was_ended_is_ended_once() -> None:
 
 def test_a_level_fails_while_its_requests_are_still_waited_for() -> None:
     unanswered = tuple(second * SECOND // 10 for second in range(400))
-    end, run = early_end(), Run([SoFar(40 * SECOND, (), unanswered)])
+    end, run = early_end(), Run([SoFar(40 * SECOND, (), silent=OpenRequests(unanswered))])
     stop = look(end, run, 40.0)
     assert stop.outcome == "fails"
     assert stop.limits == "ttft<=200ms,attainment>=0.95"
@@ -80,5 +80,5 @@ def test_a_level_fails_while_its_requests_are_still_waited_for() -> None:
 
 def test_requests_that_may_still_be_in_time_decide_nothing() -> None:
     just_sent = (40 * SECOND - 1,) * 400
-    end, run = early_end(), Run([SoFar(40 * SECOND, (), just_sent)])
+    end, run = early_end(), Run([SoFar(40 * SECOND, (), silent=OpenRequests(just_sent))])
     assert look(end, run, 40.0) is None

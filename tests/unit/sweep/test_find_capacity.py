@@ -18,7 +18,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
-from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
+from orchestrator.load.point import ClientStats, LoadPoint, OpenRequests, SoFar, Target
 from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.validity import PointVerdict
 from orchestrator.plan.current import StoredExperiment
@@ -109,7 +109,7 @@ class QueueRun(FakeRun):
         fresh, self._told = self._served[self._told : over], over
         ended = tuple(EndedRequest(record_of(row), None) for row in self._rows(fresh))
         still_open = tuple(round(due * 1e9) for due, _ in self._served[over:] if due <= now_s)
-        return [SoFar(round(now_s * 1e9), ended, still_open)]
+        return [SoFar(round(now_s * 1e9), ended, silent=OpenRequests(still_open))]
 
     def finish(self, at_s: float, drain: bool) -> None:
         self.end_s, self.drain = min(at_s, self.end_s), drain

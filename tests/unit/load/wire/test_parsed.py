@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.load.wire.parsed import UNKNOWN, Parsed, RunningCount, count
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed, RunningCount, whole_number
 from orchestrator.results.outcomes import ErrorClass
 
 # -- running counts
@@ -99,7 +99,7 @@ def test_a_finish_reason_of_failure_stays(reasons: list[Any], expected: str) -> 
 
 @pytest.mark.parametrize("value", [True, -1, 2**31, 1.0, "1", None])
 def test_what_no_column_can_hold_is_no_count(value: Any) -> None:
-    assert count(value) is None
+    assert whole_number(value) is None
 
 
 @pytest.mark.parametrize(
