@@ -102,6 +102,7 @@ def best(
         answers,
         check_prices,
         experiments,
+        is_name_of_slo,
         parse_prices,
         ranking_limits,
     )
@@ -144,11 +145,11 @@ def best(
         )
     for note in notes:
         echo(f"note: {note}", err=True)
-    is_of_the_file = slo_text is None or not any(sign in slo_text for sign in "<>=")
-    if form_name == "table" and is_of_the_file:  # `run` decides under the file's limits only
+    has_limits_of_file = slo_text is None or is_name_of_slo(slo_text)
+    if form_name == "table" and has_limits_of_file:  # `run` decides under the file's limits only
         for step in next_steps(ranked):
             echo(next_step_text(step), err=True)
     is_damaged = any(stored.damaged for stored in stored_experiments)
-    is_measured = [comparison.measured for comparison in ranked.comparisons]
-    is_answered = bool(is_measured) and all(is_measured)
-    return 0 if is_answered and not is_damaged else 3
+    has_rankings = len(ranked.comparisons) > 0
+    is_measured = all(comparison.measured for comparison in ranked.comparisons)
+    return 0 if has_rankings and is_measured and not is_damaged else 3

@@ -90,11 +90,11 @@ def init(
     if not file.absolute().parent.is_dir():
         raise InputError(f"there is no folder {file.absolute().parent}")
     server = _answer(ENGINE, engine, server_of)
-    about_gpus = GPUS if server.url is None else GPUS_OF_A_SERVER
+    gpus_question = GPUS if server.url is None else GPUS_OF_A_SERVER
     answers = StarterAnswers(
         server=server,
         model=_answer(MODEL, model, str.strip),
-        gpus=_answer(about_gpus, gpus, lambda text: gpus_of(text, server.engine)),
+        gpus=_answer(gpus_question, gpus, lambda text: gpus_of(text, server.engine)),
         workload=_answer(WORKLOAD, workload, workload_of),
         slo=_answer(LIMITS, limits, slo_of),
     )
@@ -120,7 +120,9 @@ def _answer(question: StarterQuestion, given: str | None, read: Callable[[str], 
         text = f"{question.option}: {question.default} (--{question.option} says otherwise)"
         click.echo(text, err=True)
         return read(question.default)
-    answer: Answer = click.prompt(question.text, default=question.default, value_proc=_asked(read))
+    answer: Answer = click.prompt(
+        question.text, default=question.default, value_proc=_with_errors_for_click(read)
+    )
     return answer
 
 
@@ -129,8 +131,8 @@ def can_ask() -> bool:
     return sys.stdin.isatty()
 
 
-def _asked(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """``read``, whose errors click shows before it asks again."""
+def _with_errors_for_click(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """``read`` with errors that click shows before it asks again."""
     from orchestrator.base.errors import OrchestratorError
 
     def read_answer(text: str) -> Any:

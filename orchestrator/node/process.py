@@ -85,7 +85,7 @@ class EngineProcess:
         self._stop_pipe: int | None = None  # to the guard, which ends the engine when it closes
         self._event_pipe: int | None = None  # from the guard: a line of JSON for each event
         self._incomplete_event = b""
-        self._returned_bytes = 0  # of the log, which ``new_lines`` has returned
+        self._returned_bytes = 0  # how much of the log ``new_lines`` has returned
         self.log_bytes_at_ready = 0  # size of the log when the engine became ready
         self._exit_status: int | None = None
         self._tree_end: TreeEnd | None = None
@@ -266,15 +266,17 @@ class EngineProcess:
         if self._stop_pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._stop_pipe, b"stop\n")
-        if self._tree_end is None and self.pid is not None:
+        has_started = self.pid is not None
+        if has_started and self._tree_end is None:
             self._wait_for_event({"stopped"}, self.grace_s + _GUARD_START_S)
+        guard_was_killed = has_started and self._tree_end is None
         end = self._tree_end or TreeEnd()
         killed = end.killed
-        guard_was_killed = self._tree_end is None and self.pid is not None
         if guard_was_killed:
             killed += len(ownership.kill_tagged({ownership.GUARD: self._tag}))
-        # without its guard its container may still run
-        self._release(processes_left=guard_was_killed or bool(end.left_over))
+        # only the guard removes a container: where it was killed, the container may still run
+        may_be_left = guard_was_killed or bool(end.left_over)
+        self._release(processes_left=may_be_left)
         return StopReport(
             seconds=clock() - began_s,
             killed=killed,
@@ -288,7 +290,9 @@ class EngineProcess:
             self._owner_lock.touch()
 
     def _release(self, processes_left: bool = False) -> None:
-        """Closes the pipes to the guard and releases the launch's lock."""
+        """Closes the pipes to the guard and releases the launch's lock. ``processes_left``: as for
+        ``LaunchLock.release``.
+        """
         for pipe in (self._stop_pipe, self._event_pipe):
             if pipe is not None:
                 os.close(pipe)

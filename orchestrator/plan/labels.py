@@ -40,6 +40,7 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
     A label shows the settings in which deployments of the same engine differ.
     """
     rows = _rows(deployments)
+    # by whole paths: two spellings of one path differ, although they are shortened alike
     names_shown = {engine: _differing(group) for engine, group in _by_engine(rows).items()}
     _shorten_paths(rows)
     texts = [_label(row, names_shown[row["engine"]]) for row in rows]
@@ -58,14 +59,16 @@ def _by_engine(rows: Iterable[LabelRow]) -> dict[str, list[LabelRow]]:
 
 
 def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[LabelRow]:
-    """``_row`` of each deployment, without the settings that are the same for all deployments of
-    its engine: most settings are, and they would take most of the memory.
+    """``_row`` of each deployment, without the settings in which no deployment differs from others
+    of its engine. Most settings are such, and would take most of the memory: so whole rows are made
+    one at a time, and twice.
     """
-    first: dict[str, LabelRow] = {}  # engine -> the row of its first deployment
+    first_rows: dict[str, LabelRow] = {}  # engine -> the whole row of its first deployment
     kept = {"engine", "engine_version", *LOCATION, *_PATHS}
     for settings, hardware in deployments:
         row = _row(settings, hardware)
-        kept |= _differences(row, first.setdefault(row["engine"], row))
+        first_row = first_rows.setdefault(settings.engine, row)
+        kept |= _differences(row, first_row)
     rows: list[LabelRow] = []
     for settings, hardware in deployments:
         row = _row(settings, hardware)
@@ -161,7 +164,8 @@ def _part(name: str, value: Any) -> str:
     if name == "hardware":
         return str(value)
     if name == "url":
-        return str(value).partition("://")[2] or str(value)
+        _, _, without_scheme = str(value).partition("://")
+        return without_scheme or str(value)
     if isinstance(value, Speculative):
         return _speculation(value)
     role, _, own_name = name.rpartition(".")

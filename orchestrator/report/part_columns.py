@@ -24,7 +24,7 @@ USUAL_OF_PARTS = (
     *("ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "e2e_ms.p50", "e2e_ms.p99"),
     *("attainment", "attainment.lower", "attainment.upper", "met", "goodput"),
 )
-_SHARED_BY_PARTS = (
+_COLUMNS_OF_THE_POINT = (
     *("experiment", "workload", "deployment", "deployment_id", "point_id", "engine", "model"),
     *("hardware", "devices", "usd_per_hour", "control", "level", "arrivals", "status", "validity"),
     *("validity_reasons", "emulated", "simulated", "source", "current", "starts", "repeats"),
@@ -35,28 +35,30 @@ _SHARED_BY_PARTS = (
 def part_columns() -> dict[str, PartColumn]:
     """All columns of a part."""
     columns: list[PartColumn] = []
-    for name in _SHARED_BY_PARTS:
-        columns.append(_shared(point_columns()[name]))
-    columns += _shares()
+    for name in _COLUMNS_OF_THE_POINT:
+        columns.append(_column_of_the_point(point_columns()[name]))
+    columns += _columns_of_the_part()
     columns += figure_columns(attrgetter("figures"))
-    columns += limit_columns(_first_result)
+    columns += limit_columns(_result_of_first_slo)
     for name, column in point_columns().items():
         if name.startswith(SETTINGS):
-            columns.append(_shared(column))
+            columns.append(_column_of_the_point(column))
     return by_name(columns, USUAL_OF_PARTS)
 
 
 def named_slo_columns_of_parts(names: Iterable[str]) -> Iterator[PartColumn]:
     """The columns of each SLO of the file, such as ``slos.interactive.attainment``."""
     for name in names:
-        yield from limit_columns(_result_named(name), f"slos.{name}.")
+        yield from limit_columns(_result_of_slo(name), f"slos.{name}.")
 
 
-def _shared(column: PointColumn) -> PartColumn:
+def _column_of_the_point(column: PointColumn) -> PartColumn:
+    """A column whose value all parts of a point share."""
     return seen_from(column, attrgetter("point"))
 
 
-def _shares() -> Iterator[PartColumn]:
+def _columns_of_the_part() -> Iterator[PartColumn]:
+    """The columns that only parts have: a name, and shares of the mix."""
     yield ReportColumn("part", "", "name of the part of the mix", attrgetter("part"), str)
     description = "share of the mix's requests that were due in the steady window"
     yield ReportColumn("share_of_requests", "", description, attrgetter("share_of_requests"))
@@ -65,15 +67,17 @@ def _shares() -> Iterator[PartColumn]:
     yield ReportColumn("share_of_output_tokens", "", description, value)
 
 
-def _first_result(document: PartDocument) -> SloResult | None:
+def _result_of_first_slo(document: PartDocument) -> SloResult | None:
     return document.slo_results[0] if document.slo_results else None
 
 
-def _result_named(name: str) -> Callable[[PartDocument], SloResult | None]:
-    def result(document: PartDocument) -> SloResult | None:
-        for each in document.slo_results:
-            if each.slo.name == name:
-                return each
+def _result_of_slo(name: str) -> Callable[[PartDocument], SloResult | None]:
+    """Reads the result under the SLO of this name; None where the part was not judged by it."""
+
+    def result_of(document: PartDocument) -> SloResult | None:
+        for result in document.slo_results:
+            if result.slo.name == name:
+                return result
         return None
 
-    return result
+    return result_of

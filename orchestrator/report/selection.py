@@ -113,7 +113,7 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
     every = list(stored)
     if slo_option is None:
         return [ExperimentLimits(experiment, experiment.slos) for experiment in every]
-    if any(sign in slo_option for sign in "<>="):
+    if not is_name_of_slo(slo_option):
         slo = parse_slo(slo_option)
         _check_parts(slo, every)
         return [ExperimentLimits(experiment, (slo,)) for experiment in every]
@@ -128,6 +128,11 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
         problem = unknown_name("limit of the file", slo_option, sorted(names))
         raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
     return with_slos
+
+
+def is_name_of_slo(slo_option: str) -> bool:
+    """Whether ``--slo`` names an SLO of the file: limits that are written out compare something."""
+    return not any(sign in slo_option for sign in "<>=")
 
 
 def _check_parts(slo: Slo, stored: Iterable[StoredExperiment]) -> None:

@@ -16,13 +16,14 @@ import pynvml
 DIRTY_BYTES = 2**29
 RELEASE_LIMIT_S = 30.0
 # bits of nvmlDeviceGetCurrentClocksEventReasons
-SLOWED = {
+SLOWDOWN_REASONS = {
     0x2: "clocks are locked by application settings",
     0x8: "hardware slowdown",
     0x20: "too hot (software)",
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
+FABRIC_NOT_SUPPORTED = 0  # NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
 
@@ -111,10 +112,10 @@ def health(nvml: Any = pynvml) -> dict[str, Any]:
     with _counted(nvml) as count:
         if not count:
             return {}
-        cuda = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+        cuda = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")  # 12080 for 12.8
         return {
             "driver": _ask(nvml, "nvmlSystemGetDriverVersion"),
-            "cuda": cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             "gpus": [_health(nvml, index) for index in range(count)],
         }
 
@@ -125,8 +126,8 @@ def _health(nvml: Any, index: int) -> dict[str, Any]:
         return {"index": index, "lost": True}
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     power_limit_mw = _ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
-    mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
-    slowed = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
+    mig_modes = _ask(nvml, "nvmlDeviceGetMigMode", handle)  # the current and the pending one
+    clock_events = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
     # uncorrected ones since the driver was loaded
     ecc_errors = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
     processes = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
@@ -134,24 +135,27 @@ def _health(nvml: Any, index: int) -> dict[str, Any]:
         "index": index,
         "uuid": _ask(nvml, "nvmlDeviceGetUUID", handle),
         "name": _ask(nvml, "nvmlDeviceGetName", handle),
-        "power_limit_w": power_limit_mw and power_limit_mw / 1e3,
-        "memory_bytes": memory and memory.total,
-        "used_bytes": memory and memory.used,
+        "power_limit_w": None if power_limit_mw is None else power_limit_mw / 1e3,
+        "memory_bytes": None if memory is None else memory.total,
+        "used_bytes": None if memory is None else memory.used,
         "pids": [process.pid for process in processes],
-        "mig": mig and bool(mig[0]),
+        "mig": None if mig_modes is None else bool(mig_modes[0]),
         "ecc_errors": ecc_errors,
-        "slowed": [why for bit, why in SLOWED.items() if slowed & bit],
+        "slowed": [reason for bit, reason in SLOWDOWN_REASONS.items() if clock_events & bit],
         "fabric": _fabric(nvml, handle),
     }
 
 
 def _fabric(nvml: Any, handle: Any) -> bool | None:
-    """Whether the fabric manager has connected it to its NVSwitch; None where there is none."""
+    """Whether the fabric manager has connected the GPU to its NVSwitch; None where the node has no
+    NVSwitch, or the binding cannot ask.
+    """
     new_info = getattr(nvml, "c_nvmlGpuFabricInfo_t", None)
     if new_info is None:
         return None
     info = new_info()
-    if _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None or not info.state:
+    status = _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info))  # fills ``info``
+    if status is None or info.state == FABRIC_NOT_SUPPORTED:
         return None
     return bool(info.state == FABRIC_COMPLETED)
 

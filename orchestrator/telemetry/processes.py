@@ -12,6 +12,12 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, per second
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PROC = Path("/proc")
+# places in /proc/<pid>/stat behind the process's name
+_PPID = 1
+_UTIME = 11
+_STIME = 12
+_STARTTIME = 19
+_RSS = 21
 LOOK_EVERY_S = 5.0  # how often new processes are looked for
 
 
@@ -31,14 +37,15 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessReading | None:
         text = (proc / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    # the process's name comes before, in parentheses, and may hold anything
-    words = text[text.rfind(b")") + 2 :].split()
-    cpu_ticks = int(words[11]) + int(words[12])
+    # The fields of proc_pid_stat(5) from the third on: the second is the process's name, in
+    # parentheses, and may hold anything.
+    fields = text[text.rfind(b")") + 2 :].split()
+    cpu_ticks = int(fields[_UTIME]) + int(fields[_STIME])
     return ProcessReading(
-        parent=int(words[1]),
+        parent=int(fields[_PPID]),
         cpu_s=cpu_ticks / TICKS,
-        began_ticks=int(words[19]),
-        rss_bytes=int(words[21]) * _PAGE_BYTES,
+        began_ticks=int(fields[_STARTTIME]),
+        rss_bytes=int(fields[_RSS]) * _PAGE_BYTES,
     )
 
 
@@ -61,7 +68,8 @@ class ProcessFamily:
         self.rss_bytes = 0  # at the last reading; pages that processes share count for each
         self._proc = proc
         self._is_first_reading = True
-        # CPU seconds of each process, by pid and begin: when it was first read, and the last time
+        # CPU seconds of each process by pid and begin, which tell it from a later one with its pid:
+        # those that it had used before the first reading, and at its last reading
         self._first_s: dict[tuple[int, int], float] = {}
         self._last_s: dict[tuple[int, int], float] = {}
 
@@ -90,7 +98,7 @@ class ProcessFamily:
                 continue
             key = (pid, process.began_ticks)
             if key not in self._first_s:
-                # what appears later began later
+                # a process that the first reading did not see began after it: all its time counts
                 self._first_s[key] = process.cpu_s if self._is_first_reading else 0.0
             self._last_s[key] = process.cpu_s
             self.rss_bytes += process.rss_bytes
