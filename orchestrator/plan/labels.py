@@ -117,8 +117,9 @@ def _shorten_paths(rows: Sequence[LabelRow]) -> None:
 def _shortest_endings(paths: Collection[PurePath]) -> dict[PurePath, str]:
     """The ends of paths, all with as many parts as it takes to tell them apart."""
     most = max((len(path.parts) for path in paths), default=0)
-    for count in range(1, most + 1):
-        endings = {path: "/".join(path.parts[-count:]) for path in paths}
+    for count in range(1, max(1, most) + 1):
+        # the path "." has no parts
+        endings = {path: "/".join(path.parts[-count:]) or str(path) for path in paths}
         if len(set(endings.values())) == len(paths):
             return endings
     return {}

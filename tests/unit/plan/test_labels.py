@@ -77,6 +77,12 @@ def test_places_are_shown_by_as_many_names_as_tell_them_apart() -> None:
     assert found == ["vllm model=tiny/gptq4", "vllm model=small/gptq4", "vllm model=tiny/int8"]
 
 
+def test_the_folder_of_the_user_is_a_path_as_any_other() -> None:
+    assert labelled(settings(model=".")) == ["vllm"]
+    labels_of_two = labelled(settings(model="."), settings(model="./tiny"))
+    assert labels_of_two == ["vllm model=.", "vllm model=tiny"]
+
+
 def test_equal_labels_get_a_piece_of_the_id() -> None:
     found = labels(
         [(settings(model="a/m"), "h"), (settings(model="a//m"), "h")], ["a" * 16, "b" * 16]
