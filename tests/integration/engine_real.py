@@ -116,7 +116,9 @@ class Running:
         return ready
 
     def look(self) -> None:
-        """Note the shared memory that it uses now: after a test has killed it, nobody knows."""
+        """Notes the shared memory that the engine uses now: after a test has killed it, that can no
+        longer be found out.
+        """
         processes = ownership.tagged({ownership.LAUNCH: self.node.launch_id})
         self.segments |= mapped(process.pid for process, _ in processes)
 
@@ -152,10 +154,12 @@ def running(
     settings: EngineSettings,
     folder: Path,
     model: Path,
-    cores: tuple[tuple[int, ...], ...] = ((CORES[:1]),),
+    cores: tuple[tuple[int, ...], ...] = (CORES[:1],),
     port: int | None = None,
 ) -> Iterator[Running]:
-    """Starts a rank for each entry of ``cores`` and stops them all; nothing of them may be left."""
+    """Starts a rank for each entry of ``cores``, which are its CPU cores, and stops them all;
+    nothing of them may be left.
+    """
     engine = ENGINES[settings.engine]
     launch_id = f"test-{secrets.token_hex(6)}"
     lease = Lease(launch_id)

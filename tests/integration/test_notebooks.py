@@ -50,7 +50,7 @@ def test_the_jupyter_notebook_shows_frames_and_pictures(
     tables = [data["text/html"] for data in shown if "text/html" in data]
     assert len(tables) == 3
     assert "vllm tp=1 replicas=8" in tables[-1]
-    assert "ms - " in printed
+    assert "ms - time to first token" in printed  # the unit and the description of a column
 
 
 def test_the_marimo_notebook_says_who_is_best(folder: Path) -> None:

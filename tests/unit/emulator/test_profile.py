@@ -37,8 +37,11 @@ def profile_from(tmp_path: Path, text: str, name: str = "profile.yaml") -> Profi
 
 def test_every_wrong_line_of_a_profile_is_reported(tmp_path: Path) -> None:
     wrong = (
-        "accelerator: H100\nconstants: {bandwidth_efficiency: -1}\nfaults:\n  die_at_request: "
-        "x\n  stat: oom\n"
+        "accelerator: H100\n"
+        "constants: {bandwidth_efficiency: -1}\n"
+        "faults:\n"
+        "  die_at_request: x\n"
+        "  stat: oom\n"
     )
     with pytest.raises(ProblemsError) as caught:
         profile_from(tmp_path, wrong)
@@ -65,6 +68,13 @@ def test_an_empty_profile_is_that_of_the_deployment(tmp_path: Path, text: str) -
     assert profile_from(tmp_path, text) == Profile()
 
 
+BY_HAND = """
+constants: {step_overhead_s: 1e-3, sequence_overhead_s: 2.5E-6, link_efficiency: 1, prefill_first: yes}
+model: {rms_norm_eps: 0.000001}
+default_output_tokens: 7
+"""
+
+
 def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -> None:
     constants = {
         "step_overhead_s": 1e-3,
@@ -78,20 +88,19 @@ def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -
         "fit.yaml": yaml.safe_dump(document, sort_keys=False),  # as ``predict fit`` writes them
         "plain.json": json.dumps(document),
         "tabs.json": json.dumps(document, indent="\t"),
-        "own.yml": "constants: {step_overhead_s: 1e-3, sequence_overhead_s: 2.5E-6, "
-        "link_efficiency: 1, "
-        "prefill_first: yes}\nmodel: {rms_norm_eps: 0.000001}\ndefault_output_tokens: 7\n",
+        "own.yml": BY_HAND,
     }
     for name, text in texts.items():
         assert profile_from(tmp_path, text, name) == expected, name
 
 
 def bomb(depth: int) -> str:
-    """Mappings of ten merged mappings each, of ten merged ones each, and so on."""
-    merged = (
-        f"a{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 10)}]}}\n" for at in range(1, depth)
-    )
-    return "a0: &a0 {x: 1}\n" + "".join(merged)
+    """YAML whose size is ``10**(depth - 1)``: each mapping merges the one before ten times."""
+    lines = ["a0: &a0 {x: 1}"]
+    for level in range(1, depth):
+        merged = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} {{<<: [{merged}]}}")
+    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.timeout(30)
@@ -114,8 +123,8 @@ def test_a_profile_can_describe_its_own_device_and_model(tmp_path: Path) -> None
     path = tmp_path / "profile.yaml"
     path.write_text(
         "accelerator: {name: new, memory_gb: 300, bandwidth_gb_s: 9000, tflops: {bfloat16: 3000}}\n"
-        "model: {hidden_size: 256, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: "
-        "1000, model_type: llama}\n"
+        "model: {model_type: llama, hidden_size: 256, num_hidden_layers: 4,\n"
+        "  num_attention_heads: 4, vocab_size: 1000}\n"
     )
     profile = load_profile(str(path))
     assert device_of(profile, H100).bandwidth_bytes_s == 9e12

@@ -9,11 +9,12 @@ import pytest
 
 from orchestrator.plan.cost import (
     EMULATED_START_S,
+    READ_BYTES_S,
     START_S,
     PlanEstimate,
     estimated_start_s,
 )
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Deployment, Plan
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import H100, grid, planned
 
@@ -23,22 +24,24 @@ MINUTE = {"levels": {"concurrency": [1]}, "duration": "50s", "warmup": "10s"}  #
 
 
 def sized(sizes: list[int], **more: Any) -> Plan:
+    """A minute of load on a deployment of each tensor-parallel size, on nodes of 8 GPUs."""
     deployments = {**grid(tensor_parallel_size=sizes), "hardware": "h100", **more}
     return planned(deployments=deployments, hardware=H100, load=MINUTE)
 
 
-def no_starts(plan: Plan, nodes: int | None = None) -> PlanEstimate:
-    return PlanEstimate(
-        plan, nodes, dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
-    )
+def estimate_without_starts(plan: Plan, nodes: int | None = None) -> PlanEstimate:
+    """The estimate for a cluster of ``nodes`` nodes where engines start in no time."""
+    known_start_s = {deployment.id: 0.0 for deployment in plan.deployments}
+    return PlanEstimate(plan, nodes, known_start_s)
 
 
 def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> None:
-    judged(lambda settings: verdict("fits", weight_bytes=10e9))
+    device_bytes = 10e9
+    judged(lambda settings: verdict("fits", weight_bytes=device_bytes))
     (deployment,) = sized([4]).deployments
-    assert estimated_start_s(deployment) == START_S + 40.0
-    spread = sized([4], nnodes=2).deployments[0]
-    assert estimated_start_s(spread) == START_S + 20.0
+    assert estimated_start_s(deployment) == START_S + 4 * device_bytes / READ_BYTES_S
+    (over_two_nodes,) = sized([4], nnodes=2).deployments
+    assert estimated_start_s(over_two_nodes) == START_S + 2 * device_bytes / READ_BYTES_S
 
 
 def test_endpoints_need_no_start_and_emulators_little() -> None:
@@ -46,12 +49,9 @@ def test_endpoints_need_no_start_and_emulators_little() -> None:
         {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"},
         {"engine": "emulator"},
     ]
-    assert [
-        estimated_start_s(deployment) for deployment in planned(deployments=deployments).deployments
-    ] == [
-        0.0,
-        EMULATED_START_S,
-    ]
+    endpoint, emulator = planned(deployments=deployments).deployments
+    assert estimated_start_s(endpoint) == 0.0
+    assert estimated_start_s(emulator) == EMULATED_START_S
 
 
 def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
@@ -60,10 +60,9 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
         hardware=H100,
     )
     estimate = PlanEstimate(plan)
-    assert [estimate.cost(deployment).gpu_hours > 0 for deployment in plan.deployments] == [
-        False,
-        True,
-    ]
+    of_no_hardware, of_gpus = plan.deployments
+    assert estimate.cost(of_no_hardware).gpu_hours == 0
+    assert estimate.cost(of_gpus).gpu_hours > 0
     assert "engine starts are estimates: 5 s" in estimate.notes()
 
 
@@ -75,10 +74,11 @@ def test_starts_cost_gpu_hours_and_known_start_times_count() -> None:
     assert sums.usd == pytest.approx(2 * sums.gpu_hours)
     assert PlanEstimate(plan).totals().start_s == START_S
     assert "engine starts are estimates: 60 s" in PlanEstimate(plan).notes()
-    assert not any("estimates" in note for note in no_starts(plan).notes())
+    assert not any("estimates" in note for note in estimate_without_starts(plan).notes())
 
 
 def test_equal_start_times_are_noted_once(judged: Callable[..., None]) -> None:
+    # times that differ by hundredths of a second are one time in words
     judged(lambda settings: verdict("fits", weight_bytes=10e6 * settings.tensor_parallel_size))
     assert (
         "engine starts are estimates: 60 s, reading weights at 1 GB/s"
@@ -94,66 +94,86 @@ def test_every_start_of_a_deployment_is_counted() -> None:
 
 @pytest.mark.parametrize(("nodes", "minutes"), [(1, 4.0), (2, 2.0), (3, 2.0), (4, 1.0), (9, 1.0)])
 def test_deployments_share_the_nodes(nodes: int, minutes: float) -> None:
-    assert no_starts(sized([1, 2, 4, 8]), nodes).makespan_s() == minutes * 60
+    assert estimate_without_starts(sized([1, 2, 4, 8]), nodes).makespan_s() == minutes * 60
 
 
-@pytest.mark.parametrize("order", [True, False])
+@pytest.mark.parametrize(
+    ("orders_by_prediction", "makespan_s"),
+    [
+        (True, 90.0 + 180.0),  # both of 90 s at once, then the one of 180 s
+        (False, 180.0),  # the longest first, and the others one after the other beside it
+    ],
+)
 def test_the_best_prediction_starts_first_as_in_the_sweep(
-    order: bool,
+    orders_by_prediction: bool, makespan_s: float
 ) -> None:
     sizes = {**grid(tensor_parallel_size=[1, 2, 4]), "hardware": "h100"}
-    plan = planned(deployments=sizes, hardware=H100, load=MINUTE, predictions={"order": order})
-    long = plan.deployments[2].id
-    held = (900.0, 900.0, 300.0)  # the longest is predicted worst
-    capacities = [
-        {"output_throughput_per_gpu": value, "interval_per_gpu": [value, value]} for value in held
-    ]
-    plan = plan.with_deployments(
-        one.model_copy(update={"predicted": {"capacity": {"s": {"w": capacity}}}})
-        for one, capacity in zip(plan.deployments, capacities, strict=True)
+    plan = planned(
+        deployments=sizes,
+        hardware=H100,
+        load=MINUTE,
+        predictions={"order": orders_by_prediction},
     )
-    known = {
-        deployment.id: 120.0 if deployment.id == long else 30.0 for deployment in plan.deployments
-    }
-    assert PlanEstimate(plan, 2, known).makespan_s() == (90.0 + 180.0 if order else 180.0)
+    first, second, longest = plan.deployments
+    plan = plan.with_deployments(
+        [
+            with_predicted_throughput(first, 900.0),
+            with_predicted_throughput(second, 900.0),
+            with_predicted_throughput(longest, 300.0),
+        ]
+    )
+    # with a minute of load each: 90 s, 90 s and 180 s
+    known_start_s = {first.id: 30.0, second.id: 30.0, longest.id: 120.0}
+    assert PlanEstimate(plan, 2, known_start_s).makespan_s() == makespan_s
+
+
+def with_predicted_throughput(deployment: Deployment, per_gpu: float) -> Deployment:
+    """``per_gpu``: output tokens per second of a GPU."""
+    capacity = {"output_throughput_per_gpu": per_gpu, "interval_per_gpu": [per_gpu, per_gpu]}
+    return deployment.model_copy(update={"predicted": {"capacity": {"s": {"w": capacity}}}})
 
 
 def test_replicas_over_several_nodes_take_them_all_at_once() -> None:
+    """Three deployments of a minute each take two nodes, two nodes, and one."""
     cases = [{"replicas": 2}, {"nnodes": 2, "tensor_parallel_size": 16}, {}]
     plan = sized([8], tensor_parallel_size=8, vary=[{"cases": cases}])
     assert [deployment.status for deployment in plan.deployments] == ["planned"] * 3
-    assert no_starts(plan, 2).makespan_s() == 180.0
-    assert no_starts(plan, 3).makespan_s() == 120.0
-    assert no_starts(plan).makespan_s() is None
+    assert estimate_without_starts(plan, 2).makespan_s() == 180.0
+    # the last one runs beside one of the others
+    assert estimate_without_starts(plan, 3).makespan_s() == 120.0
+    assert estimate_without_starts(plan).makespan_s() is None
 
 
 def test_replicas_that_no_nodes_hold_together_are_impossible() -> None:
-    deployments = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "replicas": 3}
-    (deployment,) = planned(deployments=deployments, hardware=H100, cluster_nodes=2).deployments
+    settings = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "replicas": 3}
+    (deployment,) = planned(deployments=settings, hardware=H100, cluster_nodes=2).deployments
     assert deployment.reasons == ("needs 3 nodes; the cluster has 2",)
-    two = {**deployments, "tensor_parallel_size": 4, "replicas": 4}
-    assert (
-        planned(deployments=two, hardware=H100, cluster_nodes=2).deployments[0].status == "planned"
-    )
+    two_on_a_node = {**settings, "tensor_parallel_size": 4, "replicas": 4}
+    (deployment,) = planned(deployments=two_on_a_node, hardware=H100, cluster_nodes=2).deployments
+    assert deployment.status == "planned"
 
 
 def test_the_budget_of_time_is_held_against_the_nodes() -> None:
     plan = planned(
         deployments=grid(tensor_parallel_size=[1, 2]), load=MINUTE, budget={"wall": "90s"}
     )
-    assert no_starts(plan, 2).over_budget() == []
-    assert no_starts(plan, 1).over_budget() == ["it takes 2 min on 1 node; the budget is 90 s"]
+    assert estimate_without_starts(plan, 2).over_budget() == []
+    assert estimate_without_starts(plan, 1).over_budget() == [
+        "it takes 2 min on 1 node; the budget is 90 s"
+    ]
 
 
 def test_a_slightly_exceeded_budget_is_noted_with_the_difference() -> None:
+    """In words, both the 3 minutes that the plan takes and a budget of 170 s are 3 min."""
+
     def over(wall: str) -> list[str]:
         plan = planned(
             deployments=grid(tensor_parallel_size=[1, 2, 4]), load=MINUTE, budget={"wall": wall}
         )
-        return no_starts(plan, 1).over_budget()
+        return estimate_without_starts(plan, 1).over_budget()
 
     assert over("170s") == ["it takes 10 s more on 1 node; the budget is 3 min"]
-    assert over("179.9s") == []
+    assert over("179.9s") == []  # less than half a second is no excess
 
 
 def test_an_unset_key_of_an_endpoint_is_a_note(
@@ -185,7 +205,7 @@ def routed(engine: str, router: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("deployment", "named"),
+    ("deployment", "titles"),
     [
         ({"engine": "transformers"}, ["transformers serve"]),
         ({"engine": "vllm"}, []),
@@ -195,8 +215,8 @@ def routed(engine: str, router: str) -> dict[str, Any]:
     ],
 )
 def test_engines_and_routers_without_a_key_are_noted(
-    deployment: dict[str, Any], named: list[str]
+    deployment: dict[str, Any], titles: list[str]
 ) -> None:
     notes = PlanEstimate(planned(deployments=deployment)).notes()
-    said = " asks for no key: whoever reaches its node can use it, and on one host all its users"
-    assert [note.removesuffix(said) for note in notes if said in note] == named
+    no_key = " asks for no key: whoever reaches its node can use it, and on one host all its users"
+    assert [note.removesuffix(no_key) for note in notes if note.endswith(no_key)] == titles
