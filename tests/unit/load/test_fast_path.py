@@ -1,4 +1,6 @@
-"""The short way to count events: it counts as the general way does, or leaves the events to it."""
+"""The short way to count events, and the general way: each counts what decoding finds, or leaves
+the events to the next.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.load.fast_path import (
+    LAST_READS,
     MIN_READS,
     FastPath,
     count_any_shape,
@@ -25,9 +28,17 @@ TEXTS = (" the", "\n", '"', "\\", "a\\", '\\"', '\\\\"', 'say "hi"', "caf\u00e9"
 
 
 def event(text: Any = " a", ids: Any = None, chat: bool = False, **fields: Any) -> bytes:
+    """An event as vLLM writes it, with its fields in that order."""
     piece = {"delta": {"content": text}} if chat else {"text": text}
-    choice = {"index": 0, **piece, "logprobs": None, "finish_reason": None, "token_ids": ids}
-    whole = {"id": "x", "model": "m", "choices": [choice | {"stop_reason": None}], "usage": None}
+    choice = {
+        "index": 0,
+        **piece,
+        "logprobs": None,
+        "finish_reason": None,
+        "token_ids": ids,
+        "stop_reason": None,
+    }
+    whole = {"id": "x", "model": "m", "choices": [choice], "usage": None}
     return json.dumps(whole | fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -36,30 +47,33 @@ def short_way(events: list[bytes]) -> Parsed | None:
     return parsed if count_same_shape(events, parsed) else None
 
 
-def read(events: list[bytes]) -> Parsed:
+def decoded(events: list[bytes], chat: bool = False) -> Parsed:
+    wire = CHAT if chat else COMPLETIONS
     parsed = Parsed()
-    CHAT.read(events, parsed)
+    wire.read(events, parsed)
     return parsed
 
 
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_plain_events_go_the_short_way(chat: bool, with_ids: bool) -> None:
-    events = [
-        event(text, [at * 37] if with_ids else None, chat) for at, text in enumerate(TEXTS * 3)
-    ]
+    events: list[bytes] = []
+    for index, text in enumerate(TEXTS * 3):
+        token_ids = [index * 37] if with_ids else None
+        events.append(event(text, token_ids, chat))
     parsed = short_way(events)
     assert parsed is not None
-    assert parsed == read(events)
+    assert parsed == decoded(events, chat)
     assert parsed.tokens == [1 if with_ids else UNKNOWN] * len(events)
 
 
 def test_an_empty_text_is_a_token_only_where_its_id_is_there() -> None:
     assert short_way([event(), event("")]) is None
-    assert short_way([event("a", [1]), event("", [2])]) == read([event("a", [1]), event("", [2])])
+    with_ids = [event("a", [1]), event("", [2])]
+    assert short_way(with_ids) == decoded(with_ids)
 
 
-# bytes of an event, and what stands there in an odd one
+# (bytes of a plain event, what stands there in an odd one)
 ODD = {
     "usage": (b'"usage":null', b'"usage":{"completion_tokens":2}'),
     "an end": (b'"finish_reason":null', b'"finish_reason":"length"'),
@@ -76,6 +90,7 @@ ODD = {
     "cut off": (b',"usage":null}', b""),
     "only its end": (b'{"id":"x","model":"m"', b""),
 }
+# what stands in place of one id
 ODD_IDS = {
     "no id": b"[]",
     "a null id": b"null",
@@ -94,7 +109,8 @@ ODD_IDS = {
 def test_one_odd_event_leaves_all_to_the_general_way(
     odd: str, ids: list[int] | None, place: int
 ) -> None:
-    expect_general_way(event(ids=ids), *ODD[odd], place)
+    plain_bytes, odd_bytes = ODD[odd]
+    expect_general_way(event(ids=ids), plain_bytes, odd_bytes, place)
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
@@ -103,8 +119,11 @@ def test_one_event_with_odd_ids_leaves_all_to_the_general_way(odd: str, place: i
     expect_general_way(event(ids=[7]), b"[7]", ODD_IDS[odd], place)
 
 
-def expect_general_way(plain: bytes, old: bytes, new: bytes, place: int) -> None:
-    odd = plain.replace(old, new)
+def expect_general_way(plain: bytes, plain_bytes: bytes, odd_bytes: bytes, place: int) -> None:
+    """Of four events, the one at ``place`` has ``odd_bytes`` where the others have
+    ``plain_bytes``.
+    """
+    odd = plain.replace(plain_bytes, odd_bytes)
     assert odd != plain
     events = [plain] * 3
     events.insert(place, odd)
@@ -114,9 +133,9 @@ def expect_general_way(plain: bytes, old: bytes, new: bytes, place: int) -> None
 
 
 def test_ids_before_the_text_leave_all_to_the_general_way() -> None:
-    before = b'{"choices":[{"token_ids":[7],"text":"a"}]}'
-    assert short_way([before] * 4) is None
-    assert short_way([before.replace(b"[7]", b"[7,8]")] * 4) is None
+    ids_first = b'{"choices":[{"token_ids":[7],"text":"a"}]}'
+    assert short_way([ids_first] * 4) is None
+    assert short_way([ids_first.replace(b"[7]", b"[7,8]")] * 4) is None
 
 
 @given(
@@ -125,29 +144,32 @@ def test_ids_before_the_text_leave_all_to_the_general_way() -> None:
     ),
     ids=st.none() | st.lists(st.integers(0, 10**6), min_size=8, max_size=8),
     chat=st.booleans(),
-    at=st.integers(0, 10**6),
+    drawn_place=st.integers(0, 10**6),
     junk=st.none() | st.sampled_from([b'"', b"\\", b"\n", b"", b"7", b",", b"]", b"}", b'":"']),
 )
 def test_the_short_way_counts_as_the_general_way_does(
-    texts: list[str], ids: list[int] | None, chat: bool, at: int, junk: bytes | None
+    texts: list[str], ids: list[int] | None, chat: bool, drawn_place: int, junk: bytes | None
 ) -> None:
-    """One byte of one event may be replaced by others."""
-    wire = CHAT if chat else COMPLETIONS
-    events = [
-        event(text, None if ids is None else [ids[place]], chat) for place, text in enumerate(texts)
-    ]
+    """One byte of one event may be replaced by ``junk``. Such an event may be no JSON any more, which
+    only decoding notices.
+    """
+    events: list[bytes] = []
+    for index, text in enumerate(texts):
+        token_ids = None if ids is None else [ids[index]]
+        events.append(event(text, token_ids, chat))
     if junk is not None:
-        changed = events[at % len(events)]
-        place = at % len(changed)
-        events[at % len(events)] = changed[:place] + junk + changed[place + 1 :]
-    parsed, general = short_way(events), Parsed()
-    if parsed is not None:
-        assert count_any_shape(events, general)
-        assert parsed == general
-    if parsed is not None and junk is None:
-        decoded = Parsed()
-        wire.read(events, decoded)
-        assert parsed == decoded
+        index = drawn_place % len(events)
+        plain = events[index]
+        place = drawn_place % len(plain)
+        events[index] = plain[:place] + junk + plain[place + 1 :]
+    parsed = short_way(events)
+    if parsed is None:
+        return
+    of_any_shape = Parsed()
+    assert count_any_shape(events, of_any_shape)
+    assert parsed == of_any_shape
+    if junk is None:
+        assert parsed == decoded(events, chat)
 
 
 # -- which reads are counted
@@ -160,15 +182,16 @@ def fast_path() -> FastPath:
 
 
 def test_reads_that_were_counted_are_dropped_and_nothing_else() -> None:
+    tokens = 200
     request = with_tokens_at(*range(1_000_000, 201_000_000, 1_000_000))
     bytes_before = sum(map(len, request.parts))
     while fast_path().can_count(request, MIN_READS):
         fast_path().count(request)
-    assert len(request.event_ns) >= 160
+    assert len(request.event_ns) >= tokens - LAST_READS - MIN_READS
     assert sum(map(len, request.parts)) < bytes_before / 4
     assert request.parts[-1].endswith(END)
-    assert request.times[-1] == 200_001_000
-    assert done(request).chunks == 200
+    assert request.times[-1] == 200_001_000  # the end comes a microsecond after the last token
+    assert done(request).chunks == tokens
 
 
 def test_a_reply_that_is_needed_as_text_is_not_counted() -> None:

@@ -28,7 +28,7 @@ from orchestrator.report.selection import answers, limits
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.plan.stored_sweeps import planned, store_sweep
-from tests.unit.report.test_capacity_table import searched
+from tests.unit.report.test_capacity_table import store_search
 from tests.unit.report.test_point_table import commit
 
 FAST = Slo(name="fast", ttft=0.15, attainment=0.9)
@@ -128,7 +128,7 @@ def test_a_line_of_a_repeat_has_its_own_figures_and_none_of_the_point_alone(stor
 
 
 def test_a_capacity_is_a_row_with_its_levels(store: Store) -> None:
-    searched(store)
+    store_search(store)
     experiment = StoredExperiment(store)
     points = experiment.points(*experiment.slos).current
     document = next(capacity_documents(experiment, points, experiment.slos))

@@ -19,7 +19,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo
 from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, store_attempt
-from tests.unit.report.test_capacity_table import PREDICTED, SEARCH, searched
+from tests.unit.report.test_capacity_table import PREDICTED, SEARCH, store_search
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def capacities(store: Store, *slos: Slo) -> list[CapacityDocument]:
 
 
 def test_bounds_are_divided_by_devices_and_by_dollars(store: Store) -> None:
-    searched(store)
+    store_search(store)
     interactive, _ = capacities(store)
     assert interactive.claim.status == "cliff"
     assert interactive.per_gpu == CapacityBounds(4.0, 4.0, 4.16)
@@ -45,14 +45,14 @@ def test_bounds_are_divided_by_devices_and_by_dollars(store: Store) -> None:
 
 
 def test_each_limit_has_a_capacity_of_its_own(store: Store) -> None:
-    searched(store)
+    store_search(store)
     documents = capacities(store)
     assert [document.slo.name for document in documents] == ["interactive", "tight"]
     assert [document.claim.claim for document in documents] == [8.0, None]
 
 
 def test_requests_in_flight_have_no_capacity_per_dollar(store: Store) -> None:
-    searched(store, "concurrency")
+    store_search(store, "concurrency")
     document, _ = capacities(store)
     assert document.per_usd is None
 
@@ -64,7 +64,7 @@ def test_requests_in_flight_have_no_capacity_per_dollar(store: Store) -> None:
 def test_a_prediction_is_compared_under_the_same_limits_alone(
     limits: str, is_compared: bool, store: Store
 ) -> None:
-    searched(store, predicted=PREDICTED)
+    store_search(store, predicted=PREDICTED)
     (document,) = capacities(store, parse_slo(limits))
     assert (document.predicted is not None) is is_compared
     assert (document.measured_over_predicted is not None) is is_compared
@@ -74,7 +74,7 @@ def test_a_prediction_is_compared_under_the_same_limits_alone(
 def test_a_capacity_below_the_interval_of_its_prediction_is_worse(
     level: float, is_worse: bool, store: Store
 ) -> None:
-    searched(store, predicted=PREDICTED | {"level": level})
+    store_search(store, predicted=PREDICTED | {"level": level})
     document, _ = capacities(store)
     assert document.is_worse_than_predicted is is_worse
     assert document.measured_over_predicted == pytest.approx(8 / level)

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
-def searched(
+def store_search(
     store: Store, control: Any = "request_rate", predicted: Any = None, levels: Any = SEARCHED
 ) -> None:
     """The first of two deployments is searched, on two cores. ``predicted``: its capacity under
@@ -90,7 +90,7 @@ def cells(line: str) -> list[str]:
 
 
 def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Store) -> None:
-    searched(store)
+    store_search(store)
     document, line = shown(store)
     names = [f"{name}_per_{unit}" for unit in ("gpu", "usd") for name in ("claim", "low", "high")]
     # two cores, 1.80 USD an hour each: a dollar buys 1000 s
@@ -101,7 +101,7 @@ def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Sto
 
 
 def test_an_estimate_stands_with_its_interval_and_the_safe_load(store: Store) -> None:
-    searched(store, levels=((8, 100, 24), (8.32, 300, 3)))
+    store_search(store, levels=((8, 100, 24), (8.32, 300, 3)))
     document, line = shown(store)
     assert document["estimate.lower"] <= document["estimate"] <= document["estimate.upper"]
     lower, upper = (f"{document[f'estimate.{end}']:.2f}" for end in ("lower", "upper"))
@@ -111,7 +111,7 @@ def test_an_estimate_stands_with_its_interval_and_the_safe_load(store: Store) ->
 def test_an_estimate_has_an_upper_end_so_the_bounds_do_not_say_that_it_is_not_the_limit(
     store: Store,
 ) -> None:
-    searched(store)
+    store_search(store)
     experiment = StoredExperiment(store)
     document = next(
         capacity_documents(experiment, experiment.points(*experiment.slos).current, experiment.slos)
@@ -122,7 +122,7 @@ def test_an_estimate_has_an_upper_end_so_the_bounds_do_not_say_that_it_is_not_th
 
 
 def test_estimates_have_no_columns_where_no_search_has_one(store: Store) -> None:
-    searched(store, levels=((8, 300, 3),))
+    store_search(store, levels=((8, 300, 3),))
     document, line = shown(store)
     assert document["estimate"] is None
     assert len(cells(line)) == 6
@@ -131,14 +131,14 @@ def test_estimates_have_no_columns_where_no_search_has_one(store: Store) -> None
 def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed(
     store: Store,
 ) -> None:
-    searched(store, levels=((8, 300, 3),))
+    store_search(store, levels=((8, 300, 3),))
     document, line = shown(store)
     assert [document[f"{name}_per_usd"] for name in ("claim", "low", "high")] == [None, 0, 8000]
     assert cells(line) == ["emulator seqs=8", "-", "0-8", "budget", "-", "-"]
 
 
 def test_without_a_level_that_failed_there_is_no_upper_bound(store: Store) -> None:
-    searched(store, levels=((8, 100, 24),))
+    store_search(store, levels=((8, 100, 24),))
     document, line = shown(store)
     assert [document[f"{name}_per_gpu"] for name in ("claim", "low", "high")] == [4, 4, None]
     assert cells(line)[1:3] == ["8 req/s", NOT_THE_LIMIT]
@@ -148,7 +148,7 @@ def test_without_a_level_that_failed_there_is_no_upper_bound(store: Store) -> No
 def test_a_claim_stands_beside_what_the_plan_predicts_under_the_same_limits(
     level: float, worse: bool, store: Store
 ) -> None:
-    searched(store, predicted=PREDICTED | {"level": level})
+    store_search(store, predicted=PREDICTED | {"level": level})
     for slos in ((), (parse_slo("ttft<=150ms,attainment>=0.9"),)):  # by name, or written out
         document, line = shown(store, *slos)
         assert document["predicted"]["level"] == level
@@ -161,18 +161,18 @@ def test_a_claim_stands_beside_what_the_plan_predicts_under_the_same_limits(
 def test_only_a_prediction_for_the_same_limits_and_control_is_compared(
     store: Store,
 ) -> None:
-    searched(store, predicted=PREDICTED)
+    store_search(store, predicted=PREDICTED)
     document, line = shown(store, parse_slo("ttft<=140ms,attainment>=0.9"))
     names = ("predicted", "measured_over_predicted", "worse_than_predicted")
     assert [document[name] for name in names] == [None, None, None]
     assert cells(line)[-2:] == ["4", "8,000"]
-    searched(
+    store_search(
         store, predicted=PREDICTED | {"level": 0.0, "output_throughput_per_gpu": 0.0}, levels=()
     )
     document, line = shown(store)
     assert [document[name] for name in names[1:]] == [None, False]
     assert cells(line)[-2:] == ["none holds", "-"]
-    searched(store, "concurrency", PREDICTED, ((8, 100, 24), (9, 300, 3)))
+    store_search(store, "concurrency", PREDICTED, ((8, 100, 24), (9, 300, 3)))
     assert [shown(store)[0][name] for name in names] == [None, None, None]
 
 
@@ -180,7 +180,7 @@ def test_only_a_prediction_for_the_same_limits_and_control_is_compared(
 def test_a_simulated_capacity_that_differs_from_the_predicted_one_says_which_to_take(
     level: float, differs: bool, store: Store
 ) -> None:
-    searched(store, predicted=PREDICTED | {"level": level})
+    store_search(store, predicted=PREDICTED | {"level": level})
     experiment = StoredExperiment(store)
     points = experiment.points(*experiment.slos).current
     document = next(capacity_documents(experiment, points, experiment.slos))
@@ -194,7 +194,7 @@ def test_a_simulated_capacity_that_differs_from_the_predicted_one_says_which_to_
 
 
 def test_claims_of_a_simulation_are_without_the_error_of_its_model(store: Store) -> None:
-    searched(store)
+    store_search(store)
     experiment = StoredExperiment(store)
     points = experiment.points(*experiment.slos).current
     document = next(capacity_documents(experiment, points, experiment.slos))

@@ -25,7 +25,7 @@ from orchestrator.report.repeat_columns import USUAL_OF_REPEATS
 from orchestrator.results.store import Store
 from tests.unit.plan.stored_sweeps import invoke, planned, store_attempt, store_sweep
 from tests.unit.report.stores import commit_answers, commit_simulation
-from tests.unit.report.test_capacity_table import PREDICTED, searched
+from tests.unit.report.test_capacity_table import PREDICTED, store_search
 from tests.unit.results.builders import commit_measurement, deployment_row, request
 
 LIBRARIES = ("pandas", "polars", "arrow")
@@ -235,7 +235,7 @@ def test_repeats_equal_those_of_the_json_to_the_digit(measured: Store) -> None:
 
 
 def test_capacities_equal_those_of_the_json_to_the_digit(store: Store) -> None:
-    searched(store, predicted=PREDICTED)
+    store_search(store, predicted=PREDICTED)
     documents = [each for each in json_of("results", store.uri) if each["row"] == "capacity"]
     frame = orchestrator.capacities(store.uri, columns="all")
     assert agree(rows_of(frame), documents, {"slo": "slo.limits"}) > 2 * 10

@@ -12,7 +12,7 @@ from orchestrator.report.load_runs import stored_csv
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.stored_sweeps import planned, store_sweep
-from tests.unit.report.test_capacity_table import searched
+from tests.unit.report.test_capacity_table import store_search
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_only_the_points_of_these_measurements_have_a_line(store: Store) -> None
 
 
 def test_capacities_have_lines_unless_measurements_are_named(store: Store) -> None:
-    searched(store)
+    store_search(store)
     rows = [line["row"] for line in lines_of(stored_csv(store))]
     assert rows.count("capacity") == 2
     measured = next(iter(store.winners()))

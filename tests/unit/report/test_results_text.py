@@ -17,7 +17,7 @@ from orchestrator.report.selection import JudgedExperiment, with_limits
 from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
 from tests.unit.plan.stored_sweeps import planned, store_sweep
-from tests.unit.report.test_capacity_table import searched
+from tests.unit.report.test_capacity_table import store_search
 
 EVERYTHING = PointSelection()
 
@@ -43,9 +43,9 @@ def lines_of(
 
 
 def test_capacities_have_tables_below_the_points(store: Store) -> None:
-    searched(store)
+    store_search(store)
     lines = lines_of(store)
-    titles = [line for line in lines if line.startswith(("chat of", "capacity", "1 load run"))]
+    titles = [line for line in lines if line.startswith(("chat of", "capacity"))]
     assert titles[-2:] == [
         "capacity for chat of exp under interactive",
         "capacity for chat of exp under tight",
@@ -81,16 +81,17 @@ def test_without_points_only_their_number_is_said(store: Store) -> None:
 
 
 def test_rows_are_points_and_then_capacities(store: Store) -> None:
-    searched(store)
+    store_search(store)
     assert kinds_of(store, PointSelection()) == [PointDocument] * 2 + [CapacityDocument] * 2
 
 
 def kinds_of(store: Store, selection: PointSelection) -> list[type]:
-    return [type(row) for row in result_rows(judged(store), False, selection)]
+    rows = result_rows(judged(store), with_superseded=False, selection=selection)
+    return [type(row) for row in rows]
 
 
 def test_capacities_stay_with_the_points_that_are_selected(store: Store) -> None:
-    searched(store)
+    store_search(store)
     none = parse_query("level < 0", None, None, None).selection
     highest = parse_query(None, "-level", 1, None).selection
     assert kinds_of(store, none) == []

@@ -24,13 +24,17 @@ from orchestrator.report.documents.search import (
 from orchestrator.report.search_progress import search_text
 
 ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
-CLAIM = Claim(16.0, 16.0, 24.0, "budget", ())
-ESTIMATE = Estimate(16.2, 15.1, 17.0, 13.07)
+CLAIM = Claim(claim=16.0, low=16.0, high=24.0, status="budget", levels=())
+NO_CLAIM = Claim(claim=None, low=0.0, high=math.inf, status="budget", levels=())
+ESTIMATE = Estimate(level=16.2, lower=15.1, upper=17.0, safe=13.07)
 
 
 def probe(
     level: float, share: float | None = 1.0, repeat: int = 0, ok: int = 9, **head: Any
 ) -> ProbeDocument:
+    """A probe of 10 requests. ``share``: of those that met the limits. ``ok``: how many were
+    answered. ``head``: other fields of its point.
+    """
     fields: dict[str, Any] = {
         "level": level,
         "repeat": repeat,
@@ -82,23 +86,28 @@ def test_a_probe_without_requests_has_no_share() -> None:
     ("claim", "answer"),
     [
         (
-            Claim(13.0, 13.0, 19.3, "converged", (), 16.0, ESTIMATE),
+            Claim(
+                claim=13.0,
+                low=13.0,
+                high=19.3,
+                status="converged",
+                levels=(),
+                passed=16.0,
+                estimate=ESTIMATE,
+            ),
             "holds 13 req/s; estimate 16.2 req/s (15.1 to 17.0), safe so far 13.1; fails 19.3 req/s"
             " (converged)",
         ),
         (
-            Claim(None, 0.0, math.inf, "budget", (), 16.0, replace(ESTIMATE, safe=None)),
+            replace(NO_CLAIM, passed=16.0, estimate=replace(ESTIMATE, safe=None)),
             "estimate 16.2 req/s (15.1 to 17.0) (budget)",
         ),
         (
-            Claim(None, 0.0, math.inf, "budget", (), 24.0),
+            replace(NO_CLAIM, passed=24.0),
             "no load is confirmed yet; 24 req/s passed and is not confirmed (budget)",
         ),
-        (Claim(16.0, 16.0, math.inf, "budget", ()), "holds 16 req/s (budget)"),
-        (
-            Claim(None, 0.0, math.inf, "broken_output", ()),
-            "no load can be judged (broken_output)",
-        ),
+        (replace(CLAIM, high=math.inf), "holds 16 req/s (budget)"),
+        (replace(NO_CLAIM, status="broken_output"), "no load can be judged (broken_output)"),
     ],
 )
 def test_the_answer_is_one_line(claim: Claim, answer: str) -> None:
@@ -106,7 +115,7 @@ def test_the_answer_is_one_line(claim: Claim, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("confirmed", "passed", "safe", "is_said"),
+    ("confirmed", "passed", "safe", "is_explained"),
     [
         (None, 32.0, 16.0, True),
         (None, 32.0, None, True),
@@ -116,12 +125,13 @@ def test_the_answer_is_one_line(claim: Claim, answer: str) -> None:
     ],
 )
 def test_a_level_that_passed_above_the_safe_one_says_why_it_is_not_safe(
-    confirmed: float | None, passed: float | None, safe: float | None, is_said: bool
+    confirmed: float | None, passed: float | None, safe: float | None, is_explained: bool
 ) -> None:
     estimate = replace(ESTIMATE, level=38.0, safe=safe)
-    lines = shown(claim=Claim(confirmed, 0.0, 64.0, "budget", (), passed, estimate))
+    claim = replace(NO_CLAIM, claim=confirmed, high=64.0, passed=passed, estimate=estimate)
+    lines = shown(claim=claim)
     reason = "32 req/s passed, with too few requests to be 95 % sure: it is not called safe yet"
-    assert (reason in lines) is is_said
+    assert (reason in lines) is is_explained
 
 
 @pytest.mark.parametrize(
