@@ -289,10 +289,14 @@ class Batch:
     def _fits(self, sequence: Sequence, budget: int) -> bool:
         limits = self.limits
         running = len(self.decoding) + len(self.prefilling)
+        if running == 0:
+            # Alone in an empty engine a request that was accepted always runs. After a preemption its
+            # prompt and its answer so far may exceed the budget even without chunked prefill.
+            return True
         has_slot = running < limits.max_num_seqs
         has_kv = self.kv_used + sequence.prefill_tokens + running + 1 <= limits.kv_tokens
         if not (has_slot and has_kv):
-            return running == 0  # alone in an empty engine a request that was accepted always runs
+            return False
         return limits.chunked_prefill or sequence.prefill_tokens - sequence.cached_tokens <= budget
 
     @staticmethod

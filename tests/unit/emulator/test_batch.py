@@ -237,6 +237,18 @@ def test_without_chunks_a_prompt_waits_until_it_fits_the_budget_whole() -> None:
     assert second.prefilled_tokens == 0
 
 
+def test_without_chunks_a_preempted_sequence_runs_again_although_it_outgrew_the_budget() -> None:
+    batch = Batch(
+        a_replica(kv_cache_tokens=220, max_num_batched_tokens=100, enable_chunked_prefill=False)
+    )
+    old = batch.submit(0, 90, 60)
+    new = batch.submit(0, 90, 60)
+    run(batch)
+    assert (old.preemptions, new.preemptions) == (0, 1)
+    assert new.prefill_tokens > 100
+    assert new.last_token_s > old.last_token_s
+
+
 def test_no_more_than_max_num_seqs_run_at_once() -> None:
     batch = Batch(a_replica(max_num_seqs=2))
     sequences = [batch.submit(0, 10, 5) for _ in range(3)]
@@ -284,7 +296,7 @@ def test_room_that_was_given_back_first_is_taken_first() -> None:
         batch.advance(1)
     first, second = batch.waiting[1], batch.waiting[0]
     left = {room.content_of: room.tokens for room in batch._free_room}
-    assert left[first] < left[second]
+    assert left.get(first, 0) < left[second]
     batch.cancel(first)
     batch.cancel(second)
     assert not batch._free_room
