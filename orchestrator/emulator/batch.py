@@ -163,17 +163,19 @@ class Batch:
     # --- time
 
     def earliest_end_s(self) -> float:
-        """The instant before which no sequence ends, whatever else arrives, unless it is
-        cancelled.
+        """The instant before which no sequence that is here ends, whatever else arrives, unless it
+        is cancelled.
         """
         if self._jitter or not self.decoding:
             return self.clock
         steps = self._finish_steps[0] - self.step
         for sequence in (*self.prefilling, *self.waiting):
             steps = min(steps, sequence.output_tokens - sequence.earlier_tokens)
-        # steps with prompts, or with more sequences, are longer
-        step_s, _ = self.costs.decode(len(self.decoding), self.context_tokens, self.window_tokens)
-        return self.clock + max(0, steps) * step_s
+        # The next steps may be shorter than a step of these decodes: prefills may go first, a
+        # preemption may take decodes away, and more sequences may fill more pipeline stages. But no
+        # step is shorter than that of one sequence without context.
+        shortest_step_s, _ = self.costs.decode(1, 0, 0.0)
+        return self.clock + max(0, steps) * shortest_step_s
 
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Runs up to ``max_steps`` steps. Returns the sequences that finished in the last of them.

@@ -4,6 +4,7 @@ taking them.
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -380,3 +381,40 @@ def test_no_sequence_ends_before_the_earliest_end() -> None:
             ended = batch.advance(max_steps=1)
         assert all(sequence.last_token_s >= earliest_s - 1e-9 for sequence in ended)
     assert looked > 50
+
+
+PREFILL_FIRST = IDEAL.model_copy(update={"prefill_first": True})
+
+
+@pytest.mark.parametrize(
+    ("constants", "settings"),
+    [
+        (PREFILL_FIRST, {}),  # the step of the short prompt has none of the decodes
+        (IDEAL, {"pipeline_parallel_size": 2}),  # both sequences share the stages
+    ],
+)
+def test_a_short_request_may_end_before_a_step_of_the_decodes_would(
+    constants: Constants, settings: dict[str, int]
+) -> None:
+    batch = Batch(a_replica(constants, **settings))
+    batch.submit(0, 8000, 100)
+    while not batch.decoding:
+        batch.advance(1)
+    short = batch.submit(batch.clock, 1, 1)
+    earliest_s = batch.earliest_end_s()
+    while math.isnan(short.last_token_s):
+        batch.advance(1)
+    assert short.last_token_s >= earliest_s
+
+
+def test_a_preemption_may_shorten_the_steps_until_the_earliest_end() -> None:
+    batch = Batch(a_replica(kv_cache_tokens=8010))
+    old = batch.submit(0, 4000, 100)
+    batch.submit(0, 3900, 100)
+    while len(batch.decoding) < 2:
+        batch.advance(1)
+    earliest_s = batch.earliest_end_s()
+    while math.isnan(old.last_token_s):
+        batch.advance(1)
+    assert batch.preemptions > 0
+    assert old.last_token_s >= earliest_s
