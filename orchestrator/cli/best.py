@@ -116,12 +116,12 @@ def best(
     usd_by_hardware = parse_prices(prices)
     stored_experiments = experiments(open_results(uri), experiment, usd_by_hardware)
     check_prices(usd_by_hardware, stored_experiments)
-    with_limits = ranking_limits(slo_text, stored_experiments)
-    if not any(judged.slos for judged in with_limits):
+    limits_of_each = ranking_limits(slo_text, stored_experiments)
+    if not any(limits.slos for limits in limits_of_each):
         raise click.UsageError(
             'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'
         )
-    ranked = answers(with_limits, per)
+    ranked = answers(limits_of_each, per)
     answer = answer_document(ranked.comparisons)
     if form_name == "json":
         click.echo(json_text(answer_json(answer)))
@@ -133,15 +133,15 @@ def best(
         view = AnswerView(TextForm(SHOWN_BY, width), width, top or rows_to_show(answer))
         echo("\n".join(best_text(answer, view)))
     notes = [
-        without_limits_text(judged.experiment, slo_text)
-        for judged in with_limits
-        if not judged.slos
+        without_limits_text(limits.experiment, slo_text)
+        for limits in limits_of_each
+        if not limits.slos
     ]
     for stored in stored_experiments:
         notes += decided_notes(stored)
-    for judged in ranked.experiments:
+    for answered in ranked.experiments:
         notes += experiment_notes(
-            judged.experiment, judged.points, judged.unanswered, judged.ranked_apart
+            answered.experiment, answered.points, answered.unanswered, answered.ranked_apart
         )
     for note in notes:
         echo(f"note: {note}", err=True)
