@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import ProblemsError
+from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Measurement, Plan, Point
 from orchestrator.spec.experiment import Experiment, parse_experiment
@@ -27,12 +27,12 @@ def planned(
     return make_plan(experiment(file, **changes), cluster_nodes=cluster_nodes)
 
 
-def only_problem(**changes: Any) -> tuple[int | None, str, str | None]:
-    """Line, message and hint of the one problem that keeps an experiment from being planned."""
+def only_problem(**changes: Any) -> Problem:
+    """The one problem that keeps the good experiment from being planned after these changes."""
     with pytest.raises(ProblemsError) as caught:
         planned(**changes)
     (problem,) = caught.value.problems
-    return problem.line, problem.message, problem.hint
+    return problem
 
 
 def grid(**axes: list[Any]) -> dict[str, Any]:

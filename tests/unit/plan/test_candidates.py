@@ -39,5 +39,5 @@ def test_cpu_is_built_in() -> None:
 
 def test_a_variable_that_is_not_set_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
-    found = only_problem(model={"id": "${NO_SUCH_FOLDER}/model"})
-    assert found[1] == "environment variable 'NO_SUCH_FOLDER' is not set"
+    problem = only_problem(model={"id": "${NO_SUCH_FOLDER}/model"})
+    assert problem.message == "environment variable 'NO_SUCH_FOLDER' is not set"

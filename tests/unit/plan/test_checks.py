@@ -16,10 +16,9 @@ pytestmark = pytest.mark.usefixtures("judged")
 
 def test_an_api_without_deployments_is_a_problem_with_the_nearest_name() -> None:
     workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "chatt"}]
-    assert only_problem(workloads=workloads)[1:] == (
-        "no deployment has the API 'chatt'",
-        "did you mean 'chat'?",
-    )
+    problem = only_problem(workloads=workloads)
+    assert problem.message == "no deployment has the API 'chatt'"
+    assert problem.hint == "did you mean 'chat'?"
 
 
 RECORDED = {"name": "w", "kind": "file", "prompts": "p.jsonl", "output_tokens": "file"}
@@ -41,9 +40,9 @@ def test_recorded_answers_need_a_tokenizer(
         "model": model,
         "workloads": [RECORDED | {"prompts": str(tmp_path / "p.jsonl")}],
     }
-    line, message, hint = only_problem(**parts)
-    assert f"and there is none of {model} here" in message
-    assert hint == "give 'tokenizer': a folder with tokenizer.json, or that file"
+    problem = only_problem(**parts)
+    assert f"and there is none of {model} here" in problem.message
+    assert problem.hint == "give 'tokenizer': a folder with tokenizer.json, or that file"
     (tmp_path / "tokenizer.json").write_text("{}")
     planned(**parts | {"model": {"id": model, "tokenizer": str(tmp_path)}})
 
@@ -64,8 +63,8 @@ def test_too_many_measurements_are_refused_before_levels_are_computed(
     monkeypatch.setattr(make, "levels_of", None)
     levels = {"concurrency": [f"1 * {level}" for level in range(1, 1002)]}
     deployments = {"engine": "vllm", "vary": [{"grid": {"max_num_seqs": list(range(1, 1001))}}]}
-    _, message, _ = only_problem(deployments=deployments, load={"levels": levels})
-    assert message.startswith(
+    problem = only_problem(deployments=deployments, load={"levels": levels})
+    assert problem.message.startswith(
         "1,000 deployments x 1,001 levels x 1 repeat are 1,001,000 measurements"
     )
 
@@ -76,18 +75,20 @@ def test_hardware_without_a_price_is_refused_where_dollars_decide() -> None:
         "unpriced": {"accelerator": "H200-141GB"},
     }
     load = {"search": "capacity", "control": "request_rate", "objective": "usd"}
-    _, message, hint = only_problem(
+    problem = only_problem(
         hardware=hardware,
         deployments=grid(hardware=["priced", "unpriced"]),
         load=load,
         slos={"fast": {"ttft": "1s", "attainment": 0.9}},
     )
-    assert message == "'objective: usd' needs the price of all hardware, and unpriced has none"
-    assert hint == "give usd_per_gpu_hour, or objective: gpu"
+    assert (
+        problem.message == "'objective: usd' needs the price of all hardware, and unpriced has none"
+    )
+    assert problem.hint == "give usd_per_gpu_hour, or objective: gpu"
 
 
 def test_a_profile_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    _, message, hint = only_problem(file=file, predictions={"profile": "./no.yaml"})
-    assert "no.yaml" in message
-    assert hint == "orchestrator predict fit writes one"
+    problem = only_problem(file=file, predictions={"profile": "./no.yaml"})
+    assert "no.yaml" in problem.message
+    assert problem.hint == "orchestrator predict fit writes one"

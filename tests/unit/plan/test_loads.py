@@ -17,7 +17,7 @@ def test_workloads_that_differ_in_name_alone_are_a_problem() -> None:
     workloads = [
         {"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")
     ]
-    assert only_problem(workloads=workloads)[1] == "'other' asks for the same as 'short'"
+    assert only_problem(workloads=workloads).message == "'other' asks for the same as 'short'"
 
 
 def test_a_point_holds_all_that_the_load_says() -> None:
@@ -44,7 +44,8 @@ def test_without_duration_or_requests_a_point_lasts_a_minute() -> None:
 
 
 def test_arrivals_that_lack_a_field_are_a_problem() -> None:
-    assert "'to'" in only_problem(load={"levels": {"request_rate": [1]}, "arrivals": "ramp"})[1]
+    load = {"levels": {"request_rate": [1]}, "arrivals": "ramp"}
+    assert "arrivals 'ramp' need the field 'to'" in only_problem(load=load).message
 
 
 def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
@@ -63,17 +64,17 @@ def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
     ],
 )
 def test_arrivals_are_refused_where_no_level_has_a_rate(load: dict[str, Any]) -> None:
-    slos = {"x": {"ttft": "1s", "attainment": 0.9}}
-    assert only_problem(load={**load, "arrivals": "constant"}, slos=slos)[1] == (
-        "'arrivals' is for request_rate, and here all levels are concurrency"
-    )
+    slos = {"x": {"ttft": "1s", "attainment": 0.9}}  # only the search needs them
+    problem = only_problem(load={**load, "arrivals": "constant"}, slos=slos)
+    assert problem.message == "'arrivals' is for request_rate, and here all levels are concurrency"
 
 
 def test_prompts_that_cannot_be_read_are_a_problem() -> None:
     workload = {"name": "a", "kind": "file", "prompts": "nowhere.txt", "output_tokens": 1}
-    assert "nowhere.txt' cannot be read: No such file" in only_problem(workloads=[workload])[1]
+    problem = only_problem(workloads=[workload])
+    assert "nowhere.txt' cannot be read: No such file" in problem.message
     unset = workload | {"prompts": "${NO_SUCH_FOLDER_AT_ALL}/p"}
-    assert "NO_SUCH_FOLDER_AT_ALL" in only_problem(workloads=[unset])[1]
+    assert "NO_SUCH_FOLDER_AT_ALL" in only_problem(workloads=[unset]).message
 
 
 def test_the_drain_timeout_is_that_of_requests_unless_given() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import ProblemsError
+from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
@@ -52,10 +52,8 @@ def test_an_infinite_rate_needs_a_number_of_requests() -> None:
         measurement.measurement_id for measurement in measurements(plan)
     ]
     assert plan.points[1].load.estimated_s(plan.points[1].level) == 0.0
-    assert (
-        "all requests are due at once"
-        in only_problem(load={"levels": {"request_rate": ["inf"]}})[1]
-    )
+    problem = only_problem(load={"levels": {"request_rate": ["inf"]}})
+    assert "all requests are due at once" in problem.message
 
 
 def test_measurements_go_through_all_points_once_before_any_again() -> None:
@@ -107,23 +105,17 @@ def test_planning_frees_combinations_as_it_goes() -> None:
 
 
 def test_names_that_nothing_answers_to_are_problems_with_their_line() -> None:
-    assert only_problem(deployments={"engine": "vlm"}) == (
-        1,
-        "unknown engine 'vlm'",
-        "did you mean 'vllm'?",
-    )
-    line, message, hint = only_problem(deployments={"engine": "endpoint", "served_model_name": "m"})
-    assert (message, hint) == (
-        "engine 'endpoint' needs the 'url' it runs at",
-        "write url: http://host:port",
-    )
+    engine = only_problem(deployments={"engine": "vlm"})
+    assert engine == Problem("unknown engine 'vlm'", "x.yaml", 1, "did you mean 'vllm'?")
+    url = only_problem(deployments={"engine": "endpoint", "served_model_name": "m"})
+    assert url.message == "engine 'endpoint' needs the 'url' it runs at"
+    assert url.hint == "write url: http://host:port"
     workload = {"name": "a", "kind": "randon", "input_tokens": 1, "output_tokens": 1}
-    assert only_problem(workloads=[workload])[1:] == (
-        "unknown workload kind 'randon'",
-        "did you mean 'random'?",
-    )
+    kind = only_problem(workloads=[workload])
+    assert kind.message == "unknown workload kind 'randon'"
+    assert kind.hint == "did you mean 'random'?"
     load = {"levels": {"request_rate": [1]}, "arrivals": "poison"}
-    assert "did you mean 'poisson'?" in only_problem(load=load)[1]
+    assert "did you mean 'poisson'?" in only_problem(load=load).message
 
 
 def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:

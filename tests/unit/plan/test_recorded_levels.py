@@ -59,7 +59,7 @@ def test_levels_that_recorded_arrivals_cannot_have_are_a_problem(
 ) -> None:
     (tmp_path / "t.txt").write_text("0.0\n0.5\n1.25\n")
     load |= {"arrivals": {"process": "trace", "trace": str(tmp_path / "t.txt")}}
-    assert only_problem(load=load)[1] == message
+    assert only_problem(load=load).message == message
 
 
 MOONCAKE = "".join(
@@ -78,7 +78,7 @@ MOONCAKE = "".join(
 def test_milliseconds_are_not_taken_for_seconds(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(text)
     arrivals = {"process": "trace", "trace": str(tmp_path / "t.jsonl")}
-    assert said in only_problem(load={"arrivals": arrivals})[1]
+    assert said in only_problem(load={"arrivals": arrivals}).message
     for speed_up in (1, 1000):
         planned(load={"arrivals": {**arrivals, "speed_up": speed_up}, "requests": 3})
 
@@ -162,14 +162,14 @@ def test_each_workload_has_levels_of_its_own_rate(tmp_path: Path) -> None:
 def test_rates_that_recorded_times_cannot_have_are_a_problem(
     load: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    assert message in only_problem(**of_trace(tmp_path, load))[1]
+    assert message in only_problem(**of_trace(tmp_path, load)).message
 
 
 def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:
     levels = {"levels": {"request_rate": ["recorded"]}}
-    assert "has no recorded rate" in only_problem(load=levels)[1]
+    assert "has no recorded rate" in only_problem(load=levels).message
     timed = {"arrivals": "trace"}
-    assert "arrivals 'trace' need the field 'trace'" in only_problem(load=timed)[1]
+    assert "arrivals 'trace' need the field 'trace'" in only_problem(load=timed).message
 
 
 @pytest.mark.parametrize(
