@@ -54,16 +54,19 @@ def _end_with(raylet: int) -> None:
     """Ends this process after its raylet has ended. Ray usually ends the workers of a dead raylet,
     but one that it missed would keep its host's lease forever.
     """
-    wait_for_orphanage(raylet)
+    wait_until_orphaned(raylet)
     os._exit(1)
 
 
-def wait_for_orphanage(
+def wait_until_orphaned(
     parent: int,
     parent_now: Callable[[], int] = os.getppid,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns ORPHAN_S after this process has lost its parent."""
+    """Returns ORPHAN_S after this process has lost its parent.
+
+    ``parent``: the parent's process id. ``parent_now``: returns the id that the parent has now.
+    """
     while parent_now() == parent:
         sleep(1.0)
     sleep(ORPHAN_S)

@@ -1,4 +1,4 @@
-"""``orchestrator doctor``: what it prints, and how bad that is."""
+"""``orchestrator doctor``: what it prints, and its exit status."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.unit.sweep.test_doctor import FINE, node
 
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command on this machine, whose facts differ in these from fine ones."""
+    """Runs the command on a machine with the facts FINE, except for those that are given."""
 
     def run(*argv: str, **facts: object) -> Done:
         all_facts = FINE | {"versions": machine_facts.versions()} | facts
         monkeypatch.setattr(examine, "facts", lambda _: all_facts)
-        machine = Machine("local", "127.0.0.1", 0, 2.0)
+        machine = Machine("local", "127.0.0.1", gpus=0, cpus=2.0)
         monkeypatch.setattr(LocalCluster, "machines", lambda _: [machine])
         return invoke("doctor", *argv)
 
@@ -59,7 +59,7 @@ def test_no_password_of_an_address_is_printed(doctor: Any) -> None:
 
 def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> None:
     findings = [
-        Finding("advice", "clock", "n1", "It is late.", "Times differ.", "Set it."),
+        Finding("warning", "clock", "n1", "It is late.", "Times differ.", "Set it."),
         Finding("fail", "disk", "n1", "It is full.", "Nothing fits.", "Empty it."),
         Finding("fail", "disk", "n2", "It is full.", "Nothing fits.", "Empty it."),
     ]
@@ -69,7 +69,7 @@ def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> 
         "  where: n1, n2",
         "  why it matters: Nothing fits.",
         "  what to do: Empty it.",
-        "advice: clock: It is late.",  # though the alphabet has it first
+        "warning: clock: It is late.",
         "  where: n1",
         "  why it matters: Times differ.",
         "  what to do: Set it.",
