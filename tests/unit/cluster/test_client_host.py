@@ -19,40 +19,45 @@ from tests.unit.cluster.points import point_for
 
 
 def test_no_other_sweep_gets_the_host_of_a_borrowed_client() -> None:
-    cluster, other = LocalCluster(None, 1, watched=False), Lease("a")
+    cluster = LocalCluster(None, client_limit=1, watched=False)
+    other_launch = Lease("other-launch")
+    whole_host = Wish(Owner("other-sweep"), exclusive=True)
     clients = cluster.clients(1, {})
     with pytest.raises(Occupied, match="held by a load client"):
-        other.take(Wish(Owner("another"), True))
+        other_launch.take(whole_host)
     clients.release()
-    other.take(Wish(Owner("another"), True))
-    again = cluster.clients(1, {})  # there is no other host
-    assert sorted(one.client for one in living()) == [False, True]
-    other.release()
-    again.release()
+    other_launch.take(whole_host)
+    clients = cluster.clients(1, {})  # beside the other launch, because there is no other host
+    assert sorted(holding.client for holding in living()) == [False, True]
+    other_launch.release()
+    clients.release()
     cluster.close()
     assert living() == []
 
 
-def test_the_driver_gets_rows_that_the_storage_takes_too_late(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("hangs", "limit_s"), [(False, 60.0), (True, 0.0)])
+def test_the_driver_gets_rows_that_the_storage_refuses_or_takes_too_late(
+    hangs: bool, limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    over = threading.Event()
+
+    def put_part(*_: object, **__: object) -> None:
+        if hangs:
+            over.wait()
         raise ResultsError("the storage refuses")
 
-    def never(*_: object, **__: object) -> None:
-        over.wait()
-
-    over, host = threading.Event(), ClientHost()
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # this thread keeps its cores
+    # token events are never few enough to be reported although they are stored
     monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)
-    for put_part, limit_s in ((refuse, 60.0), (never, 0.0)):
-        monkeypatch.setattr("orchestrator.cluster.client_host.STORE_LIMIT_S", limit_s)
-        host.prepare(point_for("http://127.0.0.1:9"))
-        report = host.run_and_store(time.time_ns(), 0, 0, SimpleNamespace(put_part=put_part))
-        assert report.stored == ()
-        assert report.requests.rows == 3
-        assert report.token_events is not None
+    monkeypatch.setattr("orchestrator.cluster.client_host.STORE_LIMIT_S", limit_s)
+    host = ClientHost()
+    host.prepare(point_for("http://127.0.0.1:9"))
+    store = SimpleNamespace(put_part=put_part)
+    report = host.run_and_store(time.time_ns(), offset_ns=0, error_ns=0, store=store)
     over.set()
+    assert report.stored == ()
+    assert report.requests.rows == 3
+    assert report.token_events is not None
 
 
 def test_a_node_that_sees_the_plan_and_writes_has_no_problem(tmp_path: Path) -> None:

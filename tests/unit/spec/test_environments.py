@@ -23,10 +23,16 @@ environments:
     0.30: {{executable: /a}}
     0.3: {{executable: /b}}
     7: {{executable: /c}}
-deployments: {{engine: vllm, vary: [{{grid: {{engine_version: {versions}}}}}]}}
+deployments: {deployments}
 workloads: [{{name: chat, input_tokens: 100, output_tokens: 20}}]
 load: {{levels: {{concurrency: [1]}}}}
 """
+
+
+def text_with(versions: str) -> str:
+    """The text with deployments of these versions, which are a YAML list."""
+    grid = f"{{engine_version: {versions}}}"
+    return TEXT.format(deployments=f"{{engine: vllm, vary: [{{grid: {grid}}}]}}")
 
 
 def settings(**changes: Any) -> list[EngineSettings]:
@@ -48,23 +54,17 @@ def test_every_version_lives_where_its_environment_says() -> None:
 
 
 def test_versions_need_no_quotes_and_stay_as_they_are_written() -> None:
-    combinations = [
-        deployment.settings
-        for deployment in parse_experiment(
-            TEXT.format(versions='[0.30, 0.3, 7, "0.30"]')
-        ).combinations
+    experiment = parse_experiment(text_with('[0.30, 0.3, 7, "0.30"]'))
+    places = [
+        (deployment.settings.engine_version, deployment.settings.executable)
+        for deployment in experiment.combinations
     ]
-    assert [(deployment.engine_version, deployment.executable) for deployment in combinations] == [
-        ("0.30", "/a"), ("0.3", "/b"), ("7", "/c"), ("0.30", "/a"),
-    ]  # fmt: skip
+    assert places == [("0.30", "/a"), ("0.3", "/b"), ("7", "/c"), ("0.30", "/a")]
 
 
 def test_a_version_that_replaces_a_merged_one_is_read_as_itself() -> None:
-    text = TEXT.format(versions="[0.3]").replace(
-        "deployments: {", "deployments: {<<: {engine_version: 0.30}, "
-    )
-    text = text.replace(", vary: [{grid: {engine_version: [0.3]}}]", ', engine_version: "7"')
-    (deployment,) = parse_experiment(text).combinations
+    deployments = '{<<: {engine_version: 0.30}, engine: vllm, engine_version: "7"}'
+    (deployment,) = parse_experiment(TEXT.format(deployments=deployments)).combinations
     assert deployment.settings.executable == "/c"
 
 
@@ -87,7 +87,7 @@ def test_an_engine_without_environments_keeps_its_version_as_a_name() -> None:
 
 
 def test_unknown_versions_stand_with_their_lines_and_the_nearest() -> None:
-    assert problems_in(TEXT.format(versions="[0.30,\n 0.31,\n 0.30.1]")) == [
+    assert problems_in(text_with("[0.30,\n 0.31,\n 0.30.1]")) == [
         (10, "'environments' has no '0.31' of vllm"),
         (11, "'environments' has no '0.30.1' of vllm"),
     ]
@@ -135,13 +135,17 @@ def test_a_place_given_twice_is_an_error_wherever_it_stands(name: str) -> None:
         assert "'environments'" in text
 
 
-@pytest.mark.parametrize("name", ["engine", "engine_version"])
-def test_what_environments_are_looked_up_by_cannot_be_derived(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("engine", "'engine' is given already"),
+        ("engine_version", "'engine_version' cannot be derived"),
+    ],
+)
+def test_what_environments_are_looked_up_by_cannot_be_derived(name: str, message: str) -> None:
     deployments = {"engine": "vllm", "derive": {name: "'0.31'"}}
     reported = problems(environments={"vllm": VLLM}, deployments=deployments)
-    assert [entry.message for entry in reported] == [
-        f"{name!r} is given already" if name == "engine" else f"{name!r} cannot be derived"
-    ]
+    assert [entry.message for entry in reported] == [message]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +154,7 @@ def test_what_environments_are_looked_up_by_cannot_be_derived(name: str) -> None
 )
 def test_two_versions_in_one_place_are_one_error(more: dict[str, str], where: str) -> None:
     deployments = versions("0.31", "0.32", **more)
+    # four deployments, and so two pairs of the same
     deployments["vary"].append({"grid": {"tensor_parallel_size": [1, 2]}})
     text = problem(deployments=deployments)
     assert text.startswith(f"vllm '0.31' and '0.32' are the same: both are {where}")
@@ -162,6 +167,6 @@ def test_two_environments_of_one_place_are_an_error() -> None:
     )
 
 
-def test_one_version_and_excluded_ones_share_a_place_with_nothing() -> None:
+def test_a_version_needs_no_place_of_its_own_if_all_others_are_excluded() -> None:
     assert settings(deployments=versions("0.31"))
     assert settings(deployments=versions("0.31", "0.32", exclude=["engine_version == '0.32'"]))
