@@ -23,52 +23,64 @@ from orchestrator.simulation.models import EngineModels, model_digest
 from orchestrator.simulation.virtual_clock import began_at, launch_id_at
 from orchestrator.workloads.segments import NameOfDraw
 
-LOOKED_AT = 64  # requests of a workload
+SESSIONS_LOOKED_AT = 64  # of a workload, to see whether its lengths are known
 
 
 def check(plan: Plan, store: Store) -> None:
     """Raises ProblemsError with everything that keeps a plan from being simulated into a store."""
-    problems = [Problem(text, hint=hint) for text, hint in _problems(plan)]
-    is_simulated = store.simulated()
     models = EngineModels(plan)
-    problems += _nothing_simulated(plan, models)
-    changed = _changed_models(plan, store, models) if is_simulated else []
-    unfinished = _changed_unfinished(plan, store, models) if is_simulated else []
+    problems = [
+        *_unsupported(plan),
+        *_nothing_simulated(plan, models),
+        *_earlier_results(plan, store, models),
+    ]
+    if problems:
+        raise ProblemsError(problems)
+
+
+def _earlier_results(plan: Plan, store: Store, models: EngineModels) -> list[Problem]:
+    """Why results that are in the store keep a simulation from being added to them."""
+    is_simulated = store.simulated()
+    if is_simulated is None:  # there are no results
+        return []
+    if not is_simulated:
+        return [
+            Problem(
+                f"{store.uri} has measurements of {store.experiment!r}, and simulated results do "
+                "not stand beside measured ones",
+                hint="give another --results URI",
+            )
+        ]
+    changed = _changed_models(plan, store, models)
     if changed:
-        problems.append(
+        return [
             Problem(
                 f"{store.uri} was simulated with other models of "
                 f"{counted(len(changed), 'deployment')} ({changed[0]}): a profile, or what this "
                 "program knows of engines, has changed since",
                 hint="give another --results URI, or remove what is there",
             )
-        )
-    elif unfinished:
-        problems.append(
+        ]
+    unfinished = _changed_unfinished(plan, store, models)
+    if unfinished:
+        return [
             Problem(
                 f"an earlier simulation into {store.uri} was ended while it simulated "
                 f"{unfinished[0]}, and cannot go on: the limits, a profile or this program has "
                 "changed since",
                 hint="give another --results URI, or remove what is there",
             )
-        )
-    if is_simulated is False:
-        problems.append(
-            Problem(
-                f"{store.uri} has measurements of {store.experiment!r}, and simulated results do "
-                "not stand beside measured ones",
-                hint="give another --results URI",
-            )
-        )
-    if problems:
-        raise ProblemsError(problems)
+        ]
+    return []
 
 
 def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
-    """A problem for each reason why a deployment or workload cannot be simulated, if nothing of the
-    plan can be; else none: what cannot be simulated is stored as failed, beside the rest.
+    """Why nothing of the plan can be simulated: a problem for each reason.
+
+    Empty if a single workload can be simulated on a single deployment: then what cannot be is
+    stored as failed, beside the rest.
     """
-    reasons: list[tuple[str, str]] = []
+    reasons: list[tuple[str, str]] = []  # each with the deployment or workload that it is about
     for deployment in plan.runnable():
         try:
             models.step_model(deployment)
@@ -82,36 +94,37 @@ def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
             name = f"workload {load.workload.name!r}"
             reasons.append((f"only the engine knows {unknown}", name))
     problems: list[Problem] = []
-    for text, names in values_by_key(reasons).items():
-        whose = listed(list(dict.fromkeys(names)))
-        hint = "measure it: orchestrator run"
-        problems.append(Problem(f"{whose} cannot be simulated: {text}", hint=hint))
+    for reason_text, names in values_by_key(reasons).items():
+        distinct_names = listed(list(dict.fromkeys(names)))
+        text = f"{distinct_names} cannot be simulated: {reason_text}"
+        problems.append(Problem(text, hint="measure it: orchestrator run"))
     return problems
 
 
 def _changed_models(plan: Plan, store: Store, models: EngineModels) -> list[str]:
     """Labels of the deployments whose simulated launches had another model than they have now."""
     rows = rows_of(store.read_manifests("launches", store.manifests("launch")), LaunchRow)
-    before = {
+    models_before = {
         row.deployment_id: json.loads(row.engine_reported_json or "{}").get("model") for row in rows
     }
     changed: list[str] = []
     for deployment in plan.runnable():
-        if deployment.id not in before:
+        if deployment.id not in models_before:
             continue
-        now: str | None = None  # stays None if the deployment cannot be simulated
+        model_now: str | None = None  # stays None if the deployment cannot be simulated
         with suppress(NotPredictable):
-            now = model_digest(models.step_model(deployment))
-        if now != before[deployment.id]:
+            model_now = model_digest(models.step_model(deployment))
+        if model_now != models_before[deployment.id]:
             changed.append(deployment.label)
     return changed
 
 
 def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[str]:
-    """Labels of the deployments with attempts of a launch that was not committed, if the same
-    launch would now make other attempts.
+    """Labels of the deployments whose unfinished launch would now make other attempts.
 
-    The simulation that goes on makes these attempts again, and an attempt is committed only once.
+    An unfinished launch has attempts that are committed, but is not committed itself. A simulation
+    that goes on begins this launch again. The attempts that are committed stay as they are, so all
+    its attempts must come out the same.
     """
     launches = store.manifests("launch")
     launch_ids = {manifest.launch_id for manifest in launches}
@@ -140,31 +153,35 @@ def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[
     return changed
 
 
-def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Each problem and what to do about it."""
+def _unsupported(plan: Plan) -> Iterator[Problem]:
+    """A problem for each thing in the plan that no simulation has."""
     for load in plan.loads:
-        is_simulated = load.workload.known_to_engines_only() is None  # else a note says why not
-        if is_simulated and not _has_lengths(load):
-            yield (
+        if load.workload.known_to_engines_only() is not None:
+            continue  # it is stored as failed, with this reason
+        if not _has_lengths(load):
+            yield Problem(
                 f"workload {load.workload.name!r}: how many tokens its prompts or answers have is "
                 "known only with the model's tokenizer",
-                "give a file with lengths, such as a trace, or drawn lengths",
+                hint="give a file with lengths, such as a trace, or drawn lengths",
             )
     for slo in plan.slos:
         if slo.agreement is not None:
-            yield f"slo {slo.name!r}: a simulation has no answers to compare", "leave out agreement"
+            yield Problem(
+                f"slo {slo.name!r}: a simulation has no answers to compare",
+                hint="leave out agreement",
+            )
     for deployment in plan.runnable():
         if _has_faults(deployment):
-            yield (
+            yield Problem(
                 f"{deployment.label}: faults of the emulator are not simulated",
-                "leave out its fault script",
+                hint="leave out its fault script",
             )
 
 
 def _has_lengths(load: PlannedLoad) -> bool:
     """Whether the lengths of a workload's prompts and answers are known."""
     requests = load.workload.requests(NameOfDraw(), 0)
-    for session in range(LOOKED_AT):
+    for session in range(SESSIONS_LOOKED_AT):
         if not requests.input_tokens(session, 0) or not requests.output_tokens(session, 0):
             return False
     return True
