@@ -8,7 +8,7 @@ releases they stay null.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,19 +51,22 @@ TABLE = {
     "attention_backend": "attn_backend",
     "load_format": "load_format",
 }
-SPECULATIVE = (
+# Keys of speculative_config that the field ``speculative`` sets.
+SPECULATIVE_KEYS = (
     "decoding_type",
     "num_nextn_predict_layers",
     "max_draft_len",
     "speculative_model_dir",
     "max_matching_ngram_size",
 )
-# Eagle means EAGLE 3: later releases name it Eagle3, which 1.2 does not know, and still take Eagle.
+# Method -> decoding_type. Eagle means EAGLE 3: later releases name it Eagle3, which 1.2 does not
+# know, and still take Eagle.
 DECODING = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
-OWN_DECODING = {name: method for method, name in DECODING.items()}
+METHOD_OF_DECODING = {decoding: method for method, decoding in DECODING.items()}
 DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
-# tensorrt_llm_keys.json has the keys of the releases from the first of these on, below the second
-RECORDED = ((1, 2), (1, 4))
+# tensorrt_llm_keys.json has the keys of all releases from the first of these to before the second.
+OLDEST_RECORDED = (1, 2)
+FIRST_NOT_RECORDED = (1, 4)
 # The only fields that a request may have: the server refuses those that it does not know.
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
@@ -78,15 +81,23 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
     files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # JSON is YAML
-    notes = _unknown_keys(settings, of_recorded_release=False)
+    notes: list[str] = []
+    unknown_keys = _unknown_keys(settings)
+    if unknown_keys and not _is_recorded(settings):  # otherwise they are problems
+        notes += unknown_keys
     spec = settings.speculative
-    if spec is not None and spec.method == "draft_model" and not _release(settings):
+    if spec is not None and _method(spec) == "draft_model" and not _release(settings):
         notes.append(command.assumed_release_note("one before 1.3"))
     return Command(tuple(argv), files=files, notes=tuple(notes))
 
 
 def _release(settings: EngineSettings) -> tuple[int, ...] | None:
     return command.release(settings, "tensorrt_llm", 2)
+
+
+def _is_recorded(settings: EngineSettings) -> bool:
+    """Whether the release has recorded keys; one that is not known counts as recorded."""
+    return OLDEST_RECORDED <= (_release(settings) or OLDEST_RECORDED) < FIRST_NOT_RECORDED
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
@@ -149,7 +160,10 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     keys = [key for key in settings.extra_args if not key.startswith("-")]
-    yield from _unknown_keys(settings, of_recorded_release=True)
+    unknown_keys = _unknown_keys(settings)
+    # the release, which is looked up on disk, makes a difference only where a key is unknown
+    if unknown_keys and _is_recorded(settings):
+        yield from unknown_keys
     if settings.extra_args.get("orchestrator_type") == "ray":
         yield (
             "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits "
@@ -163,36 +177,27 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             yield f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them"
 
 
-def _unknown_keys(settings: EngineSettings, of_recorded_release: bool) -> list[str]:
-    """Sentences about the keys of ``extra_args`` that no recorded release has.
-
-    ``of_recorded_release``: wanted for a deployment whose release has recorded keys, or for one
-    whose release has none; empty for the other kind. A release that is not known counts as
-    recorded.
-    """
-    sentences = []
+def _unknown_keys(settings: EngineSettings) -> list[str]:
+    """Sentences about the keys of ``extra_args`` that no recorded release has."""
+    sentences: list[str] = []
     for key in settings.extra_args:
-        sentence = None if key.startswith("-") else unknown(key)
+        if key.startswith("-"):
+            continue  # a flag
+        sentence = unknown_key(key)
         if sentence is not None:
             sentences.append(sentence)
-    if not sentences:  # then the release, which is looked up on disk, makes no difference
-        return []
-    oldest, first_after = RECORDED
-    is_recorded = oldest <= (_release(settings) or oldest) < first_after
-    return sentences if is_recorded is of_recorded_release else []
+    return sentences
 
 
-def unknown(path: str) -> str | None:
-    """A sentence about a key that no recorded release has, with which they refuse to start; None
-    for known keys.
+def unknown_key(path: str) -> str | None:
+    """A sentence about a key of the file that no recorded release has; None if one has it.
+
+    The releases refuse to start with such a key. ``path``: the key, with dots between its levels.
     """
     recorded = data_beside(__file__, "tensorrt_llm_keys.json")
     keys = recorded["keys"]
-    first, *more = path.split(".")
-    if first in keys and "" not in more:
-        inner_keys = keys[first]  # None: not recorded
-        if not more or not inner_keys or more[0] in inner_keys:
-            return None
+    if _is_known(path, keys):
+        return None
     paths = list(keys)
     for key, inner_keys in keys.items():
         paths += [f"{key}.{inner}" for inner in inner_keys or ()]
@@ -201,11 +206,30 @@ def unknown(path: str) -> str | None:
     return f"{sentence}; {guess}" if guess else sentence
 
 
+def _is_known(path: str, keys: Mapping[str, Sequence[str] | None]) -> bool:
+    """Whether a key is among the recorded ones: key -> the keys below it; None: not recorded."""
+    first, *inner = path.split(".")
+    if first not in keys or "" in inner:
+        return False
+    inner_keys = keys[first]
+    if not inner or not inner_keys:  # the key itself, or something below it
+        return True
+    return inner[0] in inner_keys
+
+
+def _method(spec: Speculative) -> str:
+    """The method in the common vocabulary; the file may give TensorRT-LLM's own name instead."""
+    assert spec.method is not None  # ``Drafts`` refuses speculation without a method
+    return METHOD_OF_DECODING.get(spec.method, spec.method)
+
+
 def _speculative(settings: EngineSettings, spec: Speculative) -> dict[str, Any]:
-    method = OWN_DECODING.get(spec.method or "", spec.method)
-    document: dict[str, Any] = {"decoding_type": DECODING[method or ""]}
-    if method == "draft_model" and (_release(settings) or RECORDED[0]) >= DRAFT_TARGET:
-        document["decoding_type"] = "Draft_Target"
+    method = _method(spec)
+    document: dict[str, Any] = {"decoding_type": DECODING[method]}
+    if method == "draft_model":
+        release = _release(settings) or OLDEST_RECORDED
+        if release >= DRAFT_TARGET:
+            document["decoding_type"] = "Draft_Target"
     if method == "mtp":
         document["num_nextn_predict_layers"] = spec.num_speculative_tokens
         return document
@@ -254,7 +278,9 @@ ENGINE = Engine(
         ("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program"
     )
     | {"moe_expert_parallel_size": "the field enable_expert_parallel"}
-    | dict.fromkeys((f"speculative_config.{key}" for key in SPECULATIVE), "the field speculative"),
+    | dict.fromkeys(
+        (f"speculative_config.{key}" for key in SPECULATIVE_KEYS), "the field speculative"
+    ),
     allowed_values={
         "dtype": ("auto", "float16", "bfloat16", "float32"),
         # TensorRT-LLM takes TRTLLM for any other word (_torch/attention_backend/utils.py)
@@ -300,9 +326,9 @@ ENGINE = Engine(
         # on later GPUs for some models only
         kernels_on=dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), range(100, 999)),
     ),
-    # The engine first makes a small cache to measure what a step needs, then the final one.
-    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with
-    # kv_cache_tokens given)
+    # The engine first makes a small cache and measures what a step needs; only this measurement
+    # logs the weights. Then it makes the final cache. Of all lines the largest number counts.
+    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py
     reported=command.reading(
         {
             "weight_bytes": LogFigure(

@@ -61,6 +61,8 @@ def test_speculation_in_the_file(spec: dict[str, Any], expected: dict[str, Any])
     assert config == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
 
 
+# the common name, and TensorRT-LLM's own one
+@pytest.mark.parametrize("method", ["draft_model", "DraftTarget"])
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -79,9 +81,10 @@ def test_speculation_in_the_file(spec: dict[str, Any], expected: dict[str, Any])
     ],
 )
 def test_name_of_a_draft_model_depends_on_the_stated_release(
-    given: dict[str, Any], expected: str
+    given: dict[str, Any], expected: str, method: str
 ) -> None:
-    spec = {"method": "draft_model", "model": "/d", "num_speculative_tokens": 3}
+    """``expected``: empty: the release is not known, so one before 1.3 is assumed."""
+    spec = {"method": method, "model": "/d", "num_speculative_tokens": 3}
     command = command_of("tensorrt_llm", speculative=spec, **given)
     config = json.loads(command.files["trtllm.yaml"])
     assert config["speculative_config"]["decoding_type"] == (expected or "DraftTarget")
