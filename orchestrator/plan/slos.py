@@ -1,6 +1,7 @@
 """Turns limits for human readers into limits on the time per output token (TPOT).
 
-Such a limit says how fast somebody reads, in words per minute: answers must come at least as fast.
+A limit for a reader names a kind of reader, whose speed in words per minute is known. Answers must
+come at least as fast.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ MINUTE_MS = 60e3
 def resolved_slos(
     slos: Sequence[Slo], settings: Sequence[EngineSettings]
 ) -> tuple[list[Slo], list[str]]:
-    """SLOs with a time per output token in place of each human reader, and a note on each of these.
+    """The SLOs with a time per output token in place of each human reader, and a note on each of
+    these readers.
 
-    All deployments share one limit, which follows from the tokenizer with the most tokens per word.
+    ``settings``: of all deployments. They share one limit, which follows from the tokenizer with
+    the most tokens per word.
     """
     if not any(slo.readers for slo in slos):
         return list(slos), []
@@ -39,7 +42,9 @@ def resolved_slos(
 
 @dataclass(frozen=True, slots=True)
 class _TokenDensity:
-    """``source``: the tokenizer, or why none was asked."""
+    """Tokens per word of a text. ``source``: the tokenizer that makes them, or what is assumed
+    because there is none.
+    """
 
     tokens_per_word: float
     source: str
@@ -51,11 +56,14 @@ def _densest(settings: Sequence[EngineSettings]) -> _TokenDensity:
     from orchestrator.workloads.content import tokens_per_word
 
     counts: dict[str, float] = {}
-    for name in sorted({part.tokenizer or part.model for part in settings}):
-        count = tokens_per_word(name)
+    tokenizers = {
+        engine_settings.tokenizer or engine_settings.model for engine_settings in settings
+    }
+    for tokenizer in sorted(tokenizers):
+        count = tokens_per_word(tokenizer)
         if count is not None:
-            counts[name] = count
+            counts[tokenizer] = count
     if not counts:
         return _TokenDensity(TOKENS_PER_WORD, "no tokenizer at hand: English")
-    name = max(counts, key=lambda tokenizer: counts[tokenizer])
-    return _TokenDensity(counts[name], name)
+    densest = max(counts, key=lambda tokenizer: counts[tokenizer])
+    return _TokenDensity(counts[densest], densest)

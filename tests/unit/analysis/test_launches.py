@@ -33,7 +33,7 @@ Maximum concurrency for 1,000 tokens per request: 100.00x
 
 
 def commit(store: Store, launch_id: str, deployment: dict[str, Any] | None, **launch: Any) -> None:
-    """A launch's row with its deployment's; ``deployment`` None: the row is not there."""
+    """Commits a launch, and the row of its deployment unless that is None."""
     row = {
         "launch_id": launch_id, "deployment_id": "d0", "experiment": "exp", "status": "ok", "engine_version": "0.32.0",
         "engine_reported_json": json.dumps(REPORTED), "argv_json": '[["vllm", "--secret-flag"]]', "ready_s": 12.5,
@@ -89,7 +89,7 @@ def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Pa
     assert "secret-flag" not in json.dumps(launch)
 
 
-def test_failed_launches_and_those_without_a_deployment_are_listed_by_time(
+def test_launches_are_sorted_by_label_and_time_whether_they_failed_or_lack_their_deployment(
     store: Store, tmp_path: Path
 ) -> None:
     commit(store, "L1", deployment_row(), started_unix_ns=9)
@@ -99,7 +99,7 @@ def test_failed_launches_and_those_without_a_deployment_are_listed_by_time(
         "failure_class": "engine_crash",
         "engine_reported_json": None,
     }
-    commit(store, "L2", None, started_unix_ns=3, **failed)
+    commit(store, "L2", None, started_unix_ns=3, **failed)  # of the same deployment
     commit(store, "L3", None, started_unix_ns=5, deployment_id="gone")
     launches = [
         (launch["launch_id"], launch["label"], launch["reason"]) for launch in loaded(tmp_path)
@@ -111,23 +111,24 @@ def test_failed_launches_and_those_without_a_deployment_are_listed_by_time(
     ]
 
 
-@given(
-    *[
-        st.dictionaries(st.sampled_from([*FIGURES, *FIGURES.values()]), st.integers(0, 10**15))
-        for _ in range(2)
-    ]
+ANY_FIGURES = st.dictionaries(
+    st.sampled_from([*FIGURES, *FIGURES.values()]), st.integers(0, 10**15)
 )
+
+
+@given(predicted=ANY_FIGURES, reported=ANY_FIGURES)
 def test_any_figures_compare_and_what_is_missing_has_no_difference(
-    ours: dict[str, int], theirs: dict[str, int]
+    predicted: dict[str, int], reported: dict[str, int]
 ) -> None:
-    for name, figure in compared(ours, theirs).items():
-        mine, other = ours.get(FIGURES[name]), theirs.get(name)
-        assert (figure.predicted, figure.reported) == (mine, other)
-        if mine is None or not other:
+    for name, figure in compared(predicted, reported).items():
+        prediction = predicted.get(FIGURES[name])
+        report = reported.get(name)
+        assert (figure.predicted, figure.reported) == (prediction, report)
+        if prediction is None or not report:
             assert figure.difference_percent is None
         else:
-            assert other * (1 + figure.difference_percent / 100) == pytest.approx(
-                mine, rel=1e-9, abs=other * 1e-9
+            assert report * (1 + figure.difference_percent / 100) == pytest.approx(
+                prediction, rel=1e-9, abs=report * 1e-9
             )
 
 
