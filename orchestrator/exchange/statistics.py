@@ -10,17 +10,25 @@ import numpy as np
 from orchestrator.analysis.metrics import distribution
 from orchestrator.results.records import Distribution, Figures, RequestTotals
 
-TOLERANCE = 0.005  # by which a file's own mean may differ from that of its requests
+# By how much a mean that a file states may differ from that of its own requests: by this share of
+# it or, where it is near 0, by these milliseconds.
+TOLERANCE = 0.005
+TOLERANCE_MS = 1e-3
 
 
-def computed(values: Iterable[float | None]) -> Distribution | None:
-    """The distribution of the values that are there; percentiles are interpolated linearly."""
+def distribution_of(values: Iterable[float | None]) -> Distribution | None:
+    """The distribution of the values that are not None; None if all are. Percentiles are
+    interpolated linearly.
+    """
     present = [value for value in values if value is not None]
     return distribution(np.asarray(present, np.float64))
 
 
-def completed(stated: Distribution | None, of_requests: Distribution | None) -> Distribution | None:
-    """What the file states; where it states nothing, what its requests give."""
+def filled_in(stated: Distribution | None, of_requests: Distribution | None) -> Distribution | None:
+    """The statistics that a file states; those that it leaves out are computed from its requests.
+
+    ``stated``: NaN where the file states nothing. ``of_requests``: None: the file has no requests.
+    """
     if stated is None or of_requests is None:
         return stated or of_requests
     values = {}
@@ -31,14 +39,19 @@ def completed(stated: Distribution | None, of_requests: Distribution | None) -> 
 
 
 def disagrees(stated: Distribution | None, of_requests: Distribution | None) -> bool:
-    """Whether the file's mean is not that of its own requests."""
+    """Whether the mean of a latency in ms that a file states is not the mean of its own requests.
+
+    ``stated`` has a mean.
+    """
     if stated is None or of_requests is None:
         return False
-    return not math.isclose(stated.mean, of_requests.mean, rel_tol=TOLERANCE, abs_tol=1e-3)
+    return not math.isclose(stated.mean, of_requests.mean, rel_tol=TOLERANCE, abs_tol=TOLERANCE_MS)
 
 
 def only_mean(total: float, count: float) -> Distribution | None:
-    """The distribution of which a file states no more than a sum."""
+    """A distribution whose mean alone is known, from the sum of its values and their number; None
+    without values.
+    """
     return stated_distribution({"mean": total / count}) if count else None
 
 
@@ -60,13 +73,13 @@ def imported_figures(
     ``rates``: throughputs by their names in Figures. TTFT and E2E of other tools count from
     sending, so they are also those of ``ttft_from_sent_ms`` and ``e2e_from_sent_ms``.
     """
-    per_second = rates.get("request_throughput")
+    requests_per_s = rates.get("request_throughput")
     return Figures(
         requests=totals,
         errors={"error": totals.failed} if totals.failed else {},
         window_s=window_s,
-        request_throughput=per_second,
-        requests_per_minute=None if per_second is None else 60 * per_second,
+        request_throughput=requests_per_s,
+        requests_per_minute=None if requests_per_s is None else 60 * requests_per_s,
         output_token_throughput=rates.get("output_token_throughput"),
         input_token_throughput=rates.get("input_token_throughput"),
         total_token_throughput=rates.get("total_token_throughput"),

@@ -33,9 +33,9 @@ from orchestrator.exchange.imported import (
     UnreadableFiles,
 )
 from orchestrator.exchange.statistics import (
-    completed,
-    computed,
     disagrees,
+    distribution_of,
+    filled_in,
     imported_figures,
     only_mean,
     stated_distribution,
@@ -275,9 +275,9 @@ def _distributions(
         stated = _stated(result, name)
         if disagrees(stated, of_requests.get(figure)):
             reasons.append(f"mean_{name}_ms is not the mean of its own requests")
-        distributions[figure] = completed(stated, of_requests.get(figure))
+        distributions[figure] = filled_in(stated, of_requests.get(figure))
     if distributions["e2e_ms"] is None and result.latencies and not result.failed:
-        distributions["e2e_ms"] = computed(1e3 * latency for latency in result.latencies)
+        distributions["e2e_ms"] = distribution_of(1e3 * latency for latency in result.latencies)
     if reasons:
         raise UnreadableFile(reasons)
     totals = {
@@ -286,7 +286,7 @@ def _distributions(
     }
     for figure, total in totals.items():
         stated = only_mean(total, result.completed)
-        distributions[figure] = completed(stated, of_requests.get(figure))
+        distributions[figure] = filled_in(stated, of_requests.get(figure))
     return distributions
 
 
@@ -330,12 +330,12 @@ def _of_requests(requests: Sequence[ImportedRequest]) -> dict[str, Distribution 
             decode_ns = request.last_token_ns - request.first_token_ns
             tpots.append(decode_ns / (request.output_tokens - 1) / 1e6)
     return {
-        "ttft_ms": computed(ttfts),
-        "tpot_ms": computed(tpots),
-        "itl_ms": computed(gaps),
-        "e2e_ms": computed(latencies),
-        "input_tokens": computed(request.input_tokens for request in answered),
-        "output_tokens": computed(request.output_tokens for request in answered),
+        "ttft_ms": distribution_of(ttfts),
+        "tpot_ms": distribution_of(tpots),
+        "itl_ms": distribution_of(gaps),
+        "e2e_ms": distribution_of(latencies),
+        "input_tokens": distribution_of(request.input_tokens for request in answered),
+        "output_tokens": distribution_of(request.output_tokens for request in answered),
     }
 
 
