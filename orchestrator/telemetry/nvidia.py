@@ -96,8 +96,10 @@ class NvidiaGpu:
         return values
 
     def foreign_bytes(self, own_pids: Collection[int]) -> int | None:
-        """Memory of processes other than these. None if the driver does not say, or lists none of
-        ``own_pids``: it then counts processes otherwise than this host, as in some containers.
+        """Bytes that all processes but ``own_pids`` use.
+
+        None if the driver does not say. None also if it lists none of ``own_pids``: then its process
+        ids are not those of this host, as in some containers.
         """
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
         if processes is None or not any(process.pid in own_pids for process in processes):
@@ -112,13 +114,14 @@ class NvidiaGpu:
 
     def _field_values(self) -> dict[str, int | float]:
         """The columns made of fields, and the longest time that the driver took for a field."""
-        keys = tuple((field.number, field.scope) for field in self._fields)
+        fields = tuple(self._fields)  # ``_replace`` changes them for the next reading
+        keys = tuple((field.number, field.scope) for field in fields)
         answers = self._ask("nvmlDeviceGetFieldValues", self._handle, keys)
         if answers is None:
             return {}
         values: dict[str, int | float] = {"field_latency_us": 0}
         incomplete: set[str] = set()  # columns of which a field failed this time
-        for field, answer in zip(tuple(self._fields), answers, strict=True):
+        for field, answer in zip(fields, answers, strict=True):
             if answer.nvmlReturn in LOST:
                 raise GpuLost(f"NVML answers field {field.number} with error {answer.nvmlReturn}")
             if answer.nvmlReturn in PASSING:
@@ -165,7 +168,7 @@ class NvidiaGpu:
         """The answer of an NVML function. None if it has none; a question that the GPU, its driver
         or the binding does not support is not asked again. Raises GpuLost.
         """
-        question = (function, *arguments[1:])
+        question = (function, *arguments[1:])  # the first argument is always this GPU
         if question in self._unsupported:
             return None
         try:
@@ -201,15 +204,17 @@ class _Gpm:
         except self._nvml.NVMLError as error:
             if error.value in LOST:
                 raise GpuLost(str(error)) from error
-            self._is_supported = error.value in PASSING
+            if error.value not in PASSING:
+                self._is_supported = False
             return {}
 
     def _shares(self) -> dict[str, int | float]:
         nvml = self._nvml
         if not self._samples:
             self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
-        nvml.nvmlGpmSampleGet(self._handle, self._samples[0])
-        self._samples.reverse()
+        older, newer = self._samples
+        nvml.nvmlGpmSampleGet(self._handle, older)  # writes over it
+        self._samples = [newer, older]
         if self._is_first:
             self._is_first = False
             return {}
