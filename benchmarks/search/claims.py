@@ -128,7 +128,7 @@ def search(
     precision: float = SEARCH_PRECISION,
 ) -> Claim:
     """A whole search of one tier, or as much of it as so many seconds of load allow."""
-    tier = Tier(server.closed, SLO, precision)
+    tier = Tier(SLO, server.closed, precision)
     while spent.probes < MOST_PROBES and spent.seconds < budget_s:
         left_s = budget_s - spent.seconds
         level = level_to_explore(tier.state, guess, left_s=left_s) or level_to_confirm(tier.state)

@@ -96,7 +96,9 @@ class Capacity:
         self._follows = question.follows
         precision = question.precision or PRECISION
         whole_numbers = question.control == "concurrency"
-        self._tiers = [Tier(whole_numbers, slo, precision) for slo in question.slos]
+        self._tiers = [
+            Tier(slo, whole_numbers, precision, question.starts) for slo in question.slos
+        ]
         self._left_s = math.inf
         self._probes = 0  # of which the search was told
         self._earlier_probes: int | None = None  # of earlier runs; None: nothing was asked yet
@@ -129,10 +131,12 @@ class Capacity:
 
     def look(self) -> bool:
         """Takes in what rivals hold now. Returns whether that has changed."""
-        if self._rivals is None or not self._rivals.look(self._probes > 0):
+        if self._rivals is None:
             return False
-        self._wanted = None
-        return True
+        has_changed = self._rivals.look(begun=self._probes > 0)
+        if has_changed:
+            self._wanted = None
+        return has_changed
 
     def hurry(self, left_s: float) -> None:
         """From now on, asks only for what can be shown in ``left_s`` seconds of load."""
@@ -170,19 +174,32 @@ class Capacity:
 
     def _levels_wanted_by(self, tier: Tier) -> TierLevels:
         """What a tier wants: no level below what the leader of the race is expected to hold."""
-        guess = self._guess
-        leader_estimate = 0.0
+        leader_estimate = 0.0  # there is no leader
         if self._rivals is not None:
             leader_estimate = self._rivals.leader_estimate(tier.slo.name)
-            guess = guess or self._rivals.neighbour(tier.slo.name)
         to_explore = level_to_explore(
-            tier.state, guess or leader_estimate or None, self._starts > 1, self._left_s
+            tier.state,
+            self._guess_for(tier, leader_estimate),
+            confirms_last=self._starts > 1,
+            left_s=self._left_s,
         )
         to_confirm = level_to_confirm(tier.state, self._starts)
         if leader_estimate:
             to_explore = level_among_rivals(tier.state, leader_estimate, to_explore)
             to_confirm = level_among_rivals(tier.state, leader_estimate, to_confirm)
         return TierLevels(to_explore, to_confirm)
+
+    def _guess_for(self, tier: Tier, leader_estimate: float) -> float | None:
+        """The level at which a tier begins: what is predicted, else what its neighbour in the race
+        holds, else what the leader is expected to hold. None: nothing of this is known.
+        """
+        if self._guess:
+            return self._guess
+        if self._rivals is not None:
+            neighbour = self._rivals.neighbour(tier.slo.name)
+            if neighbour:
+                return neighbour
+        return leader_estimate or None
 
     def tell(self, level: Level, attempt: Committed) -> None:
         self._probes += 1
@@ -241,9 +258,11 @@ class Capacity:
 
         A search that has probed on the second start stays there.
         """
-        return int(
-            self._starts > 1 and (self._is_on_second_start or not self._wanted_levels().to_explore)
-        )
+        if self._starts == 1:
+            return 0
+        if self._is_on_second_start:
+            return 1
+        return 0 if self._wanted_levels().to_explore else 1
 
     def claims(self) -> dict[str, Claim]:
         """What is known so far, by name of SLO."""
@@ -256,13 +275,13 @@ class Capacity:
         """
         reaches: dict[str, float] = {}
         for tier in self._tiers:
-            is_over = self._ended or tier.is_over(self._starts)
+            is_over = self._ended or tier.is_over
             reaches[tier.slo.name] = 0.0 if is_over else tier.state.reach
         return reaches
 
     def over(self) -> set[str]:
         """Names of the SLOs for which nothing more is asked, whatever rivals hold."""
-        return {tier.slo.name for tier in self._tiers if self._ended or tier.is_over(self._starts)}
+        return {tier.slo.name for tier in self._tiers if self._ended or tier.is_over}
 
     def asking(self) -> set[str]:
         """Names of the SLOs for which a level is wanted now.
@@ -290,12 +309,23 @@ class Capacity:
 
 
 class Tier:
-    """What is known of one tier."""
+    """What is known of one tier.
 
-    def __init__(self, whole_numbers: bool, slo: Slo, precision: float = PRECISION) -> None:
+    ``whole_numbers``, ``precision``: see ``SearchState``. ``starts``: how often the engine is
+    started for its search.
+    """
+
+    def __init__(
+        self,
+        slo: Slo,
+        whole_numbers: bool = False,
+        precision: float = PRECISION,
+        starts: int = 1,
+    ) -> None:
         self.slo = slo
         self._whole_numbers = whole_numbers
         self._precision = precision
+        self._starts = starts
         self._targets = targets_of(slo)
         self._probes: list[ProbeOutcome] = []
         self._claim: Claim | None = None
@@ -322,15 +352,16 @@ class Tier:
             self.claim.levels, self._targets[0], self._whole_numbers, self._precision
         )
 
-    def is_over(self, starts: int = 1) -> bool:
-        """Whether it would ask for nothing more if there were no rivals."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the search of the tier would ask for nothing more if there were no rivals."""
         if self._is_over is None:
-            self._is_over = self.claim.pointless or self._has_nothing_to_ask(starts)
+            self._is_over = self.claim.pointless or self._has_nothing_to_ask()
         return self._is_over
 
-    def _has_nothing_to_ask(self, starts: int) -> bool:
-        to_explore = level_to_explore(self.state, None, starts > 1)
-        return to_explore is None and level_to_confirm(self.state, starts) is None
+    def _has_nothing_to_ask(self) -> bool:
+        to_explore = level_to_explore(self.state, None, confirms_last=self._starts > 1)
+        return to_explore is None and level_to_confirm(self.state, self._starts) is None
 
     @property
     def width(self) -> float:

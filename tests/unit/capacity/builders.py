@@ -45,7 +45,7 @@ def attempt(
 
 
 def ended(answer: Callable[[float], ProbeOutcome], whole_numbers: bool = False) -> Tier:
-    tier = Tier(whole_numbers, SLO)
+    tier = Tier(SLO, whole_numbers)
     for _ in range(MOST_PROBES):
         if (level := next_level(tier.state)) is None:
             break

@@ -165,7 +165,7 @@ def test_a_level_is_confirmed_on_the_second_start() -> None:
 )
 def test_small_whole_numbers_are_probed_one_by_one(guess: float, holds: int, claim: float) -> None:
     """A small step from 2 in flight is 2 again."""
-    tier = Tier(True, SLO)
+    tier = Tier(SLO, whole_numbers=True)
     for _ in range(MOST_PROBES):
         if (level := next_level(tier.state, guess)) is None:
             break

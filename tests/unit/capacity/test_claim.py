@@ -27,7 +27,7 @@ def test_converged_where_a_little_more_fails() -> None:
 def test_nothing_holds_where_brief_probes_miss_all_the_way_down(
     whole_numbers: bool, guess: float | None
 ) -> None:
-    tier = Tier(whole_numbers, SLO)
+    tier = Tier(SLO, whole_numbers)
     for _ in range(MOST_PROBES):
         if (level := next_level(tier.state, guess)) is None:
             break
@@ -127,7 +127,7 @@ def test_nothing_holds_down_to_a_rate_with_too_few_requests() -> None:
 
 
 def test_a_probe_cut_short_does_not_say_that_nothing_holds() -> None:
-    tier = Tier(False, SLO)
+    tier = Tier(SLO)
     failed = ProbeOutcome(16.0, flags(0.01, 60), whole=False)
     for one in (failed, failed, ProbeOutcome(8.0, flags(0.01, 4), whole=False)):
         tier.tell(one)

@@ -16,29 +16,47 @@ from orchestrator.capacity.sequential_test import evidence_from
 from orchestrator.spec.load import Slo
 from tests.unit.capacity.builders import SLO, attempt, flags
 
+# 51 misses in a row, then 29 requests that met the test
+BURST = ProbeOutcome(8.0, (np.arange(80) > 50,), Shows.FAILURE_ONLY, whole=False)
 
-def test_one_long_run_of_misses_does_not_fail_a_level() -> None:
-    """Misses that came one after the other are one piece of evidence, however many they are."""
-    burst = ProbeOutcome(8.0, (np.arange(80) > 50,), Shows.FAILURE_ONLY, whole=False)
-    for probes, verdict in (
-        ([burst], None),
-        ([ProbeOutcome(8.0, flags(0.99)), burst], "holds"),
-        ([ProbeOutcome(8.0, flags(0.98))], "holds"),
-        (
+
+@pytest.mark.parametrize(
+    ("probes", "verdict"),
+    [
+        pytest.param([BURST], None, id="one burst"),
+        pytest.param([BURST, BURST], "fails", id="two bursts"),
+        pytest.param([ProbeOutcome(8.0, flags(0.98))], "holds", id="a good probe"),
+        pytest.param([ProbeOutcome(8.0, flags(0.99)), BURST], "holds", id="good, then a burst"),
+        pytest.param(
+            [ProbeOutcome(8.0, flags(0.96)), BURST, BURST], None, id="barely good, then two bursts"
+        ),
+        pytest.param(
+            [ProbeOutcome(8.0, (np.ones(20, bool),), whole=False), BURST],
+            None,
+            id="good but short, then a burst",
+        ),
+        pytest.param([ProbeOutcome(8.0, (np.arange(30) > 15,))], None, id="a short burst"),
+        pytest.param(
             [
                 ProbeOutcome(8.0, flags(0.98)),
                 ProbeOutcome(8.0, flags(0.85, 900), Shows.FAILURE_ONLY, whole=False),
             ],
             None,
+            id="good, then scattered misses",
         ),
-        ([ProbeOutcome(8.0, flags(0.96)), burst, burst], None),
-        ([burst, burst], "fails"),
-        ([ProbeOutcome(8.0, (np.ones(20, bool),), whole=False), burst], None),
-        ([ProbeOutcome(8.0, (np.arange(30) > 15,))], None),
-        ([ProbeOutcome(8.0, flags(0.6, 400), Shows.FAILURE_ONLY, whole=False)], "fails"),
-    ):
-        (level,) = at_levels(probes, [TARGET])
-        assert level.verdict == verdict
+        pytest.param(
+            [ProbeOutcome(8.0, flags(0.6, 400), Shows.FAILURE_ONLY, whole=False)],
+            "fails",
+            id="many scattered misses",
+        ),
+    ],
+)
+def test_one_long_run_of_misses_does_not_fail_a_level(
+    probes: list[ProbeOutcome], verdict: str | None
+) -> None:
+    """Misses that came one after the other are one piece of evidence, however many they are."""
+    (level,) = at_levels(probes, [TARGET])
+    assert level.verdict == verdict
 
 
 def test_two_probes_far_below_the_target_fail_their_level() -> None:
@@ -59,22 +77,25 @@ def test_one_miss_fails_a_target_of_all_requests() -> None:
     assert at_levels([ProbeOutcome(8.0, (np.arange(12) > 0,))], [1.0])[0].verdict == "fails"
 
 
-def test_fresh_probes_confirm_with_less_evidence_than_shows() -> None:
-    shown = ProbeOutcome(8.0, flags(0.99))
+def test_it_takes_less_to_confirm_a_level_than_to_show_that_it_holds() -> None:
+    """The shortest probe that confirms a level would not have shown by itself that it holds."""
+    first = ProbeOutcome(8.0, flags(0.99))
     for count in range(100, 4000, 50):
-        (level,) = at_levels([shown, ProbeOutcome(8.0, flags(0.99, count))], [TARGET])
+        later = ProbeOutcome(8.0, flags(0.99, count))
+        (level,) = at_levels([first, later], [TARGET])
         if level.confirmed:
             break
     assert level.confirmed
-    assert evidence_from([flags(0.99, count)[0]], TARGET, level.usual_effect).verdict() is None
+    assert evidence_from(later.met, TARGET, level.usual_effect).verdict() is None
 
 
 def test_a_tier_fails_where_one_of_its_tests_fails() -> None:
     p99 = Slo.model_validate({"ttft": 0.5, "ttft_p99": 5.0})
-    stored = outcome_of_attempt(attempt(4.0, [*[0.1] * 49, 6.0] * 160), 4.0, p99)
+    ttft_s = [*[0.1] * 49, 6.0] * 160  # 98 % are in time
+    stored = outcome_of_attempt(attempt(4.0, ttft_s), 4.0, p99)
     assert len(stored.met) == 2
     (level,) = at_levels([stored], [TARGET, 0.99])
-    assert [one.verdict() for one in level.tests] == ["holds", "fails"]
+    assert [evidence.verdict() for evidence in level.tests] == ["holds", "fails"]
     assert level.verdict == "fails"
     assert level.share is not None
     assert level.share < TARGET
@@ -92,44 +113,42 @@ def test_a_tier_fails_where_one_of_its_tests_fails() -> None:
     ],
 )
 def test_only_probes_for_any_verdict_can_show_that_a_level_holds(shows: Shows) -> None:
-    assert at_levels([ProbeOutcome(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (
-        None,
-        "fails",
-    )
+    (level,) = at_levels([ProbeOutcome(4.0, flags(0.999), shows)] * 9, [TARGET])
+    assert level.verdict != "holds"
 
 
 def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
-    assert (
-        at_levels([ProbeOutcome(4.0, flags(0.5), Shows.FAILURE_ONLY)], [TARGET])[0].verdict
-        == "fails"
-    )
+    (level,) = at_levels([ProbeOutcome(4.0, flags(0.5), Shows.FAILURE_ONLY)], [TARGET])
+    assert level.verdict == "fails"
 
 
 def test_an_interrupted_probe_shows_that_a_level_fails_or_nothing() -> None:
-    good, bad = (([0.1] * (100 - many) + [6.0] * many) * 8 for many in (1, 50))
-    told = [
-        outcome_of_attempt(attempt(level, ttft_s, "interrupted"), level, SLO)
-        for level, ttft_s in ((4.0, good), (8.0, bad))
+    good_ttft_s = ([0.1] * 99 + [6.0]) * 8
+    bad_ttft_s = ([0.1] * 50 + [6.0] * 50) * 8
+    probes = [
+        outcome_of_attempt(attempt(4.0, good_ttft_s, "interrupted"), 4.0, SLO),
+        outcome_of_attempt(attempt(8.0, bad_ttft_s, "interrupted"), 8.0, SLO),
     ]
-    held, failed = at_levels(told, [TARGET])
-    assert (held.verdict, held.share, held.requests) == (None, None, 0)
-    assert (failed.verdict, failed.share) == ("fails", None)
-    assert next_level(search_state([held, failed], TARGET)) == 4.0, "it is asked again"
+    good, bad = at_levels(probes, [TARGET])
+    assert (good.verdict, good.share, good.requests) == (None, None, 0)
+    assert (bad.verdict, bad.share) == ("fails", None)
+    assert next_level(search_state([good, bad], TARGET)) == 4.0, "it is probed again"
 
 
 def test_a_probe_begins_with_the_evidence_of_earlier_probes_of_its_level() -> None:
-    """Of a level that was shown to hold only those after that count, and on the second start only
-    those of that one.
+    """Once the level was shown to hold, only later probes count, and on the second start only those
+    of that start.
     """
-    tier, open_, good = Tier(False, SLO), flags(0.95, 300)[0], flags(0.99)[0]
+    tier = Tier(SLO)
+    undecided = flags(0.95, 300)
     tier.tell(ProbeOutcome(16.0, flags(0.5, 600), Shows.FAILURE_ONLY, whole=False))
-    tier.tell(ProbeOutcome(8.0, (open_,)))
+    tier.tell(ProbeOutcome(8.0, undecided))
     (before,) = tier.before(8.0)
     assert len(before.counting) == 1
     assert len(before.not_counting) == 0
     assert not before.confirms
-    tier.tell(ProbeOutcome(8.0, (good,)))
-    tier.tell(ProbeOutcome(8.0, (open_,)))
+    tier.tell(ProbeOutcome(8.0, flags(0.99)))
+    tier.tell(ProbeOutcome(8.0, undecided))
     (before,) = tier.before(8.0)
     assert len(before.counting) == 1
     assert len(before.not_counting) == 2
@@ -146,18 +165,19 @@ def test_a_probe_begins_with_the_evidence_of_earlier_probes_of_its_level() -> No
 def test_a_running_probe_and_its_stored_rows_give_the_same_evidence(
     shows: Shows,
 ) -> None:
-    """Whatever ended one, its requests count: to leave those out that missed would be to choose the
-    lucky ones.
+    """The requests of an earlier probe count whatever ended it: to leave out the probes that missed
+    would be to choose the lucky ones.
     """
-    tier, burst, met = Tier(False, SLO), (np.abs(np.arange(600) - 130) >= 30,), flags(0.98, 1500)
-    for told in (
-        ProbeOutcome(4.0, flags(0.99)),
-        ProbeOutcome(16.0, flags(0.5, 600), Shows.FAILURE_ONLY),
-        ProbeOutcome(8.0, burst, shows),
-    ):
-        tier.tell(told)
+    tier = Tier(SLO)
+    tier.tell(ProbeOutcome(4.0, flags(0.99)))
+    tier.tell(ProbeOutcome(16.0, flags(0.5, 600), Shows.FAILURE_ONLY))
+    one_burst = np.abs(np.arange(600) - 130) >= 30  # 59 misses in a row
+    tier.tell(ProbeOutcome(8.0, (one_burst,), shows))
+    (met,) = flags(0.98, 1500)
     (before,) = tier.before(8.0)
-    running = before.evidence(met[0], TARGET)
-    tier.tell(ProbeOutcome(8.0, met))
-    (stored,) = next(one for one in tier.claim.levels if one.level == 8.0).tests
-    assert astuple(running) == pytest.approx(astuple(stored))
+    of_running_probe = before.evidence(met, TARGET)
+    tier.tell(ProbeOutcome(8.0, (met,)))
+    level = tier.state.at(8.0)
+    assert level is not None
+    (of_stored_rows,) = level.tests
+    assert astuple(of_running_probe) == pytest.approx(astuple(of_stored_rows))

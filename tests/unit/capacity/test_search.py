@@ -99,7 +99,7 @@ def test_ten_minutes_are_enough_for_an_estimate_and_a_safe_level() -> None:
 
 def test_nothing_is_probed_far_above_the_estimate_twice() -> None:
     """A short search that begins at twice what the server holds."""
-    tier = Tier(False, SLO)
+    tier = Tier(SLO)
     rng = np.random.default_rng(1)
     spent = Spent()
     levels: list[float] = []
@@ -117,7 +117,7 @@ def test_nothing_is_probed_far_above_the_estimate_twice() -> None:
 def test_a_search_ends_at_the_precision_that_was_asked_for() -> None:
     probes = list[int]()
     for precision in (0.5, 0.1):
-        tier = Tier(False, SLO, precision)
+        tier = Tier(SLO, precision=precision)
         probes.append(0)
         while (level := next_level(tier.state)) is not None:
             tier.tell(ProbeOutcome(level, flags(0.99 if level < 10 else 0.85)))
@@ -130,7 +130,7 @@ def test_a_search_ends_at_the_precision_that_was_asked_for() -> None:
 
 def test_only_the_first_probe_of_a_level_is_quick() -> None:
     """Others of it are to decide it: their runs of misses count."""
-    tier = Tier(False, SLO)
+    tier = Tier(SLO)
     assert [one.quick for one in tier.before(16.0)] == [True]
     tier.tell(ProbeOutcome(16.0, flags(0.8, 40), Shows.FAILURE_ONLY, whole=False))
     assert tier.claim.levels[0].verdict is None
@@ -156,7 +156,7 @@ def test_a_search_ends_where_the_second_start_cannot_confirm() -> None:
     """A level that holds on the first start is not looked for again between what the second one
     confirmed and that.
     """
-    tier = Tier(False, SLO, precision=0.15)
+    tier = Tier(SLO, precision=0.15, starts=2)
     for level, share, requests, start in (
         *(
             (8.0, 0.99, 4000, 0),
@@ -170,7 +170,7 @@ def test_a_search_ends_where_the_second_start_cannot_confirm() -> None:
     assert (tier.claim.claim, tier.claim.low, tier.claim.high) == (8.0, 10.08, 11.31)
     assert level_to_explore(tier.state, None, confirms_last=True) is None
     assert level_to_confirm(tier.state, 2) is None
-    assert tier.is_over(2)
+    assert tier.is_over
     assert tier.claim.status == "unresolved"
 
 
