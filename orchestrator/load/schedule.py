@@ -175,7 +175,7 @@ class Schedule:
         return first_index[session]
 
     def first_request(self, session: int, due_ns: int | None = None) -> PlannedRequest | None:
-        """The request with which a session is met; None as for ``request``."""
+        """The first request of a session that is sent; None as for ``request``."""
         return self.request(session, self.first_turn(session), due_ns)
 
     def request(self, session: int, turn: int, due_ns: int | None = None) -> PlannedRequest | None:
@@ -194,12 +194,12 @@ class Schedule:
         return PlannedRequest(index, session, turn, due)
 
     def first_turn(self, session: int) -> int:
-        """The turn with which a session is met."""
+        """The first turn of a session that is sent."""
         return self._kind.first_turn(session)
 
     def turns(self, session: int) -> int:
-        """The turn after a session's last one within the point's number of requests. Whether the
-        time suffices for all of them is known only later.
+        """How many turns of a session lie within the point's number of requests, those before its
+        ``first_turn`` included. Whether the time suffices for all of them is known only later.
         """
         turns = self._kind.turns(session)
         if self.requests is None:
@@ -208,7 +208,9 @@ class Schedule:
         return max(0, min(turns, self.first_turn(session) + requests_left))
 
     def following_ns(self, session: int, turn: int, ended_ns: int) -> int:
-        """When what follows a turn that ended then is due."""
+        """When the request after a turn that ended at ``ended_ns`` is due: the next turn or, in a
+        closed loop after a session's last turn, the next session.
+        """
         pause_ns = round(self._kind.pause_s(session, turn) * 1e9)
         due_ns = ended_ns + pause_ns
         if not self.open_loop or turn + 1 >= self._kind.turns(session):

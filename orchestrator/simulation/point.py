@@ -162,7 +162,7 @@ class PointSimulator:
         """Simulate a point, as fast as its load allows. Raises InputError if it cannot be run."""
         kind = self._kind(point.workload, point.seed).at_level(point.level, point.arrivals)
         shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
-        is_simple = not (shares_tokens or kind.sessions or early_end or self._wants_gaps)
+        is_simple = not (shares_tokens or kind.has_sessions or early_end or self._wants_gaps)
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
         if is_simple and has_one_rank:
             result: _Result | None = None
@@ -173,13 +173,13 @@ class PointSimulator:
             if result is not None:
                 return result
         schedule = Schedule(point, kind)
-        is_coupled = not schedule.open_loop or kind.sessions or schedule.cap is not None
+        is_coupled = not schedule.open_loop or kind.has_sessions or schedule.cap is not None
         needs = FleetNeeds(is_coupled, shares_tokens, self._wants_gaps)
         fleet = Fleet(engines.rank, engines.replicas, engines.ranks_per_replica, point.seed, needs)
         contents = PromptContents(kind) if shares_tokens else None
         client = VirtualClient(ClientLoad(point, kind, schedule), fleet, contents, early_end)
         client.run()
-        outcomes = RequestOutcomes.of(client.requests, kind.sessions)
+        outcomes = RequestOutcomes.of(client.requests, kind.has_sessions)
         gaps = [request.gaps for request in client.requests if request.gaps is not None]
         gaps.sort(key=lambda of_request: of_request.request_index)
         return _Result(outcomes, client.in_flight_max, client.over_s, gaps)

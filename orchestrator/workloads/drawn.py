@@ -330,7 +330,7 @@ class DrawnRequests(WorkloadKind):
         self._given_prompter = prompter
         self._seed = seed
         self.mean_turns = workload.mean_turns()
-        self.sessions = workload.converses
+        self.has_sessions = workload.converses
         self.needs_reply = workload.converses
         self._lengths = SessionLengths(workload.session(), seed, running)
         self._prefix_tokens = workload.shared_prefix_tokens
@@ -416,7 +416,7 @@ class DrawnRequests(WorkloadKind):
         return replace(message, images=self._images.of_message(session, turn, phase))
 
     def _text_of_user(self, session: int, turn: int, phase: str) -> Message:
-        path = (session, turn) if self.sessions else (session,)
+        path = (session, turn) if self.has_sessions else (session,)
         tokens = self._lengths.input_tokens(session, turn)
         documents = self._lengths.documents(session, turn)
         if not documents:

@@ -157,7 +157,7 @@ def _facts_of_sessions(
         prompt_characters=NumberSummary.of(characters),
         answer_tokens=NumberSummary.of([tokens for tokens in answers if tokens]),
         turns=NumberSummary.of([kind.turns(session) for session in sessions])
-        if kind.sessions
+        if kind.has_sessions
         else None,
         pauses_s=NumberSummary.of(pauses_s),
         recorded_rate=workload.recorded_rate(),

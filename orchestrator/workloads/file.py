@@ -458,7 +458,8 @@ class FileRequests(WorkloadKind):
         if self._counts_answers:
             self._entries = [_with_answers(entry) for entry in self._entries if has_length(entry)]
         self._first = first
-        self.sessions = self.needs_reply = workload.rules.sessions
+        self.has_sessions = workload.rules.sessions
+        self.needs_reply = workload.rules.sessions
         turns = [1 + len(entry.later) for entry in self._entries]
         self.mean_turns = sum(turns) / len(turns)
         drawn = None if self._counts_answers else workload.output_tokens

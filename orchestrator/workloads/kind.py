@@ -99,11 +99,11 @@ class Prompter(Protocol):
         ...
 
     def words(self) -> Prompter:
-        """The same for prompts that are always text, made of words."""
+        """A prompter whose parts are always text, made of words."""
         ...
 
     def slices(self, text: str) -> Prompter:
-        """The same for prompts that are slices of a text."""
+        """A prompter whose parts are slices of a text."""
         ...
 
 
@@ -124,46 +124,52 @@ class PromptOptions(Protocol):
 class WorkloadKind(ABC):
     """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
 
-    By default a session is a single request and its answer is not needed.
+    By default a session is a single request and its answer is not needed. Sessions are numbered in
+    the order in which they begin, from 0, and their turns from 0.
     """
 
     # mean number of requests per session; sessions arrive at the level's rate divided by it
     mean_turns = 1.0
     think_time_s = 0.0  # between the end of a turn and the next turn
-    sessions = False  # whether rows name session and turn
+    has_sessions = False  # whether sessions may have several turns, so that rows name both
     needs_reply = False  # whether later turns contain the engine's answers
     warmup_differs = False  # whether the same request has another prompt in the warm-up
-    adapters: AdapterChoice | None = None  # of the workload; None: it asks for no adapters
-    options: PromptOptions | None = None  # of its workload; None: it has none
+    adapters: AdapterChoice | None = None  # None: the workload asks for no adapters
+    options: PromptOptions | None = None  # None: the workload asks for prompts alone
 
     def at_level(self, level: Level, arrivals: Arrivals) -> WorkloadKind:
-        """The same for one load. A level may decide which sessions there are, or where they are met.
-        Raises InputError where the level cannot be had. By default all levels have the same.
+        """This kind for one level of load. The level may decide which sessions there are, when they
+        begin, or how many of their turns lie before the point. By default it decides nothing.
+
+        Raises InputError where the level is impossible with this workload.
         """
         return self
 
     def prepare(self) -> None:
-        """Makes what prompts are made of and what takes long, before any load is sent: pictures, the
-        tokens of a text. By default nothing takes long.
+        """Makes, before any load is sent, those parts of prompts that take long to make: pictures,
+        the tokens of a text. By default nothing takes long.
         """
         return
 
     def starts_s(self, horizon_s: float | None, count: int | None) -> Floats | None:
-        """When sessions begin by recorded times, in seconds since the start of the point; None for
-        workloads without times. ``horizon_s``, ``count`` or both are given.
+        """The recorded times at which sessions begin, in seconds since the start of the point; None
+        for workloads without times.
+
+        ``horizon_s``: only sessions that begin before it. ``count``: at most so many sessions. At
+        least one of the two is given.
         """
         return None
 
     def part(self, session: int) -> str | None:
-        """The part of a mix that a session is of; None for workloads that are no mix."""
+        """The part of a mix that a session belongs to; None for workloads that are no mix."""
         return None
 
     def turns(self, session: int) -> int:
-        """The turn after a session's last one."""
+        """How many turns a session has, those before ``first_turn`` included."""
         return 1
 
     def first_turn(self, session: int) -> int:
-        """The turn at which a session is met, below ``turns``."""
+        """The first turn that is sent; earlier ones lie before the point, as ``history``."""
         return 0
 
     def history(self, session: int) -> tuple[Message, ...]:
@@ -171,12 +177,14 @@ class WorkloadKind(ABC):
         return ()
 
     def pause_s(self, session: int, turn: int) -> float:
-        """Seconds between the end of a turn and what follows it."""
+        """Seconds from the end of a turn to the next turn of its session or, after the last turn of
+        a closed loop's session, to the next session.
+        """
         return self.think_time_s
 
     def earliest_s(self, session: int, turn: int) -> float | None:
-        """Before when a turn is not sent, in seconds since the start of its session; None: its turn
-        comes after the pause.
+        """The earliest time at which a turn is sent, in seconds since the start of its session, even
+        if the pause before it is over. None: the pause alone decides.
         """
         return None
 

@@ -262,7 +262,7 @@ class MixRequests(WorkloadKind):
         self.kinds = kinds
         self._names = tuple(kinds)
         self.mean_turns = math.fsum(shares[name] * kind.mean_turns for name, kind in kinds.items())
-        self.sessions = any(kind.sessions for kind in kinds.values())
+        self.has_sessions = any(kind.has_sessions for kind in kinds.values())
         self.needs_reply = any(kind.needs_reply for kind in kinds.values())
         self.warmup_differs = any(kind.warmup_differs for kind in kinds.values())
         # of all sessions so far: the index of the part, and which of its sessions it is

@@ -119,7 +119,7 @@ class PromptContents:
         prompt = self._kind.prompt(session, turn, phase, ())
         shared = _segments_of(prompt.messages[:-1])
         user = _segments_of(prompt.messages[-1:])
-        if not self._kind.sessions:
+        if not self._kind.has_sessions:
             return shared + user
         if session not in self._history:
             self._history[session] = _segments_of(self._kind.history(session))
@@ -140,7 +140,7 @@ class PromptContents:
             place = self._kind.place(session)
             answer = self._of_parts[place.part].answered(place.session, turn, tokens)
             return None if answer is None else _of_part(place.part, answer)
-        if not self._kind.sessions or isinstance(self._kind, TraceRequests):
+        if not self._kind.has_sessions or isinstance(self._kind, TraceRequests):
             return None  # what a trace says next is in its own prompts
         if turn + 1 >= self._kind.turns(session):
             self._history.pop(session, None)

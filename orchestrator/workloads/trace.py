@@ -222,7 +222,7 @@ class TraceRequests(WorkloadKind):
         self._stretched = stretched
         counts = np.diff(rows.first_request)[self._chosen]
         self.mean_turns = float(counts.mean())
-        self.sessions = rows.requests > rows.sessions
+        self.has_sessions = rows.requests > rows.sessions
 
     # -- one load
 

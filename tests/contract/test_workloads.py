@@ -179,7 +179,7 @@ def test_sessions_share_as_many_prefixes_as_are_asked_for(kind: str) -> None:
 
 def test_random_requests_are_single_turns_without_sessions() -> None:
     requests = requests_of("random")
-    assert (requests.mean_turns, requests.sessions, requests.needs_reply) == (1, False, False)
+    assert (requests.mean_turns, requests.has_sessions, requests.needs_reply) == (1, False, False)
 
 
 def test_a_conversation_holds_what_was_said_before() -> None:
@@ -190,7 +190,7 @@ def test_a_conversation_holds_what_was_said_before() -> None:
     new_ids = ids(Prompt(second.messages[-1:], 0))
     assert ids(second) == ids(first) + [9, 9, 9] + new_ids
     assert second.tokens == first.tokens + 3 + len(new_ids)
-    assert requests.sessions and requests.needs_reply and requests.turns(4) == 3
+    assert requests.has_sessions and requests.needs_reply and requests.turns(4) == 3
 
 
 def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None:
@@ -203,7 +203,7 @@ def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None
     )
     assert [requests.output_tokens(session, 0) for session in (0, 2, 3)] == [7, 9, 7]
     assert 1 <= requests.output_tokens(1, 0) <= 9, "a line that names none has the workload's"
-    assert (requests.mean_turns, requests.sessions, requests.needs_reply) == (1, False, False)
+    assert (requests.mean_turns, requests.has_sessions, requests.needs_reply) == (1, False, False)
 
 
 CHAT = (

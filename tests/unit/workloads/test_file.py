@@ -186,7 +186,7 @@ def test_sessions_send_turn_by_turn_with_the_answers_of_the_engine(tmp_path: Pat
     assert requests.mean_turns == 2.0
     assert talk.distinct_requests() == 4
     assert [requests.turns(session) for session in range(3)] == [3, 1, 3]
-    assert requests.sessions and requests.needs_reply
+    assert requests.has_sessions and requests.needs_reply
     first = requests.prompt(0, 0, "measure", ())
     assert [message.text for message in first.messages] == ["Be kind", "Hi"]
     earlier = (first.messages[-1], Message("assistant", ("live",), 1))
