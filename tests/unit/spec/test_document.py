@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,8 @@ def test_a_place_that_is_not_there_has_the_line_around_it() -> None:
         (".nan", ".nan"),
         ("'5'", "5"),
         ('"true"', "true"),
-        ("9" * 30, 10.0**30),
-        ("9" * 400, "9" * 400),
+        ("9" * 30, 10.0**30),  # too long for an integer
+        ("9" * 400, "9" * 400),  # too long for any number
     ],
 )
 def test_scalars_follow_the_core_schema_of_yaml_1_2(text: str, value: Any) -> None:
@@ -138,10 +139,11 @@ def test_merge_keys_bring_values_in_and_own_keys_win() -> None:
 
 
 def test_aliases_that_multiply_are_stopped() -> None:
+    """Each list has the one before it ten times, so the last one has 10**9 values."""
     text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-    text += "".join(
-        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)
-    )
+    for before, name in pairwise("abcdefghi"):
+        aliases = ", ".join([f"*{before}"] * 10)
+        text += f"{name}: &{name} [{aliases}]\n"
     assert "more than" in only_problem(text).message
 
 
@@ -192,23 +194,25 @@ def test_a_file_that_is_missing_or_no_text_is_a_problem(tmp_path: Path) -> None:
         read_document(tmp_path / "bytes.yaml")
 
 
-def test_no_more_of_a_file_is_read_than_may_be(tmp_path: Path) -> None:
-    """The file may be a pipe or a device that never ends. The test's would end after three times
-    as much.
-    """
-    pipe, wrote = tmp_path / "pipe", []
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """It may be a pipe or a device that never ends. That of the test ends after 3 * MOST_BYTES."""
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    chunk = b"#" * 100_000
+    written_bytes = 0
 
     def write() -> None:
+        nonlocal written_bytes
         with contextlib.suppress(BrokenPipeError), open(pipe, "wb", buffering=0) as file:
-            wrote.extend(file.write(b"#" * 100_000) for _ in range(3 * MOST_BYTES // 100_000))
+            for _ in range(3 * MOST_BYTES // len(chunk)):
+                written_bytes += file.write(chunk)
 
     writer = threading.Thread(target=write)
     writer.start()
     with pytest.raises(ProblemsError, match="cannot be read: it is larger than 1,000,000 bytes"):
         read_document(pipe)
     writer.join(10)
-    assert sum(wrote) < 2 * MOST_BYTES
+    assert written_bytes < 2 * MOST_BYTES
 
 
 @given(st.text(max_size=300))
