@@ -1,10 +1,9 @@
-"""A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE [PORT]``, a
-process of its own.
+"""A proxy with faults before an S3 server, as a process of its own:
+``python results_fault_proxy.py UPSTREAM_PORT MODE [PORT]``. It prints its port.
 
-Modes: ``third_503`` answers every third request with 503; ``lost_reply`` lets every PUT through and
-drops its answer; ``all_503`` answers nothing else; ``reset`` ends every connection, ``hang`` keeps
-it and says nothing. Prints its port; GET /faults tells how many faults there were, GET /mode/NAME
-changes the mode.
+Modes: ``third_503`` answers every third request with 503, ``all_503`` every one; ``lost_reply`` lets
+every PUT through and drops its answer; ``reset`` ends every connection, ``hang`` keeps it open and
+answers nothing. GET /faults tells how many faults there were, GET /mode/NAME changes the mode.
 """
 
 import http.client
@@ -14,7 +13,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 UPSTREAM, MODE = int(sys.argv[1]), sys.argv[2]
-requests_seen, faults = itertools.count(1), itertools.count()
+requests_seen = itertools.count(1)
+faults: list[str] = []  # the mode of each fault; several threads append
 SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>slow down</Message></Error>"
 
 
@@ -25,18 +25,18 @@ class Proxy(BaseHTTPRequestHandler):
         global MODE
         body = self.raw_body()
         if self.path == "/faults":
-            return self.answer(200, str(next(faults)).encode())
+            return self.answer(200, str(len(faults)).encode())
         if self.path.startswith("/mode/"):
             MODE = self.path.removeprefix("/mode/")
             return self.answer(200, b"")
         if MODE in ("reset", "hang"):
-            next(faults)
+            faults.append(MODE)
             while MODE == "hang":
                 time.sleep(0.2)
             self.close_connection = True
             return None
         if MODE == "all_503" or (MODE == "third_503" and next(requests_seen) % 3 == 0):
-            next(faults)
+            faults.append(MODE)
             return self.answer(503, SLOW_DOWN)
         upstream = http.client.HTTPConnection("127.0.0.1", UPSTREAM, timeout=20)
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -48,11 +48,13 @@ class Proxy(BaseHTTPRequestHandler):
         content = reply.read()
         upstream.close()
         if MODE == "lost_reply" and self.command == "PUT":
-            next(faults)
+            faults.append(MODE)
             self.close_connection = True
             return None
+        # these are written anew
         skip = {"content-length", "connection", "transfer-encoding", "date", "server"}
         headers = [(name, value) for name, value in reply.getheaders() if name.lower() not in skip]
+        # an answer to HEAD has the length of a body that it does not have
         length = reply.getheader("Content-Length") if self.command == "HEAD" else None
         return self.answer(reply.status, content, headers, length)
 
