@@ -17,100 +17,95 @@ from orchestrator.node.leases import Owner
 from tests.unit.cluster.points import point_for
 
 
-class Machines:
-    """Clients on hosts, some of which other sweeps have for themselves."""
+class Cluster:
+    """Nodes, each of which is a host of its own, and the clients on them.
+
+    ``held``: hosts that other sweeps have for themselves. ``broken``: nodes on which the process of
+    a client ends at once. ``killed``: the node of each client that was killed.
+    """
 
     def __init__(self, *held: str) -> None:
-        self.held, self.names, self.killed, self.broken = held, "abc", list[str](), ""
+        self.nodes = ["a", "b", "c"]
+        self.held = list(held)
+        self.broken: list[str] = []
+        self.killed: list[str] = []
 
     def machines(self) -> list[Machine]:
-        return [Machine(name, name) for name in self.names]
+        return [Machine(node, node) for node in self.nodes]
 
     def start(self, machine: Machine) -> ClientHandle:
-        name = machine.node_id
-        return Sitting(name in self.held, lambda: self.killed.append(name), name in self.broken)
+        return FakeClient(self, machine.node_id)
+
+    def pool(self, driver: str) -> ClientPool:
+        """A pool of clients, whose driver runs on the node ``driver``."""
+        return ClientPool(None, driver, self.machines, self.start)
 
 
-class Sitting:
-    def __init__(self, held: bool, kill: Callable[[], None], broken: bool) -> None:
-        self._held, self.kill, self._broken = held, kill, broken
+class FakeClient:
+    """A client that does nothing."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self._cluster = cluster
+        self._node = node
 
     def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
         future: Future[Any] = Future()
-        if self._broken:
+        if self._node in self._cluster.broken:
             future.set_exception(HostLost("its process ended"))
             return future
         answers: dict[Callable[..., Any], object] = {
-            ClientHost.lease: self._held,
+            ClientHost.lease: self._node in self._cluster.held,
             ClientHost.release_lease: True,
             ClientHost.process: ("here", 1),
         }
         future.set_result(answers[method])
         return future
 
+    def kill(self) -> None:
+        self._cluster.killed.append(self._node)
 
-@pytest.mark.parametrize(("held", "where"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
-def test_clients_keep_off_hosts_that_are_held_or_full(held: str, where: str) -> None:
+
+@pytest.mark.parametrize(("held", "node"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
+def test_clients_keep_off_hosts_that_others_hold_or_that_have_engines(held: str, node: str) -> None:
     """``a`` has the engine of this launch, ``b`` one of another launch of this sweep."""
-    machines = Machines(*held)
-    pool = ClientPool(None, "a", machines.machines, machines.start)
-    clients = pool.borrow(1, {"a": 1, "b": 2})
-    assert (clients.addresses, clients.unfit) == ([where], set(held))
+    clients = Cluster(*held).pool("a").borrow(1, {"a": 1, "b": 2})
+    assert (clients.addresses, clients.unfit) == ([node], set(held))
 
 
 def test_it_is_said_on_which_hosts_no_client_started() -> None:
-    machines = Machines()
-    machines.broken = "ac"
-    pool = ClientPool(None, "x", machines.machines, machines.start)
+    cluster = Cluster()
+    cluster.broken = ["a", "c"]
+    pool = cluster.pool("elsewhere")
     with pytest.raises(
         NoClient, match="did not start on node a: its process ended; .* on node c"
     ) as caught:
         pool.borrow(3, {})
     assert caught.value.nodes == {"a", "c"}
-    assert sorted(machines.killed) == ["a", "b", "c"]
-    assert pool.borrow(1, {"a": 4, "c": 4}).addresses == ["b"]
+    assert sorted(cluster.killed) == ["a", "b", "c"]
+    assert pool.borrow(1, {"a": UNFIT, "c": UNFIT}).addresses == ["b"]
 
 
-def test_idle_clients_on_a_full_host_are_taken_last() -> None:
-    machines = Machines()
-    pool = ClientPool(None, "x", machines.machines, machines.start)
+def test_an_idle_client_on_a_host_that_the_launch_finds_unfit_is_ended() -> None:
+    cluster = Cluster()
+    pool = cluster.pool("elsewhere")
     pool.borrow(1, {}).release()
     assert pool.borrow(1, {"a": UNFIT}).addresses == ["b"]
-    assert machines.killed == ["a"]
+    assert cluster.killed == ["a"]
 
 
-def test_idle_clients_on_an_unfit_host_are_ended() -> None:
-    machines = Machines()
-    machines.names = "a"
-    pool = ClientPool(None, "a", machines.machines, machines.start)
+def test_idle_clients_on_a_host_that_another_sweep_took_are_ended() -> None:
+    cluster = Cluster()
+    cluster.nodes = ["a"]
+    pool = cluster.pool("a")
     pool.borrow(4, {}).release()
-    machines.names = "ab"
-    for member in pool._idle:
-        member.handle._held = True  # type: ignore[attr-defined]
+    cluster.nodes = ["a", "b"]
+    cluster.held = ["a"]
     assert pool.borrow(2, {}).addresses == ["b", "b"]
-    assert machines.killed == ["a"] * 4
+    assert cluster.killed == ["a"] * 4
 
 
-def test_a_client_whose_disk_is_full_says_so_before_a_point(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuses() -> None:
-        raise ResultsError("/tmp of x is full")
-
-    clients = ClientPool(None, "a", Machines().machines, lambda machine: Direct()).borrow(2, {})
-    assert clients.unfit == set()
-    monkeypatch.setattr("orchestrator.cluster.client_host.check_free_space", refuses)
-    with pytest.raises(ClientLost, match=r"/tmp of x is full$") as caught:
-        clients.prepare(point_for("http://127.0.0.1:9"))
-    host = ClientHost()
-    assert (host.lease(Owner("sweep")), host.release_lease()) == (True, True)
-    clients.release()
-    assert caught.value.clients == (0, 1)
-    assert clients.unfit == set(clients.nodes)
-
-
-class Direct:
-    """A client in this process."""
+class DirectClient:
+    """A client whose methods run in the thread that calls them."""
 
     def __init__(self) -> None:
         self._client = ClientHost()
@@ -126,53 +121,91 @@ class Direct:
     def kill(self) -> None: ...
 
 
+@pytest.fixture
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, no client has room for rows."""
+
+    def refuse() -> None:
+        raise ResultsError("/tmp of x is full")
+
+    return lambda: monkeypatch.setattr("orchestrator.cluster.client_host.check_free_space", refuse)
+
+
+def test_a_client_whose_disk_is_full_says_so_before_a_point(fill_disk: Callable[[], None]) -> None:
+    pool = ClientPool(None, "a", Cluster().machines, lambda machine: DirectClient())
+    clients = pool.borrow(2, {})
+    assert clients.unfit == set()
+    fill_disk()
+    with pytest.raises(ClientLost, match=r"/tmp of x is full$") as caught:
+        clients.prepare(point_for("http://127.0.0.1:9"))
+    clients.release()
+    assert caught.value.clients == (0, 1)
+    assert clients.unfit == set(clients.nodes)
+
+
+def test_a_host_whose_disk_is_full_is_unfit_for_a_client(fill_disk: Callable[[], None]) -> None:
+    fill_disk()
+    host = ClientHost()
+    is_unfit = host.lease(Owner("sweep"))
+    assert is_unfit
+    assert host.release_lease()
+
+
 def test_an_idle_client_on_a_node_taken_back_is_ended() -> None:
     """The node's pod would wait for the client."""
-    machines = Machines()
-    pool = ClientPool(None, "a", machines.machines, machines.start)
+    cluster = Cluster()
+    pool = cluster.pool("a")
     pool.borrow(3, {}).release()
-    machines.names = "ab"
+    cluster.nodes = ["a", "b"]
     assert sorted(pool.borrow(2, {}).nodes) == ["a", "b"]
-    assert machines.killed == ["c"]
+    assert cluster.killed == ["c"]
     pool.close()
-    assert machines.killed == ["c", "a", "b"]
+    assert cluster.killed == ["c", "a", "b"]
 
 
 def test_without_any_node_there_is_no_place_for_a_client() -> None:
     """A failure of the cluster, not of this program."""
-    pool = ClientPool(None, "a", list, Machines().start)
+    cluster = Cluster()
+    cluster.nodes = []
+    pool = cluster.pool("a")
     with pytest.raises(PlacementError, match="no node is left"):
         pool.borrow(1, {})
 
 
-class Counting:
-    """A client that still counts replies: it reports at the third question, or never answers."""
+class CountingClient:
+    """A client that still counts the replies of a long point.
+
+    ``answers``: it answers every question about its progress, and reports at the third; otherwise it
+    does neither.
+    """
 
     def __init__(self, answers: bool) -> None:
         self.report: Future[Any] = Future()
-        self.questions, self.answers, self.progress = 0, answers, Progress()
+        self.questions = 0
+        self._answers = answers
 
     def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
         future: Future[Any] = Future()
         self.questions += 1
-        if self.answers:
-            future.set_result(self.progress)
+        if self._answers:
+            future.set_result(Progress())
             if self.questions == 3:
                 self.report.set_result("rows")
         return future
 
 
 @pytest.mark.parametrize(
-    ("answers", "expected"), [([True], [0]), ([False], []), ([True, False], [0])]
+    ("answers", "reporting"), [([True], [0]), ([False], []), ([True, False], [0])]
 )
-def test_who_answers_is_waited_for_and_who_does_not_is_not(
-    answers: list[bool], expected: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_late_client_is_waited_for_as_long_as_it_answers(
+    answers: list[bool], reporting: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``answers``: of each client. ``reporting``: the clients whose reports come."""
     monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
-    clients = [Counting(answer) for answer in answers]
+    clients = [CountingClient(answer) for answer in answers]
     run = ClientRun(clients, [client.report for client in clients])
     run.settle(0.0)
-    assert list(run.reports()) == expected
+    assert list(run.reports()) == reporting
 
 
 def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +213,7 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     ever.
     """
     monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
-    clients = [Counting(True), Counting(False)]
+    clients = [CountingClient(answers=True), CountingClient(answers=False)]
     run = ClientRun(clients, [client.report for client in clients])
     for _ in range(5):
         run.progress()
@@ -188,7 +221,7 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
 
 
 def test_a_client_whose_disk_fills_up_is_lost_and_full() -> None:
-    clients = [Counting(True), Counting(True)]
+    clients = [CountingClient(answers=True), CountingClient(answers=True)]
     run = ClientRun(clients, [client.report for client in clients])
     clients[0].report.set_exception(ResultsError("/tmp of x is full"))
     with pytest.raises(ClientLost, match="/tmp of x is full"):
