@@ -18,23 +18,33 @@ from tests.harness import wait_for
 LONG = "vllm tp=8 pp=2 quantization=fp8_per_tensor max_num_seqs=512"
 
 
+def log_lines(text: str) -> list[str]:
+    """The lines of a job's log, without the times at their beginnings."""
+    return [line[len("12:34:56 ") :] for line in text.splitlines()]
+
+
 def logged(*items: Event | Phase) -> list[str]:
-    """What a job's log says, without the times."""
+    """What a job's log says of these events and phases."""
     out = io.StringIO()
     with LiveSweep(Console(file=out, width=80)) as live:
         for item in items:
             live(item)
-    return [line[9:] for line in out.getvalue().splitlines()]
+    return log_lines(out.getvalue())
 
 
 def shown(width: int, *items: Event | Phase) -> list[str]:
-    """What stands on a terminal of so many columns, below what was printed."""
+    """What is drawn after these events and phases on a terminal of so many columns."""
     live = LiveSweep(Console(file=io.StringIO(), force_terminal=True, width=width, height=40))
     for item in items:
         live(item)
-    console = Console(file=io.StringIO(), width=width)
-    console.print(live._render())
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
+    return drawn_lines(live, width)
+
+
+def drawn_lines(live: LiveSweep, width: int) -> list[str]:
+    """The lines that the live view redraws, below those that were printed."""
+    out = io.StringIO()
+    Console(file=out, width=width).print(live._render())
+    return out.getvalue().splitlines()
 
 
 def test_without_a_terminal_each_change_is_one_line() -> None:
@@ -93,19 +103,25 @@ def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(
         )
         live(Phase(SWEEP, SweepStep.STORE_PLAN))
         wait_for(lambda: out.getvalue().count("\n") >= 6, 10.0, "lines")
-    lines = {line[9:] for line in out.getvalue().splitlines()}
+    lines = log_lines(out.getvalue())
     assert "vllm: start: 125/1800 s, Loading shards 3/15" in lines
     assert "sweep: store the plan: 0 s" in lines
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
-    counts = RequestProgress(done=41, in_flight=6, failed=2)
     lines = shown(
         width,
         Event("sweep", "36 measurements to do", data={"total": 36}),
         Event("failed", "failed chat 1 req/s: it died", "vllm tp=2", data={"left_s": 7200}),
-        Phase("vllm tp=2", PhaseName.MEASURE, "chat 6 in flight", 8.0, 15.0, counts),
+        Phase(
+            "vllm tp=2",
+            PhaseName.MEASURE,
+            "chat 6 in flight",
+            elapsed_s=8.0,
+            total_s=15.0,
+            requests=RequestProgress(done=41, in_flight=6, failed=2),
+        ),
         Phase(
             LONG,
             PhaseName.START,
@@ -114,11 +130,12 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
             says="Loading shards " + "3/15 " * 40,
         ),
     )
-    assert lines[0].startswith("1 of 36 measurements, 1 failed, ~120 min left"[: width - 1])
+    head = "1 of 36 measurements, 1 failed, ~120 min left"
+    assert lines[0] == head or lines[0] == head[: width - 1] + "…"
     assert set(lines[1]) <= {"━", "╌"}
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    if width < 160:  # a line for what it is, one for how far it is
+    if width < 160:  # each phase has a line that names it, and one that says how far it is
         assert len(lines) == 6
         assert lines[2] == "vllm tp=2: measure chat 6 in flight"
         assert lines[3].startswith("  ━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌ 8/15 s")
@@ -128,29 +145,37 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
 
 
 def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
-    lines = shown(
-        80,
-        Phase("", PhaseName.MEASURE, "load 4 in flight", 3.0, 0.0, RequestProgress(30, 4, 0, 40)),
-    )
-    assert lines == [
-        "measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"
-    ]
+    requests = RequestProgress(done=30, in_flight=4, failed=0, total=40)
+    phase = Phase("", PhaseName.MEASURE, "load 4 in flight", elapsed_s=3.0, requests=requests)
+    bar = "━" * 18 + "╌" * 6
+    assert shown(80, phase) == [f"measure load 4 in flight  {bar} 3 s, 30/40 done, 4 in flight"]
 
 
 def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("orchestrator.report.live.LOAD_REPEAT_LINE_S", 0.05)
-    said = ""
-    with live_load() as live:
-        live(Phase("", PhaseName.MEASURE, "load 4 req/s", 12.0, 60.0, RequestProgress(48, 3, 1)))
-        end = time.monotonic() + 20
-        while "measure" not in said and time.monotonic() < end:
-            said += capsys.readouterr().err
-    assert not live.drawn
-    assert said.splitlines()[0].endswith(
-        " measure load 4 req/s: 12/60 s, 48 done, 3 in flight, 1 failed"
+    phase = Phase(
+        "",
+        PhaseName.MEASURE,
+        "load 4 req/s",
+        elapsed_s=12.0,
+        total_s=60.0,
+        requests=RequestProgress(done=48, in_flight=3, failed=1),
     )
+    log = ""
+
+    def has_line() -> bool:
+        nonlocal log
+        log += capsys.readouterr().err
+        return "\n" in log
+
+    with live_load() as live:
+        live(phase)
+        wait_for(has_line, 20.0, "a line")
+    assert not live.drawn
+    line = "measure load 4 req/s: 12/60 s, 48 done, 3 in flight, 1 failed"
+    assert log_lines(log)[0] == line
 
 
 def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> None:
@@ -187,9 +212,7 @@ def test_while_all_launches_wait_the_time_left_stands_still(
     live = LiveSweep(Console(file=io.StringIO(), force_terminal=True, width=80, height=40))
 
     def head() -> str:
-        console = Console(file=io.StringIO(), width=80)
-        console.print(live._render())
-        return console.file.getvalue().splitlines()[0]  # type: ignore[attr-defined,no-any-return]
+        return drawn_lines(live, 80)[0]
 
     live(Event("sweep", "14 measurements to do", data={"total": 14}))
     live(Event("measured", "measured", "vllm", data={"left_s": 360}))
@@ -202,7 +225,7 @@ def test_while_all_launches_wait_the_time_left_stands_still(
     assert head() == "1 of 14 measurements, ~5 min left"
     live(Phase("sglang", PhaseName.WAIT_FOR_HOST, says=HELD))
     now_s += 60.0
-    assert head() == "1 of 14 measurements, ~4 min left", "one still works"
+    assert head() == "1 of 14 measurements, ~4 min left", "vllm still works"
 
 
 def test_who_is_waited_for_is_shown_whole_on_a_narrow_terminal() -> None:
@@ -220,8 +243,8 @@ def test_a_log_says_each_minute_who_is_waited_for_now(monkeypatch: pytest.Monkey
         wait_for(lambda: "by x" in out.getvalue(), 10.0, "a line")
         live(Phase("vllm", PhaseName.WAIT_FOR_HOST, elapsed_s=180.0, says="host vm is held by y"))
         wait_for(lambda: "by y" in out.getvalue(), 10.0, "a line of the next holder")
-    lines = list(dict.fromkeys(line[9:] for line in out.getvalue().splitlines()))
-    assert lines == [
+    distinct_lines = list(dict.fromkeys(log_lines(out.getvalue())))
+    assert distinct_lines == [
         "vllm: waiting 61 s: host vm is held by x",
         "vllm: waiting 3 min: host vm is held by y",
     ]
