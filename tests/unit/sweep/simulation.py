@@ -159,8 +159,10 @@ class World:
     log: list[str] = field(default_factory=list)
     ranks: list[Node] = field(default_factory=list)  # as they were started
     api_keys: list[str] = field(default_factory=list)  # the rank got this one
-    # nodes told how much of the model others have
+    # each node that was told how many bytes of the model the other nodes have, and how many
     heard: list[tuple[str, int]] = field(default_factory=list)
+    # logs of engines whose agents died earlier, on every node
+    dead_logs: list[DeadLog] = field(default_factory=list)
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
@@ -297,9 +299,7 @@ class FakeAgent:
         self.world.step("put back")
 
     def dead_logs(self) -> list[DeadLog]:
-        if "dead_logs" not in self.world.fails:
-            return []
-        return [DeadLog("01ABC-x", "01ABC/rank0.log", b"its last words")]
+        return self.world.dead_logs
 
     def drop_dead(self, folder: str) -> None:
         self.world.log.append(f"drop {folder}")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import (
-    EngineFailure,
-    FailureClass,
-)
+from orchestrator.base.errors import EngineFailure, FailureClass
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import (
-    Allocation,
-    HostLost,
-)
+from orchestrator.cluster.base import Allocation, DeadLog, HostLost
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.model import Deployment
 from orchestrator.results.store import Store
@@ -39,40 +35,41 @@ from tests.unit.sweep.simulation import (
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
 
 
-class LostPlacement:
-    """A replica whose agent is gone."""
+ALLOCATION = Allocation(
+    node_id="n",
+    address="10.0.0.1",
+    hostname="host-a",
+    devices=("0",),
+    cores=(0,),
+    pid=1,
+    log_path="/tmp/l/engine.log",
+)
 
-    class Lost:
-        allocation = Allocation("n", "10.0.0.1", "host-a", (), (0,), 1, (), "/tmp/l/engine.log")
 
-        def failure(self) -> None:
-            raise HostLost("the actor died")
+class LostAgent:
+    allocation = ALLOCATION
 
-    agents = (Lost(),)
+    def failure(self) -> None:
+        raise HostLost("the actor died")
 
 
 def test_a_lost_agent_leaves_word_of_where_its_log_is() -> None:
-    failure = Replicas([LostPlacement()], ()).failure()  # type: ignore[list-item]
+    placement: Any = SimpleNamespace(agents=[LostAgent()])
+    failure = Replicas([placement], ()).failure()
     assert failure is not None
     assert failure.failure_class is FailureClass.INFRA
     assert "host-a:/tmp/l/engine.log" in failure.sentence
 
 
-@dataclass
-class Sitting:
-    """Stands for an agent, of which only its allocation is asked."""
-
-    allocation: Allocation
-
-
-def sitting(*gpus: str) -> Sitting:
-    return Sitting(Allocation("n", "10.0.0.1", "host-a", ("0",), (0,), 1, gpus))
+def agent_with(gpu: str) -> Any:
+    """An agent of which only its allocation is asked. ``gpu``: name and UUID of its GPU."""
+    return SimpleNamespace(allocation=replace(ALLOCATION, gpus=(gpu,)))
 
 
 def test_the_accelerator_of_the_file_must_be_the_one_that_is_there() -> None:
-    check_accelerators(H100, [sitting("NVIDIA H100 80GB HBM3 GPU-aa")])  # type: ignore[list-item]
+    check_accelerators(H100, [agent_with("NVIDIA H100 80GB HBM3 GPU-aa")])
     with pytest.raises(EngineFailure, match="host-a has NVIDIA A100") as caught:
-        check_accelerators(H100, [sitting("NVIDIA A100-SXM4-80GB GPU-aa")])  # type: ignore[list-item]
+        check_accelerators(H100, [agent_with("NVIDIA A100-SXM4-80GB GPU-aa")])
     assert caught.value.failure.kind == "wrong_accelerator"
 
 
@@ -108,12 +105,12 @@ def test_accelerators_are_told_apart_by_all_words_of_their_names(
 
 def test_a_uuid_is_no_part_of_a_name() -> None:
     with pytest.raises(EngineFailure):
-        check_accelerators(H100, [sitting("NVIDIA L4 GPU-0a-h100-80gb")])  # type: ignore[list-item]
+        check_accelerators(H100, [agent_with("NVIDIA L4 GPU-0a-h100-80gb")])
 
 
 @dataclass
-class Heard:
-    """What of a launch `_note_ready` needs."""
+class StartStub:
+    """What ``EngineStart._note_ready`` uses of an EngineStart."""
 
     _deployment: Deployment
     _reported: dict[str, Any] = field(default_factory=dict)
@@ -142,17 +139,19 @@ def test_another_version_and_a_slow_network_are_told_and_stored(
     version: str | None, network: str, kinds: list[str]
 ) -> None:
     settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
-    heard = Heard(Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned"))
-    EngineStart._note_ready(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
-    assert [kind for kind, _ in heard.told] == kinds
-    reported = json.loads(heard.noted["engine_reported_json"])
+    start = StartStub(
+        Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
+    )
+    EngineStart._note_ready(start, "", Ready({"network": network}, version))  # type: ignore[arg-type]
+    assert [kind for kind, _ in start.told] == kinds
+    reported = json.loads(start.noted["engine_reported_json"])
     assert reported["network"] == network
     assert reported.get("flags_known_as_of") == ("0.33" if "other_version" in kinds else None)
 
 
 def test_an_accelerator_nobody_knows_is_not_judged() -> None:
-    hosts: Any = [sitting("NVIDIA A100 GPU-a")]
-    check_accelerators(Hardware(name="x", accelerator="prototype-9"), hosts)
+    hardware = Hardware(name="x", accelerator="prototype-9")
+    check_accelerators(hardware, [agent_with("NVIDIA A100 GPU-a")])
 
 
 def test_the_key_of_an_endpoint_comes_from_the_environment_alone(
@@ -173,28 +172,29 @@ def test_what_is_known_of_a_prefix_cache_before_anybody_empties_it() -> None:
     assert cache_of(settings.model_copy(update={"enable_prefix_caching": False})) == "off"
 
 
-def test_every_rank_listens_at_its_own_address_and_meets_at_the_firsts(store: Store) -> None:
+def test_every_rank_listens_at_its_own_address_and_all_meet_at_that_of_the_first(
+    store: Store,
+) -> None:
     world = world_of([node("a"), node("b")])
     sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"), store)
     first, second = world.ranks
     assert (first.bind, second.bind) == (first.host, second.host)
     assert first.bind != second.bind
     assert first.master_host == second.master_host == first.host
-    assert len({first.port, first.master_port, first.rpc_port, *first.extra_ports}) == 7
+    ports = [first.port, first.master_port, first.rpc_port, *first.extra_ports]
+    assert len(set(ports)) == len(ports) == 7, "each has a port of its own"
 
 
 def test_the_first_rank_hears_how_the_others_download_and_waits_for_them(store: Store) -> None:
     world = world_of([node("a"), node("b"), node("c")], ready_after_s=40.0)
-    sweep(
-        world,
-        plan_of(
-            "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}, {max_num_seqs: 8}"
-        ),
-        store,
-    )
-    assert {name for name, _ in world.heard} == {world.ranks[0].host.removeprefix("10.0.0.")}
+    of_two_ranks = "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"
+    of_one_rank = "{max_num_seqs: 8}"  # which hears nothing
+    sweep(world, plan_of(f"{of_two_ranks}, {of_one_rank}"), store)
+    first_rank, *_ = world.ranks
+    assert {f"10.0.0.{name}" for name, _ in world.heard} == {first_rank.host}
     sizes = [size for _, size in world.heard]
-    assert len(sizes) >= 2 and sizes == sorted(set(sizes))
+    assert len(sizes) >= 2
+    assert all(earlier < later for earlier, later in pairwise(sizes))
 
 
 def test_a_node_that_hides_its_downloads_ends_no_start(
@@ -212,7 +212,7 @@ def test_a_node_that_hides_its_downloads_ends_no_start(
 
 
 def test_logs_of_dead_agents_are_stored_and_then_dropped(store: Store) -> None:
-    world = world_of(fails={"dead_logs": [None]})
+    world = world_of(dead_logs=[DeadLog("01ABC-x", "01ABC/rank0.log", b"its last words")])
     sweep(world, plan_of(), store)
     assert store.read_log(store.log_uri("01ABC/rank0.log")) == b"its last words"
     assert "drop 01ABC-x" in world.log
