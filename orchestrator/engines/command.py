@@ -97,7 +97,8 @@ class Flag:
     name: str
     kind: FlagKind = "value"
     inverse: str | None = None
-    choices: tuple[str, ...] = ()  # all values that the engine accepts, if its source lists them
+    # the values that we take, of those that the engine takes; empty: all of them
+    choices: tuple[str, ...] = ()
     # The flag's value, computed from the field's value and all settings; None: the flag is left
     # out.
     value_from: Callable[[Any, EngineSettings], Any] | None = None

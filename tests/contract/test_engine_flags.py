@@ -28,22 +28,23 @@ CPU = Hardware(name="cpu")
 
 
 def arguments(name: str, hardware: Hardware, node: Node, given: Mapping[str, Any]) -> list[str]:
-    """What follows the program: from the first flag on, past ``-c code`` and ``-m module`` of
-    Python.
+    """The engine's command line from its first flag on. Before it stand the program, ``-c code`` or
+    ``-m module`` of Python, a subcommand, the model.
     """
     engine = ENGINES[name]
-    made = EngineSettings.model_validate(
+    engine_settings = EngineSettings.model_validate(
         {"engine": name, "model": "acme/tiny"} | recorded.NEEDED.get(name, {}) | given
     )
-    assert problems_of(engine, made, hardware) == []
-    argv = list(engine.command(made, hardware, node, "k").argv[1:])
-    argv = argv[2:] if argv[0] in ("-c", "-m") else argv
-    return argv[next(index for index, word in enumerate(argv) if word.startswith("--")) :]
+    assert problems_of(engine, engine_settings, hardware) == []
+    argv = list(engine.command(engine_settings, hardware, node, "key").argv[1:])
+    while not argv[0].startswith("--"):
+        argv.pop(0)
+    return argv
 
 
 def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
-    """What a parser with these flags would say. A word that starts with ``-`` and a letter is a
-    flag.
+    """What a parser with these flags would say. Words that start with one or two ``-`` and a letter
+    are flags, and the words after one are its values.
     """
     sentences = []
     index = 0
@@ -59,7 +60,7 @@ def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
             continue
         kind = flags[name]["kind"]
         choices = flags[name].get("choices")
-        if not takes_so_many(kind, len(values)):
+        if not takes(kind, len(values)):
             sentences.append(f"{name} is {kind} and got {values}")
         if choices:
             sentences += [
@@ -68,18 +69,20 @@ def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def takes_so_many(kind: str, values: int) -> bool:
+def takes(kind: str, values: int) -> bool:
     """Whether a flag of this kind takes this number of values."""
     if kind == "bare":
         return values == 0
     if kind == "value":
         return values == 1
-    return kind == "optional" or values > 0
+    if kind == "optional":
+        return True
+    return values > 0  # a list
 
 
 def test_every_engine_is_recorded() -> None:
-    known = {name for name in ENGINES.shipped() if ENGINES[name].launches}
-    assert set(RECORDED) | OURS == known, (
+    launched = {name for name in ENGINES.shipped() if ENGINES[name].launches}
+    assert set(RECORDED) | OURS == launched, (
         "an engine needs orchestrator/engines/recorded/NAME.json and a folder "
         "tests/contract/engines/NAME (README.md there)"
     )
@@ -156,25 +159,26 @@ def test_flags_that_exclude_the_fullest_settings_are_known_too(
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "tensorrt_llm"])
-def test_a_value_is_refused_here_exactly_if_the_engine_refuses_it(name: str) -> None:
+def test_no_value_is_taken_here_that_the_engine_refuses(name: str) -> None:
     flags = recorded.flags(name)["flags"]
     for _, flag in iter_flags(ENGINES[name].flags):
-        theirs = flags[flag.name].get("choices")
-        assert not theirs or flag.kind != "value" or set(flag.choices) <= set(theirs), flag.name
+        recorded_choices = flags[flag.name].get("choices")
+        if recorded_choices and flag.kind == "value":
+            assert set(flag.choices) <= set(recorded_choices), flag.name
 
 
 def test_every_key_of_tensorrts_file_is_known() -> None:
-    made = EngineSettings.model_validate(
+    engine_settings = EngineSettings.model_validate(
         {"engine": "tensorrt_llm", "model": "m"} | recorded.fullest("tensorrt_llm")
     )
-    files = ENGINES["tensorrt_llm"].command(made, GPU, NODE, "k").files
+    files = ENGINES["tensorrt_llm"].command(engine_settings, GPU, NODE, "key").files
     keys: set[str] = set()
     for key, value in json.loads(files[CONFIG]).items():
         if isinstance(value, dict) and value:
             keys |= {f"{key}.{inner}" for inner in value}
         else:
             keys.add(key)
-    assert [key for key in keys if tensorrt_llm.unknown(key)] == []
+    assert [key for key in keys if tensorrt_llm.unknown_key(key)] == []
     assert len(keys) > 20
 
 
@@ -197,10 +201,10 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
 def test_any_part_of_the_fullest_settings_gives_known_flags_or_is_refused(
     name: str, data: st.DataObject
 ) -> None:
-    fields = data.draw(st.sets(st.sampled_from(sorted(recorded.fullest(name)))))
-    made = EngineSettings.model_validate(
-        {"engine": name, "model": "m"} | {field: recorded.fullest(name)[field] for field in fields}
-    )
-    if not problems_of(ENGINES[name], made, GPU):
-        argv = arguments(name, GPU, NODE, made.without_defaults() | {"model": "m"})
+    fullest = recorded.fullest(name)
+    fields = data.draw(st.sets(st.sampled_from(sorted(fullest))))
+    some_fields = {field: fullest[field] for field in fields}
+    engine_settings = EngineSettings.model_validate({"engine": name, "model": "m"} | some_fields)
+    if not problems_of(ENGINES[name], engine_settings, GPU):
+        argv = arguments(name, GPU, NODE, engine_settings.without_defaults() | {"model": "m"})
         assert complaints(argv, recorded.flags(name)["flags"]) == []
