@@ -247,6 +247,7 @@ def test_a_long_outage_does_not_cost_a_call_its_repetition(
     with pytest.raises(ResultsError, match="try 110 of 110"):
         blobs.put("object", b"refused")
     assert faults(port) == 220
+    assert faults(port) == 220, "a question about faults is none"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/mode/third_503", timeout=10):
         pass
     blobs.retry = Retry(replace(OBJECT_STORE, tries=1))
