@@ -86,7 +86,9 @@ KINDS = {
     "gpu_lost": "a GPU stopped to answer while a point ran: its `host` and `gpu_uuid`",
     "left_over": "processes outlived their launch",
     "log_lost": "an engine's log could not be stored",
-    "row_lost": "a launch's row could not be stored",
+    "row_lost": (
+        "a launch's row, or the rows that say why measurements were given up, could not be stored"
+    ),
     "stop_asked": "the run was asked to stop, or another run took its place",
     "stopping": "the sweep stops: engines are ended, complete measurements are kept",
 }

@@ -24,6 +24,7 @@ from orchestrator.cluster.base import ClientLost
 from orchestrator.cluster.clients import UNFIT
 from orchestrator.node.readiness import Ready
 from orchestrator.results import blobs
+from orchestrator.results.events import KINDS
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.sweep import Sweep
@@ -239,6 +240,9 @@ def test_a_sweep_ends_though_rows_of_failures_cannot_be_stored(
     refuses(world, 0.0, math.inf, errno.EACCES, only="data/points")
     report = sweep(world, plan_of(), store)
     assert (report.counts.without_row, steps(world)["ready"]) == (1, 1)
+    texts = event_texts(world, "row_lost")
+    assert any(text.startswith("rows that say why cannot be stored") for text in texts)
+    assert "the rows that say why" in KINDS["row_lost"]
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
