@@ -247,7 +247,7 @@ def run(
                 context.tell(left_out_event(plan))
             with stops(stop):  # not earlier: Ray installs its own handlers when it starts
                 try:
-                    active.replace_earlier_runs()  # the cluster is joined: nothing refuses this run
+                    active.begin()
                     report = Sweep(context).run()
                 finally:
                     cluster.close()

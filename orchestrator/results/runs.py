@@ -422,6 +422,7 @@ class ActiveRun:
         self._watch = watch or Liveness()
         self._record = RunRecord.of_this_process(options)
         self._dead: set[str] = set()
+        self._has_begun = False
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._lost = False
@@ -443,11 +444,11 @@ class ActiveRun:
         if self._thread.is_alive():
             return  # the storage does not answer; others will see that this process is gone
         with suppress(OrchestratorError):
-            # nothing was started, or another run took over
-            if isinstance(error, InputError) or self._lost:
+            was_refused = isinstance(error, InputError) and not self._has_begun
+            if was_refused or self._lost:
                 self._runs.remove(self._record.run_id)
                 return
-            self.replace_earlier_runs()
+            self._remove_earlier_runs()
             if not self._keeps:
                 self._runs.remove(self._record.run_id)
                 return
@@ -456,10 +457,16 @@ class ActiveRun:
             self._record.says = redact(f"{kind.__name__}: {error}") if kind else stopped
             self._runs.put(self._record.run_id, self._record.to_json())
 
-    def replace_earlier_runs(self) -> None:
-        """Removes the records of the dead runs whose place this one took. Until then they stay, so
-        that a run that is refused its cluster leaves the record of the one before it.
+    def begin(self) -> None:
+        """Says that nothing refuses this run any more: its cluster is joined. From now on its record
+        stays, however it ends, and those of the runs whose place it took go. A run that is refused
+        before leaves them as they were.
         """
+        self._has_begun = True
+        self._remove_earlier_runs()
+
+    def _remove_earlier_runs(self) -> None:
+        """Removes the records of the dead runs whose place this one took."""
         for run_id in self._dead:
             self._runs.remove(run_id)
 

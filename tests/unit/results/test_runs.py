@@ -107,7 +107,7 @@ def test_runs_that_ended_or_died_hinder_nobody_and_their_records_are_replaced(ru
     earlier = [written(runs, state="ended"), written(runs, pid_started=1)]
     active, _ = entered(runs)
     with active:
-        active.replace_earlier_runs()
+        active.begin()
         (ours,) = ids(runs)
         assert ours not in {record.run_id for record in earlier}
 
@@ -124,6 +124,22 @@ def test_a_refused_run_leaves_the_record_of_the_run_before_it(runs: Runs) -> Non
     with pytest.raises(InputError), entered(runs)[0]:
         raise InputError("no Ray cluster at auto")
     assert [record.options for record in runs.records()] == [before.options]
+
+
+def test_a_run_that_began_keeps_its_record_though_its_input_turns_out_wrong(runs: Runs) -> None:
+    written(runs, state="ended", says="the run before it")
+    active, _ = entered(runs)
+
+    def measure() -> None:
+        with active:
+            active.begin()
+            raise InputError("a search asks for a level that its `ahead` does not name")
+
+    with pytest.raises(InputError):
+        measure()
+    (record,) = runs.records()
+    assert record.state == "ended"
+    assert "its `ahead` does not name" in record.says
 
 
 def test_a_run_of_another_host_that_beats_is_refused_for(runs: Runs) -> None:
