@@ -174,6 +174,7 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     stop = threading.Event()
     # the run's record is removed at its end, so that a simulation leaves the same files each time
     with ActiveRun(Runs(store.uri, plan.name), stop, progress, keeps=False) as active, stops(stop):
+        active.begin()
         report = SimulatedSweep(plan, store, active, stop).run()
     progress.clear()
     progress.print_line(_summary(report, store, progress.seconds))

@@ -16,7 +16,8 @@ Examples:
 DETAILS = """
 Needs no cluster: a run writes its progress beside its results every 10 s. A run whose process is gone is `dead`; one on
 another host that wrote nothing for a minute is `silent`. Running its command again replaces either. Ages compare the
-clocks of the storage and of this machine.
+clocks of the storage and of this machine. While a run joins its cluster it is `starting`, and runs before it that are
+over are left out; JSON has them.
 
 Exit status: 0; 2 bad input, or a storage that does not answer.
 """
@@ -49,7 +50,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         click.echo(json_text(redact_all(objects)))
         return
     for document in documents:
-        for run in document.runs:
+        for run in document.of_now:
             echo(run_text(run))
     # each run of `load --results` is an experiment without a run on record
     simulated = [document.experiment for document in documents if document.simulated]

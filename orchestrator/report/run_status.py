@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from orchestrator.base.redaction import redact
 from orchestrator.base.text import hours
 from orchestrator.report.documents.run import RunDocument
+from orchestrator.results.runs import RunRecord
+
+# what a run that is starting waits for, by its state
+_WAITS_FOR = {
+    "claiming": "it waits until it is clear whether an earlier run is over",
+    "starting": "it joins its cluster",
+}
 
 
 def run_text(document: RunDocument) -> str:
-    """Which process runs it and since when, its progress, each deployment, and the last events.
+    """Which process runs it and since when, its progress, each deployment, and the last events. Of
+    a run that is starting, since when, and what it waits for.
 
     The text has no secrets and no terminal control characters.
     """
@@ -18,9 +26,9 @@ def run_text(document: RunDocument) -> str:
 
 def _lines(document: RunDocument) -> Iterator[str]:
     record = document.record
-    state = document.state
+    state = "starting" if document.is_starting else document.state
     heard = "it ended" if state == "ended" else "its last heartbeat was"
-    since = _clock("%Y-%m-%d %H:%M:%S", record.began_unix_ns)
+    since = since_text(record)
     age = f"{heard} {hours(document.age_s)} ago"
     yield f"{document.experiment}: {state}, {record.name}, since {since}; {age}"
     if state in ("dead", "silent"):
@@ -28,6 +36,9 @@ def _lines(document: RunDocument) -> Iterator[str]:
             "  running the same command again takes its place and continues; what it measured "
             "is kept"
         )
+    if document.is_starting:
+        yield f"  {_WAITS_FOR[document.state]}"
+        return
     yield f"  {_progress(document)}"
     for standing in record.standings.values():
         yield f"  {standing}"
@@ -39,6 +50,11 @@ def _lines(document: RunDocument) -> Iterator[str]:
     for event in record.events:
         deployment = f"{event.deployment}: " if event.deployment else ""
         yield f"    {_clock('%H:%M:%S', event.unix_ns)} {event.kind}: {deployment}{event.text}"
+
+
+def since_text(record: RunRecord) -> str:
+    """When a run began, in the time zone of this machine."""
+    return _clock("%Y-%m-%d %H:%M:%S", record.began_unix_ns)
 
 
 def _clock(form: str, unix_ns: int) -> str:

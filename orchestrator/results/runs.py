@@ -97,7 +97,7 @@ class RunRecord:
     """What a driver reports about itself. ``deployments``: by label."""
 
     run_id: str
-    state: str = "running"  # claiming | running | stopping | ended
+    state: str = "running"  # claiming | starting | running | stopping | ended
     host: str = "?"
     # kernel boot and PID namespace, within which ``pid`` and ``pid_started`` identify a process
     place: str = ""
@@ -291,8 +291,8 @@ class Runs:
     def take(
         self, record: RunRecord, watch: Liveness, sleep: Callable[[float], None] = time.sleep
     ) -> set[str]:
-        """Makes this the experiment's active run. Returns the ids of dead runs whose place it took;
-        their records stay.
+        """Makes this the experiment's active run, which is starting. Returns the ids of dead runs
+        whose place it took; their records stay.
 
         Each run writes its claim before it looks for others, and waits until it is known of every
         other run whether it is alive. Of several that start at once, the one with the smallest id
@@ -305,7 +305,7 @@ class Runs:
                 sleep(LOOK_S)
                 record.beats += 1
                 self.put(record.run_id, record.to_json())
-            record.state = "running"
+            record.state = "starting"
             self.put(record.run_id, record.to_json())
         except BaseException:
             self.remove(record.run_id)
@@ -463,6 +463,10 @@ class ActiveRun:
         before leaves them as they were.
         """
         self._has_begun = True
+        with self._lock:
+            self._record.state = "running"
+            content = self._record.to_json()
+        self._runs.put(self._record.run_id, content)
         self._remove_earlier_runs()
 
     def _remove_earlier_runs(self) -> None:
@@ -506,10 +510,10 @@ class ActiveRun:
         self._runs.put(ours, content)
 
     def _other_running(self, run_ids: Iterable[str]) -> RunRecord | None:
-        """The one of these runs that is running, in this run's place; None where there is none."""
+        """The one of these runs that took this run's place; None where there is none."""
         for run_id in run_ids:
             stored = self._runs.read(run_id)
-            if stored is not None and stored.record.state == "running":
+            if stored is not None and stored.record.state in ("starting", "running"):
                 return stored.record
         return None
 

@@ -9,6 +9,7 @@ from orchestrator.base.text import hours
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.page.html import LiveState, page_html
 from orchestrator.report.page.packing import packed_bins
+from orchestrator.report.run_status import since_text
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched
 
@@ -66,6 +67,8 @@ def runs_text(runs: tuple[RunDocument, ...]) -> str:
 
 def _run_text(run: RunDocument) -> str:
     record = run.record
+    if run.is_starting:
+        return f"{run.experiment}: starting since {since_text(record)}"
     text = f"{run.experiment}: {run.state}, {record.measured} of {record.total} measured"
     if record.failed:
         text += f", {record.failed} failed"

@@ -17,8 +17,9 @@ class RunDocument:
     def state(self) -> str:
         """The state of the record, ``dead`` or ``silent``.
 
-        The record says ``running``, ``stopping`` or ``ended``. A run is ``dead`` if its process is
-        gone, and ``silent`` if it runs on another host and gave no sign of life for SILENT_S.
+        The record says ``claiming``, ``starting``, ``running``, ``stopping`` or ``ended``. A run is
+        ``dead`` if its process is gone, and ``silent`` if it runs on another host and gave no sign of
+        life for SILENT_S.
         """
         if self.record.state == "ended":
             return "ended"
@@ -26,6 +27,16 @@ class RunDocument:
         if lives is None:  # its program runs on another host
             return "silent" if self.age_s >= SILENT_S else self.record.state
         return self.record.state if lives else "dead"
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it lives and has not joined its cluster yet."""
+        return self.state in ("claiming", "starting")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing any more, so that another run may take its place."""
+        return self.state in ("ended", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,13 @@ class ExperimentRuns:
     experiment: str
     runs: tuple[RunDocument, ...]
     simulated: bool = False
+
+    @property
+    def of_now(self) -> tuple[RunDocument, ...]:
+        """The runs that tell what happens now: while one starts, those that are over do not."""
+        if not any(run.is_starting for run in self.runs):
+            return self.runs
+        return tuple(run for run in self.runs if not run.is_over)
 
 
 def experiment_runs(runs: Runs, simulated: bool = False) -> ExperimentRuns:

@@ -28,6 +28,14 @@ def test_each_run_is_shown_as_text(runs: Runs) -> None:
     assert "3 of 8 measured" in text
 
 
+def test_a_run_that_joins_its_cluster_is_shown_instead_of_the_one_before_it(runs: Runs) -> None:
+    written(runs, state="ended", measured=8, total=8)
+    written(runs, state="starting")
+    text = invoke("status", runs.uri).stdout
+    assert text.startswith(f"x: starting, pid {os.getpid()} of ")
+    assert "8 of 8" not in text
+
+
 def test_json_has_the_runs_of_each_experiment_with_their_state(runs: Runs) -> None:
     written(runs)
     (experiment,) = json.loads(invoke("status", runs.uri, "--format", "json").stdout)

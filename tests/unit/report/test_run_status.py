@@ -59,6 +59,19 @@ def test_a_dead_run_says_how_to_go_on() -> None:
     assert "running the same command again takes its place and continues" in text
 
 
+def test_a_run_that_joins_its_cluster_is_starting_and_has_no_progress_yet() -> None:
+    lines = run_text(running(state="starting", began_unix_ns=10**18)).splitlines()
+    assert lines[0].startswith("exp: starting, pid ")
+    assert ", since 2001-09-" in lines[0]
+    assert lines[1:] == ["  it joins its cluster"]
+
+
+def test_a_run_that_looks_for_others_is_starting() -> None:
+    text = run_text(running(state="claiming"))
+    assert text.startswith("exp: starting, pid ")
+    assert "whether an earlier run is over" in text
+
+
 def test_secrets_and_terminal_sequences_of_events_are_not_shown() -> None:
     text = run_text(running(Event("failed", "\x1b[2Jhf_" + "a" * 30)))
     assert "\x1b" not in text

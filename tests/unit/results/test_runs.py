@@ -89,7 +89,7 @@ def test_the_place_of_a_run_killed_here_is_taken_at_once(runs: Runs) -> None:
     written(runs, pid=dead_pid())
     written(runs, pid_started=1)  # its pid was given to somebody else since
     time = Time()
-    assert take(runs, time).state == "running"
+    assert take(runs, time).state == "starting"
     assert time.now_s == 0.0
 
 
@@ -264,6 +264,7 @@ def entered(
 def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> None:
     active, events = entered(runs)
     with active:
+        active.begin()
         (before,) = runs.all()
         active(Event("sweep", "2 to do", data={"total": 2, "skipped": 1}))
         active(Phase("tp=2", PhaseName.MEASURE, "chat 4 req/s"))
@@ -412,6 +413,23 @@ def test_storage_that_does_not_answer_ends_no_run(
         assert through.wait(10)
     assert not stop.is_set()
     assert [record.state for record in runs.records()] == ["ended"]
+
+
+def test_a_run_is_starting_until_it_has_begun(runs: Runs) -> None:
+    active, _ = entered(runs)
+    with active:
+        assert [record.state for record in runs.records()] == ["starting"]
+        active.begin()
+        assert [record.state for record in runs.records()] == ["running"]
+
+
+def test_a_run_whose_place_was_taken_by_one_that_is_starting_stops(runs: Runs) -> None:
+    stop = threading.Event()
+    active, _ = entered(runs, stop)
+    with active:
+        written(runs, place="elsewhere", state="starting")
+        active.beat()
+        assert stop.is_set()
 
 
 def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(

@@ -88,5 +88,10 @@ def test_the_line_says_what_the_latest_run_does() -> None:
     assert runs_text((earlier, latest)) == "exp: ended, 4 of 9 measured, 1 failed"
 
 
+def test_of_a_run_that_joins_its_cluster_the_line_says_since_when() -> None:
+    text = runs_text((record(state="starting", began_unix_ns=10**18),))
+    assert text.startswith("exp: starting since 2001-09-")
+
+
 def test_without_a_run_the_line_says_so() -> None:
     assert runs_text(()) == WAITING
