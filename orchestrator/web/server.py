@@ -29,7 +29,8 @@ from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
-FIRST_LOOK_S = 8.0  # that metrics wait for the first look; Prometheus gives up after 10 s
+FIRST_LOOK_S = 0.5  # that metrics wait for the first look: a small folder is read by then
+RETRY_AFTER_S = 5  # when those are to ask again who were refused metrics before the first look
 HEALTH = "/healthz"  # tells nothing of the results, so probes need no token for it
 CLOSING_S = 0.5  # for answers under way when the server ends; event streams never end by themselves
 TOKEN_VARIABLE = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
@@ -130,10 +131,14 @@ def _print_problem(error: Exception) -> None:
     print(f"note: not up to date: {redact(str(error))}", file=sys.stderr)
 
 
-def application(results: WatchedResults, address: Address) -> web.Application:
-    """The application that serves these results at this address."""
+def application(
+    results: WatchedResults, address: Address, first_look_s: float = FIRST_LOOK_S
+) -> web.Application:
+    """The application that serves these results at this address. ``first_look_s``: how long metrics
+    wait for the first look at the results.
+    """
     watcher = Watcher(results)
-    handlers = _Handlers(watcher)
+    handlers = _Handlers(watcher, first_look_s)
     app = web.Application(middlewares=[_gate(address)])
     app.router.add_get("/", handlers.page)
     app.router.add_get("/events", handlers.events)
@@ -211,8 +216,9 @@ def _holds_token(request: web.Request, token: str) -> bool:
 
 
 class _Handlers:
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: Watcher, first_look_s: float) -> None:
         self._watcher = watcher
+        self._first_look_s = first_look_s
         self._results = watcher.results
         self._texts = KeptTexts()
 
@@ -224,10 +230,13 @@ class _Handlers:
         """Before the results were read once, there is no answer: an empty one would say that
         nothing was measured.
         """
-        if not await self._watcher.has_looked(FIRST_LOOK_S):
+        if not await self._watcher.has_looked(self._first_look_s):
             problem = self._watcher.problem
             reason = f": {problem}" if problem else ""
-            raise web.HTTPServiceUnavailable(text=f"the results have not been read yet{reason}\n")
+            raise web.HTTPServiceUnavailable(
+                text=f"the results have not been read yet{reason}\n",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
         body = await asyncio.to_thread(exposition, self._results.now)
         headers = {**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=body, headers=headers)

@@ -105,8 +105,18 @@ def metrics_url(results: str) -> Iterator[str]:
     with subprocess.Popen(
         argv, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
     ) as server:
-        yield re.search(r"http://\S+/", server.stdout.readline()).group() + "metrics"
+        url = re.search(r"http://\S+/", server.stdout.readline()).group() + "metrics"
+        wait_for(lambda: is_answered(url), 60, "watch has not read the results")
+        yield url
         server.terminate()
+
+
+def is_answered(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url):
+            return True
+    except urllib.error.HTTPError:  # 503 until the results were read
+        return False
 
 
 @pytest.fixture(scope="module")

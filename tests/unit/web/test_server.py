@@ -15,7 +15,15 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results.store import Store
-from orchestrator.web.server import TOKEN_VARIABLE, Address, application, serve, token_for
+from orchestrator.web.server import (
+    FIRST_LOOK_S,
+    RETRY_AFTER_S,
+    TOKEN_VARIABLE,
+    Address,
+    application,
+    serve,
+    token_for,
+)
 from orchestrator.web.watched import WatchedResults
 from tests.unit.plan.stored_sweeps import planned, store_sweep
 
@@ -31,12 +39,16 @@ def store(tmp_path) -> Store:
 
 
 def asked(
-    results: WatchedResults, address: Address, ask: Callable[[TestClient], Awaitable[Any]]
+    results: WatchedResults,
+    address: Address,
+    ask: Callable[[TestClient], Awaitable[Any]],
+    first_look_s: float = 60.0,
 ) -> Any:
     """What ``ask`` returns of a server that runs meanwhile."""
 
     async def session() -> Any:
-        async with TestClient(TestServer(application(results, address))) as client:
+        app = application(results, address, first_look_s)
+        async with TestClient(TestServer(app)) as client:
             return await ask(client)
 
     return asyncio.run(session())
@@ -199,26 +211,24 @@ def test_the_first_metrics_have_what_is_stored(store):
     assert 'orchestrator_points{experiment="exp"' in asked(WatchedResults(store.uri), LOCAL, ask)
 
 
-def test_metrics_that_were_never_read_are_refused_rather_than_empty(store, monkeypatch):
-    monkeypatch.setattr("orchestrator.web.server.FIRST_LOOK_S", 0.01)
-
+def test_metrics_that_were_never_read_are_refused_at_once_rather_than_empty(store):
     class NeverRead(WatchedResults):
         def look(self) -> bool:
             return not asked_once.wait(10)
 
     asked_once = threading.Event()
 
-    async def ask(client: TestClient) -> tuple[int, str]:
+    async def ask(client: TestClient) -> tuple[int, str, str]:
         async with client.get("/metrics") as answer:
             asked_once.set()
-            return answer.status, await answer.text()
+            return answer.status, await answer.text(), answer.headers["Retry-After"]
 
-    refusal = asked(NeverRead(store.uri), LOCAL, ask)
-    assert refusal == (503, "the results have not been read yet\n")
+    refusal = asked(NeverRead(store.uri), LOCAL, ask, FIRST_LOOK_S)
+    assert refusal == (503, "the results have not been read yet\n", str(RETRY_AFTER_S))
+    assert FIRST_LOOK_S < 1.0
 
 
-def test_metrics_that_cannot_be_read_are_refused_with_the_reason_but_no_secret(store, monkeypatch):
-    monkeypatch.setattr("orchestrator.web.server.FIRST_LOOK_S", 0.01)
+def test_metrics_that_cannot_be_read_are_refused_with_the_reason_but_no_secret(store):
     results = Unanswered(store.uri)
     results.reason = "https://me:s3cret@bucket does not answer"
 
@@ -229,7 +239,7 @@ def test_metrics_that_cannot_be_read_are_refused_with_the_reason_but_no_secret(s
         async with client.get("/metrics") as answer:
             return answer.status, await answer.text()
 
-    status, text = asked(results, LOCAL, ask)
+    status, text = asked(results, LOCAL, ask, first_look_s=0.01)
     assert status == 503
     assert text.startswith("the results have not been read yet: https://")
     assert "bucket does not answer" in text
