@@ -136,16 +136,16 @@ def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
 
 
 def size_with_room_for(plan: Plan, labels: Collection[str]) -> int | None:
-    """The size of the shortest shortlist that runs all deployments with these labels. ``plan`` must
-    have predictions, and no shortlist.
+    """The size of the shortest shortlist that runs all deployments with these labels that any
+    shortlist runs; 0 if none runs any of them. ``plan`` must have predictions, and no shortlist.
 
-    None: no shortlist runs any of them, or nothing is predicted. The size counts all that take
-    places before them: the references of answers, and candidates that are predicted better.
+    None: there is no shortlist, because nothing is predicted. The size counts all that take places
+    before them: the references of answers, and candidates that are predicted better.
     """
     applicants = _applicants(plan)
     if not applicants.judged:
         return None
-    size: int | None = None
+    size = 0
     for place, deployment in enumerate(applicants.in_order(), start=1):
         if deployment.label in labels:
             size = place

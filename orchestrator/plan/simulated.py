@@ -70,7 +70,8 @@ def with_simulation(plan: Plan, uri: str) -> Plan:
 def shortlist_size(experiment: StoredExperiment, labels: Collection[str]) -> int | None:
     """The size of the shortlist with which ``run --simulated`` measures all deployments of a
     simulation that may be the best: those with these labels, and those that may be the best under
-    an SLO on the agreement of answers. A simulation has no answers, so it ranks none under it.
+    an SLO on the agreement of answers. A simulation has no answers, so it ranks none under it. 0 if
+    no shortlist runs any of these.
 
     None: that run would be refused, because the plan cannot be read or nothing is predicted.
     """

@@ -204,30 +204,37 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
 
 
 def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
-    """The command that measures the deployments of a simulation that may be the best, if any.
+    """The command that measures the deployments of a simulation that may be the best; of too few
+    deployments there is none.
 
-    A comment behind it says of how many questions.
+    A comment behind it says of how many questions. If the simulation says of no deployment how near
+    the best it may be, the command measures all of them: ``run`` would refuse a shortlist.
     """
     if experiment.plan is None:
         return
     deployments = len(experiment.plan.runnable())
     if deployments < 2:
         return
-    size = _shortlist_size(experiment) or min(SHORTLIST_SIZE, deployments - 1)
+    command = f"orchestrator run {experiment.plan_argument}"
     results = _results_beside(experiment.store.uri)
+    size = _shortlist_size(experiment)
+    if size is None:
+        yield f"{command} --results {results}"
+        return
+    size = size or min(SHORTLIST_SIZE, deployments - 1)
     options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"
     questions = _question_count(experiment.plan)
     comment = f"  # for all {questions} questions" if questions > 1 else ""
-    yield f"orchestrator run {experiment.plan_argument} {options}{comment}"
+    yield f"{command} {options}{comment}"
 
 
 def _shortlist_size(experiment: StoredExperiment) -> int | None:
     """The size of the shortlist of all deployments that may be the best by the error of the model;
-    None where the file has no limits that a simulation can check.
+    0 where no limits say which these are. None: ``run`` would refuse any shortlist.
     """
     for comparison in answers(ranking_limits(None, [experiment])).comparisons:
         for doubt in comparison.doubts:
-            if doubt.kind is DoubtKind.SIMULATED:
+            if doubt.kind is DoubtKind.SIMULATED and doubt.shortlist_size is not None:
                 return doubt.shortlist_size
     return shortlist_size(experiment, ())
 

@@ -237,10 +237,11 @@ def with_shortlist_sizes(
         experiment = experiment_of.get(comparison.experiment)
         if labels and experiment is not None and experiment.is_of_plan(comparison):
             labels_by_experiment.setdefault(experiment.name, set()).update(labels)
-    sizes = {
-        name: shortlist_size(experiment_of[name], labels)
-        for name, labels in labels_by_experiment.items()
-    }
+    sizes: dict[str, int] = {}
+    for name, contenders in labels_by_experiment.items():
+        size = shortlist_size(experiment_of[name], contenders)
+        if size:  # 0 would run none of them
+            sizes[name] = size
     sized: list[Comparison] = []
     for comparison in comparisons:
         experiment = experiment_of.get(comparison.experiment)

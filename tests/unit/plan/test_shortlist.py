@@ -140,7 +140,8 @@ def test_the_size_that_runs_some_deployments_counts_what_takes_places_before_the
         assert label in labels(listed)
         assert len(listed) == size
     assert size_with_room_for(plan, [second, best]) == 3
-    assert size_with_room_for(plan, [behind]) is None
+    assert size_with_room_for(plan, [behind, best]) == 2
+    assert size_with_room_for(plan, [behind]) == 0
 
 
 def test_without_any_prediction_there_is_no_shortlist() -> None:

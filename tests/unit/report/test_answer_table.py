@@ -14,6 +14,8 @@ from orchestrator.capacity.best import Shortlisted
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
+from orchestrator.plan.shortlist import shortlisted
+from orchestrator.plan.simulated import with_simulation
 from orchestrator.report.answer_table import (
     BAR,
     KEPT_UP,
@@ -349,6 +351,26 @@ def test_what_was_simulated_is_measured_into_another_folder(
     Store.open(folder, "exp").check_not_simulated()
     with pytest.raises(InputError, match="has simulated results"):
         simulated.check_not_simulated()
+
+
+def test_where_the_error_of_the_model_is_unknown_a_run_without_a_shortlist_is_proposed(
+    tmp_path: Path,
+) -> None:
+    """``run`` refuses the shortlist: which deployments may be the best is not known."""
+    text = EXPERIMENT.format(**VALUES).replace("engine: emulator", "engine: vllm")
+    plan = make_plan(parse_experiment(text))
+    simulated = Store.open(str(tmp_path / "simulated"), "exp")
+    store_sweep(simulated, plan, simulated=True)
+    with pytest.raises(InputError, match="no shortlist"):
+        shortlisted(with_simulation(plan, simulated.uri), 1)
+    words = shlex.split(next_of(simulated)[1])
+    assert words == [
+        "orchestrator",
+        "run",
+        f"{simulated.uri}/exp/plan.json",
+        "--results",
+        "results/",
+    ]
 
 
 def test_what_to_type_next_names_a_folder_with_a_quote_as_a_shell_reads_it(tmp_path: Path) -> None:
