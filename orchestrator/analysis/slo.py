@@ -1,5 +1,6 @@
 """Latency limits: which stored requests met them. Any limit can be checked after a run."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -239,6 +240,30 @@ _PARSERS: dict[str, Callable[[str], str | float]] = {
     "attainment": _share,
     "agreement": _share,
 }
+
+
+def have_same_limits(first: Slo, second: Slo) -> bool:
+    """Whether two SLOs limit the same, whatever they are called and in whatever order and units
+    they are written.
+    """
+    of_first, of_second = _bounds(first), _bounds(second)
+    if of_first.keys() != of_second.keys():
+        return False
+    return all(math.isclose(bound, of_second[name]) for name, bound in of_first.items())
+
+
+def _bounds(slo: Slo) -> dict[str, float]:
+    """What an SLO limits, by the names with which ``--slo`` writes it."""
+    bounds: dict[str, float] = {}
+    for group in slo.groups:
+        for limit in group.limits:
+            bounds[limit.name] = limit.seconds
+        if group.is_joint:
+            name = JOINT if group.part is None else f"{group.part}:{JOINT}"
+            bounds[name] = group.attainment
+    if slo.agreement is not None:
+        bounds["agreement"] = slo.agreement
+    return bounds
 
 
 def format_slo(slo: Slo) -> str:

@@ -102,7 +102,6 @@ def best(
         answers,
         check_prices,
         experiments,
-        is_name_of_slo,
         parse_prices,
         ranking_limits,
     )
@@ -145,7 +144,7 @@ def best(
         )
     for note in notes:
         echo(f"note: {note}", err=True)
-    has_limits_of_file = slo_text is None or is_name_of_slo(slo_text)
+    has_limits_of_file = slo_text is None or all(limits.are_of_file for limits in limits_of_each)
     if form_name == "table" and has_limits_of_file:  # `run` decides under the file's limits only
         for step in next_steps(ranked):
             echo(next_step_text(step), err=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.analysis.slo import ANSWERED, parse_slo
+from orchestrator.analysis.slo import ANSWERED, have_same_limits, parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
@@ -81,6 +81,11 @@ class ExperimentLimits:
     experiment: StoredExperiment
     slos: Sequence[Slo]
 
+    @property
+    def are_of_file(self) -> bool:
+        """Whether the SLOs are those of the experiment's file, or some of them."""
+        return all(slo in self.experiment.slos for slo in self.slos)
+
 
 @dataclass(slots=True)
 class _SharedRanking:
@@ -106,17 +111,20 @@ def experiments(
 def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[ExperimentLimits]:
     """Each experiment with the SLOs by which to judge it.
 
-    ``slo_option``: limits, or the name of an SLO of the file; None: all SLOs of the file. Raises
-    InputError where no experiment has an SLO of that name or a part that is limited, and
-    ProblemsError for limits that are written wrongly.
+    ``slo_option``: limits, or the name of an SLO of the file; None: all SLOs of the file. Limits
+    that repeat those of an SLO of the file are that SLO. Raises InputError where no experiment has
+    an SLO of that name or a part that is limited, and ProblemsError for limits that are written
+    wrongly.
     """
     every = list(stored)
     if slo_option is None:
         return [ExperimentLimits(experiment, experiment.slos) for experiment in every]
-    if not is_name_of_slo(slo_option):
+    if not _is_name_of_slo(slo_option):
         slo = parse_slo(slo_option)
         _check_parts(slo, every)
-        return [ExperimentLimits(experiment, (slo,)) for experiment in every]
+        return [
+            ExperimentLimits(experiment, (_as_in_file(slo, experiment),)) for experiment in every
+        ]
     with_slos = []
     for experiment in every:
         slos = tuple(slo for slo in experiment.slos if slo.name == slo_option)
@@ -130,9 +138,17 @@ def limits(slo_option: str | None, stored: Iterable[StoredExperiment]) -> list[E
     return with_slos
 
 
-def is_name_of_slo(slo_option: str) -> bool:
+def _is_name_of_slo(slo_option: str) -> bool:
     """Whether ``--slo`` names an SLO of the file: limits that are written out compare something."""
     return not any(sign in slo_option for sign in "<>=")
+
+
+def _as_in_file(slo: Slo, experiment: StoredExperiment) -> Slo:
+    """The SLO of the experiment's file with the same limits; else the SLO as it is given."""
+    for of_file in experiment.slos:
+        if have_same_limits(of_file, slo):
+            return of_file
+    return slo
 
 
 def _check_parts(slo: Slo, stored: Iterable[StoredExperiment]) -> None:

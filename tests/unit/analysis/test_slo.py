@@ -17,6 +17,7 @@ from orchestrator.analysis.slo import (
     LimitValues,
     Verdicts,
     format_slo,
+    have_same_limits,
     judge_each,
     limit_values,
     parse_slo,
@@ -436,3 +437,34 @@ def test_limits_on_parts_that_mean_nothing_are_refused(text: str, advice: str) -
     with pytest.raises(ProblemsError) as caught:
         parse_slo(text)
     assert advice in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_same"),
+    [
+        ("ttft<=350ms,e2e_p99<=9s,tpot_p90<=50ms,attainment>=99.9%", True),
+        ("tpot_p90<=0.05s,attainment>=0.999,e2e_p99<=9000ms,ttft<=0.35s", True),
+        ("ttft<=350ms,e2e_p99<=9s,tpot_p90<=50ms", False),
+        ("ttft<=351ms,e2e_p99<=9s,tpot_p90<=50ms,attainment>=99.9%", False),
+        ("ttft<=350ms,e2e_p99<=9s,attainment>=99.9%", False),
+        ("ttft<=350ms,e2e_p99<=9s,tpot_p90<=50ms,attainment>=99.9%,agreement>=0.9", False),
+    ],
+)
+def test_limits_are_the_same_whatever_their_name_order_and_units(text: str, is_same: bool) -> None:
+    of_file = Slo.model_validate(
+        {
+            "name": "interactive",
+            "attainment": 0.999,
+            "ttft": 0.35,
+            "e2e_p99": 9.0,
+            "tpot_p90": 0.05,
+        }
+    )
+    assert have_same_limits(of_file, parse_slo(text)) is is_same
+    assert have_same_limits(parse_slo(text), of_file) is is_same
+
+
+def test_limits_of_parts_are_the_same_with_the_shares_of_the_parts() -> None:
+    slo = parse_slo("chat:ttft<=1s,chat:attainment>=0.9,batch:e2e<=60s")
+    assert have_same_limits(slo, parse_slo("batch:e2e<=60s,chat:attainment>=0.9,chat:ttft<=1s"))
+    assert not have_same_limits(slo, parse_slo("chat:ttft<=1s,batch:e2e<=60s"))

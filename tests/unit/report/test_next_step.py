@@ -50,6 +50,14 @@ def test_the_command_runs_where_the_latest_run_did(store: Store) -> None:
     assert context.params["max_nodes"] == 2
 
 
+def test_limits_that_repeat_those_of_the_file_have_the_same_next_step(store: Store) -> None:
+    store_sweep(store, planned())
+    named = invoke("best", store.uri, "--slo", "interactive").stderr
+    assert "next: " in named
+    assert invoke("best", store.uri, "--slo", "ttft<=150ms,attainment>=0.9").stderr == named
+    assert "next: " not in invoke("best", store.uri, "--slo", "ttft<=151ms").stderr
+
+
 def test_what_was_simulated_is_not_measured_beside_it(store: Store) -> None:
     plan = planned()
     store.write_plan(plan.to_json())

@@ -255,6 +255,14 @@ def test_for_a_question_that_is_not_the_plans_no_shortlist_is_proposed(
     assert "--shortlist" not in other
 
 
+def test_limits_that_repeat_those_of_the_file_ask_the_same_question(store: Store) -> None:
+    commit_simulation(store)
+    named = invoke("best", store.uri, "--slo", "interactive")
+    repeated = invoke("best", store.uri, "--slo", "attainment>=90%,ttft<=0.15s")
+    assert "to decide: run --shortlist 2" in named.stdout
+    assert repeated.stdout == named.stdout
+
+
 def test_a_shortlist_has_room_for_what_may_be_best_under_limits_on_answers(store: Store) -> None:
     slos = (
         Slo(name="fast", ttft=0.01, attainment=0.9),
