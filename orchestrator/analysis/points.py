@@ -442,25 +442,29 @@ class StoredPoint:
     def output_token_throughput(self) -> Interval | None:
         """Output tokens/s with an interval, which shows the model's error where it was simulated.
 
-        At a request rate that the engine keeps up with, the throughput is what the requests ask
-        for, even if the engine is faster, so the estimate is also the upper bound. The lower bound
-        is the engine's peak divided by the model's error, where that is less than the estimate. Of
-        requests that are due at once only repeats show how much the throughput varies.
+        Of requests that are due at once only repeats show how much the throughput varies.
         """
-        is_at_once = math.isinf(self.head.level)
         batches = [repeat.output_tokens for repeat in self.used]
-        if is_at_once:
+        if math.isinf(self.head.level):
             batches = [of_repeat.as_one() for of_repeat in batches]
         rate = rate_interval(batches, self.starts)
         if rate is None or not self.simulated:
             return rate
-        tokens = rate.estimate
         factor = self.model_error.tpot if self.model_error else math.nan
-        asks_for_less = self.head.control == "request_rate" and not is_at_once
+        return self.throughput_by_model(rate.estimate, factor)
+
+    def throughput_by_model(self, tokens_per_s: float, factor: float) -> Interval:
+        """A simulated throughput with its interval. ``factor``: how far off the model is.
+
+        At a request rate that the engine keeps up with, the throughput is what the requests ask
+        for, even if the engine is faster, so the estimate is also the upper bound. The lower bound
+        is the engine's peak divided by the model's error, where that is less than the estimate.
+        """
+        asks_for_less = self.head.control == "request_rate" and not math.isinf(self.head.level)
         if asks_for_less and self.validity != BACKLOG:
-            peak = max(self.peak_throughput, tokens)
-            return interval_of_model(tokens, min(peak / factor, tokens), tokens)
-        return interval_of_model(tokens, tokens / factor, tokens * factor)
+            peak = max(self.peak_throughput, tokens_per_s)
+            return interval_of_model(tokens_per_s, min(peak / factor, tokens_per_s), tokens_per_s)
+        return interval_of_model(tokens_per_s, tokens_per_s / factor, tokens_per_s * factor)
 
 
 def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:

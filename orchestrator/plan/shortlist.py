@@ -2,7 +2,7 @@
 
 A deployment is a candidate if its prediction may be wrong by so much that it is among the best: in
 a contest (plan/order.py), the most that it may hold reaches the least that the leader is predicted
-to hold. If the file names no limits, it is a candidate if some load may put it on the frontier of
+to hold. Under limits that it holds at no load even then, it is no candidate. If the file names no limits, it is a candidate if some load may put it on the frontier of
 tokens/s for a user against tokens/s per GPU. If there are more candidates than were asked for,
 those nearest to the leaders, or to the frontier, are taken. Deployments without a prediction take
 the places that are left. If an SLO limits the agreement of answers, the deployments whose answers
@@ -110,12 +110,17 @@ def shortlisted(plan: Plan, size: int, source: str = PREDICTIONS) -> Plan:
     """The plan that runs at most ``size`` of its deployments: those that may be the best. The
     others say why they are left out. ``plan`` must have predictions, and no shortlist.
 
-    Raises InputError where nothing is predicted.
+    Raises InputError where nothing is predicted, or that no deployment may hold any load.
     """
     runnable = plan.runnable()
     applicants = _applicants(plan)
     if not applicants.judged:
         raise InputError(f"no shortlist: nothing is predicted ({_commonest_reason(runnable)})")
+    if not applicants.in_order():
+        raise InputError(
+            "no shortlist: every deployment is predicted to hold the limits at no load, even within "
+            "the error; give other limits, or run without a shortlist"
+        )
     ids_on_list = {deployment.id for deployment in applicants.in_order()[:size]}
     left_out: dict[str, LeftOut] = {}
     for deployment in runnable:
@@ -139,11 +144,11 @@ def size_with_room_for(plan: Plan, labels: Collection[str]) -> int | None:
     """The size of the shortest shortlist that runs all deployments with these labels that any
     shortlist runs; 0 if none runs any of them. ``plan`` must have predictions, and no shortlist.
 
-    None: there is no shortlist, because nothing is predicted. The size counts all that take places
-    before them: the references of answers, and candidates that are predicted better.
+    None: there is no shortlist, as ``shortlisted`` says. The size counts all that take places before
+    them: the references of answers, and candidates that are predicted better.
     """
     applicants = _applicants(plan)
-    if not applicants.judged:
+    if not (applicants.judged and applicants.in_order()):
         return None
     size = 0
     for place, deployment in enumerate(applicants.in_order(), start=1):
@@ -321,7 +326,8 @@ def _judged_by_limits(deployments: Sequence[Deployment], per: Objective) -> dict
 
 
 def _may_lead(standing: PredictedStanding, leader: PredictedStanding) -> bool:
-    return standing.upper >= leader.lower
+    """Whether a deployment may hold some load, and as much as the leader does at the least."""
+    return standing.upper > 0 and standing.upper >= leader.lower
 
 
 # The frontier

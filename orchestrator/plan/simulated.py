@@ -4,9 +4,10 @@ A simulation is stored like a sweep (``orchestrator simulate``). Its figures tak
 predictions in closed form: the sweep is ordered by them, its shortlist is chosen by them, and they
 are shown beside what is measured. The interval of a throughput reaches from what holds if every
 latency is longer to what holds if every latency is shorter, by the factor within which nine in ten
-predictions lie. A search probes no loads that would show this, so its claims have the interval of
-the closed form, as shares of the value. If a search claims nothing, because others hold more, the
-closed form is kept.
+predictions lie. At a request rate that is kept up with, no engine gives more tokens than are asked
+for, so there the interval is that of ``best``. A search probes no loads that would show this, so its
+claims have the interval of the closed form, as shares of the value. If a search claims nothing,
+because others hold more, the closed form is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from orchestrator.analysis.deployments import (
     PredictedCapacity,
     usd_per_million_tokens,
 )
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import InputError
@@ -49,13 +51,18 @@ class _Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedCapacity:
-    """The highest load that holds limits in the simulation, and its output tokens/s; both are 0
-    where the simulation shows that none holds.
+    """The highest load that holds limits in the simulation, and its point; 0 and None where the
+    simulation shows that none holds.
     """
 
     control: str
     level: float
-    throughput: float
+    point: StoredPoint | None
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens/s at that load; 0 where none holds."""
+        return 0.0 if self.point is None else _throughput(self.point)
 
 
 def with_simulation(plan: Plan, uri: str) -> Plan:
@@ -73,7 +80,8 @@ def shortlist_size(experiment: StoredExperiment, labels: Collection[str]) -> int
     an SLO on the agreement of answers. A simulation has no answers, so it ranks none under it. 0 if
     no shortlist runs any of these.
 
-    None: that run would be refused, because the plan cannot be read or nothing is predicted.
+    None: that run would be refused, because the plan cannot be read, nothing is predicted, or no
+    deployment may hold any load.
     """
     if experiment.plan is None:
         return None
@@ -237,9 +245,14 @@ class _Simulation:
         if interval is None:
             slow = self._capacities_under(slo, factors.ttft, factors.tpot).get(served)
             fast = self._capacities_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
-            lowest = 0.0 if slow is None else slow.throughput
-            highest = max(throughput, self._at_most(served, fast))
-            interval = (lowest / factors.tpot / devices, highest * factors.tpot / devices)
+            lowest = 0.0
+            if slow is not None and slow.point is not None:
+                lowest = _by_model(slow.point, factors).lower
+            highest = max(
+                (_by_model(point, factors).upper for point in self._highest(served, exact, fast)),
+                default=0.0,
+            )
+            interval = (lowest / devices, highest / devices)
         price = deployment.hardware.usd_per_gpu_hour
         usd_per_hour = None if price is None else price * devices
         control = exact.control if exact else self._points[served][0].head.control
@@ -252,19 +265,24 @@ class _Simulation:
             usd_per_million_tokens=usd_per_million_tokens(usd_per_hour, throughput),
         ).document()
 
-    def _at_most(self, served: _Served, fast: _SimulatedCapacity | None) -> float:
-        """The most output tokens/s that a deployment may hold. A search does not probe all loads
-        between the highest that holds and the next one that it probed, so the throughput at the
-        next one counts.
+    def _highest(
+        self,
+        served: _Served,
+        exact: _SimulatedCapacity | None,
+        fast: _SimulatedCapacity | None,
+    ) -> Iterator[StoredPoint]:
+        """The points at the highest loads that a deployment may hold. A search does not probe all
+        loads between the highest that holds and the next one that it probed, so the next one counts.
         """
-        level = 0.0 if fast is None else fast.level
-        throughput = 0.0 if fast is None else fast.throughput
+        for capacity in (exact, fast):
+            if capacity is not None and capacity.point is not None:
+                yield capacity.point
         if not self._searches[served.workload]:
-            return throughput
+            return
+        level = 0.0 if fast is None else fast.level
         above = [point for point in self._points[served] if point.head.level > level]
-        if not above:
-            return throughput
-        return max(throughput, _throughput(min(above, key=lambda point: point.head.level)))
+        if above:
+            yield min(above, key=lambda point: point.head.level)
 
     def _capacities_under(
         self, slo: Slo, ttft_factor: float, other_factor: float
@@ -284,15 +302,12 @@ class _Simulation:
             for excluded in comparison.excluded:
                 served = self._shown_to_hold_nothing(excluded, comparison.workload)
                 if served is not None:
-                    yield served, _SimulatedCapacity(excluded.claims[0].control, 0.0, 0.0)
+                    yield served, _SimulatedCapacity(excluded.claims[0].control, 0.0, None)
             for ranked in comparison.ranking:
                 served = self._served(ranked.point)
                 if served is not None and not ranked.is_estimate:
                     level = ranked.level
-                    yield (
-                        served,
-                        _SimulatedCapacity(level.control, level.value, _throughput(ranked.point)),
-                    )
+                    yield served, _SimulatedCapacity(level.control, level.value, ranked.point)
 
     def _shown_to_hold_nothing(self, excluded: Excluded, workload: str) -> _Served | None:
         """The deployment and workload, if a search has shown that no load holds; None otherwise."""
@@ -383,6 +398,11 @@ def _figures(point: StoredPoint) -> dict[str, Any]:
         "tpot_ms": figures.tpot_ms.p50 if keeps_up and figures.tpot_ms else None,
         "output_throughput": figures.output_token_throughput,
     }
+
+
+def _by_model(point: StoredPoint, factors: ErrorFactors) -> Interval:
+    """Output tokens/s at a point, and between what nine in ten measurements of it lie."""
+    return point.throughput_by_model(_throughput(point), factors.tpot)
 
 
 def _throughput(point: StoredPoint) -> float:

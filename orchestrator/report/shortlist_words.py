@@ -71,8 +71,10 @@ def left_out_text(left_out: LeftOut, record: PredictedShortlist) -> str:
         return f"{may}, but those on the list are predicted better"
     if not left_out.slo:
         return _OFF_THE_FRONTIER
+    if not left_out.highest:
+        return f"predicted to hold the limits at no load{_where(left_out)}"
     return (
-        f"predicted to hold at most {figure(left_out.highest or 0.0)} {_UNITS[record.per]}, "
+        f"predicted to hold at most {figure(left_out.highest)} {_UNITS[record.per]}, "
         f"{left_out.leader} at least {figure(left_out.leader_lowest or 0.0)}{_where(left_out)}"
     )
 
@@ -95,7 +97,7 @@ def left_out_reasons(plan: Plan) -> dict[str, str]:
 
 def shared_left_out_text(left_out: LeftOut, record: PredictedShortlist) -> str:
     """Why a deployment is left out, in words that are the same for others like it."""
-    if left_out.why != "behind" or not left_out.slo:
+    if left_out.why != "behind" or not left_out.slo or not left_out.highest:
         return left_out_text(left_out, record)
     return (
         f"predicted to hold less than {left_out.leader} does at the least: "

@@ -144,6 +144,35 @@ def test_the_size_that_runs_some_deployments_counts_what_takes_places_before_the
     assert size_with_room_for(plan, [behind]) == 0
 
 
+def test_limits_that_none_can_hold_make_no_deployment_a_candidate() -> None:
+    slos = {"fast": {"ttft": "500ms"}, "never": {"ttft": "1us"}}
+    predictions = [prediction(each, 1.1) for each in (100.0, 60.0)]
+    for each in predictions:
+        each["capacity"]["never"] = prediction(0.0, 1.0)["capacity"]["fast"]
+    plan = shortlisted(predicted(plan_of(2, slos=slos), predictions), 2)
+    first, second = plan.deployments
+    assert plan.runnable() == [first]
+    assert second.left_out is not None
+    assert (second.left_out.slo, second.left_out.leader) == ("fast", first.label)
+    assert plan.shortlist is not None
+    assert plan.shortlist.candidates == 1
+
+
+def test_a_deployment_that_may_hold_nothing_does_not_lead_beside_one_that_may() -> None:
+    """The leader holds nothing if its latencies are longer."""
+    leader, other = prediction(100.0, 1.1), prediction(0.0, 1.1)
+    leader["capacity"]["fast"]["chat"]["interval_per_gpu"] = [0.0, 110.0]
+    plan = shortlisted(predicted(plan_of(2), [leader, other]), 2)
+    assert [deployment.runs for deployment in plan.deployments] == [True, False]
+
+
+def test_where_no_deployment_may_hold_any_load_there_is_no_shortlist() -> None:
+    plan = predicted(plan_of(2), [prediction(0.0, 1.1), prediction(0.0, 1.1)])
+    assert size_with_room_for(plan, labels(list(plan.deployments))) is None
+    with pytest.raises(InputError, match="no shortlist: .* hold the limits at no load"):
+        shortlisted(plan, 2)
+
+
 def test_without_any_prediction_there_is_no_shortlist() -> None:
     unknown = {"not_predicted": "the model has no term for a router"}
     unpredicted = predicted(plan_of(2), [unknown, unknown])

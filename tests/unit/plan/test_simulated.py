@@ -76,6 +76,23 @@ def test_an_interval_is_what_holds_if_latencies_are_off_by_the_known_factor(
     assert predicted["capacity"]["tight"]["chat"]["interval_per_gpu"] == [0, 0]
 
 
+def test_at_a_rate_that_is_kept_up_with_the_interval_ends_at_what_was_sent(tmp_path: Path) -> None:
+    """The second level shows that the engine could give more than the first asks for."""
+    text = EXPERIMENT.format(**VALUES | {"levels": LEVELS}).replace("concurrency", "request_rate")
+    plan = make_plan(parse_experiment(text))
+    store = Store.open(str(tmp_path), plan.name)
+    store.write_plan(plan.to_json())
+    for point in plan.points:
+        is_first = point.level.value == LEVELS[0]
+        ttft_ms, tokens = (10, 8) if is_first else (5000, 64)
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, tokens=tokens, simulated=True)
+    capacity = prediction(with_simulation(plan, store.uri))["capacity"]["interactive"]["chat"]
+    assert capacity["level"] == LEVELS[0]
+    throughput = capacity["output_throughput"]
+    assert throughput > 0
+    assert capacity["interval_per_gpu"] == pytest.approx([throughput, throughput])
+
+
 def test_a_plan_keeps_what_was_simulated_when_it_is_predicted_again(tmp_path: Path) -> None:
     plan = planned(levels=LEVELS)
     simulated = with_simulation(plan, simulated_store(tmp_path, plan))

@@ -278,6 +278,27 @@ def test_a_shortlist_has_room_for_what_may_be_best_under_limits_on_answers(store
     assert doubt.shortlist_size == 2
 
 
+def test_a_shortlist_counts_the_candidates_that_best_names(store: Store) -> None:
+    """Both keep up with 2 req/s, and ask for a little less or more than the other there."""
+    text = EXPERIMENT.format(**VALUES | {"levels": [2, 4]}).replace("concurrency", "request_rate")
+    plan = with_model_error(make_plan(parse_experiment(text)), MODEL_ERROR)
+    store.write_plan(plan.to_json())
+    first, second = plan.deployments
+    for point in plan.points:
+        ttft_ms, tokens = 5000, 64
+        if point.level.value == 2:
+            ttft_ms, tokens = 10, 8 if point.deployment_id == first.id else 7
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, tokens=tokens, simulated=True)
+    labels: set[str] = set()
+    for comparison in answers(limits(None, [StoredExperiment(store)])).comparisons:
+        labels |= comparison.labels_within_model_error
+    assert labels == {first.label}
+    limited = shortlisted(with_simulation(plan, store.uri), 2)
+    assert limited.shortlist is not None
+    assert limited.shortlist.candidates == 1
+    assert [deployment.label for deployment in limited.runnable()] == [first.label]
+
+
 @pytest.mark.parametrize(
     ("ttft_ms", "others"),
     [

@@ -76,6 +76,10 @@ def test_each_reason_has_a_sentence_and_one_that_others_share() -> None:
     text = "may hold as much as tp=2 (chat under fast), but those on the list are predicted better"
     assert left_out_text(no_room, record()) == text
     assert shared_left_out_text(no_room, record()) == text
+    holds_nothing = BEHIND.model_copy(update={"highest": 0.0})
+    text = "predicted to hold the limits at no load (chat under fast)"
+    assert left_out_text(holds_nothing, record()) == text
+    assert shared_left_out_text(holds_nothing, record()) == text
     without_limits = LeftOut(why="behind")
     assert "off the frontier" in left_out_text(without_limits, record())
     assert "off the frontier" in shared_left_out_text(without_limits, record())
