@@ -149,6 +149,12 @@ def _later_keys(model: type[Growing]) -> frozenset[str]:
     return frozenset().union(*keys)
 
 
+def check_bounds(least: float, most: float | None, unit: str = "") -> None:
+    """Raises ValueError where no number lies between the bounds of what is drawn."""
+    if most is not None and most < least:
+        raise ValueError(f"max ({most:g}{unit}) is below min ({least:g}{unit})")
+
+
 class LogNormal(Strict):
     """Log-normal token counts by their mean (tokens, of the distribution itself, not of its
     logarithm).
@@ -171,6 +177,11 @@ class LogNormal(Strict):
         description="The largest number of tokens: larger ones become this one.",
     )
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        check_bounds(self.min, self.max)
+        return self
+
 
 class Normal(Strict):
     """Normal token counts. What is drawn beyond ``min`` and ``max`` becomes these."""
@@ -190,6 +201,11 @@ class Normal(Strict):
         description="The largest number of tokens: larger ones become this one.",
     )
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        check_bounds(self.min, self.max)
+        return self
+
 
 class Uniform(Strict):
     """Uniform integers, both ends included."""
@@ -199,8 +215,7 @@ class Uniform(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.max < self.min:
-            raise ValueError(f"max ({self.max}) is below min ({self.min})")
+        check_bounds(self.min, self.max)
         return self
 
 
@@ -677,7 +692,8 @@ class Arrivals(Growing):
         client can hold.
         """
         cycle = self._cycle
-        if seconds is not None and self.process != "trace":
+        ends_with_its_file = self.process == "trace" and self.trace is not None
+        if seconds is not None and not ends_with_its_file:
             mean = self._mean_rate(rate, seconds)
             expected = mean * seconds
             if expected > MOST_REQUESTS:

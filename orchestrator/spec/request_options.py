@@ -4,6 +4,7 @@ constraint on answers, tools, further fields of the body, and the LoRA adapter t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -196,6 +197,8 @@ def json_problem(value: Any) -> str | None:
     """Why a value cannot be a part of a request's body; None where it can."""
     values = [value]
     for _ in range(MOST_LEVELS):
+        if any(isinstance(inner, float) and not math.isfinite(inner) for inner in values):
+            return "has a number that JSON does not have: NaN, or an infinite one"
         values = [inner for outer in values for inner in _held_by(outer)]
     if values:
         return TOO_DEEP
@@ -311,7 +314,7 @@ def tool_name(tool: Any) -> str | None:
 def _read_json(file: str, source: str) -> Any:
     """The JSON value of a file. Raises ProblemsError."""
     try:
-        text = read_at_most(Path(file), MOST_FILE_BYTES).decode()
+        text = read_at_most(Path(file), MOST_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ProblemsError([Problem(f"{source}: {error.strerror or error}")]) from None
     except UnicodeDecodeError:

@@ -21,6 +21,7 @@ from orchestrator.spec.load import (
     Duration,
     Lengths,
     Weight,
+    check_bounds,
 )
 from orchestrator.spec.popularity import Popularity
 from orchestrator.spec.settings import OneLine, Strict, as_tuple
@@ -73,8 +74,7 @@ class UniformPause(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.max < self.min:
-            raise ValueError(f"max ({self.max:g} s) is below min ({self.min:g} s)")
+        check_bounds(self.min, self.max, " s")
         return self
 
 
@@ -94,6 +94,11 @@ class LogNormalPause(Strict):
         default=None, description="The longest pause: longer ones become this one."
     )
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        check_bounds(self.min, self.max, " s")
+        return self
+
 
 class NormalPause(Strict):
     """Normal pauses. What is drawn beyond ``min`` and ``max`` becomes these."""
@@ -106,6 +111,11 @@ class NormalPause(Strict):
     max: PauseLength | None = Field(
         default=None, description="The longest pause: longer ones become this one."
     )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        check_bounds(self.min, self.max, " s")
+        return self
 
 
 class ExponentialPause(Strict):

@@ -27,6 +27,7 @@ from orchestrator.spec.load import (
     percentile_limit,
     swapped_percentile,
 )
+from orchestrator.spec.sessions import Pauses
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,13 @@ def test_lengths_are_given_in_one_way() -> None:
 
 
 def test_a_uniform_range_ascends() -> None:
+    for shape in ("normal", "lognormal"):
+        drawn = {shape: {"mean": 5.0, "sigma": 1.0, "min": 9, "max": 3}}
+        with pytest.raises(ValidationError, match=r"max \(3\) is below min \(9\)"):
+            Lengths.model_validate(drawn)
+        pauses = {shape: {"mean": 5.0, "sigma": 1.0, "min": 9.0, "max": 3.0}}
+        with pytest.raises(ValidationError, match=r"max \(3 s\) is below min \(9 s\)"):
+            Pauses.model_validate(pauses)
     with pytest.raises(ValidationError, match=r"max \(1\) is below min \(2\)"):
         Uniform(min=2, max=1)
 

@@ -54,6 +54,7 @@ def workload(**keys: Any) -> Workload:
         ({"request": {"guided_json": {}}}, "give 'constrain'"),
         ({"request": {"stream_options": {}, "model": "m"}}, "every answer is streamed"),
         ({"request": {"x": nested(101)}}, "nested too deeply"),
+        ({"request": {"x": [float("nan")]}}, "has a number that JSON does not have"),
         ({"request": {"x": 10**30}}, "cannot be sent as JSON: Integer exceeds 64-bit range"),
     ],
 )
@@ -116,6 +117,14 @@ def test_a_schema_that_answers_cannot_be_checked_against_is_refused(
 )
 def test_a_schema_that_holds_all_its_parts_is_taken(schema: dict[str, Any]) -> None:
     assert schema_problem(schema) is None
+
+
+def test_a_schema_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "object"}', "utf-8-sig")
+    asked = workload(constrain={"json_schema": "s.json"})
+    found = asked.with_files(lambda path: str(tmp_path / path))
+    assert found.constrain is not None
+    assert found.constrain.json_schema == {"type": "object"}
 
 
 def test_a_file_that_is_not_there_is_a_problem() -> None:
