@@ -35,6 +35,7 @@ WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FORMATS = ("azure", "burstgpt", "mooncake", "bailian", "weka", "columns")
 MOST_HEADER_BYTES = 1 << 20  # of the first line
+MOST_CELL_BYTES = 1 << 30  # of a table: a column may hold what was said
 
 AZURE = TraceColumns(
     time="TIMESTAMP", input_tokens="ContextTokens", output_tokens="GeneratedTokens"
@@ -90,11 +91,16 @@ def header_of(path: str) -> Header:
         except orjson.JSONDecodeError as error:
             raise problem(path, f"row 1: {error.msg}") from None
         return Header("jsonl", tuple(row))
+    if line.startswith(b"["):
+        raise problem(path, "is a JSON array: give one object per line")
+    if line.startswith(b"PAR1"):
+        raise problem(path, "is a Parquet file in a gzip file: unpack it first")
     try:
         text = line.decode()
     except UnicodeDecodeError:
         raise problem(path, "is neither a table (CSV, Parquet) nor JSON lines") from None
     delimiter = next((sign for sign in "\t;" if sign in text), ",")
+    csv.field_size_limit(MOST_CELL_BYTES)
     try:
         cells = next(csv.reader([text], delimiter=delimiter))
     except csv.Error as error:

@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,11 +26,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from orchestrator.base.arrays import Bools, Ints
+from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.load import MOST_TOKENS
 from orchestrator.spec.traces import Filter, TraceColumns, cell_text
 from orchestrator.workloads.trace_formats import (
+    MOST_CELL_BYTES,
     UNITS_NS,
     Header,
     TraceFormat,
@@ -41,8 +43,10 @@ from orchestrator.workloads.trace_formats import (
 BATCH_BYTES = (
     1 << 20
 )  # of a CSV file: Arrow reads several ahead, and a peak of 200 MiB becomes 800 with 16 MiB
+LONGER_THAN_BLOCK = "straddling object"  # words of Arrow's error
 BATCH_ROWS = 1 << 17  # of other files
-MOST_NS = 9e18  # of a time; more would not fit into int64
+MOST_NS = 4e18  # of a time, in either direction; differences of two must fit into int64
+MOST_BLOCK = 2**63 - 1  # the largest name of a block that fits into int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,9 @@ def read_batches(
     if missing:
         names = ", ".join(header.names)[:120]
         raise problem(path, f"has no column {missing[0]!r}; its columns are {names}")
+    for name in wanted:
+        if name is not None and header.names.count(name) > 1:
+            raise problem(path, f"has several columns {name!r}: leave one of them")
     if header.kind == "jsonl":
         yield from _json_batches(path, trace_format, columns, filters)
         return
@@ -101,20 +108,42 @@ def _arrow_batches(
             raise problem(path, f"is a broken Parquet file: {error}") from None
         return
     types = _column_types(path, trace_format, header)
-    try:
-        with pa_csv.open_csv(
-            _input_stream(path),
-            read_options=pa_csv.ReadOptions(block_size=BATCH_BYTES, use_threads=False),
-            parse_options=pa_csv.ParseOptions(delimiter=header.delimiter),
-            convert_options=pa_csv.ConvertOptions(
-                include_columns=names,
-                column_types={name: types.get(name, pa.string()) for name in names},
-                strings_can_be_null=False,
-            ),
-        ) as batches:
-            yield from batches
-    except (pa.ArrowException, OSError) as error:
-        raise _first_bad_row(path, trace_format, header, str(error)) from None
+    columns = {name: types.get(name, pa.string()) for name in names}
+    rows_done = 0
+    block_bytes = BATCH_BYTES
+    while True:
+        try:
+            for batch in _csv_batches(path, header, columns, block_bytes, rows_done):
+                yield batch
+                rows_done += batch.num_rows
+            return
+        except (pa.ArrowException, OSError) as error:
+            if LONGER_THAN_BLOCK not in str(error) or block_bytes >= MOST_CELL_BYTES:
+                raise _first_bad_row(path, trace_format, header, str(error)) from None
+            block_bytes *= 16
+
+
+def _csv_batches(
+    path: str, header: Header, columns: Mapping[str, pa.DataType], block_bytes: int, skipped: int
+) -> Iterator[pa.RecordBatch]:
+    """Columns of a CSV file in blocks of this size, without the first ``skipped`` rows. Raises
+    ArrowInvalid for a row that is longer than a block.
+    """
+    with pa_csv.open_csv(
+        _input_stream(path),
+        read_options=pa_csv.ReadOptions(block_size=block_bytes, use_threads=False),
+        parse_options=pa_csv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True),
+        convert_options=pa_csv.ConvertOptions(
+            include_columns=[*columns],
+            column_types=columns,
+            strings_can_be_null=False,
+        ),
+    ) as batches:
+        for batch in batches:
+            rest = batch.slice(skipped)  # empty where the batch is not as long
+            skipped -= batch.num_rows - rest.num_rows
+            if rest.num_rows:
+                yield rest
 
 
 def _input_stream(path: str) -> Any:
@@ -143,12 +172,15 @@ def _column_types(path: str, trace_format: TraceFormat, header: Header) -> dict[
             first = next(rows, {})
         except (UnicodeDecodeError, csv.Error) as error:
             raise problem(path, f"cannot be read: {error}") from None
-    text = first.get(columns.time) or ""
-    if _is_number(text):
-        types[columns.time] = pa.float64()
-    else:
-        types[columns.time] = pa.timestamp("ns", "UTC" if _has_zone(text) else None)
+    types[columns.time] = _time_type(first.get(columns.time) or "")
     return types
+
+
+def _time_type(text: str) -> pa.DataType:
+    """The type of a column of times, by its first one."""
+    if _is_number(text):
+        return pa.float64()
+    return pa.timestamp("ns", "UTC" if _has_zone(text) else None)
 
 
 def _is_number(text: str) -> bool:
@@ -171,7 +203,9 @@ def _csv_rows(path: str, header: Header) -> Generator[dict[str, str], None, None
         open_binary(path) as file,
         io.TextIOWrapper(cast("Any", file), "utf-8-sig", newline="") as text,
     ):
-        reader = csv.DictReader(text, delimiter=header.delimiter)
+        csv.field_size_limit(MOST_CELL_BYTES)
+        lines = dropwhile(str.isspace, text)
+        reader = csv.DictReader(lines, delimiter=header.delimiter)
         if reader.fieldnames is not None:
             reader.fieldnames = list(header.names)
         yield from reader
@@ -227,12 +261,13 @@ def _batch_of(
     if columns.elapsed is not None:
         cells = batch.column(columns.elapsed)
         elapsed_ns = _times_ns(path, columns.elapsed, cells, trace_format.unit, row)
+        _refuse_negative(path, columns.elapsed, elapsed_ns, row)
     images = None
     if trace_format.images is not None:
         images = _whole(path, batch, trace_format.images, row)
     sessions = None
     if columns.session is not None:
-        sessions = batch.column(columns.session).to_pylist()
+        sessions = _sessions(path, columns.session, batch.column(columns.session))
     return RowBatch(
         row=row,
         times_ns=times_ns,
@@ -245,6 +280,13 @@ def _batch_of(
     )
 
 
+def _sessions(path: str, name: str, cells: pa.Array) -> list[Any]:
+    """What names the session of each row; None: it stands alone, as a row without a name does."""
+    if pa.types.is_nested(cells.type):
+        raise problem(path, f"{name} is {cells.type}; give a column of texts or numbers")
+    return [None if value == "" else value for value in cells.to_pylist()]
+
+
 def _texts(cells: pa.Array) -> pa.Array:
     if pa.types.is_boolean(cells.type) or pa.types.is_integer(cells.type):
         return cells.cast(pa.string())
@@ -255,12 +297,13 @@ def _texts(cells: pa.Array) -> pa.Array:
 
 def _whole(path: str, batch: pa.RecordBatch, name: str, row: int) -> Ints:
     """The whole numbers of a column, from 0 to MOST_TOKENS."""
-    cells = batch.column(name)
-    if not pa.types.is_integer(cells.type):
-        try:
-            cells = cells.cast(pa.int64())
-        except pa.ArrowInvalid as error:
-            raise problem(path, f"from row {row} on: {name}: {error}") from None
+    cells = _plain(batch.column(name))
+    if pa.types.is_temporal(cells.type) or pa.types.is_boolean(cells.type):
+        raise problem(path, f"{name} is {cells.type}; give a column of whole numbers")
+    try:
+        cells = cells.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise problem(path, f"from row {row} on: {name}: {error}") from None
     numbers = _int64(pc.fill_null(cells, -1))
     wrong = np.flatnonzero((numbers < 0) | (numbers > MOST_TOKENS))
     if len(wrong):
@@ -279,27 +322,64 @@ def _int64(cells: pa.Array) -> Ints:
 
 def _times_ns(path: str, name: str, cells: pa.Array, unit: str | None, row: int) -> Ints:
     """Times of a column in ns."""
+    cells = _plain(cells)
     if pa.types.is_string(cells.type):
-        try:
-            zone = "UTC" if _has_zone(str(cells[0].as_py())) else None
-            cells = cells.cast(pa.timestamp("ns", zone))
-        except pa.ArrowInvalid as error:
-            raise problem(path, f"from row {row} on: {name}: {error}") from None
+        first = next((text for text in cells.to_pylist() if text is not None), "")
+        cells = _cast(path, name, cells, _time_type(first), row)
     if cells.null_count:
         place = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
         raise problem(path, f"row {row + place}: {name} is empty")
-    if pa.types.is_timestamp(cells.type):
-        whole = cells.cast(pa.timestamp("ns", cells.type.tz), safe=False)
-        return _int64(whole.cast(pa.int64()))
+    if pa.types.is_timestamp(cells.type) or pa.types.is_date(cells.type):
+        zone = getattr(cells.type, "tz", None)
+        whole = _cast(path, name, cells, pa.timestamp("ns", zone), row)
+        times_ns = _int64(whole.cast(pa.int64()))
+        _refuse_far(path, name, cells, np.abs(times_ns.astype(np.float64)), row)
+        return times_ns
     if unit is None:
         raise problem(path, f"has numbers as {name}: give their 'unit' (s, ms, us or ns)")
-    numbers = cells.to_numpy(zero_copy_only=False).astype(np.float64)
-    times_ns = numbers * UNITS_NS[unit]
-    wrong = np.flatnonzero(~(np.abs(times_ns) < MOST_NS))
+    try:
+        cells = cells.cast(pa.float64(), safe=False)  # large integers are rounded
+    except pa.ArrowException as error:
+        raise problem(path, f"from row {row} on: {name}: {error}") from None
+    numbers = cells.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):  # what is infinite is refused
+        far_ns = np.round(numbers * UNITS_NS[unit])
+    _refuse_far(path, name, cells, np.abs(far_ns), row)
+    return np.asarray(far_ns, np.int64)
+
+
+def _plain(cells: pa.Array) -> pa.Array:
+    """A column in the simplest of the types that hold the same: Arrow has several for texts, and
+    one for columns of few values.
+    """
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if pa.types.is_large_string(cells.type) or pa.types.is_string_view(cells.type):
+        return cells.cast(pa.string())
+    return cells
+
+
+def _cast(path: str, name: str, cells: pa.Array, wanted: pa.DataType, row: int) -> pa.Array:
+    """A column as another type. Raises ProblemsError where a value of it is none of that type."""
+    try:
+        return cells.cast(wanted)
+    except pa.ArrowException as error:
+        raise problem(path, f"from row {row} on: {name}: {error}") from None
+
+
+def _refuse_negative(path: str, name: str, elapsed_ns: Ints, row: int) -> None:
+    """Raises ProblemsError for the first request that ended before it began."""
+    wrong = np.flatnonzero(elapsed_ns < 0)
+    if len(wrong):
+        raise problem(path, f"row {row + int(wrong[0])}: {name} is below 0")
+
+
+def _refuse_far(path: str, name: str, cells: pa.Array, distances_ns: Floats, row: int) -> None:
+    """Raises ProblemsError for the first time that is further from 0 than MOST_NS, or no number."""
+    wrong = np.flatnonzero(~(distances_ns < MOST_NS))
     if len(wrong):
         place = int(wrong[0])
-        raise problem(path, f"row {row + place}: {name} is {cells[place].as_py()!r}")
-    return np.asarray(np.round(times_ns), np.int64)
+        raise problem(path, f"row {row + place}: {name} is {cells[place]}")
 
 
 # -- JSON lines
@@ -332,7 +412,8 @@ def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 number += 1
                 row = orjson.loads(text)
                 if not isinstance(row, dict):
-                    raise problem(path, f"row {number}: {text[:60].decode()!r} is not an object")
+                    shown = text[:60].decode(errors="replace")
+                    raise problem(path, f"row {number}: {shown!r} is not an object")
                 yield number, row
     except orjson.JSONDecodeError as error:
         raise problem(path, f"row {number}: {error.msg}") from None
@@ -370,10 +451,13 @@ def _add_json_row(
     if columns.elapsed is not None:
         rows.elapsed.append(keys.get(columns.elapsed))
     if columns.session is not None:
-        rows.sessions.append(keys.get(columns.session))
+        rows.sessions.append(_session(path, place, keys, columns.session))
     if trace_format.name == "bailian":
-        rows.sessions.append(keys.get("chat_id"))
-        rows.parents.append(keys.get("parent_chat_id"))
+        chat = _session(path, place, keys, "chat_id")
+        if chat is None:
+            raise problem(path, f"{place}: has no chat_id")
+        rows.sessions.append(chat)
+        rows.parents.append(_session(path, place, keys, "parent_chat_id"))
     if trace_format.block_tokens is not None:
         blocks = block_ids(path, place, keys)
         needed = -(-rows.inputs[-1] // trace_format.block_tokens)
@@ -389,6 +473,16 @@ def _add_json_row(
     )
 
 
+def _session(path: str, place: str, keys: Mapping[str, Any], name: str) -> Any:
+    """What names the session of a row; None: it stands alone. Raises ProblemsError for what cannot
+    be a name.
+    """
+    value = keys.get(name)
+    if isinstance(value, list | dict):
+        raise problem(path, f"{place}: {name} is {str(value)[:60]!r}; give a text or a number")
+    return None if value == "" else value
+
+
 def whole_number(path: str, place: str, keys: Mapping[str, Any], name: str) -> int:
     """A count of tokens. Raises ProblemsError for anything else."""
     value = keys.get(name)
@@ -402,9 +496,16 @@ def whole_number(path: str, place: str, keys: Mapping[str, Any], name: str) -> i
 def block_ids(path: str, place: str, keys: Mapping[str, Any]) -> Sequence[int]:
     """The ``hash_ids`` of a request. Raises ProblemsError where they are no whole numbers."""
     blocks = keys.get("hash_ids")
-    if not isinstance(blocks, list) or not all(type(b) is int and b >= 0 for b in blocks):
-        raise problem(path, f"{place}: hash_ids are {str(blocks)[:60]!r}; give whole numbers")
-    return blocks
+    if isinstance(blocks, list) and all(map(_is_block, blocks)):
+        return blocks
+    raise problem(
+        path,
+        f"{place}: hash_ids are {str(blocks)[:60]!r}; give whole numbers from 0 to {MOST_BLOCK}",
+    )
+
+
+def _is_block(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_BLOCK
 
 
 def seconds(path: str, place: str, keys: Mapping[str, Any], name: str) -> float:
@@ -423,6 +524,7 @@ def _json_batch(
         times_ns = _json_times(path, columns.time, rows.times, trace_format.unit, rows.row)
     if columns.elapsed is not None:
         elapsed_ns = _json_times(path, columns.elapsed, rows.elapsed, trace_format.unit, rows.row)
+        _refuse_negative(path, columns.elapsed, elapsed_ns, rows.row)
     return RowBatch(
         row=rows.row,
         times_ns=times_ns,
@@ -460,4 +562,7 @@ def _date_ns(path: str, name: str, text: str, number: int) -> int:
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     since = date - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    date_ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    if abs(date_ns) >= MOST_NS:
+        raise problem(path, f"row {number}: {name} is {text[:60]!r}")
+    return date_ns

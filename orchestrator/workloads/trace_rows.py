@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.spec.load import MOST_REQUESTS
-from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
+from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window, cell_text
 from orchestrator.workloads.trace_formats import (
     TraceFormat,
     header_of,
@@ -38,7 +38,8 @@ from orchestrator.workloads.trace_reader import (
 )
 
 # Why a row is left out.
-OUTSIDE, FILTERED, EMPTY, OTHER_LENGTHS = (
+BEFORE, OUTSIDE, FILTERED, EMPTY, OTHER_LENGTHS = (
+    "before the first row of the file, from which the window counts",
     "outside the window",
     "not of the wanted values",
     "without tokens (a failed request)",
@@ -225,6 +226,7 @@ class _Selection:
             if batch.times_ns is None or self._origin_ns is None:
                 raise problem(self._rules.path, "has no times, so it has no 'window'")
             times_s = (batch.times_ns - self._origin_ns) / 1e9
+            is_kept = self._narrowed(BEFORE, is_kept, times_s >= 0)
             is_inside = (times_s >= window.start) & (times_s < window.end)
             is_kept = self._narrowed(OUTSIDE, is_kept, is_inside)
         has_tokens = (batch.inputs > 0) & (batch.outputs > 0)
@@ -448,6 +450,7 @@ class _WekaSelection:
         self._left_out: Counter[str] = Counter()
         self._used_keys = used_request_keys(rules.filters)
         self._unused_keys: set[str] = set()
+        self._kept_count = 0
         self.sessions: list[list[_AgentRequest]] = []
         self.block_tokens: set[int] = set()
         self.scopes: set[str] = set()
@@ -482,14 +485,18 @@ class _WekaSelection:
                 continue
             self.total += 1
             request = _agent_request(path, place, number, block_tokens, keys)
-            if self._is_kept(keys, request):
-                kept.append(request)
+            if not self._is_kept(keys, request):
+                continue
+            kept.append(request)
+            self._kept_count += 1
+            if self._kept_count > MOST_REQUESTS:
+                raise problem(path, f"has more than {MOST_REQUESTS:,} requests: give fewer lines")
         if kept:
             self.sessions.append(kept)
 
     def _is_kept(self, keys: dict[str, Any], request: _AgentRequest) -> bool:
         for row_filter in self._rules.filters:
-            if str(keys.get(row_filter.column)) not in row_filter.values:
+            if cell_text(keys.get(row_filter.column)) not in row_filter.values:
                 self._left_out[FILTERED] += 1
                 return False
         if not request.inputs or not request.outputs:
@@ -569,6 +576,8 @@ def _agent_request(
             f"{place}: {len(blocks)} hash_ids for {inputs} tokens of blocks of {block_tokens}",
         )
     took_s = seconds(path, place, keys, "api_time") if "api_time" in keys else None
+    if took_s is not None and took_s < 0:
+        raise problem(path, f"{place}: api_time is {took_s:g}; give a number from 0 on")
     return _AgentRequest(
         row=number,
         t_s=seconds(path, place, keys, "t"),

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -110,16 +111,158 @@ def test_an_own_table_is_read_by_the_names_of_its_columns(tmp_path: Path, kind: 
         (traces.MOONCAKE.replace("600", "6e2"), {}, "row 2: input_length is 600.0"),
         (traces.MOONCAKE + "[]\n", {}, "row 4: '\\[\\]' is not an object"),
         (traces.MOONCAKE + "{\n", {}, "row 4: "),
+        (traces.MOONCAKE + f'["{"x" * 57}ü"]\n', {}, "row 4: .* is not an object"),
+        (traces.MOONCAKE.replace("[0, 9]", f"[0, {2**63}]"), {}, "row 2: hash_ids are"),
+        (traces.BAILIAN.replace('"chat_id": 160, ', ""), {}, "row 2: has no chat_id"),
+        (traces.BAILIAN.replace("160,", "[160],"), {}, r"row 2: chat_id is '\[160\]'"),
+        ("[" + traces.MOONCAKE, {}, "is a JSON array: give one object per line"),
+        (gzip.compress(b"PAR1 and more"), {}, "is a Parquet file in a gzip file"),
         ("at,in,out\n1,2,3\n", {"columns": OWN}, "has numbers as at: give their 'unit'"),
         ("at,in\n1,2\n", {"columns": OWN, "unit": "s"}, "has no column 'out'"),
         (traces.AZURE_2023, {"where": {"Model": "x"}}, "has no column 'Model'"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_number(
-    tmp_path: Path, text: str, keys: dict[str, object], reason: str
+    tmp_path: Path, text: str | bytes, keys: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(ProblemsError, match=reason):
         rows(tmp_path / "t", text, **keys)
+
+
+def parquet(**columns: object) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"in": [7, 8], "out": [3, 4]} | columns), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"in": pa.array([7, 8], pa.uint8()), "out": pa.array([3, 4], pa.uint64())},
+        {"in": [7.0, 8.0], "out": pa.array([3, 4]).dictionary_encode()},
+        {"in": pa.array(["7", "8"], pa.large_string())},
+        {"at": pa.array([1000, 3500], pa.uint32())},
+        {"at": pa.array(["1", "3.5"]), "unit": "s"},
+        {"at": pa.array([Decimal("1.0"), Decimal("3.5")]), "unit": "s"},
+        {"at": pa.array(["2024-01-01", "2024-01-01T00:00:02.5"], pa.large_string())},
+        {"at": pa.array(["2024-01-01", "2024-01-01T00:00:02.5"]).dictionary_encode()},
+        {"at": pa.array([1_000_000, 3_500_000], pa.timestamp("us", "Europe/Berlin"))},
+    ],
+    ids=str,
+)
+def test_a_column_of_any_type_that_holds_the_numbers_is_read(
+    tmp_path: Path, columns: dict[str, object]
+) -> None:
+    unit = columns.pop("unit", "ms")
+    data = parquet(**{"at": [1000, 3500], **columns})
+    read = rows(tmp_path / "t", data, columns=OWN, unit=unit)
+    assert read.starts_ns is not None
+    assert read.starts_ns.tolist() == [0, 2_500_000_000]
+    assert (read.inputs.tolist(), read.outputs.tolist()) == ([7, 8], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"in": [[7], [8]]}, "from row 1 on: in: "),
+        ({"in": [{"a": 7}, {"a": 8}]}, "from row 1 on: in: "),
+        ({"in": [7.5, 8]}, "from row 1 on: in: "),
+        ({"in": [7, float("nan")]}, "from row 1 on: in: "),
+        ({"in": [7, None]}, "row 2: in is None"),
+        ({"in": pa.array([7, 2**64 - 1], pa.uint64())}, "from row 1 on: in: "),
+        ({"in": [True, False]}, "in is bool; give a column of whole numbers"),
+        ({"in": pa.array([7, 8], pa.timestamp("s"))}, "in is timestamp"),
+        ({"at": [[1], [2]]}, "from row 1 on: at: "),
+        ({"at": ["noon", "one"]}, "from row 1 on: at: "),
+        ({"at": [1.0, float("nan")]}, "row 2: at is nan"),
+        ({"at": [1.0, 1e300]}, "row 2: at is 1e"),
+        ({"at": pa.array([0, 2**62], pa.timestamp("us"))}, "from row 1 on: at: "),
+        ({"at": pa.array([0, 2**62], pa.timestamp("ns"))}, "row 2: at is 2116"),
+        ({"session": [["a"], ["b"]]}, "session is list.*give a column of texts or numbers"),
+    ],
+    ids=str,
+)
+def test_a_column_of_another_type_is_refused(
+    tmp_path: Path, columns: dict[str, object], reason: str
+) -> None:
+    own = OWN | ({"session": "session"} if "session" in columns else {})
+    with pytest.raises(ProblemsError, match=reason):
+        rows(tmp_path / "t", parquet(**{"at": [1, 2], **columns}), columns=own, unit="s")
+
+
+@pytest.mark.parametrize("date", ["9999-12-31", "0001-01-01T00:00:00+00:00"])
+def test_a_date_that_no_clock_holds_is_refused_with_its_row(tmp_path: Path, date: str) -> None:
+    keys = {"columns": OWN}
+    text = lines({"at": "2024-01-01", "in": 7, "out": 3}, {"at": date, "in": 8, "out": 4})
+    with pytest.raises(ProblemsError, match=f"row 2: at is '{date[:4]}"):
+        rows(tmp_path / "t.jsonl", text, **keys)
+    with pytest.raises(ProblemsError, match="t.csv"):
+        rows(tmp_path / "t.csv", f"at,in,out\n2024-01-01,7,3\n{date},8,4\n", **keys)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_without_a_session_stand_alone(tmp_path: Path, kind: str) -> None:
+    names = ["a", "", "a", ""]
+    table = {"at": [0, 1, 2, 3], "in": [1, 2, 3, 4], "out": [1, 1, 1, 1], "who": names}
+    data: str | bytes
+    if kind == "csv":
+        data = "at,in,out,who\n0,1,1,a\n1,2,1,\n2,3,1,a\n3,4,1,\n"
+    elif kind == "jsonl":
+        data = lines(
+            *(dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
+        )
+    else:
+        data = parquet(**table)
+    read = rows(tmp_path / "t", data, columns=OWN | {"session": "who"}, unit="s")
+    assert (read.sessions, read.requests) == (3, 4)
+    assert read.rows.tolist() == [1, 3, 2, 4]
+
+
+def test_a_session_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    text = lines({"at": 0, "in": 1, "out": 1, "who": "a"}, {"at": 1, "in": 1, "out": 1, "who": [1]})
+    with pytest.raises(ProblemsError, match=r"row 2: who is '\[1\]'; give a text or a number"):
+        rows(tmp_path / "t", text, columns=OWN | {"session": "who"}, unit="s")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_request_that_ended_before_it_began_is_refused(tmp_path: Path, kind: str) -> None:
+    keys = {"columns": OWN | {"elapsed": "took"}, "unit": "s"}
+    text = "at,in,out,took\n0,1,1,5\n1,1,1,-5\n"
+    if kind == "jsonl":
+        table = ({"at": at, "in": 1, "out": 1, "took": took} for at, took in ((0, 5), (1, -5)))
+        text = lines(*table)
+    with pytest.raises(ProblemsError, match="row 2: took is below 0"):
+        rows(tmp_path / "t", text, **keys)
+    with pytest.raises(ProblemsError, match="row 1, request 1: api_time is -4"):
+        rows(tmp_path / "w", traces.WEKA.replace('"api_time": 4.0', '"api_time": -4.0'))
+
+
+def test_blank_lines_before_the_names_are_no_rows(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t", "\n\n" + traces.AZURE_2023)
+    assert read.rows.tolist() == [1, 2, 3]
+    with pytest.raises(ProblemsError, match="row 2: ContextTokens is 'x9'"):
+        rows(tmp_path / "u", "\n\n" + traces.AZURE_2023.replace("396", "x9"))
+
+
+def test_a_row_that_is_longer_than_a_batch_is_read(tmp_path: Path) -> None:
+    texts = ["a"] * 5 + ["b" * (20 * trace_reader.BATCH_BYTES)] + ["c"] * 200_000
+    body = "\n".join(f"{number},{number + 1},1,{text}" for number, text in enumerate(texts))
+    read = rows(tmp_path / "t", f"at,in,out,text\n{body}\n", columns=OWN, unit="s")
+    assert read.inputs.tolist() == list(range(1, len(texts) + 1))
+
+
+def test_two_columns_of_the_name_that_is_asked_for_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="has several columns 'in': leave one of them"):
+        rows(tmp_path / "t", "at,in,in,out\n1,2,9,3\n", columns=OWN, unit="s")
+    read = rows(tmp_path / "u", "at,in,x,x,out\n1,2,9,9,3\n", columns=OWN, unit="s")
+    assert read.inputs.tolist() == [2]
+
+
+def test_texts_over_several_lines_are_read_wherever_a_batch_ends(tmp_path: Path) -> None:
+    text = "to be,\n" * (trace_reader.BATCH_BYTES // 20)
+    body = "".join(f'{number},{number + 1},1,"{text}"\n' for number in range(9))
+    read = rows(tmp_path / "t", f"at,in,out,text\n{body}", columns=OWN, unit="s")
+    assert read.inputs.tolist() == list(range(1, 10))
 
 
 @settings(

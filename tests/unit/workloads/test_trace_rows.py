@@ -24,6 +24,17 @@ def test_a_window_begins_at_the_first_row_of_the_file(tmp_path: Path) -> None:
     assert read.left_out == (("outside the window", 3),)
 
 
+def test_rows_before_the_first_of_the_file_are_counted_as_such(tmp_path: Path) -> None:
+    text = "at,in,out\n5,1,1\n9,2,1\n1,3,1\n6,4,1\n"
+    columns = {"time": "at", "input_tokens": "in", "output_tokens": "out"}
+    read = rows(tmp_path / "t", text, columns=columns, unit="s", window=["0s", "3s"])
+    assert read.inputs.tolist() == [1, 4]
+    assert read.left_out == (
+        ("before the first row of the file, from which the window counts", 1),
+        ("outside the window", 1),
+    )
+
+
 def test_rows_are_filtered_by_values_and_by_lengths(tmp_path: Path) -> None:
     read = rows(tmp_path / "t.csv", traces.BURSTGPT_1, where={"Model": ["ChatGPT"]})
     assert read.rows.tolist() == [1, 2]
