@@ -140,11 +140,7 @@ class Schedule:
             )
         rng = stream(point.seed, ARRIVAL_STREAM)
         offsets_s: Offsets = ARRIVALS[arrivals.process](arrival_request, rng)
-        if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
-            raise InputError(
-                f"the last request would be due after {offsets_s[-1]:.3g} s;"
-                f" a point may take {MOST_SECONDS:g} s"
-            )
+        _check_last(offsets_s)
         return np.round(offsets_s * 1e9).astype(np.int64)
 
     def _recorded(self, point: LoadPoint) -> Ints:
@@ -156,6 +152,7 @@ class Schedule:
             raise InputError(
                 f"{len(starts_s):,} sessions would be due; a point may have {MOST_REQUESTS:,}"
             )
+        _check_last(starts_s)
         return np.round(starts_s * 1e9).astype(np.int64)
 
     def _sessions_of(self, requests: int) -> int:
@@ -227,6 +224,15 @@ class Schedule:
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""
         return "warmup" if due_ns < self.warmup_ns else "measure"
+
+
+def _check_last(offsets_s: Offsets) -> None:
+    """Raises InputError for times that go on for longer than a point may."""
+    if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
+        raise InputError(
+            f"the last request would be due after {offsets_s[-1]:.3g} s; a point may take "
+            f"{MOST_SECONDS:g} s"
+        )
 
 
 def so_far(

@@ -132,6 +132,13 @@ def _check_scaled(
                 f"{level.value:.4g} are more"
             )
             problems.add(("load", "levels"), message, "take scale: stretch")
+        sessions = round((workload.most_requests() or 0) / workload.mean_turns())
+        if arrivals.scale is Scale.THIN and not round(level.value / rate * sessions):
+            message = (
+                f"thinning leaves out sessions: of the {sessions:,} of {workload.name!r}, whose rate "
+                f"is {rate:.4g} requests/s, {level.value:.4g} would leave none"
+            )
+            problems.add(("load", "levels"), message, "take higher levels, or a longer window")
         is_other = abs(level.value / rate - 1) > RATE_TOLERANCE
         if arrivals.scale is Scale.RECORDED and is_other:
             message = (

@@ -17,7 +17,7 @@ from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import counted
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import Arrivals, Duration, Level, Scale, Workload
+from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Duration, Level, Scale, Workload
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
 from orchestrator.workloads.file_reading import listed
@@ -36,6 +36,9 @@ from orchestrator.workloads.trace_rows import TraceRows, TraceRules, read_rows
 # Below this share of distinct times, requests come in bursts that nobody sent.
 FEW_TIMES = 0.5
 
+# Of recorded times: more would not be finite, and far less is longer than any point.
+LONGEST_STRETCH = 1e30
+
 # The random streams below PROMPT_STREAM, by purpose.
 _ROW, _BLOCK = range(2)
 
@@ -48,7 +51,7 @@ class TraceWorkload(Workload):
     kind: Literal["trace"] = Field(
         description="`trace`: lengths, sessions and times of a recorded trace."
     )
-    trace: OneLine = Field(description="The file: CSV, JSON lines or Parquet, gzipped or not.")
+    trace: OneLine = Field(description="The file: CSV or JSON lines, gzipped or not, or Parquet.")
     format: Literal["azure", "burstgpt", "mooncake", "bailian", "weka"] | None = Field(
         default=None,
         description="The format of the file. By default it is found by the names of the columns.",
@@ -237,7 +240,7 @@ class TraceRequests(WorkloadKind):
         if recorded is None:
             raise InputError("the trace has no times: take other arrivals, such as poisson")
         if arrivals.scale is Scale.STRETCH:
-            factor = recorded / level.value
+            factor = min(recorded / level.value, LONGEST_STRETCH)
             return TraceRequests(self._rows, self._prompter, self._seed, stretched=factor)
         if arrivals.scale is Scale.THIN:
             share = level.value / recorded
@@ -252,12 +255,18 @@ class TraceRequests(WorkloadKind):
     def _thinned(self, share: float) -> Ints:
         """This share of the sessions, drawn. A lower share has only sessions of a higher one."""
         units = stream(self._seed, ARRIVAL_STREAM, 1).random(self._rows.sessions)
-        count = max(1, round(share * self._rows.sessions))
+        count = round(share * self._rows.sessions)
+        if not count:
+            raise InputError(
+                f"thinned to {share:.2g}, no session of {self._rows.sessions:,} would be left: take "
+                "a higher rate"
+            )
         return np.sort(np.argsort(units, kind="stable")[:count])
 
     def starts_s(self, horizon_s: float | None, count: int | None) -> Floats | None:
         """When sessions begin, in seconds, up to the horizon or so many; None where the trace has
-        no times. After the last session the next round begins one mean gap later.
+        no times. After the last session the next round begins one mean gap later. Raises InputError
+        where they would be more than a client can hold.
         """
         starts_ns, rate = self._rows.starts_ns, self._rows.sessions_per_s
         if starts_ns is None or rate is None:
@@ -265,6 +274,11 @@ class TraceRequests(WorkloadKind):
         period_s = self._rows.sessions / rate * self._stretched
         one_round = starts_ns[self._chosen] / 1e9 * self._stretched
         if horizon_s is not None:
+            most = horizon_s / period_s * len(one_round)
+            if most > MOST_REQUESTS:
+                raise InputError(
+                    f"{most:.3g} sessions would be due; a point may have {MOST_REQUESTS:,}"
+                )
             rounds = int(horizon_s // period_s) + 1
         else:
             assert count is not None

@@ -150,6 +150,21 @@ def test_each_workload_has_levels_of_its_own_rate(tmp_path: Path) -> None:
             "thinning leaves out sessions: 'w' has 0.5 requests/s, and 1.5 are more",
         ),
         (
+            {
+                "arrivals": {"process": "trace", "scale": "thin"},
+                "levels": {"request_rate": ["recorded / 1000"]},
+            },
+            "whose rate is 0.5 requests/s, 0.0005 would leave none",
+        ),
+        (
+            {
+                "arrivals": {"process": "trace", "scale": "stretch"},
+                "levels": {"request_rate": ["1e9 * recorded"]},
+                "duration": "1h",
+            },
+            "a point may have 5,000,000",
+        ),
+        (
             {"levels": {"request_rate": ["recorded * max_num_seqs"]}},
             "unknown field 'max_num_seqs'",
         ),

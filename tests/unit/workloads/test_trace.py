@@ -112,6 +112,18 @@ def test_thinning_leaves_out_whole_sessions_and_lower_levels_have_some_of_higher
         at_rate(workload, 3.0, "thin")
 
 
+def test_a_rate_at_which_nothing_is_left_or_far_too_much_is_due_is_refused(tmp_path: Path) -> None:
+    workload = many(tmp_path)
+    with pytest.raises(InputError, match=r"no session of 1,000 would be left: take a higher rate"):
+        at_rate(workload, 1e-4, "thin")
+    with pytest.raises(InputError, match="sessions would be due; a point may have 5,000,000"):
+        at_rate(workload, 1e12, "stretch").starts_s(3600.0, None)
+    with pytest.raises(InputError, match="the last request would be due after"):
+        scheduled(workload, 1e-9, "stretch", duration_s=None, requests=100)
+    slow = at_rate(workload, 5e-324, "stretch").starts_s(3600.0, None)
+    assert slow is not None and slow.tolist() == [0.0]
+
+
 def test_a_trace_that_is_too_short_begins_again(tmp_path: Path) -> None:
     workload = trace(tmp_path / "t.csv", traces.BURSTGPT_1)
     starts = workload.requests(IDS, 7).starts_s(400.0, None)
