@@ -55,6 +55,7 @@ ANSWERS = ("completion", "response", "answer", "output")
 # Keys that say something about an entry and change no request.
 UNUSED = frozenset(
     {
+        *("", "Unnamed: 0"),  # what pandas calls the numbers of rows
         *("id", "ids", "uid", "uuid", "idx", "index", "hash", "custom_id", "request_id", "task_id"),
         *("question_id", "prompt_id", "conversation_id", "session_id", "chat_id", "parent_chat_id"),
         *("user_id", "turn", "turns_count", "round", "round_index", "timestamp", "created", "date"),
@@ -279,7 +280,8 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
         if name == "response_format":
             continue  # _constraint
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
-            unused.append(name)
+            if name:
+                unused.append(name)
             continue
         if _asks_for_nothing(name, value):
             continue

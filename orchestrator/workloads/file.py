@@ -595,6 +595,8 @@ def parse_prompts(
     first = lines[0][1].lstrip()
     array = _array(data, path, has_json_name) if first.startswith(b"[") else None
     if array is not None:
+        if not array:
+            raise ProblemsError([Problem(f"prompts {path!r} is empty")])
         places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
         entries = read_each(
             "prompts", path, places, lambda entry: _read(entry, entry, rules, pictures)
@@ -613,7 +615,7 @@ def parse_prompts(
             if not is_json:
                 return PromptEntry(user_says(line.decode()))
             text = line.decode()
-            return _read(_json(text), text, rules, pictures)
+            return _read(_json_line(text), text, rules, pictures)
 
         entries = read_each("prompts", path, numbered, read)
     return _checked(entries, path)
@@ -702,6 +704,18 @@ def _with_block_size(entries: list[PromptEntry | None], path: str) -> list[Promp
     if size == max(BLOCK_TOKENS):
         return entries
     return [entry and replace(entry, block_tokens=size) for entry in entries]
+
+
+def _json_line(text: str) -> Any:
+    """The value of a line; None for a line that is plain text. Raises ValueError for what was to be
+    an object and is none.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        if not text.lstrip().startswith("{"):
+            return None
+        raise ValueError(f"{text[:60]!r} is no JSON: {error.msg}") from None
 
 
 def _json(line: str | bytes) -> Any:

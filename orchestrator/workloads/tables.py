@@ -7,8 +7,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +80,28 @@ def _parquet_rows(path: str, data: bytes) -> list[Entry]:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+        file = pq.ParquetFile(pa.BufferReader(data))
+        _refuse_twice(path, file.schema_arrow.names)
+        rows = file.read().to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _problem(path, f"is a broken Parquet file: {error}") from None
-    return [Entry(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+    return [Entry(f"row {number}", _filled(row)) for number, row in enumerate(rows, start=1)]
+
+
+def _filled(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without the NaN that pandas writes for a missing number."""
+    cells: dict[str, Any] = {}
+    for name, cell in row.items():
+        is_missing = isinstance(cell, float) and math.isnan(cell)
+        cells[name] = None if is_missing else cell
+    return cells
+
+
+def _refuse_twice(path: str, names: Sequence[str]) -> None:
+    """Raises ProblemsError where two columns have one name: which of them is meant, nobody said."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1 and name)
+    if twice:
+        raise _problem(path, f"has several columns {twice[0]!r}: leave one of them")
 
 
 def _csv_rows(path: str, data: bytes, delimiter: str | None) -> Iterator[Entry]:
@@ -95,6 +115,7 @@ def _csv_rows(path: str, data: bytes, delimiter: str | None) -> Iterator[Entry]:
     csv.field_size_limit(MOST_FILE_BYTES)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
+        _refuse_twice(path, reader.fieldnames or ())
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
                 columns = len(reader.fieldnames or ())
@@ -127,24 +148,32 @@ def with_columns(entry: Entry, columns: Mapping[str, str]) -> Entry:
 
 
 def with_values(entry: Entry) -> Entry:
-    """An entry whose cells of a CSV file are what they stand for: numbers, JSON, nothing. Raises
-    ValueError for a cell that is not.
+    """An entry whose cells of a table are what they stand for: numbers, JSON, nothing. pandas writes
+    whole numbers as 12.0 where one of their column is missing. Raises ValueError for a cell that is
+    none of these.
     """
     keys: dict[str, Any] = {}
     for name, cell in entry.keys.items():
-        if not isinstance(cell, str) or name not in (*ANSWER_LENGTHS, *SAMPLING, *_STRUCTURED):
-            keys[name] = cell
-            continue
-        if not cell.strip():
-            continue
-        try:
-            keys[name] = orjson.loads(cell)
-        except orjson.JSONDecodeError:
-            if name != "stop":
-                kind = "JSON" if name in _STRUCTURED else "a number"
-                raise ValueError(f"{name} is {cell[:60]!r}; give {kind}") from None
-            keys[name] = cell
+        value = cell
+        if isinstance(cell, str) and name in (*ANSWER_LENGTHS, *SAMPLING, *_STRUCTURED):
+            if not cell.strip():
+                continue
+            value = _value(name, cell)
+        if isinstance(value, float) and name in ANSWER_LENGTHS and value.is_integer():
+            value = int(value)
+        keys[name] = value
     return Entry(entry.place, keys, entry.unsent)
+
+
+def _value(name: str, cell: str) -> Any:
+    """What a cell of text stands for. Raises ValueError."""
+    try:
+        return orjson.loads(cell)
+    except orjson.JSONDecodeError:
+        if name == "stop":
+            return cell
+        kind = "JSON" if name in _STRUCTURED else "a number"
+        raise ValueError(f"{name} is {cell[:60]!r}; give {kind}") from None
 
 
 def _problem(path: str, reason: str) -> ProblemsError:

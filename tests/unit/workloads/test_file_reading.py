@@ -91,6 +91,9 @@ def test_a_table_without_known_columns_is_refused_by_its_rows(tmp_path: Path) ->
     [
         ("a.txt", '{"text": "hello", "output_length": 8}\n', 'name its "text" "prompt"'),
         ("a.txt", '{"custom_id": "r", "body": {"messages": []}}\n', "is not an object with"),
+        ("a.jsonl", '{"prompt": "a", "temperature": NaN}\n', "is no JSON: "),
+        ("a.jsonl", '{"prompt": "a"}\n{"prompt": "\\ud800"}\n', "a.jsonl', line 2: "),
+        ("a.json", "[]", "is empty"),
         ("a.json", '{\n "data": [\n {"prompt": "x"}]}', "is one JSON object: give one object"),
     ],
 )

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -100,6 +101,34 @@ def test_conversations_of_a_parquet_file_are_lists() -> None:
     assert (entry.messages[0].text, entry.answer) == ("Hi", "Ho")
     [entry] = read(csv_of({"chat": [json.dumps(talk[0])]}), "a.csv", rules(conversations="chat"))
     assert entry.answer == "Ho"
+
+
+def test_what_pandas_writes_for_missing_numbers_is_nothing() -> None:
+    data = parquet_of({"q": ["x", "y"], "n": [5.0, math.nan], "temperature": [math.nan, 0.5]})
+    first, second = read(data, "a.parquet", rules(prompt="q", output_tokens="n"))
+    assert (first.output_tokens, second.output_tokens) == (5, None)
+    data = parquet_of({"prompt": ["x", "y"], "temperature": [math.nan, 0.5]})
+    first, second = read(data, "a.parquet", FileRules())
+    assert (first.fields, second.fields) == ({}, {"temperature": 0.5})
+    [entry] = read(b"q,n\nx,5.0\n", "a.csv", rules(prompt="q", output_tokens="n"))
+    assert entry.output_tokens == 5
+
+
+def test_the_numbers_of_rows_that_pandas_writes_change_nothing() -> None:
+    [entry] = read(b",prompt\n0,x\n", "a.csv", FileRules())
+    assert entry.unused == frozenset()
+    [entry] = read(b"Unnamed: 0,prompt\n0,x\n", "a.csv", FileRules())
+    assert entry.unused == {"Unnamed: 0"}
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(ProblemsError, match="has several columns 'n': leave one of them"):
+        read(b"prompt,n,n\nx,5,6\n", "a.csv", FileRules())
+    table = pa.Table.from_arrays([pa.array(["x"])] * 2, names=["prompt", "prompt"])
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    with pytest.raises(ProblemsError, match="has several columns 'prompt'"):
+        read(sink.getvalue(), "a.parquet", FileRules())
 
 
 @pytest.mark.parametrize(
