@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.base.errors import InputError
+
 if TYPE_CHECKING:
+    from orchestrator.spec.dialect import Dialect
     from orchestrator.spec.experiment import Experiment
     from orchestrator.spec.load import Workload
     from orchestrator.workloads.facts import PartFacts, SampledRequest
@@ -166,14 +169,18 @@ def _write(
     requests: int,
     path: Path,
 ) -> int:
-    """Writes requests as an OpenAI batch. Returns how many."""
+    """Writes requests as an OpenAI batch, in the fields of the file's first engine that has the
+    API. Returns how many.
+    """
     import orjson
 
+    from orchestrator.load.wire.constraint_fields import with_options
     from orchestrator.load.wire.openai import chat_messages
     from orchestrator.workloads.facts import sampled
-    from orchestrator.workloads.kind import Prompt
 
     model = next((part.settings.model for part in experiment.combinations), "model")
+    dialect = _dialect(experiment, written.api)
+    _refuse_unwritable(written, dialect)
     is_chat = written.api == "chat"
     count = 0
     with path.open("wb") as file:
@@ -182,14 +189,49 @@ def _write(
             if is_chat:
                 body["messages"] = chat_messages(request.messages)
             else:
-                body["prompt"] = Prompt(request.messages, request.prompt_tokens).flat()
+                body["prompt"] = request.prompt.flat()
             body["max_tokens"] = request.answer_tokens
+            body |= dialect.adapter_fields(request.prompt.adapter)
             line = {
                 "custom_id": f"{request.session}-{request.turn}",
                 "method": "POST",
                 "url": "/v1/chat/completions" if is_chat else "/v1/completions",
-                "body": body,
+                "body": with_options(body, request.prompt, dialect),
             }
             file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             count += 1
     return count
+
+
+def _dialect(experiment: Experiment, api: str) -> Dialect:
+    """That of the file's first engine that has the API; OpenAI's where it has none."""
+    from orchestrator.engines.dialects import dialects_of
+    from orchestrator.engines.endpoint import OPENAI_OPTIONS
+    from orchestrator.engines.registry import ENGINES
+
+    for combination in experiment.combinations:
+        settings = combination.settings
+        dialects = dialects_of(ENGINES[settings.engine], settings)
+        if api in dialects:
+            return dialects[api]
+    openai = OPENAI_OPTIONS["chat" if api == "chat" else "completions"]
+    return replace(openai, adapter_field="model")
+
+
+def _refuse_unwritable(written: Workload, dialect: Dialect) -> None:
+    """Raises InputError for what requests ask for and have no field for: without it they would be
+    other requests.
+    """
+    for part in written.with_parts():
+        for kind in sorted(part.constraint_kinds() - dialect.constraints.keys()):
+            known = ", ".join(dialect.constraints) or "none"
+            raise InputError(
+                f"workload {part.name!r} constrains answers by a {kind}, for which requests to "
+                f"{dialect.path} have no field (known: {known}): give a file whose first engine has "
+                "one"
+            )
+        if part.adapter_names() and dialect.adapter_field is None:
+            raise InputError(
+                f"workload {part.name!r} asks for LoRA adapters, for which requests to "
+                f"{dialect.path} have no field"
+            )

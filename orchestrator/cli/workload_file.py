@@ -20,7 +20,7 @@ def experiment_at(place: str) -> Experiment:
     text = read_file("experiment", path).decode(errors="replace")
     experiment = examined(parse_document(text, path))
     if "workloads" not in experiment.parts:
-        experiment.problems.raise_any()
+        experiment.problems.raise_any("workloads")
     return experiment
 
 

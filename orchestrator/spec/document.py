@@ -87,14 +87,15 @@ class Problems:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._problems = dict.fromkeys(document.problems)  # a set that keeps the order
+        # problem -> its place; of values that cannot be read: the whole document
+        self._problems: dict[Problem, Place] = dict.fromkeys(document.problems, ())
         self._unreadable_lines = {problem.line for problem in document.problems}
         self._shown_lists: set[str] = set()
 
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
         line = self.document.line(place)
         if not self.enough and line not in self._unreadable_lines:
-            self._problems[Problem(message, self.document.file, line, hint)] = None
+            self._problems.setdefault(Problem(message, self.document.file, line, hint), place)
 
     def unknown(
         self, place: Place, what: str, name: object, known: Iterable[str], remedy: str | None = None
@@ -126,13 +127,16 @@ class Problems:
         """Whether MOST_PROBLEMS were found, so that looking further is of no use."""
         return len(self._problems) >= MOST_PROBLEMS
 
-    def raise_any(self) -> None:
+    def raise_any(self, part: str | None = None) -> None:
         """Raises ProblemsError with all problems in the order of the document's lines; does nothing
-        without any.
+        without any. ``part``: only those of this key of the document, if it has any.
         """
-        if not self._problems:
+        found = [problem for problem, place in self._problems.items() if place[:1] in ((), (part,))]
+        if part is None or not found:
+            found = list(self._problems)
+        if not found:
             return
-        problems = sorted(self._problems, key=lambda problem: problem.line or 0)
+        problems = sorted(found, key=lambda problem: problem.line or 0)
         if self.enough:
             text = f"there may be more: only the first {MOST_PROBLEMS} are reported"
             problems.append(Problem(text, self.document.file))

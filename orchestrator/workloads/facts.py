@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as counting
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from orchestrator.base.arrays import Floats
 from orchestrator.base.grouping import values_by_key
 from orchestrator.spec.load import Workload
-from orchestrator.workloads.kind import Message, Prompter, WorkloadKind
+from orchestrator.workloads.adapters import adapters_of
+from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 from orchestrator.workloads.mix import MixWorkload
+from orchestrator.workloads.request_options import options_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,22 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class SampledRequest:
-    """One request as it is sent. ``messages``: with answers that are made up between the turns."""
+    """One request as it is sent, but for its prompt's earlier answers, which are made up."""
 
     session: int
     turn: int
     part: str | None  # of the mix; None: it is no mix
-    prompt_tokens: int
     answer_tokens: int
-    messages: tuple[Message, ...]
+    prompt: Prompt
+
+    @property
+    def prompt_tokens(self) -> int:
+        """0 where nobody counted them."""
+        return self.prompt.tokens
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self.prompt.messages
 
 
 def sessions_within(workload: Workload, kind: WorkloadKind, requests: int) -> list[int]:
@@ -176,17 +186,18 @@ def sampled(
 ) -> Iterator[SampledRequest]:
     """The first requests of a workload, session after session."""
     kind: WorkloadKind = workload.requests(prompter, seed)
+    kind.adapters = adapters_of(workload, seed)
+    kind.options = options_of(workload, seed)
     written = 0
     for session in sessions_within(workload, kind, requests):
         earlier: list[Message] = []
         for turn in range(kind.turns(session)):
             if written == requests:
                 return
-            prompt = kind.prompt(session, turn, "measure", tuple(earlier))
+            prompt = kind.request(session, turn, "measure", tuple(earlier))
+            prompt = replace(prompt, adapter=kind.adapter(session))
             answer_tokens = kind.output_tokens(session, turn)
-            yield SampledRequest(
-                session, turn, kind.part(session), prompt.tokens, answer_tokens, prompt.messages
-            )
+            yield SampledRequest(session, turn, kind.part(session), answer_tokens, prompt)
             written += 1
             if kind.needs_reply:
                 rng = np.random.default_rng([seed, session, turn])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -59,6 +60,49 @@ def test_written_requests_are_a_batch_whose_bodies_can_be_sent(file: str, tmp_pa
     assert len(lines[1]["body"]["messages"]) == 3
 
 
+OPTIONS = """
+model: {id: m}
+deployments: {engine: llama_cpp, hardware: cpu, lora_modules: {sql: a.gguf}}
+workloads:
+  - {name: schema, api: chat, input_tokens: 9, output_tokens: 9, constrain: {json_schema: {type: object}}, request: {top_k: 5, temperature: null}}
+  - {name: choice, input_tokens: 9, output_tokens: 9, constrain: {choice: [a, b], share: 0.5}, adapters: {names: [sql], base_share: 0.5}}
+  - {name: regex, input_tokens: 9, output_tokens: 9, constrain: {regex: a}}
+  - {name: tools, api: chat, input_tokens: 9, output_tokens: 9, tools: [{type: function, function: {name: f}}]}
+  - {name: prompts, api: chat, kind: file, prompts: p.jsonl}
+"""
+
+
+def written(file: Path, name: str) -> list[dict[str, Any]]:
+    target = file.with_name("w.jsonl")
+    invoke("workload", "show", f"{file}:{name}", "--requests", "20", "--write", str(target))
+    return [json.loads(line)["body"] for line in target.read_text().splitlines()]
+
+
+def test_written_requests_ask_for_what_a_run_asks_for(tmp_path: Path) -> None:
+    """In the fields of the first engine of the file."""
+    file = tmp_path / "x.yaml"
+    file.write_text(OPTIONS)
+    (tmp_path / "p.jsonl").write_text('{"prompt": "hi", "max_tokens": 3, "temperature": 0.7}\n')
+    first = written(file, "schema")[0]
+    assert (first["json_schema"], first["top_k"]) == ({"type": "object"}, 5)
+    assert "temperature" not in first
+    bodies = written(file, "choice")
+    assert {body.get("grammar") for body in bodies} == {None, 'root ::= "a" | "b"'}
+    assert {str(body.get("lora")) for body in bodies} == {"None", "[{'id': 0, 'scale': 1.0}]"}
+    assert written(file, "tools")[0]["tools"] == [{"type": "function", "function": {"name": "f"}}]
+    assert {body["temperature"] for body in written(file, "prompts")} == {0.7}
+    with pytest.raises(InputError, match=r"a regex, for which .* no field \(known: json_schema"):
+        written(file, "regex")
+
+
+def test_a_file_without_engines_is_written_as_openai_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(OPTIONS[OPTIONS.index("workloads:") :])
+    assert "response_format" in written(file, "schema")[0]
+    with pytest.raises(InputError, match=r"a choice, for which .* no field \(known: json_schema\)"):
+        written(file, "choice")
+
+
 def test_slices_of_a_text_are_shown(file: str) -> None:
     done = invoke("workload", "show", f"{file}:code", "--sample", "1")
     assert "to be or not to be" in done.stdout
@@ -74,3 +118,6 @@ def test_what_cannot_be_shown_is_refused(file: str, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("workloads: [{name: w, input_tokens: 3}]\n")
     with pytest.raises(ProblemsError, match="'output_tokens' is missing"):
         invoke("workload", "show", str(tmp_path / "bad.yaml"))
+    with pytest.raises(ProblemsError) as caught:
+        invoke("workload", "show", str(tmp_path / "bad.yaml"))
+    assert len(caught.value.problems) == 1, "a file of workloads alone lacks nothing else"
