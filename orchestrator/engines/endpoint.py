@@ -43,14 +43,26 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
     return settings.served_model_name or settings.model
 
 
+# ``owned_by`` of a model in /v1/models -> the engine, where that is not the engine's name
+_OWNERS = {"llamacpp": "llama_cpp"}
+
+
+def _engine_of(owner: str) -> str:
+    """The name of the engine whose servers call themselves ``owner``; ``owner`` itself where it is
+    no engine.
+    """
+    return _OWNERS.get(owner, owner)
+
+
 def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect:
     """A copy for requests with a cache_salt, if ``owner`` is an engine that takes one in this API.
 
     ``owner``: ``owned_by`` of the model in the server's /v1/models. A salt of the user's own stays.
     """
-    if owner not in ENGINES or "cache_salt" in dialect.extra_body:
+    engine = _engine_of(owner)
+    if engine not in ENGINES or "cache_salt" in dialect.extra_body:
         return dialect
-    for own_dialect in ENGINES[owner].dialects(settings).values():
+    for own_dialect in ENGINES[engine].dialects(settings).values():
         if own_dialect.wire == dialect.wire and own_dialect.cache_salt:
             # SGLang names adapters in a field of their own
             return replace(dialect, cache_salt=True, adapter_field=own_dialect.adapter_field)
@@ -59,15 +71,24 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
 
 def with_constraints(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect:
     """A copy that constrains answers, and takes tools, as ``owner`` does in this API, if that is an
-    engine; otherwise as OpenAI's API does. Which choices of tools its flags allow is not known.
+    engine; otherwise as OpenAI's API does. Which choices of tools its flags allow is not known. Nor
+    are the numbers by which llama.cpp's requests name adapters, so there is no field for these.
     """
+    engine = _engine_of(owner)
     own_dialects = OPENAI_OPTIONS
-    if owner in ENGINES and ENGINES[owner].launches:
-        own_dialects = ENGINES[owner].dialects(settings)
+    if engine in ENGINES and ENGINES[engine].launches:
+        own_dialects = ENGINES[engine].dialects(settings)
     for own_dialect in own_dialects.values():
-        if own_dialect.wire == dialect.wire:
-            tool_choices = ANY_TOOL_CHOICE if own_dialect.tool_choices else frozenset()
-            return replace(dialect, constraints=own_dialect.constraints, tool_choices=tool_choices)
+        if own_dialect.wire != dialect.wire:
+            continue
+        names_adapters = own_dialect.adapter_field != "lora"
+        return replace(
+            dialect,
+            constraints=own_dialect.constraints,
+            tool_choices=ANY_TOOL_CHOICE if own_dialect.tool_choices else frozenset(),
+            free_beside_tools=own_dialect.free_beside_tools,
+            adapter_field=dialect.adapter_field if names_adapters else None,
+        )
     return dialect
 
 

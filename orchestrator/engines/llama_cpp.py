@@ -20,7 +20,7 @@ from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind, ToolChoice
 from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
@@ -80,13 +80,23 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
             ConstraintKind.JSON_SCHEMA: ConstraintForm.SCHEMA_FIELD,
             ConstraintKind.CHOICE: ConstraintForm.GBNF,
         },
-        # common/chat.cpp: a name is not taken
-        tool_choices=ANY_TOOL_CHOICE - {"named"},
+        tool_choices=_tool_choices(settings),
+        # "Cannot use custom grammar constraints with tools."
+        free_beside_tools=frozenset({ConstraintKind.CHOICE}),
         extra_body=extra_body,
         images=bool(present_flags(settings, ("--mmproj", "-mm", "--mmproj-url", "-mmu"))),
         adapter_field="lora",
         adapter_values=_adapter_values(settings),
     )
+
+
+def _tool_choices(settings: EngineSettings) -> frozenset[ToolChoice]:
+    """Only its templates in Jinja take tools, which are on by default; a name it takes for `auto`
+    (tools/server/server-common.cpp).
+    """
+    if present_flags(settings, ("--no-jinja",)):
+        return frozenset()
+    return ANY_TOOL_CHOICE - {"named"}
 
 
 def _adapter_values(settings: EngineSettings) -> dict[str, list[dict[str, float]]]:

@@ -120,6 +120,16 @@ def _check_options(point: LoadPoint) -> None:
             )
         if workload.tools is not None and not dialect.tool_choices:
             raise InputError(f"the API at {dialect.path} takes no tools")
+        if workload.asked_tool_choice not in (None, "none"):
+            for kind in workload.constraint_kinds() & dialect.free_beside_tools:
+                raise InputError(
+                    f"the server at {dialect.path} takes no {kind} beside tools: leave one of them "
+                    "out, or set tool_choice to none"
+                )
+        if workload.adapter_names() and dialect.adapter_field is None:
+            raise InputError(
+                f"the API at {dialect.path} has no field that is known for LoRA adapters"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ def options_mismatch(
     for part in workload.with_parts():
         sentences += _constraint_problems(part, engine, dialects)
         sentences += _tool_problems(part, engine, dialects[workload.api])
+        sentences += _problems_of_both(part, engine, dialects[workload.api])
     if not sentences:
         return None
     return RuleFinding("impossible", "request_options", "; ".join(sentences))
@@ -63,4 +64,18 @@ def _tool_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list
     return [
         f"{name} has the tool_choice {choice}, and {engine.title} as it is set here takes only "
         f"{choices}: see `tools` in docs/reference/workloads.md"
+    ]
+
+
+def _problems_of_both(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
+    """Constraints that the engine refuses for an answer that may call a tool."""
+    if workload.asked_tool_choice in (None, "none"):
+        return []
+    refused = sorted(workload.constraint_kinds() & dialect.free_beside_tools)
+    if not refused:
+        return []
+    return [
+        f"workload {workload.name!r} sends tools and constrains answers by a {refused[0]}, and "
+        f"{engine.title} refuses both in one request: leave one of them out, or set tool_choice to "
+        "none"
     ]

@@ -54,6 +54,8 @@ class Dialect:
     constraints: ConstraintForms = field(default_factory=dict)
     # who may decide whether an answer calls a tool; empty: the API takes no tools
     tool_choices: frozenset[ToolChoice] = frozenset()
+    # kinds of constraints that it refuses for an answer that may call a tool
+    free_beside_tools: frozenset[ConstraintKind] = frozenset()
     # all fields, if the engine refuses others; None: it ignores others
     allowed_fields: frozenset[str] | None = None
     # fields to add to every request; None removes a field

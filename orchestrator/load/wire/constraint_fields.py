@@ -12,6 +12,11 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Prompt
 
 SCHEMA_NAME = "answer"  # OpenAI's API wants a name for a schema; no server looks at it
+# of GBNF's literals, which have not all escapes of JSON (src/llama-grammar.cpp: parse_char)
+_GBNF_ESCAPES = str.maketrans(
+    {chr(code): f"\\x{code:02X}" for code in range(32)}
+    | {'"': r"\"", "\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+)
 _SPECIAL = re.compile(r"[\\.^$*+?()\[\]{}|]")
 
 
@@ -86,5 +91,6 @@ def pattern_of(constraint: Constraint) -> str:
 
 
 def choice_grammar(choices: tuple[str, ...]) -> str:
-    """llama.cpp's grammar (GBNF) of a choice; its literals are written as JSON's are."""
-    return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in choices)
+    """llama.cpp's grammar (GBNF) of a choice."""
+    literals = [f'"{text.translate(_GBNF_ESCAPES)}"' for text in choices]
+    return f"root ::= {' | '.join(literals)}"

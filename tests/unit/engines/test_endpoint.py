@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.engines.command import Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
+from orchestrator.engines.endpoint import with_constraints
 from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -36,6 +37,17 @@ def test_a_url_and_a_name_are_enough() -> None:
 )
 def test_settings_that_no_endpoint_has_are_refused(given: dict[str, object], sentence: str) -> None:
     assert sentence in "\n".join(problems_of(ENDPOINT, settings(**given), CPU))
+
+
+def test_llama_cpp_is_known_by_the_owner_of_its_model() -> None:
+    for api, dialect in ENDPOINT.dialects(settings()).items():
+        if api not in ("completions", "chat"):
+            continue
+        asked = with_constraints(dialect, "llamacpp", settings())
+        assert asked.constraints == {"json_schema": "schema_field", "choice": "gbnf"}
+        assert asked.free_beside_tools == {"choice"}
+        assert asked.adapter_field is None
+        assert with_constraints(dialect, "nobody", settings()).adapter_field == "model"
 
 
 def test_it_is_never_launched() -> None:

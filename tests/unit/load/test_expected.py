@@ -17,7 +17,13 @@ from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Workload
 
-IDS = Dialect("openai_completions", "/v1/completions", prompt_token_ids=True, return_token_ids=True)
+IDS = Dialect(
+    "openai_completions",
+    "/v1/completions",
+    prompt_token_ids=True,
+    return_token_ids=True,
+    adapter_field="model",
+)
 
 
 def point_of(block: int | None = 16, dialect: Dialect = IDS, **keys: Any) -> LoadPoint:

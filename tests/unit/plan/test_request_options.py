@@ -73,6 +73,19 @@ def test_a_model_whose_format_has_tools_needs_no_parser_of_vllm() -> None:
     assert mismatch("vllm", model, api="chat", tools=[TOOL], tool_choice="required") is None
 
 
+def test_llama_cpp_takes_tools_by_its_templates_and_no_choice_beside_them() -> None:
+    assert mismatch("llama_cpp", api="chat", tools=[TOOL]) is None
+    no_templates = {"extra_args": {"--no-jinja": True}}
+    sentence = mismatch("llama_cpp", no_templates, api="chat", tools=[TOOL])
+    assert sentence is not None and sentence.endswith("the API 'chat' of llama.cpp takes none")
+    both = {"api": "chat", "tools": [TOOL], "constrain": {"choice": ["a", "b"]}}
+    sentence = mismatch("llama_cpp", **both)
+    assert sentence is not None
+    assert "sends tools and constrains answers by a choice, and llama.cpp refuses both" in sentence
+    assert mismatch("llama_cpp", **both, tool_choice="none") is None
+    assert mismatch("sglang", **both) is None
+
+
 def test_an_engine_without_tools_says_so() -> None:
     sentence = mismatch("lightllm", api="chat", tools=[TOOL])
     assert sentence is not None and sentence.endswith("takes none")

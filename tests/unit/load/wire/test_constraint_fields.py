@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.registry import ENGINES
+from orchestrator.load.wire.constraint_fields import choice_grammar
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.constraint import Constraint, ConstraintForm, ConstraintKind
 from orchestrator.spec.dialect import Dialect
@@ -66,6 +67,12 @@ def test_a_constraint_stands_in_its_engines_field(
     engine: str, api: str, kind: str, field: str, value: object
 ) -> None:
     assert constrained(dialect_of(engine, api), ConstraintKind(kind))[field] == value
+
+
+def test_signs_of_a_choice_that_a_grammar_has_for_itself_are_escaped() -> None:
+    texts = ('quo"te', "back\\slash", "two\nlines", "bell\b\f", "ü [x]")
+    literals = (r'"quo\"te"', r'"back\\slash"', r'"two\nlines"', r'"bell\x08\x0C"', '"ü [x]"')
+    assert choice_grammar(texts) == f"root ::= {' | '.join(literals)}"
 
 
 def test_tensorrt_llm_takes_constraints_once_it_has_a_backend() -> None:
