@@ -584,7 +584,7 @@ def _replayed(
     from orchestrator.load.arrivals import mean_rate, recorded
 
     if _is_trace_of_lengths(trace):
-        return _replayed_rows(options, trace, size, refused)
+        return _replayed_rows(options, trace, size, problems, refused)
     arrivals = _record(
         Arrivals, refused, process="trace", trace=_path(trace), speed_up=options.speed_up
     )
@@ -644,7 +644,11 @@ def _trace_workload(options: LoadOptions, trace: str, refused: Problems) -> Work
 
 
 def _replayed_rows(
-    options: LoadOptions, trace: str, size: _LevelSize, refused: Problems
+    options: LoadOptions,
+    trace: str,
+    size: _LevelSize,
+    problems: list[Problem],
+    refused: Problems,
 ) -> Load | None:
     """The load at the times of a trace of lengths, all of it unless options say how much.
 
@@ -653,13 +657,17 @@ def _replayed_rows(
     workload = _trace_workload(options, trace, refused)
     if workload is None:
         return None
-    rate = 1.0
+    rate: float | None = 1.0
     requests = 1
     try:
-        rate = workload.recorded_rate() or rate
+        rate = workload.recorded_rate()
         requests = workload.most_requests() or requests
     except ProblemsError:
         pass
+    if rate is None:
+        text = f"--trace {trace!r} has no different times: give it with --workload, and a --rate"
+        problems.append(Problem(text))
+        return None
     if options.duration is None:
         size = replace(size, requests=min(size.requests or requests, requests))
     arrivals = _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
@@ -785,6 +793,11 @@ def _workload_of_prompts(
             text = "--output-tokens: the trace says how long answers are; leave it out"
             problems.append(Problem(text))
         return _trace_workload(options, trace, refused)
+    if trace is not None and (are_drawn or file is not None) and _is_trace_of_lengths(trace):
+        option = _flag("input_tokens" if are_drawn else "prompts")
+        text = f"--trace {trace!r} says how long prompts are: leave out {option}"
+        problems.append(Problem(text))
+        return None
     if not are_drawn and file is None:
         file = _trace_of_requests(options.trace)
     if are_drawn == (file is not None):

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.base.extras import how_to_install
+from orchestrator.base.text import listed
 from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.plan.identity import file_digest
@@ -40,8 +41,8 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     _check_proposer(experiment, load)
     # a workload that cannot be read may have times
     all_are_read = len(workloads) == len(measured(experiment.parts.get("workloads", ())))
-    have_times = [workload.recorded_rate() is not None for workload in workloads]
-    resolved = _arrivals(experiment, load.arrivals, paths, all(have_times) or not all_are_read)
+    timeless = [workload.name for workload in workloads if workload.recorded_rate() is None]
+    resolved = _arrivals(experiment, load.arrivals, paths, timeless if all_are_read else [])
     arrivals = resolved.arrivals
     _check_arrivals(experiment, load, resolved, workloads)
     levels = dict.fromkeys((workload.name for workload in workloads), tuple(load.points()))
@@ -131,12 +132,12 @@ def _question(experiment: Experiment, load: Load) -> SearchQuestion:
 
 
 def _arrivals(
-    experiment: Experiment, arrivals: Arrivals, paths: Paths, have_recorded_times: bool
+    experiment: Experiment, arrivals: Arrivals, paths: Paths, timeless: Sequence[str]
 ) -> _ResolvedArrivals:
     """Resolves the path of the trace. Reports arrivals that cannot be drawn.
-    ``have_recorded_times``: all workloads have times of their own.
+    ``timeless``: names of the workloads that have no times of their own, or the same time always.
     """
-    problem = arrivals.problem(have_recorded_times)
+    problem = arrivals.problem(has_recorded_times=not timeless)
     messages: list[str] = []
     try:
         if arrivals.trace is not None:
@@ -151,6 +152,8 @@ def _arrivals(
         messages = [str(error)]
     if problem:
         messages = [problem]
+        if arrivals.process == "trace" and arrivals.trace is None and timeless:
+            messages = [f"{problem}: there are no different recorded times in {listed(timeless)}"]
     for message in messages:
         experiment.problems.add(("load", "arrivals"), message)
     return _ResolvedArrivals(arrivals, are_drawable=not messages)

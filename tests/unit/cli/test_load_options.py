@@ -715,6 +715,19 @@ def test_a_trace_of_lengths_says_how_long_answers_are(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(BURST)
     _, problems = asked("--trace", str(tmp_path / "t.csv"), "--output-tokens", "5")
     assert problems == ["--output-tokens: the trace says how long answers are; leave it out"]
+    (tmp_path / "p.txt").write_text("to be\n")
+    for what in ("--input-tokens", "5"), ("--prompts", str(tmp_path / "p.txt")):
+        options = (*what, "--output-tokens", "5")
+        _, problems = asked("--trace", str(tmp_path / "t.csv"), *options)
+        assert len(problems) == 1
+        assert problems[0].endswith(f"says how long prompts are: leave out {what[0]}")
+
+
+def test_a_trace_of_one_instant_has_no_rate(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("\n".join(BURST.splitlines()[:2]))
+    _, problems = asked("--trace", str(tmp_path / "t.csv"))
+    assert len(problems) == 1
+    assert "has no different times: give it with --workload, and a --rate" in problems[0]
 
 
 WORKLOADS_FILE = """

@@ -184,7 +184,9 @@ def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:
     levels = {"levels": {"request_rate": ["recorded"]}}
     assert "has no recorded rate" in only_problem(load=levels).message
     timed = {"arrivals": "trace"}
-    assert "arrivals 'trace' need the field 'trace'" in only_problem(load=timed).message
+    assert only_problem(load=timed).message == (
+        "arrivals 'trace' need the field 'trace': there are no different recorded times in chat"
+    )
 
 
 @pytest.mark.parametrize(
