@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from scripts.ray_on_this_machine import RayOnThisMachine
+from tests.documentation.blocks import blocks, command_lines
 from tests.harness import (
     MEASURED_ONCE,
     MODEL,
@@ -49,7 +51,9 @@ def cluster() -> Iterator[RayOnThisMachine]:
     """With a dashboard, which takes jobs, and the bucket's credentials: clients write from the
     nodes.
     """
+    programs = str(Path(sys.executable).parent)  # as on nodes that have this environment active
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", programs, prepend=os.pathsep)
         for name, value in KEYS.items():
             patch.setenv(name, value)
         with RayOnThisMachine(nodes=2, dashboard_port=free_port()) as made:
@@ -234,3 +238,36 @@ def test_results_go_to_an_object_store_and_come_back(
     assert "2 already done" in again.stderr, again.stderr
     table = json.loads(orchestrator("results", s3, "--format", "json").stdout)
     assert [point["status"] for point in table] == ["ok", "ok"]
+
+
+def documented_job(page: str) -> list[str]:
+    """The words of the one ``ray job submit`` of a page of the documentation."""
+    submit = ["ray", "job", "submit"]
+    in_shell = [block for block in blocks(ROOT / page) if block.language == "sh"]
+    jobs = [words for block in in_shell for words in command_lines(block) if words[:3] == submit]
+    (words,) = jobs
+    return words
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/spot.md"])
+def test_the_job_of_a_page_runs_where_the_file_lies_and_stores_into_the_bucket(
+    page: str, cluster: RayOnThisMachine, s3: str, tmp_path: Path
+) -> None:
+    """Only the head's address and the bucket are others, and the sweep is small."""
+    words = documented_job(page)
+    assert words[:5] == ["ray", "job", "submit", "--address", "http://head:8265"]
+    argv = [s3 if word == "s3://bucket/sweeps" else word for word in words[5:]]
+    assert s3 in argv
+    file = tmp_path / words[words.index("run") + 1]
+    name = Path(page).stem.lower()
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(EXPERIMENT.replace("name: small", f"name: {name}"))
+    shutil.copytree(
+        ROOT / "orchestrator",
+        tmp_path / "orchestrator",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    job(cluster, tmp_path, "submit", *argv)
+    shown = orchestrator("results", s3, "--experiment", name, "--format", "json")
+    assert [point["status"] for point in json.loads(shown.stdout)] == ["ok", "ok"], shown.stderr
+    assert_nothing_left()
