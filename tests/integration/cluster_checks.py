@@ -231,7 +231,7 @@ def pods(document: dict[str, Any]) -> list[str]:
     """Problems by Kubernetes' own models: of each pod template of a KubeRay document, or of a document
     of Kubernetes itself.
     """
-    if document["apiVersion"] == "v1":
+    if document["apiVersion"] in ("v1", "networking.k8s.io/v1"):
         return list(_kubernetes(document, f"V1{document['kind']}", document["kind"]))
     problems = []
     for name, group in groups(document):

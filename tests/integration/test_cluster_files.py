@@ -26,6 +26,7 @@ from orchestrator.cluster.notices import NOTICE_FILE
 from orchestrator.cluster.ray.actors import RayClientHost, RayEngineHost
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from scripts import install_engines
+from tests.documentation.blocks import blocks
 from tests.harness import ROOT
 from tests.integration import cluster_checks as checks
 
@@ -238,6 +239,23 @@ def test_who_submits_to_the_cluster_that_stays_has_the_token_that_kuberay_made()
     script = f"{kubectl}\n{header[export_at]}\necho $RAY_AUTH_MODE, $RAY_AUTH_TOKEN"
     completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert completed.stdout == "token, my token\n"
+
+
+def network_policy() -> dict[str, Any]:
+    """The NetworkPolicy of the page on what listens where."""
+    page = ROOT / "docs" / "reference" / "listeners.md"
+    texts = [block.text for block in blocks(page) if "kind: NetworkPolicy" in block.text]
+    (document,) = [yaml.safe_load(text) for text in texts]
+    assert isinstance(document, dict)
+    return document
+
+
+def test_the_network_policy_of_the_documentation_is_one_that_kubernetes_knows() -> None:
+    document = network_policy()
+    assert document["apiVersion"] == "networking.k8s.io/v1"
+    assert checks.pods(document) == []
+    broken = changed(document, "spec/ingress/1/port", [{"port": 8265}])
+    assert checks.pods(broken) == ["NetworkPolicy.spec.ingress.1.port is unknown"]
 
 
 GROUP = "spec/rayClusterSpec/workerGroupSpecs/0"
