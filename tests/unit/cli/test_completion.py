@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,25 @@ def completed(words: str) -> list[str]:
 )
 def test_commands_options_and_values_are_completed(words: str, offered: list[str]) -> None:
     assert sorted(completed(words)) == offered
+
+
+# reads the page's line, and does what bash does when Tab is pressed after "orchestrator lo"
+TAB = """
+{line}
+COMP_WORDS=(orchestrator lo)
+COMP_CWORD=1
+_orchestrator_completion orchestrator
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def test_bash_completes_after_the_line_of_the_page() -> None:
+    (line,) = re.findall(r"^eval .*bash_source orchestrator\)\"", PAGE.read_text(), re.MULTILINE)
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    command = ["bash", "-c", TAB.format(line=line)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["load", "logs"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
