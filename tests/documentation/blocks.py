@@ -1,6 +1,7 @@
 """The code blocks of Markdown pages, and what the comment above one says of it.
 
 ``<!-- not run: REASON -->`` leaves commands out that need a cluster, a GPU or hours.
+``<!-- server: FOR WHOM -->`` starts a server that serves until the page is read.
 ``<!-- file: NAME -->`` says under which name a reader is to save a block, and ``<!-- printed -->``
 that the commands above it print its lines.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from tests.unit.documentation.pages import ROOT
 
 BLOCK = re.compile(
-    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|file|printed)(?:: (?P<value>.+?))? -->\n)?"
+    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
     r"(?P<margin> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=margin)```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -34,6 +35,7 @@ class Block:
     not_run: str | None
     file_name: str | None
     is_printed: bool
+    is_server: bool
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -51,6 +53,7 @@ def blocks(page: Path) -> Iterator[Block]:
             not_run=match["value"] if match["mark"] == "not run" else None,
             file_name=match["value"] if match["mark"] == "file" else None,
             is_printed=match["mark"] == "printed",
+            is_server=match["mark"] == "server",
         )
 
 

@@ -2,8 +2,9 @@
 GPU and no hours; those that do need one are parsed.
 
 A page is run from its first block to its last, in a folder with what a checkout has and with the
-simulated sweep of the README in ``simulated/`` and in ``results/``. Its server is an emulator. Loads
-are shorter than they are written.
+simulated sweep of the README in ``simulated/`` and in ``results/``, or with what ``prepared.py``
+puts there. Its server is the emulator that the page starts, or that of the first hour. Loads and
+benchmarks are shorter than they are written.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -21,10 +23,12 @@ import pandas  # noqa: F401  # loaded first: commands would keep it out of this 
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.cli.compare import REGRESSION_STATUS
 from orchestrator.cli.main import COMMANDS, cli
 from orchestrator.emulator.flags import parser as emulator_parser
 from tests.documentation.blocks import Block, blocks, command_lines
-from tests.harness import environment, free_port, wait_for
+from tests.documentation.prepared import Replacements, prepare
+from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed, wait_for
 from tests.unit.documentation.pages import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,18 +36,23 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
 # The pages of the first hour are read one after the other; others stand alone.
 FIRST_HOUR = [ROOT / "docs" / "start" / f"{name}.md" for name in ("server", "sweep", "answer")]
-WITH_COMMANDS = sorted({block.page for block in SHELL if block.not_run is None})
+SERVERS = {block.page: block for block in SHELL if block.is_server}
+RUN = [block for block in SHELL if block.not_run is None and not block.is_server]
+WITH_COMMANDS = sorted({block.page for block in RUN})
 READ_TOGETHER = [FIRST_HOUR, *([page] for page in WITH_COMMANDS if page not in FIRST_HOUR)]
 PARSED = [block for block in SHELL if block.not_run is not None]
 LANGUAGES = {"sh", "text", "yaml", "toml", "csv", "json", "python", "py", "sql"}
 
 SERVER = "http://127.0.0.1:8000"  # the address in all pages
+PORT = "8000"
 SHORTER = (
     (r"--duration \d+m?s?", "--duration 2s"),
     (r"--requests \d+", "--requests 6"),
     (r"--output-tokens \d+", "--output-tokens 4"),
     (r" --budget \w+", ""),
     (r"--find-capacity", "--find-capacity --budget 3s"),
+    (r"--repetitions \d+", "--repetitions 1 --only smooth"),
+    (r"orchestrator run ", f"orchestrator run {' '.join(MEASURED_ONCE)} "),
 )
 PRELUDE = """
 set -euo pipefail
@@ -53,6 +62,10 @@ pip() { test "$1" = install && test -f pyproject.toml; }
 # A load of seconds may have no valid measurement on a machine that tests share: status 3.
 NO_VALID_MEASUREMENT = 3
 OF_LOADS = {"load", "runs/"}
+OF_RUNS = {"after/", "toy-results"}
+SPOILT = re.compile("disturbed|client_bound|stream_buffered|network_bound")
+PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+OWN_PROCESS = {"load", "run"}
 SIMULATED = "experiments/llama70b-parallelism.yaml"
 FOLDERS_OF_FILES = ("clusters/", "experiments/", "benchmarks/", "scripts/", "tests/")
 
@@ -65,43 +78,73 @@ def page_id(page: Path) -> str:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store that the README's own command makes; simulating it again does nothing."""
     folder = tmp_path_factory.mktemp("stored") / "results"
-    run_line(f"orchestrator simulate {SIMULATED} --results {folder}", ROOT)
+    status, output = in_process(["simulate", SIMULATED, "--results", str(folder)], ROOT)
+    assert status == 0, output
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an emulator."""
-    port = free_port()
-    log = tmp_path_factory.mktemp("emulator") / "log"
-    argv = ["-m", "orchestrator", "emulator", "--profile", "H100-80GB/Llama-3.1-8B"]
+@contextmanager
+def serving(block: Block, folder: Path) -> Iterator[str]:
+    """The address of the server that a block starts, on a port of its own."""
+    (words,) = command_lines(block)
+    port = str(free_port())
+    assert PORT in words
+    argv = [port if word == PORT else word for word in words]
+    log = folder / "server.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, *argv, "--port", str(port)],
-            env=environment(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            argv, env=environment(PATH=PATH), stdout=output, stderr=subprocess.STDOUT
         )
     try:
         wait_for(lambda: "serving" in log.read_text(), 60, "the emulator serves")
-        yield f"http://127.0.0.1:{port}"
+        yield SERVER.replace(PORT, port)
     finally:
         process.kill()
         process.wait(10)
 
 
-def run_line(line: str, folder: Path) -> str:
-    """Runs a line of a block as a reader would, and returns its output. Fails with its output.
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the server of the first hour."""
+    (block,) = [SERVERS[page] for page in FIRST_HOUR if page in SERVERS]
+    with serving(block, tmp_path_factory.mktemp("emulator")) as address:
+        yield address
 
-    Commands of this program run within this process, which saves the second in which each would
-    start; not so a load, whose clients are processes of their own.
-    """
+
+def run_line(line: str, folder: Path) -> str:
+    """Runs a line of a block as a reader would, and returns its output. Fails with its output."""
     words = shlex.split(line, comments=True)
-    is_ours = words[0] == "orchestrator" and words[1] != "load"
-    status, output = in_process(words[1:], folder) if is_ours else in_a_shell(line, folder)
-    if status != NO_VALID_MEASUREMENT or OF_LOADS.isdisjoint(words):
-        assert status == 0, f"{line}\n{output[-5000:]}"
+    if is_of_this_process(words, folder):
+        status, output = in_process(words[1:], folder)
+    else:
+        status, output = in_a_shell(line, folder)
+    if not is_expected(status, words, output):
+        pytest.fail(f"{line}\nstatus {status}\n{output[-5000:]}")
     return output
+
+
+def is_of_this_process(words: list[str], folder: Path) -> bool:
+    """Whether a line is run within this process, which saves the second in which a command of this
+    program starts: not so a load or a run, whose processes are many, a line that only a shell
+    understands, and the commands of a checkout of the page's own.
+    """
+    needs_a_shell = ">" in words or any("*" in word for word in words)
+    has_own_checkout = (folder / "orchestrator").exists()
+    if words[0] != "orchestrator" or needs_a_shell or has_own_checkout:
+        return False
+    return OWN_PROCESS.isdisjoint(words)
+
+
+def is_expected(status: int, words: list[str], output: str) -> bool:
+    """Whether a page may go on after a command that ended with this status."""
+    if "run" in words:
+        return undisturbed(status, output) == 0
+    if status == NO_VALID_MEASUREMENT:
+        is_spoilt = not OF_RUNS.isdisjoint(words) and SPOILT.search(output) is not None
+        return is_spoilt or not OF_LOADS.isdisjoint(words)
+    if status == REGRESSION_STATUS:
+        return "compare" in words
+    return status == 0
 
 
 def in_process(argv: list[str], folder: Path) -> tuple[int, str]:
@@ -115,15 +158,14 @@ def in_process(argv: list[str], folder: Path) -> tuple[int, str]:
 
 def in_a_shell(line: str, folder: Path) -> tuple[int, str]:
     """The status and the output of a line of bash."""
-    programs = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-c", PRELUDE + line],
         cwd=folder,
-        env=environment(PATH=f"{programs}:/usr/bin:/bin"),
+        env=environment(PATH=PATH, PYTHONPATH=str(folder)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     return done.returncode, done.stdout
@@ -133,20 +175,41 @@ def in_a_shell(line: str, folder: Path) -> tuple[int, str]:
 def test_the_commands_of_a_page_run(
     pages: list[Path], results: Path, server: str, tmp_path: Path
 ) -> None:
-    for name in ("experiments", "clusters", "pyproject.toml"):
+    for name in ("benchmarks", "clusters", "experiments", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
+    replacements: dict[str, str] = {}
+    for page in pages:
+        replacements.update(prepare(page_id(page), tmp_path))
     for name in ("simulated", "results"):
-        (tmp_path / name).symlink_to(results)
+        if not (tmp_path / name).exists():
+            (tmp_path / name).symlink_to(results)
+    own_server = SERVERS.get(pages[0])
+    if own_server is None or pages == FIRST_HOUR:
+        run_pages(pages, {SERVER: server, **replacements}, tmp_path)
+        return
+    with serving(own_server, tmp_path) as address:
+        run_pages(pages, {SERVER: address, **replacements}, tmp_path)
+
+
+def run_pages(pages: list[Path], replacements: Replacements, folder: Path) -> None:
+    """Runs the blocks of the pages, one after the other. Fails where one does not do as it says."""
     output = ""
     for page in pages:
         for block in blocks(page):
             if block.is_printed:
                 assert lines_missing(block.text, output) == [], block
             elif block.file_name is not None:
-                (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
-            elif block.language == "sh" and block.not_run is None:
-                for line in lines(block, server):
-                    output += run_line(line, tmp_path)
+                text = replaced(block.text, replacements)
+                (folder / block.file_name).write_text(text, encoding="utf-8")
+            elif block in RUN:
+                for line in lines(block, replacements):
+                    output += run_line(line, folder)
+
+
+def replaced(text: str, replacements: Replacements) -> str:
+    for written, present in replacements.items():
+        text = text.replace(written, present)
+    return text
 
 
 def lines_missing(text: str, output: str) -> list[str]:
@@ -156,9 +219,9 @@ def lines_missing(text: str, output: str) -> list[str]:
     return [line for line in wanted if line not in printed and line not in ("", "…")]
 
 
-def lines(block: Block, server: str) -> Iterator[str]:
-    """The commands of a block, one a line, to a server of this test and shorter than written."""
-    text = block.text.replace("\\\n", " ").replace(SERVER, server)
+def lines(block: Block, replacements: Replacements) -> Iterator[str]:
+    """The commands of a block, one a line, with what is here and shorter than written."""
+    text = replaced(block.text.replace("\\\n", " "), replacements)
     for written, shorter in SHORTER:
         text = re.sub(written, shorter, text)
     for line in text.splitlines():
@@ -227,6 +290,12 @@ def test_an_option_that_does_not_exist_is_found() -> None:
         parse(["load", "URL", "--find-capacty"])
     with pytest.raises(AssertionError, match="results_uri is missing"):
         parse(["run", "sweep.yaml"])
+
+
+@pytest.mark.parametrize("block", PARSED, ids=str)
+def test_a_test_that_runs_something_instead_exists(block: Block) -> None:
+    for path in re.findall(r"tests/[\w/]+\.py", block.not_run or ""):
+        assert (ROOT / path).is_file(), path
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)

@@ -26,7 +26,8 @@ CPU = Hardware(name="cpu")
 @pytest.fixture(autouse=True)
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registers the guide's engine as an entry point would."""
-    (tmp_path / "toy.py").write_text(FILES["toy.py"], encoding="utf-8")
+    engine = FILES["orchestrator/engines/toy.py"]
+    (tmp_path / "toy.py").write_text(engine, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(ENGINES._entries, "toy", "toy:ENGINE")
     yield

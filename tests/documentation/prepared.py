@@ -1,0 +1,139 @@
+"""What the commands of some pages work on: stores of sweeps that were not run here, files of other
+tools, and a checkout with a new engine.
+
+Each preparation puts it into the folder in which the page's commands run, and returns which texts
+of the page name something that only its reader has, with what stands for them here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from orchestrator.plan.make import make_plan
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from tests.harness import MODEL, ROOT
+from tests.unit.plan.stored_sweeps import planned, store_attempt, store_sweep
+from tests.unit.predict.test_fit import measured
+from tests.unit.report.stores import commit_starts
+
+Replacements = Mapping[str, str]
+NOTHING_REPLACED: Replacements = {}
+FILES_OF_TOOLS = ROOT / "tests" / "contract" / "exchange"
+GATE = """
+version: 1
+name: gate
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments: {engine: emulator, hardware: cpu, max_num_seqs: 8}
+workloads: [{name: chat, input_tokens: 16, output_tokens: 8}]
+load: {levels: {concurrency: [2]}, duration: 1s, warmup: 0s}
+repeats: 2
+starts: 2
+"""
+# toy-server of the page: the emulator, behind other flags
+TOY_SERVER = f"""#!{sys.executable}
+import argparse
+import os
+import sys
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("model")
+for flag in ("--host", "--port", "--name", "--slots"):
+    parser.add_argument(flag)
+given = parser.parse_args()
+os.environ["EMULATOR_API_KEY"] = os.environ["TOY_API_KEY"]
+argv = [sys.executable, "-m", "orchestrator.emulator", "--host", given.host, "--port", given.port]
+argv += ["--model", given.model, "--served-model-name", given.name]
+argv += ["--set", f"max_num_seqs={{given.slots}}"]
+os.execv(sys.executable, argv)
+"""
+ENTRY = '        "emulator": "orchestrator.engines.emulator:ENGINE",\n'
+
+
+def two_sweeps(folder: Path) -> Replacements:
+    """``before/`` and ``after/``: two starts of four points, whose TTFT became 11 ms longer."""
+    for name, ttft_ms in (("before", (100, 101)), ("after", (111, 112))):
+        commit_starts(Store.open(str(folder / name), "exp"), ttft_ms, levels=(2, 4))
+    return NOTHING_REPLACED
+
+
+def gate_and_baseline(folder: Path) -> Replacements:
+    """``gate.yaml``, and in ``before/`` what a slow engine would have stored of it."""
+    (folder / "gate.yaml").write_text(GATE, encoding="utf-8")
+    plan = make_plan(parse_experiment(GATE))
+    store = Store.open(str(folder / "before"), plan.name)
+    store.write_plan(plan.to_json())
+    for point in plan.points:
+        for start in range(plan.starts):
+            store_attempt(
+                *(store, plan, point),
+                repeat=start,
+                ttft_ms=400 + start,
+                start=start,
+                arrivals="closed",
+            )
+    return NOTHING_REPLACED
+
+
+def measured_on_a_gpu(folder: Path) -> Replacements:
+    """``results/`` as a sweep of vLLM on an H100 leaves it."""
+    measured(folder / "results", tensor_parallel=(1,))
+    return NOTHING_REPLACED
+
+
+def files_of_other_tools(folder: Path) -> Replacements:
+    """Files that the tools wrote, and ``results/`` with two points of a closed loop."""
+    store_sweep(Store.open(str(folder / "results"), "exp"), planned())
+    shutil.copy(FILES_OF_TOOLS / "guidellm" / "benchmarks.json", folder)
+    shutil.copytree(FILES_OF_TOOLS / "aiperf", folder / "aiperf")
+    for name in ("concurrency", "failures-detailed"):
+        shutil.copy(FILES_OF_TOOLS / "vllm" / f"{name}.json", folder / f"conc-{name}.json")
+    return NOTHING_REPLACED
+
+
+def published_points(folder: Path) -> Replacements:
+    """``core/`` as the wheel is unpacked there. Skips where there is none for this Python."""
+    package = find_spec("aiconfigurator_core")
+    if package is None or package.submodule_search_locations is None:
+        pytest.skip("NOT RUN: aiconfigurator-core is not installed")
+    (installed,) = package.submodule_search_locations
+    (folder / "core").mkdir()
+    (folder / "core" / "aiconfigurator_core").symlink_to(installed)
+    return NOTHING_REPLACED
+
+
+def checkout_with_another_engine(folder: Path) -> Replacements:
+    """A checkout whose registry has the page's engine, the program ``toy-server`` and a model."""
+    for name in ("orchestrator", "scripts", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tests").symlink_to(ROOT / "tests")
+    registry = folder / "orchestrator" / "engines" / "registry.py"
+    text = registry.read_text(encoding="utf-8")
+    assert ENTRY in text
+    registry.write_text(text.replace(ENTRY, ENTRY + ENTRY.replace("emulator", "toy")))
+    program = folder / "toy-server"
+    program.write_text(TOY_SERVER, encoding="utf-8")
+    program.chmod(0o755)
+    return {"/opt/toy/toy-server": str(program), "org/model": str(MODEL)}
+
+
+PREPARATIONS: dict[str, Callable[[Path], Replacements]] = {
+    "docs/explained/predictions.md": measured_on_a_gpu,
+    "docs/guides/ci.md": gate_and_baseline,
+    "docs/guides/compare-versions.md": two_sweeps,
+    "docs/guides/other-tools.md": files_of_other_tools,
+    "docs/guides/your-own-engine.md": checkout_with_another_engine,
+    "docs/measurements.md": published_points,
+}
+
+
+def prepare(page_id: str, folder: Path) -> Replacements:
+    """Puts into the folder what the commands of a page work on, beside the files of the page."""
+    preparation = PREPARATIONS.get(page_id)
+    return preparation(folder) if preparation else NOTHING_REPLACED
