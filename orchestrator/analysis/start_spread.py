@@ -26,13 +26,11 @@ from orchestrator.base.arrays import Floats
 
 # P-value below which the spreads of deployments count as different
 UNEVEN_LEVEL = 0.05
-# Degrees of freedom with which the mean of all counts beside each deployment's own variance: few,
-# if deployments are few, and never more than a few. All three are chosen by simulation
-# (benchmarks/compare): larger ones find smaller differences, and raise false alarms in more than 5 %
-# of sweeps where the test does not notice that some deployments spread more than others.
-LEAST_MEAN_FREEDOM = 1.0
-MEAN_FREEDOM_PER_DEPLOYMENT = 0.2
-MOST_MEAN_FREEDOM = 3.0
+# Degrees of freedom with which the mean of all counts beside each deployment's own variance. They are
+# chosen by simulation (benchmarks/compare): larger ones find smaller differences, and raise more
+# false alarms where the test does not notice that some deployments spread more than others.
+MEAN_FREEDOM_PER_DEPLOYMENT = 0.8
+MOST_MEAN_FREEDOM = 8.0
 FREEDOM_IF_UNEVEN = 1.5
 DRAWS = 10_000
 SEED = 1
@@ -77,8 +75,7 @@ class CommonSpread:
 
 def mean_freedom(deployments: int) -> float:
     """The degrees of freedom of the mean beside each deployment's own, where all spread alike."""
-    freedom = LEAST_MEAN_FREEDOM + MEAN_FREEDOM_PER_DEPLOYMENT * deployments
-    return min(freedom, MOST_MEAN_FREEDOM)
+    return min(MEAN_FREEDOM_PER_DEPLOYMENT * deployments, MOST_MEAN_FREEDOM)
 
 
 def common_spread(

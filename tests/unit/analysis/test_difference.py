@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from orchestrator.analysis.difference import (
     judged_spread,
     pooled,
     spread_of_pairs,
+    verdicts_together,
     welch,
 )
 from orchestrator.analysis.start_spread import Spread
@@ -102,22 +104,43 @@ def test_sides_that_spread_alike_have_all_degrees_of_freedom() -> None:
     assert shared.common.freedom == 20
 
 
+def verdicts_of_drawn_sweep(
+    repetition: int, deviations: Sequence[float], change_of_first: float = 0.0
+) -> list[Verdict]:
+    """The verdict on each deployment of a sweep of two starts a side.
+
+    ``deviations``: the standard deviation of each deployment's starts.
+    """
+    random = np.random.default_rng([5, repetition])
+    pairs = []
+    for number, deviation in enumerate(deviations):
+        change = change_of_first if number == 0 else 0.0
+        base = random.normal(0, deviation, 2)
+        new = random.normal(change, deviation, 2)
+        pairs.append(sides(list(base), list(new)))
+    shared = spread_of_pairs(pairs)
+    return verdicts_together(
+        [Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs]
+    )
+
+
+def test_few_identical_sweeps_raise_an_alarm() -> None:
+    verdicts = [verdicts_of_drawn_sweep(n, [0.02] * 10) for n in range(600)]
+    alarms = sum(Verdict.WORSE in of_sweep for of_sweep in verdicts)
+    assert alarms <= 40  # 5 % of 600 is 30, with a standard deviation of 5
+
+
 def test_few_identical_sweeps_raise_an_alarm_though_one_deployment_is_noisy() -> None:
     """One in ten spreads four times as much as the others, and two starts seldom show it."""
-    alarms = 0
-    for repetition in range(600):
-        random = np.random.default_rng([5, repetition])
-        deviations = [0.01] * 9 + [0.04]
-        pairs = [
-            sides(list(random.normal(0, deviation, 2)), list(random.normal(0, deviation, 2)))
-            for deviation in deviations
-        ]
-        shared = spread_of_pairs(pairs)
-        judged = judge_together(
-            [Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs]
-        )
-        alarms += any(each.verdict is Verdict.WORSE for each in judged)
-    assert alarms <= 40  # 5 % of 600 is 30, with a standard deviation of 5
+    verdicts = [verdicts_of_drawn_sweep(n, [0.01] * 9 + [0.04]) for n in range(600)]
+    alarms = sum(Verdict.WORSE in of_sweep for of_sweep in verdicts)
+    assert alarms <= 54  # 7 % of 600 is 42, with a standard deviation of 6
+
+
+def test_two_starts_find_five_per_cent_among_ten_deployments_that_spread_by_one() -> None:
+    verdicts = [verdicts_of_drawn_sweep(n, [0.01] * 10, math.log(0.95)) for n in range(600)]
+    found = sum(of_sweep[0] is Verdict.WORSE for of_sweep in verdicts)
+    assert found >= 560  # 95 % of 600 is 570, with a standard deviation of 5
 
 
 def test_one_noisy_pair_among_quiet_ones_is_no_regression() -> None:
