@@ -27,6 +27,7 @@ from orchestrator.cli.compare import REGRESSION_STATUS
 from orchestrator.cli.main import COMMANDS, cli
 from orchestrator.emulator.flags import parser as emulator_parser
 from tests.documentation.blocks import Block, blocks, command_lines
+from tests.documentation.figures import GROUPS, MEASUREMENTS, compare_figures
 from tests.documentation.prepared import Replacements, prepare
 from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed, wait_for
 from tests.unit.documentation.pages import ROOT
@@ -204,6 +205,7 @@ def run_pages(pages: list[Path], replacements: Replacements, folder: Path) -> No
             elif block in RUN:
                 for line in lines(block, replacements):
                     output += run_line(line, folder)
+        compare_figures(page_id(page), output)
 
 
 def replaced(text: str, replacements: Replacements) -> str:
@@ -319,6 +321,12 @@ INLINE_COMMANDS = sorted(
 def test_commands_within_sentences_have_options_that_exist(command: str) -> None:
     with contextlib.suppress(click.BadOptionUsage):  # an option is named without its value
         parse(shlex.split(command), is_whole=False)
+
+
+def test_a_figure_that_a_command_did_not_print_is_found() -> None:
+    lines_of_groups = [f"{group} 1 2.0% 3.0% 4 5" for group in GROUPS.values()]
+    with pytest.raises(AssertionError, match="H100, H200, vLLM"):
+        compare_figures(MEASUREMENTS, "\n".join(lines_of_groups))
 
 
 def test_a_line_that_was_not_printed_is_found() -> None:

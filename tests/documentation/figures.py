@@ -1,0 +1,47 @@
+"""Tables of pages whose figures the commands above them give within seconds: they are compared with
+what these commands print.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from tests.unit.documentation.pages import ROOT
+
+MEASUREMENTS = "docs/measurements.md"
+# row of the table -> how benchmarks/emulator/published.py calls it
+GROUPS = {
+    "H100, H200, vLLM": "H100, H200, half 1: scored vllm",
+    "H100, H200, SGLang": "H100, H200, half 1: scored sglang",
+    "B200, vLLM, nothing fitted": "B200, nothing fitted vllm",
+    "B200, SGLang, nothing fitted": "B200, nothing fitted sglang",
+}
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def errors_of_predictions(page: str, printed: str) -> None:
+    """Compares the table of errors with those that were printed of the published points."""
+    for row, group in GROUPS.items():
+        (in_page,) = re.findall(rf"^\| {row} \|(.*)$", page, re.MULTILINE)
+        (in_output,) = re.findall(rf"^{group} (.*)$", printed, re.MULTILINE)
+        written = NUMBER.findall(in_page)
+        computed = NUMBER.findall(in_output)
+        pairs = zip(written, computed, strict=True)
+        assert written == [rounded_as(text, number) for text, number in pairs], row
+
+
+def rounded_as(written: str, number: str) -> str:
+    """The number with as many decimals as the page writes."""
+    decimals = len(written.partition(".")[2])
+    return f"{float(number):.{decimals}f}"
+
+
+CHECKS: Mapping[str, Callable[[str, str], None]] = {MEASUREMENTS: errors_of_predictions}
+
+
+def compare_figures(page_id: str, printed: str) -> None:
+    """Fails where a table of the page has other figures than its commands printed."""
+    check = CHECKS.get(page_id)
+    if check is not None:
+        check((ROOT / page_id).read_text(encoding="utf-8"), printed)
