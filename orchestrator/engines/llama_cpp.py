@@ -9,7 +9,7 @@ Its HTTP server opens first and answers 503 while the model loads.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from orchestrator.base.errors import FailureKind
@@ -65,8 +65,6 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     if settings.enable_prefix_caching is False:
         # Without this the host's memory would still cache the content of slots.
         argv += ["--cache-ram", "0"]
-    if settings.lora_modules:
-        argv.append("--lora-init-without-apply")  # else all adapters answer every request
     return Command(tuple(argv))
 
 
@@ -94,14 +92,15 @@ def _tool_choices(settings: EngineSettings) -> frozenset[ToolChoice]:
     """Only its templates in Jinja take tools, which are on by default; a name it takes for `auto`
     (tools/server/server-common.cpp).
     """
-    if present_flags(settings, ("--no-jinja",)):
+    if any(flag.startswith("--no") for flag in present_flags(settings, ("--no-jinja",))):
         return frozenset()
     return ANY_TOOL_CHOICE - {"named"}
 
 
 def _adapter_values(settings: EngineSettings) -> dict[str, list[dict[str, float]]]:
     """What requests say for each adapter: its number in the order of the command line. Adapters
-    that a request does not name have the scale 0 (tools/server/server-common.cpp).
+    that such a request does not name have the scale 0; all have the scale of the command line in a
+    request that names none (tools/server/server-context.cpp).
     """
     names = settings.lora_modules or {}
     return {name: [{"id": number, "scale": 1.0}] for number, name in enumerate(names)}
@@ -138,6 +137,9 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             "tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not "
             f"{settings.world_size}"
         )
+    for name, path in (settings.lora_modules or {}).items():
+        if "," in path or ":" in path:
+            yield f"lora_modules: {name}: llama.cpp takes no ',' and no ':' in the path of an adapter"
     if not settings.max_model_len:
         yield (
             "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the "
@@ -149,6 +151,13 @@ def _spec_type(spec: Speculative, settings: EngineSettings) -> str:
     """llama.cpp's name of the method."""
     method = spec.method or ""
     return TYPES.get(method, method)
+
+
+def _unapplied_adapters(adapters: Mapping[str, str], settings: EngineSettings) -> str:
+    """All adapters with the scale 0: with ``--lora`` all together would answer each request that
+    names none, ``--lora-init-without-apply`` or not.
+    """
+    return ",".join(f"{path}:0" for path in adapters.values())
 
 
 def _model_draft_tokens(spec: Speculative, settings: EngineSettings) -> int | None:
@@ -257,7 +266,7 @@ ENGINE = Engine(
             "--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
         ),
         "speculative": _draft_flags(),
-        "lora_modules": Flag("--lora", value_from=lambda adapters, _: ",".join(adapters.values())),
+        "lora_modules": Flag("--lora-scaled", value_from=_unapplied_adapters),
     },
     handled_fields=(
         *("max_model_len", "served_model_name"),
@@ -291,6 +300,7 @@ ENGINE = Engine(
         **dict.fromkeys(("-b", "-ub"), "the field max_num_batched_tokens"),
         **dict.fromkeys(("-ctk", "-ctv"), "the field kv_cache_dtype"),
         **dict.fromkeys(("--model-draft", "-md"), "the field speculative"),
+        "--lora": "the field lora_modules",
     },
     value_names={
         "kv_cache_dtype": {

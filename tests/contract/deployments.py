@@ -233,7 +233,7 @@ DEPLOYMENTS: dict[str, dict[str, Case]] = {
             "--spec-type draft-eagle3 --spec-draft-n-max 3 "
             "--spec-draft-model /models/EAGLE3-LLaMA3.3-Instruct-70B.gguf",
         ),
-        "LoRA": Case(LORA, "--lora-init-without-apply --lora /adapters/a,/adapters/b"),
+        "LoRA": Case(LORA, "--lora-scaled /adapters/a:0,/adapters/b:0"),
         "by rows": Case(BIG | {"extra_args": {"--split-mode": "row"}}, "--split-mode row"),
     },
 }

@@ -77,6 +77,8 @@ def test_several_ranks_on_a_cpu_are_refused() -> None:
             "--model-draft is set by the field speculative",
         ),
         ({"extra_args": {"--n-gpu-layers": 9}}, "--n-gpu-layers is set by this program"),
+        ({"extra_args": {"--lora": "a"}}, "--lora is set by the field lora_modules"),
+        ({"lora_modules": {"sql": "/a:b"}}, "takes no ',' and no ':' in the path of an adapter"),
         ({"extra_args": {"-np": 2}}, "-np is set by the field max_num_seqs"),
         (
             {"speculative": {"method": "suffix", "num_speculative_tokens": 1}},

@@ -75,6 +75,9 @@ def test_a_model_whose_format_has_tools_needs_no_parser_of_vllm() -> None:
 
 def test_llama_cpp_takes_tools_by_its_templates_and_no_choice_beside_them() -> None:
     assert mismatch("llama_cpp", api="chat", tools=[TOOL]) is None
+    assert (
+        mismatch("llama_cpp", {"extra_args": {"--jinja": True}}, api="chat", tools=[TOOL]) is None
+    )
     no_templates = {"extra_args": {"--no-jinja": True}}
     sentence = mismatch("llama_cpp", no_templates, api="chat", tools=[TOOL])
     assert sentence is not None and sentence.endswith("the API 'chat' of llama.cpp takes none")
