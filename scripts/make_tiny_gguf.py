@@ -4,7 +4,8 @@ is asked of it.
     .engines/llama_cpp/bin/python scripts/make_tiny_gguf.py .demo/model .demo/gguf q8_0 q4_0
 
 Names: model-f32.gguf, model-q8_0.gguf and so on; quantized ones are made by llama-quantize, which
-stands beside that Python. For Llama models with a byte-level BPE tokenizer that splits as GPT-2's
+stands beside that Python. ``--adapter FOLDER`` writes a LoRA adapter of that model, as PEFT keeps
+it, as FOLDER.gguf of the same name. For Llama models with a byte-level BPE tokenizer that splits as GPT-2's
 does; llama.cpp's own converter needs torch, and knows a tokenizer by its hash only. Needs gguf and
 safetensors, which scripts/install_engines.py puts there.
 """
@@ -103,6 +104,30 @@ def write(folder: Path, out: Path) -> None:
     writer.close()
 
 
+def write_adapter(model: Path, adapter: Path, out: Path) -> None:
+    """A LoRA adapter as one file. llama.cpp multiplies its matrices by alpha / rank."""
+    config, own = read(model, "config.json"), read(adapter, "adapter_config.json")
+    writer = gguf.GGUFWriter(str(out), "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(own["lora_alpha"]))
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    for name, weight in load_file(adapter / "adapter_model.safetensors").items():
+        module, _, part = name.removeprefix("base_model.model.").rpartition(".lora_")
+        tensor = names.get_name(f"{module}.weight", try_suffixes=(".weight",))
+        made = weight.astype(np.float32)
+        if part == "A.weight":
+            writer.add_tensor(f"{tensor}.lora_a", made)
+            continue
+        count = heads.get(module.rpartition(".")[2], 0)
+        writer.add_tensor(f"{tensor}.lora_b", rotary_pairs(made, count) if count else made)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -112,6 +137,13 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("quantizations", nargs="*", help="of llama-quantize: q8_0, q4_0, ...")
+    parser.add_argument(
+        "--adapter",
+        type=Path,
+        action="append",
+        default=[],
+        help="folder of a LoRA adapter of the model, with adapter_config.json and safetensors",
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     plain = arguments.out / "model-f32.gguf"
@@ -123,6 +155,8 @@ def main() -> None:
             check=True,
             capture_output=True,
         )
+    for adapter in arguments.adapter:
+        write_adapter(arguments.model, adapter, arguments.out / f"{adapter.name}.gguf")
 
 
 if __name__ == "__main__":
