@@ -333,8 +333,8 @@ def _simulated(doubt: Doubt) -> str:
     if not doubt.deployments:
         return "simulated by a model; nothing was measured"
     return (
-        f"simulated: within the error of the model {listed(doubt.deployments)} may hold as much as"
-        f" {doubt.leader}"
+        f"simulated: {listed(doubt.deployments)} may hold as much as {doubt.leader}, within the"
+        " model's error"
     )
 
 

@@ -673,7 +673,7 @@ def test_a_simulation_is_never_certain_and_names_those_within_the_error_of_its_m
     # at a rate that is kept up with nothing more can come out than was sent
     assert answer["winner"]["interval"] == [value / 1.25, value]
     assert answer["why"].startswith(
-        "not certain: simulated: within the error of the model label-d1 may hold as much as label-d0"
+        "not certain: simulated: label-d1 may hold as much as label-d0, within the model's error"
     )
     assert answer["decide"][0] == "measure these 2"  # without a plan, no shortlist of it
     assert "start" not in " ".join(answer["decide"])  # a model does the same at each start
