@@ -224,9 +224,13 @@ def _smaller_precision(doubt: Doubt) -> str:
 
 
 def _measure(doubt: Doubt) -> str:
-    if doubt.shortlist_size is None:
-        return "measure them and the first" if doubt.deployments else "measure the first"
-    return f"run --shortlist {doubt.shortlist_size}"
+    if doubt.shortlist_size is not None:
+        return f"run --shortlist {doubt.shortlist_size}"
+    if not doubt.deployments:
+        return "measure the first"
+    if len(doubt.deployments) == 1:
+        return "measure both"
+    return f"measure all {len(doubt.deployments) + 1}"  # with the first
 
 
 def _higher_levels(doubt: Doubt) -> str:

@@ -61,7 +61,11 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
         ),
         (
             Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a"),
-            "within model error (b); to decide: measure them and the first",
+            "within model error (b); to decide: measure both",
+        ),
+        (
+            Doubt(DoubtKind.SIMULATED, ("b", "c"), Remedy.MEASURE, leader="a"),
+            "within model error (b, c); to decide: measure all 3",
         ),
         (
             Doubt(DoubtKind.SIMULATED, (), Remedy.MEASURE, leader="a"),

@@ -251,7 +251,7 @@ def test_for_a_question_that_is_not_the_plans_no_shortlist_is_proposed(
     commit_simulation(store)
     assert "to decide: run --shortlist 2" in invoke("best", store.uri).stdout
     other = invoke("best", store.uri, *given).stdout
-    assert "to decide: measure them and the first" in other
+    assert "to decide: measure both" in other
     assert "--shortlist" not in other
 
 
