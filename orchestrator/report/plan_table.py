@@ -14,6 +14,7 @@ from orchestrator.plan.cost import PlanEstimate
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.documents.predicted_deployment import PredictedMemory, predicted_memory
 from orchestrator.report.shortlist_words import shared_left_out_text
+from orchestrator.report.text import wrapped
 from orchestrator.spec.load import load_text
 from orchestrator.spec.settings import EngineSettings
 
@@ -52,7 +53,10 @@ def show(estimate: PlanEstimate, console: Console) -> None:
     if len(deployments) > MOST_ROWS:
         console.print(f"… and {len(deployments) - MOST_ROWS:,} more; --format json shows all")
     for reason, labels in _labels_by_reason(estimate.plan).items():
-        console.print(f"\n{reason}\n  {_some(labels)}", highlight=False, markup=False)
+        console.print()
+        for line in (reason, f"  {_some(labels)}"):
+            text = wrapped(line, console.width)
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
     console.print()
     console.print(
         estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal

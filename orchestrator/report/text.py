@@ -360,10 +360,14 @@ def echo(lines: str, err: bool = False) -> None:
     """
     width = _width_of(sys.stderr if err else sys.stdout)
     for line in lines.split("\n"):
-        click.echo(line if width is None else _wrapped(line, width), err=err)
+        click.echo(line if width is None else wrapped(line, width), err=err)
 
 
-def _wrapped(line: str, width: int) -> str:
+def wrapped(line: str, width: int) -> str:
+    """The line in several of ``width`` characters at most; those after the first are indented.
+
+    A line with a command or with several styles stays whole.
+    """
     text = click.unstyle(line)
     # a line with several styles cannot be cut; a command is left whole to be copied
     if len(text) <= width or text not in line or " orchestrator " in text:

@@ -72,6 +72,16 @@ def test_each_reason_is_printed_once_with_the_labels_it_is_about() -> None:
     assert "impossible: It needs 3 TiB.\n  emulator seqs=8, emulator seqs=16\n" in text
 
 
+def test_a_narrow_terminal_breaks_the_labels_of_a_reason_between_them() -> None:
+    impossible: dict[str, Any] = {"status": "impossible", "reasons": ("It needs 3 TiB.",)}
+    plan = plan_of("{engine: emulator, hardware: cpu, vary: [{grid: {max_num_seqs: [1, 2, 3]}}]}")
+    plan = plan.with_deployments(
+        deployment.model_copy(update=impossible) for deployment in plan.deployments
+    )
+    labels = "  emulator seqs=1, emulator seqs=2,\n    emulator seqs=3\n"
+    assert f"impossible: It needs 3 TiB.\n{labels}" in shown(plan, width=43)
+
+
 @pytest.mark.parametrize(
     ("deployment", "footprint"),
     [
