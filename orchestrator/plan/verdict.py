@@ -98,12 +98,6 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
             draft=model_facts(draft) if draft else None,
             role=role,
         )
-    if role in candidate.spread_roles:
-        sentence = (
-            f"spread over {settings.nnodes} nodes automatically: "
-            f"a node has {candidate.hardware.gpus_per_node} devices"
-        )
-        verdict = replace(verdict, reasons=(*verdict.reasons, sentence))
     tokenizer = tokenizer_finding(settings)
     if tokenizer is not None:
         if tokenizer.status == "impossible":
@@ -120,7 +114,15 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
         if mismatch is None:
             mismatch = workload_mismatch(load.workload, settings, limit, dialects, may_see)
         mismatches[load.workload.name] = mismatch
-    return _with_workloads(verdict, mismatches)
+    verdict = _with_workloads(verdict, mismatches)
+    # beside reasons against it, this remark would read as one of them
+    if role in candidate.spread_roles and verdict.status == "fits":
+        sentence = (
+            f"spread over {settings.nnodes} nodes automatically: "
+            f"a node has {candidate.hardware.gpus_per_node} devices"
+        )
+        return replace(verdict, reasons=(*verdict.reasons, sentence))
+    return verdict
 
 
 def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:

@@ -67,5 +67,10 @@ def test_a_spread_replica_is_noted_and_equals_one_that_is_written_so() -> None:
     assert "spread over 2 nodes automatically: a node has 8 devices" in spread.reasons
     (written,) = planned(hardware=H100, deployments=sizes | {"nnodes": 2}).deployments
     assert (written.id, written.reasons) == (spread.id, ())
+    unserved = [{"name": "long", "input_tokens": 9000, "output_tokens": 9000}]
+    short = sizes | {"max_model_len": 100}
+    (impossible,) = planned(hardware=H100, deployments=short, workloads=unserved).deployments
+    assert (impossible.status, impossible.settings.nnodes) == ("impossible", 2)
+    assert not any("automatically" in reason for reason in impossible.reasons)
     (on_one_node,) = planned(hardware=H100, deployments=sizes | {"nnodes": 1}).deployments
     assert on_one_node.status == "impossible"
