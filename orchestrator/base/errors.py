@@ -135,7 +135,7 @@ class FailureKind(StrEnum):
     WRONG_SERVER = (
         "wrong_server",
         _INFRA,
-        "the server that answered is not the one that was started",
+        "the server that answered is not the one that was started, or does not check its key",
     )
     # the cluster
     NO_ROOM = "no_room", _INFRA, "no node could hold it, and no suitable node came in time"

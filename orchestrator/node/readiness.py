@@ -302,7 +302,10 @@ class _Watch:
             if status == 0:
                 return None
             if status not in (401, 403, UNAVAILABLE):
-                raise self._wrong_server("it answers requests that carry no key")
+                answer = f"POST {path} without the key was answered with HTTP {status}"
+                if "socket" in proofs:  # so no other server answered
+                    raise self._keyless_engine(answer)
+                raise self._wrong_server(f"it answers requests that carry no key: {answer}")
             if status != UNAVAILABLE:
                 proofs.append("key")
         return proofs
@@ -367,12 +370,21 @@ class _Watch:
         return self.failed(FailureKind.PORT_TAKEN, text)
 
     def _wrong_server(self, why: str) -> EngineFailure:
+        return self._unproven(f"another server answers on port {self.node.port}: {why}")
+
+    def _keyless_engine(self, answer: str) -> EngineFailure:
+        """A failure of an engine that listens on the port itself, but does not check its key."""
+        variable = self.engine.key_variable
+        place = f"the key in {variable}" if variable else "its key"
+        return self._unproven(
+            f"{self.engine.title} does not check {place}: {answer}, not with 401 or 403"
+        )
+
+    def _unproven(self, sentence: str) -> EngineFailure:
         status = self.process.poll() if self.process is not None else None
         if status is not None:  # what it was asked last may have killed it
             return self._died(status)
-        return self.failed(
-            FailureKind.WRONG_SERVER, f"another server answers on port {self.node.port}: {why}"
-        )
+        return self.failed(FailureKind.WRONG_SERVER, sentence)
 
 
 def _figures_of(card: dict[str, Any]) -> Reported:

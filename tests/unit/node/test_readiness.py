@@ -281,10 +281,19 @@ def test_a_stranger_that_answers_first_ends_the_wait_at_once(ours: dict[str, set
     assert psutil.Process(1).name() in failure.sentence
 
 
-def test_a_server_that_needs_no_key_is_not_ours() -> None:
+def test_a_server_that_needs_no_key_is_not_ours(ours: dict[str, set[int]]) -> None:
+    ours["listeners"] = set()  # whose socket it is cannot be seen
     failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
     assert failure.kind == "wrong_server"
-    assert "carry no key" in failure.sentence
+    assert "another server" in failure.sentence and "carry no key" in failure.sentence
+
+
+def test_an_engine_that_listens_itself_and_needs_no_key_is_told_to_check_it() -> None:
+    failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
+    assert failure.kind == "wrong_server"
+    assert "another server" not in failure.sentence
+    assert "vLLM does not check the key in VLLM_API_KEY" in failure.sentence
+    assert "answered with HTTP 404, not with 401 or 403" in failure.sentence
 
 
 def loading(name: str = "Loading model") -> dict[str, HttpResponse]:
