@@ -554,6 +554,8 @@ class Measurer:
         if 0 < length_s <= snapshot.elapsed_s:
             name = PhaseName.WAIT_FOR_ANSWERS
             length_s = 0.0
+        elif early_end is not None and early_end.end is None:
+            length_s = 0.0  # a probe ends long before its limit, when its verdict is known
         self.tell(Phase(self.label, name, level_words(point), snapshot.elapsed_s, length_s, counts))
 
 

@@ -29,7 +29,7 @@ from orchestrator.cluster.base import (
     Stopped,
 )
 from orchestrator.engines.command import Node
-from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply, SoFar
 from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.make import make_plan
@@ -455,6 +455,9 @@ class FakeRun:
 
     def progress(self) -> Progress:
         return Progress(scheduled=self.count, sent=self.count)
+
+    def so_far(self) -> list[SoFar]:
+        return []
 
     def abort(self, rows: bool = True) -> None:
         self.only_ended = not rows

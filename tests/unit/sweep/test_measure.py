@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Progress, Target, TargetSilence
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Slo
 from orchestrator.sweep.early_end import EarlyStop
 from orchestrator.sweep.measure import (
     COMMIT_S,
@@ -88,6 +89,18 @@ def test_an_endpoint_has_no_agents_and_is_measured_all_the_same() -> None:
         load_point()
     )  # type: ignore[arg-type]
     assert (attempt.failure, attempt.verdict.validity) == (None, "valid")
+
+
+@pytest.mark.parametrize(
+    ("watch", "total_s"), [(None, 70.0), (ProbeWatch((Slo(name="fast", ttft=0.2),)), 0.0)]
+)
+def test_the_length_of_a_probe_is_not_shown_as_it_is_not_known(
+    watch: ProbeWatch | None, total_s: float
+) -> None:
+    world = world_of()
+    measurer(world).measure(load_point(), watch=watch)
+    phases = [event for event in world.events if isinstance(event, Phase)]
+    assert {phase.total_s for phase in phases if phase.name is PhaseName.MEASURE} == {total_s}
 
 
 def test_slow_clients_are_a_failure_only_where_more_could_help() -> None:
