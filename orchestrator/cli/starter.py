@@ -11,6 +11,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.catalog.accelerators import accelerators, find, nearest
 from orchestrator.catalog.models import model_facts
+from orchestrator.emulator.profile import typical
 from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.load import PRESETS, WORKLOADS, Slo, Workload, format_duration
@@ -169,7 +170,7 @@ def _quoted(text: str) -> str:
 def _head(answers: StarterAnswers, file: str) -> list[str]:
     """What to do with the file, and its first keys."""
     lines = ["# What next:", f"#   orchestrator plan {file}"]
-    if answers.server.url is None:
+    if _can_be_simulated(answers):
         lines.append(
             f"#   orchestrator simulate {file} --results simulated/    # no GPU, no engine"
         )
@@ -181,6 +182,16 @@ def _head(answers: StarterAnswers, file: str) -> list[str]:
         f"name: {_quoted(experiment_name(stem or file))}",
         f"model: {_quoted(answers.model)}",
     ]
+
+
+def _can_be_simulated(answers: StarterAnswers) -> bool:
+    """Whether the step model was compared with the engine on these devices."""
+    if answers.server.engine == "emulator":
+        return True
+    device = find(answers.gpus.accelerator or "")
+    if answers.server.url is not None or answers.gpus.is_cpu or device is None:
+        return False
+    return typical(answers.server.engine, device).error is not None
 
 
 def _hardware(answers: StarterAnswers) -> list[str]:

@@ -118,6 +118,12 @@ def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
     )
 
 
+def compared_architectures(engine: str) -> list[str]:
+    """The GPU architectures on which the formula was compared with measurements of an engine."""
+    by_engine = data_beside(__file__, "constants.json")["formula"]
+    return list(by_engine.get(engine, {}))
+
+
 def resolved(constants: Constants, engine: str, device: Accelerator) -> Constants:
     """The constants that a profile sets, and for the rest those that are typical of the engine."""
     own = constants.model_dump(exclude_unset=True)

@@ -29,6 +29,7 @@ from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import (
     Constants,
     Profile,
+    compared_architectures,
     device_of,
     facts_of,
     load_profile,
@@ -57,6 +58,9 @@ COMPARED_TENSOR_PARALLEL_SIZE = 8  # the largest in the published points
 STEADY_ARRIVALS = ("poisson", "gamma", "constant")
 LIMITS_FROM_MEMORY = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _LEAST_RUNNING = 1e-2  # sequences that run at once in the least busy state that is tried
+FIT_A_PROFILE = (
+    "fit a profile (orchestrator predict fit) and name it (predictions: {profile: FILE})"
+)
 _HALVINGS = 10  # how often the range of the busiest state that holds is halved
 _NO_MEMORY = MemoryEstimate(None, None, 0, 0, 0)
 
@@ -338,10 +342,7 @@ class Predictor:
         if fitted is not None:
             return fitted
         if hardware.is_cpu:
-            raise NotPredictable(
-                "no figures of this CPU are known: fit a profile and name it (predictions: "
-                "{profile: FILE})"
-            )
+            raise NotPredictable(f"no figures of this CPU are known: {FIT_A_PROFILE}")
         device = of_hardware(hardware)
         if device is None:
             raise NotPredictable(f"the catalogue has no accelerator {hardware.accelerator!r}")
@@ -459,9 +460,13 @@ def _published_error(settings: EngineSettings, device: Accelerator, tables: bool
     """How far the model was off from published points. Raises NotPredictable if there are none."""
     published = typical(settings.engine, device, tables)
     if published.error is None:
+        elsewhere = ""
+        compared = compared_architectures(settings.engine)
+        if compared:
+            elsewhere = f", only on {' and '.join(compared)} GPUs"
         raise NotPredictable(
-            f"the model was never compared with {settings.engine} on {device.name}: "
-            "fit a profile and name it (predictions: {profile: FILE})"
+            f"the model was never compared with {settings.engine} on {device.name}{elsewhere}: "
+            f"{FIT_A_PROFILE}"
         )
     source = (
         f"published points of {published.engine} on {published.architecture} GPUs, {published.date}"

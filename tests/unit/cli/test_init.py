@@ -66,6 +66,23 @@ def test_a_server_that_runs_is_an_endpoint(gpus: str, tmp_path: Path) -> None:
     assert "simulate" not in file.read_text()
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpus", "is_compared"),
+    [
+        ("vllm", "8 x H100-80GB", True),
+        ("emulator", "8 x A100-80GB", True),
+        ("vllm", "8 x A100-80GB", False),
+        ("tgi", "8 x H100-80GB", False),
+        ("vllm", "cpu", False),
+    ],
+)
+def test_a_simulation_is_proposed_where_the_model_was_compared(
+    engine: str, gpus: str, is_compared: bool, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "--engine", engine, "--gpus", gpus)
+    assert ("orchestrator simulate" in file.read_text()) == is_compared
+
+
 def test_the_gpus_of_a_server_are_not_guessed(tmp_path: Path) -> None:
     file = written(tmp_path, "--engine", "http://10.0.0.7:8000", "--model", "llama")
     assert "endpoint_gpus" not in file.read_text()

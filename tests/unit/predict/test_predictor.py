@@ -296,9 +296,9 @@ def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_take
     )
     assert "hopper" in fitted["source"] and "constants" not in fitted["source"]
     assert inherited["tpot"] > fitted["tpot"] and inherited["ttft"] > fitted["ttft"]
-    assert (
-        "the model was never compared with vllm on A100-80GB"
-        in prediction_of(a100)["not_predicted"]
+    assert prediction_of(a100)["not_predicted"] == (
+        "the model was never compared with vllm on A100-80GB, only on hopper and blackwell GPUs: "
+        "fit a profile (orchestrator predict fit) and name it (predictions: {profile: FILE})"
     )
 
 
