@@ -23,6 +23,9 @@ SMALL = [
     "benchmarks.workloads.prompts --prompts 100",
     "benchmarks.telemetry.sampler --seconds 1",
     "benchmarks.simulate.trace --requests 100",
+    "benchmarks.simulate.grid --deployments 20 --levels 1 --requests 20",
+    "benchmarks.cluster.scale --deployments 4 --nodes 2",
+    "benchmarks.workloads.trace_window --rows 20000",
 ]
 MISSED = 1  # a figure of so little is not what the benchmark wants to reach
 
