@@ -323,6 +323,23 @@ def test_commands_within_sentences_have_options_that_exist(command: str) -> None
         parse(shlex.split(command), is_whole=False)
 
 
+SCRIPT = re.compile(r"`python3? (-m )?((?:benchmarks|scripts)[./][^` ]+)([^`]*)`")
+SCRIPTS = sorted(
+    {
+        (place.replace(".", "/") + ".py" if is_module else place, options)
+        for page in PAGES
+        for is_module, place, options in SCRIPT.findall(page.read_text(encoding="utf-8"))
+    }
+)
+
+
+@pytest.mark.parametrize(("file", "options"), SCRIPTS)
+def test_scripts_within_sentences_exist_and_have_these_options(file: str, options: str) -> None:
+    source = (ROOT / file).read_text(encoding="utf-8")
+    for option in re.findall(r"--[a-z-]+", options):
+        assert f'"{option}"' in source, option
+
+
 def test_a_figure_that_a_command_did_not_print_is_found() -> None:
     lines_of_groups = [f"{group} 1 2.0% 3.0% 4 5" for group in GROUPS.values()]
     with pytest.raises(AssertionError, match="H100, H200, vLLM"):
