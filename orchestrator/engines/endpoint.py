@@ -71,8 +71,9 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
 
 def with_constraints(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect:
     """A copy that constrains answers, and takes tools, as ``owner`` does in this API, if that is an
-    engine; otherwise as OpenAI's API does. Which choices of tools its flags allow is not known. Nor
-    are the numbers by which llama.cpp's requests name adapters, so there is no field for these.
+    engine; otherwise as OpenAI's API does. Which choices of tools its flags allow is not known; those
+    that llama.cpp takes, none of its flags adds to. Nor are the numbers known by which llama.cpp's
+    requests name adapters, so there is no field for these.
     """
     engine = _engine_of(owner)
     own_dialects = OPENAI_OPTIONS
@@ -81,14 +82,15 @@ def with_constraints(dialect: Dialect, owner: str, settings: EngineSettings) -> 
     for own_dialect in own_dialects.values():
         if own_dialect.wire != dialect.wire:
             continue
-        names_adapters = own_dialect.adapter_field != "lora"
-        return replace(
+        constraining = replace(
             dialect,
             constraints=own_dialect.constraints,
             tool_choices=ANY_TOOL_CHOICE if own_dialect.tool_choices else frozenset(),
             free_beside_tools=own_dialect.free_beside_tools,
-            adapter_field=dialect.adapter_field if names_adapters else None,
         )
+        if engine != "llama_cpp":
+            return constraining
+        return replace(constraining, tool_choices=own_dialect.tool_choices, adapter_field=None)
     return dialect
 
 

@@ -47,6 +47,7 @@ def test_llama_cpp_is_known_by_the_owner_of_its_model() -> None:
         assert asked.constraints == {"json_schema": "schema_field", "choice": "gbnf"}
         assert asked.free_beside_tools == {"choice"}
         assert asked.adapter_field is None
+        assert "named" not in asked.tool_choices
         assert with_constraints(dialect, "nobody", settings()).adapter_field == "model"
 
 

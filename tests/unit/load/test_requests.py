@@ -23,6 +23,7 @@ from orchestrator.load.requests import (
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.address import parse_url
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level, Workload
 from orchestrator.spec.request_options import Adapters
@@ -290,3 +291,27 @@ def test_a_record_has_the_bytes_of_the_body() -> None:
     written = writer_of(ids_point()).take(planned(0))
     body = written.wire_bytes.partition(b"\r\n\r\n")[2]
     assert written.record.body_bytes == len(body) > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"constrain": {"regex": "a"}}, "no field that is known for a regex"),
+        ({"tools": [{}], "tool_choice": {"name": "f"}}, "does not take the tool_choice named"),
+        ({"tools": [{}], "constrain": {"choice": ["a"]}}, "takes no choice beside tools"),
+        ({"adapters": {"names": ["sql"]}}, "no field that is known for LoRA adapters"),
+    ],
+)
+def test_what_a_server_has_no_field_for_is_not_sent(keys: dict[str, Any], reason: str) -> None:
+    """Of an endpoint that shows only when it is asked, so that plans cannot refuse it."""
+    dialect = Dialect(
+        "openai_chat",
+        "/v1/chat/completions",
+        constraints={ConstraintKind.CHOICE: ConstraintForm.GBNF},
+        tool_choices=frozenset({"auto"}),
+        free_beside_tools=frozenset({ConstraintKind.CHOICE}),
+    )
+    lengths = {"name": "w", "api": "chat", "input_tokens": 5, "output_tokens": 5}
+    workload = Workload.model_validate({**lengths, **keys})
+    with pytest.raises(InputError, match=reason):
+        Assignment.of(point(dialect=dialect, targets=TARGETS, workload=workload), 0, 1)
