@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
+from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import counted, listed
 from orchestrator.report.documents.comparison import (
     InvalidSide,
@@ -71,6 +72,8 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
     for text in not_compared_texts(comparison):
         yield from form.short_note(text, "yellow")
+    for text in across_texts(comparison):
+        yield from form.note(text)
     for text in not_measured_texts(comparison):
         yield from form.note(text)
     for text in spread_texts(comparison):
@@ -120,11 +123,22 @@ def headline_text(comparison: SweepComparison) -> str:
 
 
 def not_compared_texts(comparison: SweepComparison) -> Iterator[str]:
-    """A sentence for each point, and each metric, that could not be compared."""
+    """Sentences on the points and metrics that could not be compared."""
     for side in comparison.invalid:
         yield _invalid_text(side)
     yield from _partner_texts(comparison.without_partner)
     yield from _value_texts(comparison)
+
+
+def across_texts(comparison: SweepComparison) -> Iterator[str]:
+    """The option that makes pairs where there are none, because all points differ in one setting."""
+    differences = [set(alone.differs_in) for alone in comparison.without_partner]
+    if comparison.changes or not differences:
+        return
+    shared = sorted(set.intersection(*differences))
+    if shared:
+        across = ",".join([*comparison.rules.across, *shared])
+        yield f"to compare all the same: --across {across}"
 
 
 def single_start_texts(comparison: SweepComparison) -> list[str]:
@@ -318,14 +332,24 @@ def _invalid_text(side: InvalidSide) -> str:
 
 
 def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:
-    for alone in points:
-        text = f"{alone.side} only: {_point_text(alone.point)}"
-        if alone.is_ambiguous:
-            yield f"{text}: several points are alike apart from the settings of --across"
-        elif alone.differs_in:
-            yield f"{text}: the nearest differs in {listed(alone.differs_in)}"
-        else:
-            yield text
+    """A sentence for the points of a deployment that lack a partner for the same reason."""
+    by_reason = values_by_key(
+        ((alone.side, alone.point.deployment.label, _partner_reason(alone)), alone.point)
+        for alone in points
+    )
+    for (side, label, reason), same in by_reason.items():
+        name = _point_text(same[0])
+        if len(same) > 1:
+            name = f"{label}, {len(same)} points"
+        yield f"{side} only: {name}{reason}"
+
+
+def _partner_reason(alone: WithoutPartner) -> str:
+    if alone.is_ambiguous:
+        return ": several points are alike apart from the settings of --across"
+    if alone.differs_in:
+        return f": the nearest differs in {listed(alone.differs_in)}"
+    return ""
 
 
 def _value_texts(comparison: SweepComparison) -> Iterator[str]:

@@ -124,6 +124,16 @@ def test_other_levels_have_no_partner_and_are_listed(base: str, tmp_path: Path) 
     assert "BASE only: emulator seqs=8, chat 2 in flight" in done.stdout
 
 
+def test_points_of_a_deployment_without_partners_are_counted_in_one_line(
+    base: str, tmp_path: Path
+) -> None:
+    other = Store.open(str(tmp_path / "other"), "exp")
+    commit_starts(other, (100, 101), levels=[4, 16, 32], max_num_seqs=[8])
+    lines = invoke("compare", base, other.uri).stdout.splitlines()
+    alone = [line for line in lines if line.startswith("NEW only")]
+    assert alone == ["NEW only: emulator, 3 points"]
+
+
 def test_another_setting_is_named_and_may_be_compared_across(base: str, tmp_path: Path) -> None:
     other = Store.open(str(tmp_path / "other"), "exp")
     commit_starts(other, (100, 101), max_num_seqs=[32])
@@ -136,6 +146,11 @@ def test_another_setting_is_named_and_may_be_compared_across(base: str, tmp_path
     smaller = Store.open(str(tmp_path / "smaller"), "exp")
     commit_starts(smaller, (100, 101), max_num_seqs=[8])
     assert invoke("compare", smaller.uri, other.uri, "--across", "max_num_seqs").status == 0
+    without_pairs = invoke("compare", smaller.uri, other.uri).stdout
+    (option,) = (line for line in without_pairs.splitlines() if "--across" in line)
+    names = option.removeprefix("to compare all the same: --across ")
+    assert "max_num_seqs" in names.split(",")
+    assert invoke("compare", smaller.uri, other.uri, "--across", names).status == 0
 
 
 def test_an_invalid_point_is_no_regression(base: str, tmp_path: Path) -> None:
