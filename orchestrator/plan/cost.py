@@ -211,7 +211,8 @@ class PlanEstimate:
         notes += self._note_on_limited_starts()
         if self.plan.needs_figures:
             notes.append(
-                "a search measures as many points as it needs: points, time and cost are estimates"
+                "how many points are measured depends on what they show: "
+                "points, time and cost are estimates"
             )
         return notes + self._note_on_start_times()
 

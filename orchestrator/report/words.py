@@ -394,7 +394,7 @@ def _measure(doubt: Doubt) -> str:
         return what
     command = f"orchestrator run --shortlist {doubt.shortlist_size} --simulated RESULTS"
     if doubt.shortlist_size > count:
-        command += ", which has room for what the file's questions need beside them"
+        command += ", with room for what the file's other questions need"
     return f"{what} ({command})"
 
 

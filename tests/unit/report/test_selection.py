@@ -215,7 +215,7 @@ def test_a_shortlist_has_room_for_what_may_be_best_in_any_ranking(store: Store) 
         for others in ((second,), (second, third), ())
     ]
     command = "orchestrator run --shortlist 3 --simulated RESULTS"
-    room = ", which has room for what the file's questions need beside them"
+    room = ", with room for what the file's other questions need"
     assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings, [experiment])] == [
         [f"measure these 2 ({command}{room})"],
         [f"measure these 3 ({command})"],
