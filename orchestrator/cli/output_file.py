@@ -7,10 +7,10 @@ from pathlib import Path
 from orchestrator.base.errors import InputError
 
 
-def check_folder(output: Path) -> None:
-    """Raises InputError if the folder of an ``--output`` does not exist."""
+def check_folder(output: Path, option: str = "--output") -> None:
+    """Raises InputError if the folder of an ``--output``, or of another option, does not exist."""
     if not output.absolute().parent.is_dir():
-        raise InputError(f"--output: there is no folder {output.absolute().parent}")
+        raise InputError(f"{option}: there is no folder {output.absolute().parent}")
 
 
 def write_whole(output: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,9 +75,8 @@ def show(
 
     experiment = experiment_at(place)
     workloads = workloads_at(experiment, place)
-    if write is not None and len(workloads) > 1:
-        names = ", ".join(shown.name for shown in workloads)
-        raise click.UsageError(f"--write needs one workload: give FILE:NAME, one of {names}")
+    if write is not None:
+        _check_write(write, workloads)
     documents: list[dict[str, Any]] = []
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
@@ -111,12 +111,25 @@ def show(
     if write is not None:
         [written] = workloads
         prompter = _prompter(experiment, written, tokenizer)
-        count = _write(experiment, written, prompter, seed, requests, write)
+        try:
+            count = _write(experiment, written, prompter, seed, requests, write)
+        except OSError as error:
+            raise InputError(f"--write {str(write)!r}: {error.strerror or error}") from None
         click.echo(f"{count:,} requests: {write}", err=True)
         if written.requests(prompter, seed).needs_reply:
             text = "answers between turns are made up here; a run sends the engine's own"
             click.echo(text, err=True)
     return 0
+
+
+def _check_write(path: Path, workloads: Sequence[Workload]) -> None:
+    """Raises what is wrong with ``--write`` before anything is shown."""
+    from orchestrator.cli.output_file import check_folder
+
+    check_folder(path, "--write")
+    if len(workloads) > 1:
+        names = ", ".join(shown.name for shown in workloads)
+        raise click.UsageError(f"--write needs one workload: give FILE:NAME, one of {names}")
 
 
 def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) -> Prompter:
@@ -179,9 +192,9 @@ def _write(
     from orchestrator.workloads.facts import sampled
 
     model = next((part.settings.model for part in experiment.combinations), "model")
-    dialect = _dialect(experiment, written.api)
-    _refuse_unwritable(written, dialect)
     is_chat = written.api == "chat"
+    dialect = _dialect(experiment, "chat" if is_chat else "completions")
+    _refuse_unwritable(written, dialect)
     count = 0
     with path.open("wb") as file:
         for request in sampled(written, prompter, seed, requests):
@@ -204,7 +217,9 @@ def _write(
 
 
 def _dialect(experiment: Experiment, api: str) -> Dialect:
-    """That of the file's first engine that has the API; OpenAI's where it has none."""
+    """That of the file's first engine that has the API; OpenAI's where it has none. ``api``: chat or
+    completions.
+    """
     from orchestrator.engines.dialects import dialects_of
     from orchestrator.engines.endpoint import OPENAI_OPTIONS
     from orchestrator.engines.registry import ENGINES
@@ -214,8 +229,7 @@ def _dialect(experiment: Experiment, api: str) -> Dialect:
         dialects = dialects_of(ENGINES[settings.engine], settings)
         if api in dialects:
             return dialects[api]
-    openai = OPENAI_OPTIONS["chat" if api == "chat" else "completions"]
-    return replace(openai, adapter_field="model")
+    return replace(OPENAI_OPTIONS[api], adapter_field="model")
 
 
 def _refuse_unwritable(written: Workload, dialect: Dialect) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
@@ -14,9 +15,31 @@ from orchestrator.spec.mixes import measured
 from orchestrator.workloads.file_reading import read_file
 
 
+class _Place(NamedTuple):
+    """A file, and the workload of it that is meant; None: all."""
+
+    path: str
+    name: str | None
+
+
+def _split(place: str) -> _Place:
+    """``FILE[:NAME]`` in its parts. A colon may stand in both; the longest path that is a file
+    counts.
+    """
+    if Path(place).is_file():
+        return _Place(place, None)
+    path = place
+    while ":" in path:
+        path = path.rpartition(":")[0]
+        if Path(path).is_file():
+            return _Place(path, place[len(path) + 1 :])
+    path, _, name = place.rpartition(":")
+    return _Place(path, name) if path else _Place(place, None)
+
+
 def experiment_at(place: str) -> Experiment:
     """The experiment file of ``FILE[:NAME]``, which may have workloads alone."""
-    path = place if Path(place).is_file() else place.rpartition(":")[0] or place
+    path = _split(place).path
     text = read_file("experiment", path).decode(errors="replace")
     experiment = examined(parse_document(text, path))
     if "workloads" not in experiment.parts:
@@ -29,8 +52,8 @@ def workloads_at(experiment: Experiment, place: str) -> list[Workload]:
     if "workloads" not in experiment.parts:
         raise InputError(f"{place!r} has no workloads")
     workloads: list[Workload] = experiment.parts["workloads"]
-    if not Path(place).is_file():
-        name = place.rpartition(":")[2]
+    name = _split(place).name
+    if name is not None:
         chosen = [candidate for candidate in workloads if candidate.name == name]
         if not chosen:
             names = [candidate.name for candidate in workloads]

@@ -108,11 +108,26 @@ def test_slices_of_a_text_are_shown(file: str) -> None:
     assert "to be or not to be" in done.stdout
 
 
+def test_names_of_files_and_workloads_may_have_colons(tmp_path: Path) -> None:
+    file = tmp_path / "a:b.yaml"
+    file.write_text("workloads: [{name: 'c:d', input_tokens: 3, output_tokens: 3}]\n")
+    assert invoke("workload", "show", str(file)).stdout.startswith("c:d: random")
+    assert invoke("workload", "show", f"{file}:c:d").stdout.startswith("c:d: random")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_full_disk_is_a_sentence(file: str) -> None:
+    with pytest.raises(InputError, match="--write '/dev/full': No space left on device"):
+        invoke("workload", "show", f"{file}:talk", "--write", "/dev/full")
+
+
 def test_what_cannot_be_shown_is_refused(file: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown workload 'tlk'.*did you mean 'talk'"):
         invoke("workload", "show", f"{file}:tlk")
     with pytest.raises(click.UsageError, match="--write needs one workload"):
         invoke("workload", "show", file, "--write", str(tmp_path / "w"))
+    with pytest.raises(InputError, match="--write: there is no folder /nowhere"):
+        invoke("workload", "show", f"{file}:talk", "--write", "/nowhere/w")
     with pytest.raises(ProblemsError, match="cannot be read"):
         invoke("workload", "show", str(tmp_path / "none.yaml"))
     (tmp_path / "bad.yaml").write_text("workloads: [{name: w, input_tokens: 3}]\n")
