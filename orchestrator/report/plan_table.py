@@ -58,9 +58,9 @@ def show(estimate: PlanEstimate, console: Console) -> None:
             text = wrapped(line, console.width)
             console.print(text, highlight=False, markup=False, soft_wrap=True)
     console.print()
-    console.print(
-        estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal
-    )
+    for line in estimate.summary().splitlines():
+        text = wrapped(line, console.width) if console.is_terminal else line
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,14 @@ def test_a_narrow_terminal_breaks_the_labels_of_a_reason_between_them() -> None:
     assert f"impossible: It needs 3 TiB.\n{labels}" in shown(plan, width=43)
 
 
+def test_a_terminal_breaks_the_sums_after_a_clause_and_indents_what_follows() -> None:
+    terminal = Console(file=io.StringIO(), width=30, force_terminal=True, no_color=True)
+    show(PlanEstimate(planned()), terminal)
+    lines = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    (note,) = (at for at, line in enumerate(lines) if line.startswith("note: engine starts"))
+    assert lines[note + 1].startswith("  ")
+
+
 @pytest.mark.parametrize(
     ("deployment", "footprint"),
     [
