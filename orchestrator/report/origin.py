@@ -101,7 +101,7 @@ def model_error_sentence(points: Iterable[StoredPoint]) -> str:
     if not texts:
         return f"Intervals: {_UNKNOWN}."
     return (
-        f"Intervals have 9 in 10 measurements, as the model's error is known: {'; '.join(texts)}."
+        f"An interval holds 9 in 10 measurements, by the model's known error: {'; '.join(texts)}."
     )
 
 
