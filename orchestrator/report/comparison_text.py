@@ -338,10 +338,12 @@ def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:
         for alone in points
     )
     for (side, label, reason), same in by_reason.items():
-        name = _point_text(same[0])
-        if len(same) > 1:
-            name = f"{label}, {len(same)} points"
-        yield f"{side} only: {name}{reason}"
+        if len(same) == 1:
+            yield f"{side} only: {_point_text(same[0])}{reason}"
+            continue
+        # loads stand last, where a narrow terminal cuts
+        loads = ", ".join(point_load_text(point) for point in same)
+        yield f"{side} only: {label}{reason} ({loads})"
 
 
 def _partner_reason(alone: WithoutPartner) -> str:

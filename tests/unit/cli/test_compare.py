@@ -124,14 +124,14 @@ def test_other_levels_have_no_partner_and_are_listed(base: str, tmp_path: Path) 
     assert "BASE only: emulator seqs=8, chat 2 in flight" in done.stdout
 
 
-def test_points_of_a_deployment_without_partners_are_counted_in_one_line(
+def test_points_of_a_deployment_without_partners_stand_in_one_line(
     base: str, tmp_path: Path
 ) -> None:
     other = Store.open(str(tmp_path / "other"), "exp")
     commit_starts(other, (100, 101), levels=[4, 16, 32], max_num_seqs=[8])
     lines = invoke("compare", base, other.uri).stdout.splitlines()
     alone = [line for line in lines if line.startswith("NEW only")]
-    assert alone == ["NEW only: emulator, 3 points"]
+    assert alone == ["NEW only: emulator (chat 4 in flight, chat 16 in flight, chat 32 in flight)"]
 
 
 def test_another_setting_is_named_and_may_be_compared_across(base: str, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_points_without_a_partner_are_listed(tmp_path: Path) -> None:
     apart = compare_sweeps(comparison.base, StoredExperiment(other), RULES, None)
     page = comparison_page(apart)
     assert '<h1 class="doubted">Nothing could be compared</h1>' in page
-    assert "<li>BASE only: emulator seqs=8, chat 2 in flight</li>" in page
+    assert "<li>BASE only: emulator seqs=8 (chat 2 in flight, chat 4 in flight)</li>" in page
     assert "<script" not in page  # there is nothing to draw
     assert "script-src 'none'" in page
 
