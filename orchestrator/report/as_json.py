@@ -370,6 +370,7 @@ def ranked_json(document: RankedDocument, slo: Slo) -> JsonObject:
     deployment = ranked.point.deployment
     rate = ranked.throughput
     share = ranked.attainment
+    of_point = point_document(point, [slo])
     return {
         "deployment": deployment.label,
         **fields_of(point.head, "deployment_id", "point_id", "control", "level"),
@@ -387,8 +388,9 @@ def ranked_json(document: RankedDocument, slo: Slo) -> JsonObject:
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": deployment.settings,
         **fields_of(point.figures, *_FIGURES_OF_RANKED),
-        "parts": [part_json(part) for part in part_documents(point_document(point, [slo]))],
+        "parts": [part_json(part) for part in part_documents(of_point)],
         **agreement_fields(point),
+        **efficiency_fields(of_point),
         "repeats": len(point.used),
         "emulated": point.emulated,
         "simulated": point.simulated,

@@ -50,6 +50,8 @@ def test_its_aggregates_follow_from_the_stored_requests(tmp_path: Path, number: 
         summary = benchmark["metrics"][name]["successful"]
         computed = queried_distribution(store, expression)
         assert computed["mean"] == pytest.approx(factor * summary["mean"], rel=1e-3), name
+        if name in ("time_to_first_token_ms", "request_latency"):  # others are weighted
+            assert computed["std"] == pytest.approx(factor * summary["std_dev"], rel=1e-3), name
     # weighted by the tokens after the first
     ((itl_ms,),) = queried(
         store,
@@ -58,6 +60,14 @@ def test_its_aggregates_follow_from_the_stored_requests(tmp_path: Path, number: 
     )
     summary = benchmark["metrics"]["inter_token_latency_ms"]["successful"]
     assert itl_ms == pytest.approx(summary["mean"], rel=1e-3)
+    counts = {
+        "requests_per_second": "count(*)",
+        "output_tokens_per_second": "sum(output_tokens)",
+    }
+    for name, expression in counts.items():
+        ((count,),) = queried(store, f"SELECT {expression} FROM {{requests}} WHERE status = 'ok'")
+        rate = benchmark["metrics"][name]["successful"]["mean"]
+        assert count / benchmark["duration"] == pytest.approx(rate, rel=1e-3), name
 
 
 def test_its_tpot_with_the_first_token_is_not_taken_for_ours(tmp_path: Path) -> None:

@@ -46,8 +46,14 @@ def test_its_aggregates_follow_from_the_stored_requests(tmp_path: Path) -> None:
         }.items():
             stated = result[f"{prefix}_{name}_ms"]
             assert computed[statistic] == pytest.approx(stated, rel=1e-3), (name, statistic)
-    ((tokens,),) = queried(store, "SELECT sum(output_tokens) FROM {requests}")
-    assert tokens / result["duration"] == pytest.approx(result["output_throughput"], rel=1e-3)
+    counts = {
+        "request_throughput": "count(*)",
+        "output_throughput": "sum(output_tokens)",
+        "total_token_throughput": "sum(input_tokens + output_tokens)",
+    }
+    for name, expression in counts.items():
+        ((count,),) = queried(store, f"SELECT {expression} FROM {{requests}}")
+        assert count / result["duration"] == pytest.approx(result[name], rel=1e-3), name
     ((gap_ms,),) = queried(
         store, "SELECT avg(gap) / 1e3 FROM (SELECT unnest(gaps_us) AS gap FROM {token_events})"
     )
