@@ -314,25 +314,38 @@ class EngineHost:
         )
         return _is_reset(answer)
 
-    def begin_metrics(self) -> None:
-        """Reads the engine's /metrics from now on, if it has any."""
+    def metrics_url(self) -> str | None:
+        """Where this rank serves /metrics; None if it does not."""
+        assert self._server
+        engine = self._server.engine
+        node = self._server.node
+        if not engine.metrics_path:
+            return None
+        if node.rank and not engine.metrics_on_every_rank(self._server.settings):
+            return None
+        return f"http://{node.bind}:{node.http_port}{engine.metrics_path}"
+
+    def begin_metrics(self, urls_of_other_ranks: Sequence[str] = ()) -> None:
+        """Reads the engine's /metrics from now on, if it has any, together with these pages."""
         self.end_metrics()  # of a point that was cut short
-        read_metrics = self._metrics_reader()
+        read_metrics = self._metrics_reader(urls_of_other_ranks)
         if read_metrics is not None:
             self._metrics_sampler = Sampler(read_metrics, INTERVAL_S, "engine-metrics")
             self._metrics_sampler.start_with_sample()
 
-    def _metrics_reader(self) -> Callable[[], Sample | None] | None:
-        """Reads the engine's /metrics once; None if it has none."""
+    def _metrics_reader(
+        self, urls_of_other_ranks: Sequence[str] = ()
+    ) -> Callable[[], Sample | None] | None:
+        """Reads this rank's /metrics once, together with these pages; None if it has none."""
         assert self._server
-        server = self._server
-        if not server.engine.metrics_path:
+        url = self.metrics_url()
+        if url is None:
             return None
-        url = server.base_url + server.engine.metrics_path
-        return partial(read, url, server.engine.metrics, server.api_key)
+        urls = (url, *urls_of_other_ranks)
+        return partial(read, urls, self._server.engine.metrics, self._server.api_key)
 
     def has_work(self) -> bool:
-        """Whether the engine's /metrics say that it has running or waiting requests."""
+        """Whether this rank's /metrics say that it has running or waiting requests."""
         read_metrics = self._metrics_reader()
         sample = read_metrics() if read_metrics is not None else None
         if sample is None:

@@ -129,6 +129,8 @@ class Engine:
     # Where it reports its version: path -> field of the answer, tried in this order.
     version_at: Mapping[str, str] = field(default_factory=lambda: {"/version": "version"})
     metrics_path: str | None = "/metrics"
+    # Whether ranks above 0 have pages of /metrics, too, which tell of requests that no other page has.
+    metrics_on_every_rank: Callable[[EngineSettings], bool] = lambda settings: False
     reset_path: str | None = None  # POST empties the prefix cache, for dialects without cache_salt
     # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` selects series by
     # label (`""`: series without it), `a + b` is a sum.

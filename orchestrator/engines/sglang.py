@@ -476,6 +476,9 @@ ENGINE = Engine(
     ready_path="/ready",  # /health would generate a token at every poll
     ready_fallbacks=("/health", "/get_model_info", "/v1/models"),  # /ready is there since 0.5.20
     version_at={"/server_info": "version", "/get_server_info": "version"},
+    # Each node has the series of its own schedulers, and one scheduler of each attention rank has
+    # series (metrics_collector.py: init_new; utils/common.py: launch_dummy_health_check_server).
+    metrics_on_every_rank=lambda settings: _attention_ranks(settings) > 1,
     reset_path="/flush_cache",
     metrics={
         # Every pipeline stage reports the same requests, and every tensor-parallel rank the same

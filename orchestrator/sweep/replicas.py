@@ -95,7 +95,7 @@ class Replicas:
         if not self._placements:
             return any(map(_has_work, self.targets))
         with suppress(HostLost):
-            return any(placement.agents[0].has_work() for placement in self._placements)
+            return any(agent.has_work() for agent in agents_of(self._placements))
         return False
 
     def kv_transport(self) -> str | None:
@@ -156,7 +156,9 @@ class Replicas:
                     agent.begin_telemetry(_ours(agent, clients), watches_host)
         for placement in self._engines:
             with suppress(HostLost):
-                placement.agents[0].begin_metrics()
+                first, *others = placement.agents
+                urls = [agent.metrics_url() for agent in others]
+                first.begin_metrics([url for url in urls if url is not None])
 
     def end_metrics(self) -> dict[int, list[Sample]]:
         """The samples of /metrics since ``begin_metrics``, by replica; a lost replica has none."""
@@ -231,7 +233,7 @@ def _has_work(target: Target) -> bool:
                 names[f"{engine} {figure}"] = metric
     url = target.url.rstrip("/") + "/metrics"
     key = target.api_key or ""
-    sample = read(url, names, key, more_headers=target.headers, verify_tls=target.verify_tls)
+    sample = read([url], names, key, more_headers=target.headers, verify_tls=target.verify_tls)
     return sample is not None and sum(sample.values.values()) > 0
 
 

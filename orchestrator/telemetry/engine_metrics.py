@@ -103,22 +103,31 @@ def _combined(column: str, values: Sequence[float]) -> float:
 
 
 def read(
-    url: str,
+    urls: Sequence[str],
     metrics: Mapping[str, str],
     api_key: str = "",
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
 ) -> Sample | None:
-    """One reading of ``url``; None when the engine did not answer with metrics. ``metrics``: as in
-    ``normalize``.
+    """One reading of an engine's pages of /metrics, together; None when one of them did not answer
+    with metrics. ``metrics``: as in ``normalize``.
+
+    A part of the pages is never read alone: its sums would be taken for those of the whole engine.
     """
-    response = ask(
-        url, api_key=api_key, limit_s=READ_LIMIT_S, more_headers=more_headers, verify_tls=verify_tls
-    )
-    if response.status != 200:
-        return None
+    pages: list[bytes] = []
+    for url in urls:
+        response = ask(
+            url,
+            api_key=api_key,
+            limit_s=READ_LIMIT_S,
+            more_headers=more_headers,
+            verify_tls=verify_tls,
+        )
+        if response.status != 200:
+            return None
+        pages.append(response.body)
     try:
-        values = normalize(response.body.decode(), metrics)
+        values = normalize(b"\n".join(pages).decode(), metrics)
     except ValueError:
         return None
     return Sample(time.time_ns(), values) if values else None

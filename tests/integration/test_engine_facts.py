@@ -99,7 +99,7 @@ class Facts:
     def _metrics(self) -> Sample:
         engine = self.server.engine
         url = f"{self.server.base_url}{engine.metrics_path}"
-        sample = read(url, engine.metrics, self.server.key)
+        sample = read([url], engine.metrics, self.server.key)
         assert sample is not None
         return sample
 

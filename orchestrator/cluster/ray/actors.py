@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -256,8 +256,11 @@ class RayAgent:
     def empty_cache(self) -> bool:
         return self._call(RayEngineHost.empty_cache)
 
-    def begin_metrics(self) -> None:
-        self._call(RayEngineHost.begin_metrics)
+    def metrics_url(self) -> str | None:
+        return self._call(RayEngineHost.metrics_url)
+
+    def begin_metrics(self, urls_of_other_ranks: Sequence[str] = ()) -> None:
+        self._call(RayEngineHost.begin_metrics, urls_of_other_ranks)
 
     def has_work(self) -> bool:
         return self._call(RayEngineHost.has_work)

@@ -17,9 +17,10 @@ from orchestrator.base.folders import node_folder
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, free_middle, stored_log
 from orchestrator.engines.command import Node
+from orchestrator.engines.sglang import ENGINE as SGLANG
 from orchestrator.node.leases import Lease, Owner, Wish, living
 from orchestrator.node.ownership import LaunchLock
-from orchestrator.node.readiness import Ready
+from orchestrator.node.readiness import Expected, Ready
 from orchestrator.results.ids import new_ulid
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import Gpu
@@ -206,6 +207,30 @@ def test_metrics_that_are_begun_twice_are_read_by_one_thread(
     assert reading_threads() == threads_before + 1
     agent.end_metrics()
     assert reading_threads() == threads_before
+
+
+@pytest.mark.parametrize(
+    ("rank", "attention_ranks", "url"),
+    [
+        (0, 2, "http://10.0.0.2:8000/metrics"),
+        (1, 2, "http://10.0.0.2:8100/metrics"),
+        (1, 1, None),
+    ],
+)
+def test_ranks_of_other_nodes_have_metrics_where_attention_is_data_parallel(
+    agent: EngineHost, rank: int, attention_ranks: int, url: str | None
+) -> None:
+    settings = EngineSettings(
+        engine="sglang",
+        model="m",
+        nnodes=2,
+        tensor_parallel_size=2,
+        data_parallel_size=attention_ranks,
+        enable_expert_parallel=True,
+    )
+    node = Node(rank=rank, bind="10.0.0.2", port=8000, extra_ports=(8100,))
+    agent._server = Expected(SGLANG, settings, node, "http://10.0.0.2:8000")
+    assert agent.metrics_url() == url
 
 
 def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:

@@ -12,6 +12,7 @@ from orchestrator.engines.problems import problems_of
 from orchestrator.engines.sglang import ENGINE as SGLANG
 from orchestrator.engines.sglang import _memory_fraction
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.engine_metrics import normalize
 
 H200 = Hardware(name="h200", accelerator="H200", gpus_per_node=8)
 DP_EP = {"data_parallel_size": 8, "enable_expert_parallel": True}
@@ -146,3 +147,33 @@ def test_attention_ranks_cannot_be_set_twice() -> None:
     )
     flag = settings(data_parallel_size=8, extra_args={"--enable-dp-attention": True})
     assert "is set by this program" in " ".join(problems_of(SGLANG, flag, H200))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_on_every_rank"),
+    [
+        (DP_EP, True),
+        ({"tensor_parallel_size": 16}, False),
+        ({"tensor_parallel_size": 16, "enable_expert_parallel": True}, False),
+    ],
+)
+def test_only_attention_ranks_have_metrics_that_node_0_does_not_have(
+    given: dict[str, Any], is_on_every_rank: bool
+) -> None:
+    assert SGLANG.metrics_on_every_rank(settings(nnodes=2, **given)) is is_on_every_rank
+
+
+PAGE_OF_A_NODE = """\
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{{dp_rank="{0}",pp_rank="0",tp_rank="{0}"}} {1}
+# TYPE sglang:num_queue_reqs gauge
+sglang:num_queue_reqs{{dp_rank="{0}",pp_rank="0",tp_rank="{0}"}} {2}
+# TYPE sglang:token_usage gauge
+sglang:token_usage{{dp_rank="{0}",pp_rank="0",tp_rank="{0}"}} {3}
+"""
+
+
+def test_attention_ranks_of_all_nodes_add_up_and_their_caches_are_averaged() -> None:
+    pages = PAGE_OF_A_NODE.format(0, 3, 1, 0.25) + PAGE_OF_A_NODE.format(8, 4, 2, 0.75)
+    of_all = {"running": 7.0, "waiting": 3.0, "kv_usage": 0.5}
+    assert normalize(pages, SGLANG.metrics) == of_all

@@ -161,6 +161,10 @@ class World:
     api_keys: list[str] = field(default_factory=list)  # the rank got this one
     # each node that was told how many bytes of the model the other nodes have, and how many
     heard: list[tuple[str, int]] = field(default_factory=list)
+    # node -> where its rank serves /metrics, for ranks that a replica's first rank reads, too
+    metrics_urls: dict[str, str] = field(default_factory=dict)
+    # each node whose agent reads /metrics, and the pages of other ranks that it reads
+    metrics_begun: list[tuple[str, ...]] = field(default_factory=list)
     # logs of engines whose agents died earlier, on every node
     dead_logs: list[DeadLog] = field(default_factory=list)
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
@@ -376,7 +380,12 @@ class FakeAgent:
         self._reach()
         return self.world.telemetry
 
-    def begin_metrics(self) -> None: ...
+    def metrics_url(self) -> str | None:
+        self._reach()
+        return self.world.metrics_urls.get(self.node)
+
+    def begin_metrics(self, urls_of_other_ranks: Sequence[str] = ()) -> None:
+        self.world.metrics_begun.append((self.node, *urls_of_other_ranks))
 
     def has_work(self) -> bool:
         return bool(self.world.step("idle"))

@@ -146,6 +146,28 @@ def test_all_that_is_sampled_names_its_host_and_its_clock() -> None:
     assert first.host_samples == [HostSample(7, {"cpu_share": 0.5})]
 
 
+def test_the_first_rank_reads_the_metrics_of_the_other_ranks_that_have_some() -> None:
+    url = "http://c:21000/metrics"
+    world = world_of([node("a"), node("b"), node("c"), node("d")], metrics_urls={"c": url})
+    both = replicas([placed(world, "a", "b", "c"), placed(world, "d")])
+    both.begin_metrics(own_clock=world.clock.unix_ns)
+    assert world.metrics_begun == [("a", url), ("d",)]
+
+
+class BusyAgent(FakeAgent):
+    """Says that it has work if it runs on the node ``b``."""
+
+    def has_work(self) -> bool:
+        return self.node == "b"
+
+
+@pytest.mark.parametrize(("names", "works"), [(("a", "b"), True), (("a", "c"), False)])
+def test_a_replica_has_work_while_any_of_its_ranks_has(names: tuple[str, ...], works: bool) -> None:
+    world = world_of([node("a"), node("b"), node("c")])
+    agents: list[FakeAgent] = [BusyAgent(world, name) for name in names]
+    assert replicas([Placed(world, "L", agents)]).have_work() is works
+
+
 def test_a_lost_host_has_no_telemetry_and_the_others_have() -> None:
     world = world_of([node("a"), node("b")])
     both = watched(world, "a", "b")

@@ -91,9 +91,16 @@ def engine():
 
 
 def test_a_reading_of_a_server_has_its_values_and_our_key(engine):
-    sample = read(f"http://127.0.0.1:{engine.server_port}/metrics", NAMES, "secret")
+    sample = read([f"http://127.0.0.1:{engine.server_port}/metrics"], NAMES, "secret")
     assert sample.values["running"] == 7.0
     assert engine.keys == ["Bearer secret"]
+
+
+def test_pages_of_several_ranks_are_one_reading_and_a_part_of_them_is_none(engine):
+    url = f"http://127.0.0.1:{engine.server_port}/metrics"
+    sample = read([url, url], NAMES)
+    assert sample.values == {"running": 14.0, "kv_usage": 0.5, "ttft_count": 18.0}
+    assert read([url, "http://127.0.0.1:9/metrics"], NAMES) is None
 
 
 def test_metrics_tell_whether_an_endpoint_of_any_engine_has_work(engine):
@@ -117,11 +124,11 @@ def test_metrics_tell_whether_an_endpoint_of_any_engine_has_work(engine):
 )
 def test_no_metrics_are_no_reading(engine, status, text):
     engine.status, engine.text = status, text
-    assert read(f"http://127.0.0.1:{engine.server_port}/metrics", NAMES) is None
+    assert read([f"http://127.0.0.1:{engine.server_port}/metrics"], NAMES) is None
 
 
 def test_a_server_that_is_gone_is_no_reading():
-    assert read("http://127.0.0.1:9/metrics", NAMES) is None
+    assert read(["http://127.0.0.1:9/metrics"], NAMES) is None
 
 
 def test_estimates_of_work_are_of_one_gpu_and_null_when_the_engine_does_not_estimate():
