@@ -134,6 +134,11 @@ DECODE_GRAPHS = (
 ATTN_DP_SIZE_SINCE = (0, 5, 23)
 TRANSFER_BACKEND = "--disaggregation-transfer-backend"
 BOOTSTRAP_PORT = "--disaggregation-bootstrap-port"
+# Seconds of a stage of requests. Of the stages that it has, prefill_forward goes from a request's
+# first step to its first token (observability/req_time_stats.py: set_prefill_finished_time). No stage
+# goes from there to the last token: decode_loop, which is one step, is traced and not observed.
+STAGE_TIME = "sglang:per_stage_req_latency_seconds"
+PREFILLS = 'stage="prefill_forward",pp_rank="0",tp_rank="0"'
 # methods of checkpoints for which --quantization has no effect
 FIXED_METHODS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
 # method of a checkpoint -> other values that --quantization may have for it
@@ -493,6 +498,8 @@ ENGINE = Engine(
         "queue_time_count": 'sglang:queue_time_seconds_count{pp_rank="0",tp_rank="0"}',
         "ttft_s_sum": "sglang:time_to_first_token_seconds_sum",
         "ttft_count": "sglang:time_to_first_token_seconds_count",
+        "prefill_time_s_sum": f"{STAGE_TIME}_sum{{{PREFILLS}}}",
+        "prefill_time_count": f"{STAGE_TIME}_count{{{PREFILLS}}}",
         "prompt_tokens_total": "sglang:prompt_tokens_total",
         "generation_tokens_total": "sglang:generation_tokens_total",
         "spec_accept_length": "sglang:spec_accept_length",

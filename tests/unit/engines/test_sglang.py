@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.registry import ENGINES
+from orchestrator.telemetry.engine_metrics import normalize
 from tests.command_lines import by_flag
 from tests.unit.engines.builders import CPU, H100, command_of, settings_of
 
@@ -141,3 +142,15 @@ def test_unsupported_settings_are_refused_with_the_reason(
 ) -> None:
     problems = problems_of(ENGINES["sglang"], settings_of("sglang", **fields), H100)
     assert sentence in "\n".join(problems)
+
+
+def test_prefill_times_are_those_of_one_rank_and_decode_times_are_not_told() -> None:
+    ranks = [(0, 0), (1, 0), (0, 1)]  # every tensor-parallel rank and pipeline stage says the same
+    lines = ["# TYPE sglang:per_stage_req_latency_seconds histogram"]
+    for stage, seconds in (("prefill_forward", 1.5), ("request_process", 0.1)):
+        for tensor_rank, stage_rank in ranks:
+            labels = f'{{pp_rank="{stage_rank}",stage="{stage}",tp_rank="{tensor_rank}"}}'
+            lines.append(f"sglang:per_stage_req_latency_seconds_sum{labels} {seconds}")
+            lines.append(f"sglang:per_stage_req_latency_seconds_count{labels} 3")
+    values = normalize("\n".join(lines) + "\n", ENGINES["sglang"].metrics)
+    assert values == {"prefill_time_s_sum": 1.5, "prefill_time_count": 3.0}
