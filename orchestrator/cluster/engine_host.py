@@ -363,7 +363,8 @@ class EngineHost:
         """What this host is, as found: kernel, CPU, driver, its GPUs of this launch, and ``image``,
         the digest of the engine's image.
         """
-        environment = host_environment([gpu.uuid for gpu in self._devices])
+        uuids = [gpu.uuid for gpu in self._devices] or amd_gpus(self.allocation.devices)
+        environment = host_environment(uuids)
         if self._server is not None and self._server.settings.image is not None:
             environment["image"] = image_digest(self._server.settings)
         return environment

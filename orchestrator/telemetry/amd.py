@@ -1,13 +1,16 @@
-"""Reads AMD's GPUs through amdsmi while a point runs, where ROCm's package of that name is installed.
+"""Reads AMD's GPUs through amdsmi, what they are and what they do while a point runs, where ROCm's
+package of that name is installed.
 
 Columns that amdsmi has no like of are null: throttling, event reasons, and shares of DRAM and tensor
 cores.
 """
 
 import importlib
+import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import Enum, auto
+from functools import cache
 from typing import Any
 
 from orchestrator.telemetry.gpu_sample import GpuLost, GpuReader
@@ -145,42 +148,143 @@ class AmdGpu:
         return self._amdsmi.amdsmi_get_gpu_total_ecc_count(self._handle)["uncorrectable_count"]
 
 
+class AmdsmiLibrary:
+    """amdsmi in this process, initialized from its first user to its last.
+
+    amdsmi itself does not count its users: one that shuts it down ends the readings of all others.
+    """
+
+    def __init__(self, amdsmi: Any) -> None:
+        self.amdsmi = amdsmi
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def open(self) -> Sequence[Any]:
+        """Adds a user. Returns a handle of each GPU. Raises GpuLost if the driver does not answer."""
+        with self._lock:
+            try:
+                if not self._users:
+                    self.amdsmi.amdsmi_init()
+                handles: Sequence[Any] = self.amdsmi.amdsmi_get_processor_handles()
+            except self.amdsmi.AmdSmiException as error:
+                raise GpuLost(str(error)) from error
+            self._users += 1
+            return handles
+
+    def close(self) -> None:
+        """Removes a user."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                with suppress(self.amdsmi.AmdSmiException):
+                    self.amdsmi.amdsmi_shut_down()
+
+
 class AmdGpus:
     """GPUs by the names under which they are leased, ``amd-<index>`` (``GpuGroup``)."""
 
-    def __init__(self, uuids: Sequence[str], amdsmi: Any) -> None:
+    def __init__(self, uuids: Sequence[str], library: AmdsmiLibrary) -> None:
         self.uuids = tuple(uuids)
-        self._amdsmi = amdsmi
+        self._library = library
         self._handles: Sequence[Any] = ()
 
     def open(self) -> None:
         """Initializes amdsmi. Raises GpuLost if the driver does not answer."""
-        try:
-            self._amdsmi.amdsmi_init()
-            self._handles = self._amdsmi.amdsmi_get_processor_handles()
-        except self._amdsmi.AmdSmiException as error:
-            raise GpuLost(str(error)) from error
+        self._handles = self._library.open()
 
     def reader(self, uuid: str) -> GpuReader:
         """Raises GpuLost if the driver does not list the GPU."""
+        return AmdGpu(uuid, self._handle(uuid), self._library.amdsmi)
+
+    def health(self) -> dict[str, Any]:
+        """``driver`` and ``gpus``, as gpus.py: health has them of NVIDIA's; without GPUs that the
+        driver does not list. What a GPU does not report is None.
+        """
+        driver = None
+        gpus: list[dict[str, Any]] = []
+        for uuid in self.uuids:
+            with suppress(GpuLost):
+                handle = self._handle(uuid)
+                driver = driver or self._driver(handle)
+                gpus.append({"uuid": uuid, **self._facts(handle)})
+        return {"driver": driver, "gpus": gpus}
+
+    def _driver(self, handle: Any) -> Any:
+        amdsmi = self._library.amdsmi
+        return self._fact(lambda: amdsmi.amdsmi_get_gpu_driver_info(handle)["driver_version"])
+
+    def _facts(self, handle: Any) -> dict[str, Any]:
+        amdsmi = self._library.amdsmi
+        return {
+            "name": self._fact(lambda: amdsmi.amdsmi_get_gpu_asic_info(handle)["market_name"]),
+            "memory_bytes": self._fact(
+                lambda: int(amdsmi.amdsmi_get_gpu_vram_usage(handle)["vram_total"]) * MIB
+            ),
+            # amdsmi has it in microwatts
+            "power_limit_w": self._fact(
+                lambda: int(amdsmi.amdsmi_get_power_cap_info(handle)["power_cap"]) / 1e6
+            ),
+            "mig": None,  # of NVIDIA's alone
+        }
+
+    def _fact(self, question: Callable[[], Any]) -> Any:
+        """What amdsmi answers; None where it does not say it."""
+        try:
+            answer = question()
+        except self._library.amdsmi.AmdSmiException:
+            return None
+        except (AttributeError, KeyError, TypeError, ValueError):  # another release, or "N/A"
+            return None
+        return None if answer == "N/A" else answer
+
+    def _handle(self, uuid: str) -> Any:
         index = int(uuid.removeprefix(PREFIX))
         if index >= len(self._handles):
             raise GpuLost("its driver does not list it")
-        return AmdGpu(uuid, self._handles[index], self._amdsmi)
+        return self._handles[index]
 
     def close(self) -> None:
-        with suppress(self._amdsmi.AmdSmiException):
-            self._amdsmi.amdsmi_shut_down()
+        self._library.close()
 
 
-def amd_group(names: Sequence[str]) -> AmdGpus | None:
+@cache
+def _installed() -> AmdsmiLibrary | None:
+    """amdsmi; None where it or its library is not installed."""
+    try:
+        return AmdsmiLibrary(importlib.import_module("amdsmi"))
+    except (ImportError, OSError, KeyError):  # the package looks for its library when imported
+        return None
+
+
+def amd_group(
+    names: Sequence[str], find_library: Callable[[], AmdsmiLibrary | None] = _installed
+) -> AmdGpus | None:
     """These GPUs; None where amdsmi or its library is not installed, and for GPUs that were given
     to the agent by UUID, which amdsmi counts otherwise.
     """
-    if not names or not all(name.removeprefix(PREFIX).isdecimal() for name in names):
+    if not names or not all(is_amd(name) for name in names):
         return None
+    library = find_library()
+    return None if library is None else AmdGpus(names, library)
+
+
+def is_amd(name: str) -> bool:
+    """Whether a GPU is leased under this name as one of AMD's that amdsmi counts."""
+    return name.startswith(PREFIX) and name.removeprefix(PREFIX).isdecimal()
+
+
+def amd_health(
+    names: Sequence[str], find_library: Callable[[], AmdsmiLibrary | None] = _installed
+) -> dict[str, Any]:
+    """``driver`` and ``gpus`` of these GPUs; empty for other GPUs and where amdsmi does not answer."""
+    group = amd_group(names, find_library)
+    if group is None:
+        return {}
     try:
-        amdsmi = importlib.import_module("amdsmi")
-    except (ImportError, OSError, KeyError):  # the package looks for its library when imported
-        return None
-    return AmdGpus(names, amdsmi)
+        group.open()
+    except GpuLost:
+        return {}
+    try:
+        return group.health()
+    finally:
+        group.close()

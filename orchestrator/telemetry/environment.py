@@ -2,22 +2,25 @@
 
 import os
 import platform
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from orchestrator.telemetry.amd import amd_health
 from orchestrator.telemetry.gpus import health
 
 
 def host_environment(
-    gpu_uuids: Collection[str],
+    gpu_uuids: Sequence[str],
     root: Path = Path("/"),
     read_gpus: Callable[[], dict[str, Any]] = health,
+    read_amd_gpus: Callable[[Sequence[str]], dict[str, Any]] = amd_health,
 ) -> dict[str, Any]:
-    """``kernel``, ``system``, ``cpu``, ``cores``, ``memory_bytes`` and, where the host has GPUs of
-    NVIDIA, ``driver``, ``cuda`` and ``gpus``, those with these UUIDs. None: unknown.
+    """``kernel``, ``system``, ``cpu``, ``cores``, ``memory_bytes`` and, where the host has GPUs,
+    ``driver``, ``cuda`` (of NVIDIA's) and ``gpus``, those with these UUIDs; AMD's are named as they
+    are leased. None: unknown.
     """
     facts: dict[str, Any] = {
         "kernel": platform.release(),
@@ -26,10 +29,11 @@ def host_environment(
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
     }
-    gpu_facts = read_gpus()
+    gpu_facts = read_amd_gpus(gpu_uuids) or read_gpus()
     if gpu_facts:
         facts["driver"] = gpu_facts["driver"]
-        facts["cuda"] = gpu_facts["cuda"]
+        if "cuda" in gpu_facts:
+            facts["cuda"] = gpu_facts["cuda"]
         names = ("uuid", "name", "memory_bytes", "power_limit_w", "mig")
         facts["gpus"] = [
             {name: gpu[name] for name in names}

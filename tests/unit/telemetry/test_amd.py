@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.results.schemas import TABLES
-from orchestrator.telemetry.amd import AmdGpus, amd_group
+from orchestrator.telemetry.amd import AmdGpus, AmdsmiLibrary, amd_group, amd_health
 from orchestrator.telemetry.gpu_sample import GpuLost, GpuReader
 
 MIB = 2**20
@@ -51,6 +51,9 @@ class FakeAmdsmi:
             "energy_count": {"energy_accumulator": 1_000_000, "counter_resolution": 15.3},
             "gpu_vram_usage": {"vram_total": 196_000, "vram_used": 150_000},
             "gpu_activity": {"gfx_activity": 97, "umc_activity": 40},
+            "gpu_asic_info": {"market_name": "AMD Instinct MI300X", "vendor_id": "0x1002"},
+            "gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.10.5"},
+            "power_cap_info": {"power_cap": 750_000_000, "max_power_cap": 750_000_000},
             "gpu_total_ecc_count": {"correctable_count": 3, "uncorrectable_count": 1},
             "gpu_process_list": [
                 {"pid": 11, "memory_usage": {"vram_mem": 100 * MIB}},
@@ -59,10 +62,10 @@ class FakeAmdsmi:
         } | answers
 
     def amdsmi_init(self) -> None:
-        self.open += 1
+        self.open = 1  # amdsmi does not count
 
     def amdsmi_shut_down(self) -> None:
-        self.open -= 1
+        self.open = 0
 
     def amdsmi_get_processor_handles(self) -> list[int]:
         return [0, 1]
@@ -95,7 +98,7 @@ class FakeAmdsmi:
 
 
 def read(amdsmi: FakeAmdsmi) -> dict[str, int | float]:
-    group = AmdGpus(["amd-1"], amdsmi)
+    group = AmdGpus(["amd-1"], AmdsmiLibrary(amdsmi))
     group.open()
     try:
         return group.reader("amd-1").read()
@@ -135,7 +138,7 @@ def test_what_a_gpu_lacks_is_asked_for_once() -> None:
     amdsmi = FakeAmdsmi(
         gpu_activity={"gfx_activity": "N/A"}, energy_count=AmdSmiException("not supported")
     )
-    group = AmdGpus(["amd-0"], amdsmi)
+    group = AmdGpus(["amd-0"], AmdsmiLibrary(amdsmi))
     group.open()
     reader = group.reader("amd-0")
     for _ in range(3):
@@ -145,7 +148,7 @@ def test_what_a_gpu_lacks_is_asked_for_once() -> None:
 
 
 def reader_of(amdsmi: FakeAmdsmi) -> GpuReader:
-    group = AmdGpus(["amd-0"], amdsmi)
+    group = AmdGpus(["amd-0"], AmdsmiLibrary(amdsmi))
     group.open()
     return group.reader("amd-0")
 
@@ -219,13 +222,13 @@ def test_a_gpu_that_never_reported_anything_is_not_lost() -> None:
 
 @pytest.mark.parametrize(("own", "foreign_bytes"), [({11}, 7 * MIB), ({11, 99}, 0), ({5}, None)])
 def test_foreign_memory(own: set[int], foreign_bytes: int | None) -> None:
-    group = AmdGpus(["amd-0"], FakeAmdsmi())
+    group = AmdGpus(["amd-0"], AmdsmiLibrary(FakeAmdsmi()))
     group.open()
     assert group.reader("amd-0").foreign_bytes(own) == foreign_bytes
 
 
 def test_a_gpu_that_is_not_there_is_lost() -> None:
-    group = AmdGpus(["amd-7"], FakeAmdsmi())
+    group = AmdGpus(["amd-7"], AmdsmiLibrary(FakeAmdsmi()))
     group.open()
     with pytest.raises(GpuLost):
         group.reader("amd-7")
@@ -234,3 +237,52 @@ def test_a_gpu_that_is_not_there_is_lost() -> None:
 def test_there_is_no_group_without_gpus_or_for_names_that_amdsmi_does_not_have() -> None:
     assert amd_group([]) is None
     assert amd_group(["amd-GPU-a1b2"]) is None
+
+
+def test_amdsmi_stays_open_until_its_last_user_has_closed_it() -> None:
+    amdsmi = FakeAmdsmi()
+    library = AmdsmiLibrary(amdsmi)
+    watched = AmdGpus(["amd-0"], library)
+    watched.open()
+    assert amd_health(["amd-1"], lambda: library)["driver"] == "6.10.5"
+    assert amdsmi.open == 1, "the other one still reads"
+    watched.close()
+    assert amdsmi.open == 0
+
+
+# -- what they are
+
+
+def health(amdsmi: FakeAmdsmi, *names: str) -> dict[str, Any]:
+    library = AmdsmiLibrary(amdsmi)
+    return amd_health(names, lambda: library)
+
+
+def test_driver_and_gpus_are_those_of_the_launch() -> None:
+    amdsmi = FakeAmdsmi()
+    gpu = {
+        "uuid": "amd-1",
+        "name": "AMD Instinct MI300X",
+        "memory_bytes": 196_000 * MIB,
+        "power_limit_w": 750.0,
+        "mig": None,
+    }
+    assert health(amdsmi, "amd-1") == {"driver": "6.10.5", "gpus": [gpu]}
+    assert amdsmi.open == 0
+
+
+def test_what_a_gpu_does_not_say_is_none() -> None:
+    amdsmi = FakeAmdsmi(
+        gpu_asic_info={"market_name": "N/A"},
+        gpu_vram_usage={"vram_total": "N/A"},
+        power_cap_info=NOT_SUPPORTED,
+        gpu_driver_info={},
+    )
+    nothing = {"name": None, "memory_bytes": None, "power_limit_w": None, "mig": None}
+    assert health(amdsmi, "amd-0") == {"driver": None, "gpus": [{"uuid": "amd-0", **nothing}]}
+
+
+def test_gpus_that_are_not_listed_or_not_amds_have_no_facts() -> None:
+    assert health(FakeAmdsmi(), "amd-7") == {"driver": None, "gpus": []}
+    assert health(FakeAmdsmi(), "GPU-a") == health(FakeAmdsmi()) == {}
+    assert amd_health(["amd-0"], lambda: None) == {}

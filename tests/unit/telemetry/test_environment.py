@@ -35,6 +35,14 @@ def test_kernel_cpu_and_gpus_are_named(tmp_path: Path) -> None:
     assert facts["gpus"] == [expected], "only those that the launch has"
 
 
+def test_the_gpus_of_amd_are_those_of_their_own_driver(tmp_path: Path) -> None:
+    gpu = {"uuid": "amd-1", "name": "MI300X", "memory_bytes": 192, "power_limit_w": 750.0}
+    gpu_facts = {"driver": "6.10.5", "gpus": [{**gpu, "mig": None}]}
+    facts = host_environment(["amd-1"], tmp_path, dict, lambda names: gpu_facts)
+    assert (facts["driver"], facts["gpus"]) == ("6.10.5", [{**gpu, "mig": None}])
+    assert "cuda" not in facts
+
+
 def test_this_host_has_a_kernel_and_cores_and_no_gpus_without_a_driver() -> None:
     facts = host_environment([], read_gpus=dict)
     assert facts["kernel"] == platform.release()
