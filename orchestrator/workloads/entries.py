@@ -280,8 +280,7 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
         if name == "response_format":
             continue  # _constraint
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
-            if name:
-                unused.append(name)
+            unused.append(name)
             continue
         if _asks_for_nothing(name, value):
             continue

@@ -222,7 +222,7 @@ def first_line(what: str, path: str) -> bytes:
 
 
 def listed(names: Collection[str]) -> str:
-    """At most ten names; the others are counted."""
-    shown = sorted(names)[:10]
+    """At most ten names; the others are counted. The index that pandas writes has no name."""
+    shown = [name or "(no name)" for name in sorted(names)[:10]]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return ", ".join(shown) + more

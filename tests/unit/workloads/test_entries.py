@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.workloads.entries import (
@@ -66,6 +66,7 @@ def test_a_key_is_of_one_kind_only() -> None:
         assert read(**{name: 1}) is not None, name
 
 
+@example({"": 1})
 @given(st.dictionaries(st.text(max_size=12), st.integers(1, 9), max_size=4))
 def test_no_key_of_a_line_disappears(keys: dict[str, int]) -> None:
     try:

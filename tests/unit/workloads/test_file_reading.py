@@ -13,6 +13,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.load.arrivals import recorded
 from orchestrator.spec.load import Arrivals
 from orchestrator.workloads.file import parse_prompts
+from orchestrator.workloads.file_reading import listed
 
 
 def read_as(path: Path, what: str) -> None:
@@ -105,3 +106,7 @@ def test_json_is_never_sent_as_text(name: str, text: str, problem: str, tmp_path
 def test_an_array_over_several_lines_is_json_by_whatever_name() -> None:
     text = json.dumps([{"prompt": "x"}, {"prompt": "y"}], indent=1)
     assert len(parse_prompts(text.encode(), "a.txt")) == 2
+
+
+def test_a_key_without_a_name_is_shown_where_keys_are_listed() -> None:
+    assert listed({"", "id"}) == "(no name), id"
