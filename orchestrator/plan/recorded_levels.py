@@ -77,8 +77,13 @@ def levels_of_workloads(
     If the file gives no levels and no search, the level is the recorded rate.
     """
     is_timed = arrivals.process == "trace"
-    if is_timed and arrivals.scale is Scale.RECORDED and load.search != "levels":
+    if is_timed and load.search != "levels" and arrivals.scale is not Scale.STRETCH:
         message = f"search {load.search!r} cannot change the rate of recorded arrivals"
+        if arrivals.scale is Scale.THIN:
+            message = (
+                f"search {load.search!r} also tries rates above the recorded one, and thinning "
+                "leaves out sessions"
+            )
         hint = "give arrivals: {process: trace, scale: stretch}"
         problems.add(("load", "search"), message, hint)
         return {}

@@ -180,6 +180,20 @@ def test_rates_that_recorded_times_cannot_have_are_a_problem(
     assert message in only_problem(**of_trace(tmp_path, load)).message
 
 
+@pytest.mark.parametrize("search", ["capacity", "curve"])
+def test_a_search_over_a_thinned_trace_is_refused(search: str, tmp_path: Path) -> None:
+    arrivals = {"process": "trace", "scale": "thin"}
+    load = {"arrivals": arrivals, "search": search, "control": "request_rate"}
+    slos = {"fast": {"ttft": "1s"}}
+    problem = only_problem(**of_trace(tmp_path, load), slos=slos)
+    assert problem.message == (
+        f"search {search!r} also tries rates above the recorded one, and thinning leaves out sessions"
+    )
+    assert problem.hint == "give arrivals: {process: trace, scale: stretch}"
+    arrivals["scale"] = "stretch"
+    assert planned(tmp_path / "x.yaml", **of_trace(tmp_path, load), slos=slos).points
+
+
 def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:
     levels = {"levels": {"request_rate": ["recorded"]}}
     assert "has no recorded rate" in only_problem(load=levels).message

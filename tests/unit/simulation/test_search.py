@@ -34,6 +34,9 @@ SEARCH = (
     .replace("uniform: {min: 16, max: 64}", "uniform: {min: 8, max: 24}")
 )
 
+BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+RECORDED_RATE = 0.5  # requests/s of the trace below
+
 
 def points(store: Store) -> list[PointRow]:
     return rows_of(store.read("points", include_failed=True), PointRow)
@@ -103,6 +106,23 @@ def test_a_search_that_was_ended_comes_to_the_same(plan: Plan, whole: Path, tmp_
     assert report.interrupted
     simulated(plan, tmp_path)
     assert committed(whole) == committed(tmp_path)
+
+
+def test_a_search_stretches_a_trace_to_rates_above_the_recorded_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"{at},x,256,{8 + at % 17},{264 + at % 17},y" for at in range(0, 400, 2)]
+    trace.write_text(BURSTGPT + "\n".join(rows))
+    one_deployment = SEARCH.replace("{max_num_seqs: 2}, {max_num_seqs: 6}", "{max_num_seqs: 6}")
+    plan = planned(
+        one_deployment.replace("load: {", "load: {arrivals: {process: trace, scale: stretch}, "),
+        workloads=f"workloads: [{{kind: trace, name: w, trace: {trace}}}]",
+    )
+    simulated(plan, tmp_path / "results")
+    (claim,) = claims(tmp_path / "results").values()
+    assert claim["status"] in ("converged", "cliff")
+    assert claim["claim"] > 2 * RECORDED_RATE
+    store = Store.open(str(tmp_path / "results"), plan.name)
+    assert {row.status for row in points(store)} == {"ok"}
 
 
 def test_a_race_goes_on_where_it_stood_and_stores_no_event_twice(tmp_path: Path) -> None:
