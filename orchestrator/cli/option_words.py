@@ -31,8 +31,10 @@ _SAME = (
     *("choice", "json_schema", "regex"),
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES
-_KEY = re.compile(r"'(\w+)'")
+# Columns of a file, and keys within an object, are no options, whatever their names.
+_KEY = re.compile(r"(?<!column )(?<!columns )'(\w+)'(?! in it )")
 _FILE = re.compile(r"(prompts|trace) ('[^']*')")
+_PLACE = re.compile(r",? (line|row|entry) \d")
 
 
 def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Problem:
@@ -46,7 +48,9 @@ def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Pr
         return replace(problem, message=_with_options(problem.message), hint=hint)
     # the name of a file stays as it is, even if a key has the same name
     option = prompts_option if file[1] == "prompts" else OPTIONS[file[1]]
-    reason = _with_options(problem.message[file.end() :])
+    reason = problem.message[file.end() :]
+    if not _PLACE.match(reason):  # what is wrong at a place quotes what stands there
+        reason = _with_options(reason)
     return replace(problem, message=f"{option} {file[2]}{reason}", hint=hint)
 
 

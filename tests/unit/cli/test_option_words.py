@@ -38,6 +38,20 @@ def test_the_name_of_a_file_stays_as_it_is() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        ", line 1: 'model' is not sent: every request goes to the model that is measured",
+        ', row 2 and 3 more: message 1 of "messages": "role" is \'model\'; give one of user',
+        ", entry 1: 'turns' is not sent",
+        " has several columns 'model': leave one of them",
+        " is one JSON object: give an array of objects; 'requests' in it may be that array",
+    ],
+)
+def test_a_key_of_a_file_is_no_option(reason: str) -> None:
+    assert in_options(Problem(f"prompts 'a'{reason}")).message == f"--prompts 'a'{reason}"
+
+
 def test_a_file_of_times_and_prompts_has_the_option_that_named_it() -> None:
     problem = Problem("prompts 'a.jsonl' is empty")
     assert in_options(problem, "--trace").message == "--trace 'a.jsonl' is empty"
