@@ -53,7 +53,8 @@ MOST_BLOCK = 2**63 - 1  # the largest name of a block that fits into int64
 class RowBatch:
     """Rows in their order in the file. ``row``: the number of the first. ``times_ns``: since any
     instant; None: rows have no times. ``sessions`` and ``parents``: keys; None: rows stand alone.
-    ``blocks``: of each row; None: no row has any.
+    ``blocks``: of each row; None: no row has any. ``keys``: of all rows of JSON lines; a table's are
+    its header.
     """
 
     row: int
@@ -66,6 +67,7 @@ class RowBatch:
     elapsed_ns: Ints | None = None
     images: Ints | None = None
     blocks: list[Sequence[int]] | None = None
+    keys: frozenset[str] = frozenset()
 
 
 def read_batches(
@@ -398,6 +400,7 @@ class _JsonRows:
     parents: list[Any] = field(default_factory=list)
     elapsed: list[Any] = field(default_factory=list)
     blocks: list[Sequence[int]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
 
 
 def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -444,6 +447,7 @@ def _add_json_row(
     keys: Mapping[str, Any],
 ) -> None:
     place = f"row {number}"
+    rows.keys.update(keys)
     rows.inputs.append(whole_number(path, place, keys, columns.input_tokens))
     rows.outputs.append(whole_number(path, place, keys, columns.output_tokens))
     if columns.time is not None:
@@ -535,6 +539,7 @@ def _json_batch(
         parents=rows.parents or None,
         elapsed_ns=elapsed_ns,
         blocks=rows.blocks or None,
+        keys=frozenset(rows.keys),
     )
 
 

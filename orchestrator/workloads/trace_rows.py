@@ -212,11 +212,13 @@ class _Selection:
         self._row_numbers: list[Ints] = []
         self._left_out: Counter[str] = Counter()
         self._kept_count = 0
+        self._unused_keys: set[str] = set()  # of JSON lines
         self.total = 0
 
     def add(self, batch: RowBatch) -> None:
         """Keeps the rows of a batch that are to be sent, and counts the others."""
         self.total += len(batch.inputs)
+        self._unused_keys |= batch.keys - used_columns(self._format, self._rules.filters)
         is_kept = batch.is_kept.copy()
         self._count_out(FILTERED, ~is_kept)
         if batch.times_ns is not None and self._origin_ns is None:
@@ -294,6 +296,7 @@ class _Selection:
                 total=self.total,
                 left_out=tuple(sorted(self._left_out.items())),
                 distinct_times=distinct_times,
+                unused=tuple(self._unused_keys),
             ),
             None if times_ns is None else times_ns[order],
             None if elapsed_ns is None else elapsed_ns[order],
@@ -459,6 +462,7 @@ class _WekaSelection:
     def add(self, number: int, session: dict[str, Any]) -> None:
         """Adds the session of a line."""
         path, place = self._rules.path, f"row {number}"
+        self._unused_keys |= session.keys() - used_columns(self._format, self._rules.filters)
         block_tokens = whole_number(path, place, session, "block_size")
         if not block_tokens:
             raise problem(path, f"{place}: block_size is 0")

@@ -132,3 +132,14 @@ def test_rows_out_of_order_are_sent_in_the_order_of_their_times(tmp_path: Path) 
     head, first, second, *others = traces.BURSTGPT_1.splitlines(keepends=True)
     read = rows(tmp_path / "t.csv", "".join([head, second, first, *others]))
     assert read.rows.tolist() == [2, 1, 3]
+
+
+def test_keys_that_only_later_lines_have_are_named(tmp_path: Path) -> None:
+    row = {"at": 1, "in": 5, "out": 2}
+    text = lines(row, {**row, "temperature": 0.5}, {**row, "tools": []})
+    columns = {"time": "at", "input_tokens": "in", "output_tokens": "out"}
+    read = rows(tmp_path / "t.jsonl", text, columns=columns, unit="s")
+    assert read.unused == ("temperature", "tools")
+    first_only = {"id": "t0", "block_size": 64, "hash_id_scope": "local", "requests": []}
+    sessions = lines(first_only) + traces.WEKA + lines({**first_only, "tier": "paid"})
+    assert "tier" in rows(tmp_path / "w.jsonl", sessions).unused
