@@ -18,6 +18,7 @@ from orchestrator.load.request_record import RequestRecord
 from orchestrator.results.outcomes import ErrorClass, RequestStatus, TokenCounts
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.simulation.requests import RequestEnd, VirtualRequest
+from orchestrator.workloads.segments import has_slices
 
 _ERRORS = {
     RequestEnd.REFUSED: ErrorClass.HTTP_4XX,
@@ -117,8 +118,9 @@ class RequestOutcomes:
             "finish_reason": _repeated(FINISH_REASON, rows, ~is_ok),
         }
         if reports_cached:
-            expected = self.expected_cached_tokens
             columns["cached_tokens"] = pa.array(self.cached_tokens, pa.int32(), mask=~is_ok)
+        if reports_cached and not has_slices(point.workload):
+            expected = self.expected_cached_tokens
             columns["expected_cached_tokens"] = pa.array(expected, pa.int32(), mask=~is_ok)
         if has_gaps:
             columns["itl_kind"] = _repeated("token", rows, ~is_ok)

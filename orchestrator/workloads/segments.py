@@ -187,10 +187,18 @@ def _segments_of(messages: Sequence[Message]) -> list[Segment]:
 
 def are_known(workload: Workload, kind: WorkloadKind) -> bool:
     """Whether the segments of all prompts are known: not where they are texts of a file, or have
-    pictures or tools, whose tokens nobody counted. ``kind``: makes the requests of the workload.
+    pictures or tools, whose tokens nobody counted, or are slices of a text. ``kind``: makes the
+    requests of the workload.
     """
     sends_tools = any(part.tools is not None for part in workload.with_parts())
-    return not sends_tools and _are_counted(kind)
+    return not sends_tools and not has_slices(workload) and _are_counted(kind)
+
+
+def has_slices(workload: Workload) -> bool:
+    """Whether prompts are slices of a text. Slices that begin at the same word (or token) begin
+    alike, and only the tokenizer of the client knows which these are.
+    """
+    return any(part.content_source() == "text" for part in workload.with_parts())
 
 
 def _are_counted(kind: WorkloadKind) -> bool:
@@ -204,7 +212,9 @@ def _are_counted(kind: WorkloadKind) -> bool:
 
 
 def share_tokens(workload: Workload) -> bool:
-    """Whether prompts of a workload may have more than a few tokens in common."""
+    """Whether prompts of a workload may have more than a few tokens in common. Slices of a text
+    are taken to have none, although some may begin alike (``has_slices``).
+    """
     if isinstance(workload, MixWorkload):
         return any(share_tokens(content) for content in workload.contents)
     if isinstance(workload, Drawn):

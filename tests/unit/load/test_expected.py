@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -86,6 +87,19 @@ def test_nothing_is_expected_of_prompts_with_tools_whose_tokens_nobody_counted()
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
     point = point_of(dialect=chat, api="chat", tools=[tool])
     assert set(expected(point).values()) == {None}
+
+
+def test_nothing_is_expected_of_slices_of_a_text_that_may_begin_alike(tmp_path: Path) -> None:
+    """Of a short text many slices begin at the same word: an engine finds these again."""
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five six\n" * 20)
+    slices = point_of(content={"text": str(text)}, shared_prefix_tokens=64)
+    assert set(expected(slices).values()) == {None}
+    assert None not in expected(point_of(content="words")).values()
+    part = {"workload": "w", "content": slices.workload, "weight": 1}
+    other = {"workload": "v", "content": point_of(name="v").workload, "weight": 1}
+    mixed = Workload.model_validate({"name": "mixed", "kind": "mix", "parts": [part, other]})
+    assert set(expected(replace(slices, workload=mixed)).values()) == {None}
 
 
 TALK = {"kind": "conversations", "turns": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from orchestrator.predict.simulate import Trace, run
 from orchestrator.simulation.point import PointSimulator, SimulatedEngines
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Level, Slo
+from orchestrator.spec.sessions import ContentSource
 from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from tests.unit.emulator.builders import IDEAL, a_replica
@@ -144,6 +146,16 @@ def test_a_shared_prefix_is_computed_once_on_each_replica() -> None:
     without = attempt(engines(replicas=2), 5.0, workload=shared)
     for name in ("cached_tokens", "expected_cached_tokens"):
         assert rows(without)[name].null_count == len(rows(without))
+
+
+def test_nothing_is_expected_of_slices_of_a_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four\n")
+    content = ContentSource(text=str(text))
+    slices = WORKLOAD.model_copy(update={"shared_prefix_tokens": 64, "content": content})
+    made = attempt(engines(caches=True), 5.0, workload=slices)
+    assert rows(made)["cached_tokens"].null_count == 0
+    assert rows(made)["expected_cached_tokens"].null_count == len(rows(made))
 
 
 def test_a_small_cache_finds_less_than_was_to_be_expected() -> None:

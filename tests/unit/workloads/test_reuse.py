@@ -39,6 +39,16 @@ def test_prompts_with_tools_have_no_known_reuse() -> None:
     assert reuse_of(Workload.model_validate(keys), 0, range(5)) is None
 
 
+def test_slices_of_a_text_have_no_known_reuse(tmp_path: Path) -> None:
+    """Many slices of a short text begin at the same word."""
+    (tmp_path / "text.txt").write_text("one two three four five six\n" * 20)
+    content = {"text": str(tmp_path / "text.txt")}
+    slices = {"name": "w", "input_tokens": 64, "output_tokens": 3, "content": content}
+    assert reuse_of(Workload.model_validate(slices), 0, range(5)) is None
+    words = {**slices, "content": "words"}
+    assert reuse_of(Workload.model_validate(words), 0, range(5)) == Reuse(5 * 64, 0)
+
+
 def test_a_turn_has_everything_before_it() -> None:
     talk = {"kind": "conversations", "turns": 3, "input_tokens": 32}
     # Prompts of 32, 80 and 128 tokens. Of an answer the last token is in no cache, so of the second
