@@ -67,10 +67,21 @@ DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
 # tensorrt_llm_keys.json has the keys of all releases from the first of these to before the second.
 OLDEST_RECORDED = (1, 2)
 FIRST_NOT_RECORDED = (1, 4)
-# The only fields that a request may have: the server refuses those that it does not know.
+# The only fields that a request may have: the server refuses those that it does not know
+# (serve/openai_protocol.py: CompletionRequest and ChatCompletionRequest).
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
-    *("temperature", "top_p", "seed", "stop"),
+    *("temperature", "top_p", "top_k", "min_p", "top_p_min", "seed", "stop", "stop_token_ids"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty"),
+    *("logit_bias", "use_beam_search", "early_stopping", "prompt_ignore_length"),
+    *("add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens"),
+    *("include_stop_str_in_output", "truncate_prompt_tokens", "lora_request", "user"),
+)
+CHAT_FIELDS = frozenset(
+    {
+        *("chat_template", "chat_template_kwargs", "add_generation_prompt", "documents"),
+        *("reasoning_effort", "mm_processor_kwargs"),
+    }
 )
 
 
@@ -113,8 +124,9 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         constraints=constraints,
         tool_choices=ANY_TOOL_CHOICE,
     )
-    # ChatCompletionRequest alone has the field
-    return dialects | {"chat": replace(dialects["chat"], cache_salt=True)}
+    # ChatCompletionRequest alone has these fields
+    chat = dialects["chat"].with_fields(CHAT_FIELDS)
+    return dialects | {"chat": replace(chat, cache_salt=True)}
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:

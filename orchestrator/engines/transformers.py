@@ -12,7 +12,7 @@ from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import openai
+from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
@@ -25,11 +25,28 @@ ATTENTION = (
     *("eager", "sdpa", "flex_attention"),
     *("flash_attention_2", "flash_attention_3", "flash_attention_4"),
 )
+# cli/serving/utils.py, CBGenerateManager: with continuous batching all requests are sampled as the
+# first one is, and only their lengths are their own.
+SAMPLING = ("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias")
 # The only fields that a request may have: the server refuses those that it does not know.
-FIELDS = (
-    *("model", "stream", "max_tokens", "generation_config"),
-    *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias"),
-)
+FIELDS = ("model", "stream", "max_tokens", "generation_config", *SAMPLING)
+
+
+def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
+    # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options`
+    # and the like would be ignored with a line in the log each, so they are left out; the last
+    # event always has the usage.
+    dialects = openai(
+        length_control="generation_config",
+        min_tokens_field=None,
+        include_usage=False,
+        done_marker=False,
+        allowed_fields=FIELDS,
+        without_effect=frozenset(SAMPLING),
+        # cli/serving/chat_completion.py: it ignores tool_choice and response_format
+        tool_choices=frozenset({"auto"}),
+    )
+    return dialects | {"chat": dialects["chat"].with_fields(["chat_template_kwargs"])}
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
@@ -85,18 +102,7 @@ ENGINE = Engine(
     version="5.24",
     title="transformers serve",
     metrics_path=None,
-    # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options`
-    # and the like would be ignored with a line in the log each, so they are left out; the last
-    # event always has the usage.
-    dialects=lambda settings: openai(
-        length_control="generation_config",
-        min_tokens_field=None,
-        include_usage=False,
-        done_marker=False,
-        allowed_fields=FIELDS,
-        # cli/serving/chat_completion.py: it ignores tool_choice and response_format
-        tool_choices=frozenset({"auto"}),
-    ),
+    dialects=_dialects,
     served_name=_served_name,
     flags={
         "dtype": Flag("--dtype"),

@@ -13,8 +13,8 @@ from orchestrator.spec.load import Workload
 def options_mismatch(
     workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
 ) -> RuleFinding | None:
-    """Finds that a deployment cannot be measured, because the workload constrains answers or sends
-    tools in a way for which its API has no field. None: it has a field for all of it.
+    """Finds that a deployment cannot be measured, because the workload constrains answers, sends
+    tools or asks for further fields in a way that its API does not take. None: it takes all of it.
 
     ``dialects``: what the engine takes in each of the deployment's APIs.
     """
@@ -25,6 +25,7 @@ def options_mismatch(
         sentences += _constraint_problems(part, engine, dialects)
         sentences += _tool_problems(part, engine, dialects[workload.api])
         sentences += _problems_of_both(part, engine, dialects[workload.api])
+        sentences += _field_problems(part, engine, dialects[workload.api])
     if not sentences:
         return None
     return RuleFinding("impossible", "request_options", "; ".join(sentences))
@@ -79,3 +80,22 @@ def _problems_of_both(workload: Workload, engine: Engine, dialect: Dialect) -> l
         f"{engine.title} refuses both in one request: leave one of them out, or set tool_choice to "
         "none"
     ]
+
+
+def _field_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
+    """Further fields that the engine refuses, or takes without doing what they ask for."""
+    if dialect.allowed_fields is None:
+        return []  # what the engine does not know, it ignores
+    asked = workload.asked_fields()
+    problems: list[str] = []
+    for fields, does in (
+        (asked - dialect.allowed_fields, "refuses"),
+        (asked & dialect.without_effect, "takes and does not apply"),
+    ):
+        if fields:
+            names = ", ".join(sorted(fields))
+            problems.append(
+                f"workload {workload.name!r} asks for {names}, which the API {workload.api!r} of "
+                f"{engine.title} {does}: leave it out, or measure it with another engine"
+            )
+    return problems

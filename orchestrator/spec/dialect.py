@@ -58,8 +58,15 @@ class Dialect:
     free_beside_tools: frozenset[ConstraintKind] = frozenset()
     # all fields, if the engine refuses others; None: it ignores others
     allowed_fields: frozenset[str] | None = None
+    # of these, the ones that a request may have and that change no answer
+    without_effect: frozenset[str] = frozenset()
     # fields to add to every request; None removes a field
     extra_body: dict[str, Any] = field(default_factory=dict)
+
+    def with_fields(self, names: Iterable[str]) -> Dialect:
+        """A copy whose engine takes these fields too."""
+        assert self.allowed_fields is not None, "an engine that ignores fields takes all"
+        return replace(self, allowed_fields=self.allowed_fields.union(names))
 
     def salted(self, salt: str) -> Dialect:
         """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""

@@ -37,6 +37,7 @@ from orchestrator.spec.request_options import (
     RequestFields,
     ToolChoiceKey,
     ToolList,
+    asks_for_more,
     read_tools,
     tool_name,
 )
@@ -434,6 +435,11 @@ class Workload(Growing, ABC):
         if self.constrain is None or self.constrain.share == 0:
             return frozenset()
         return frozenset({self.constrain.kind})
+
+    def asked_fields(self) -> frozenset[str]:
+        """The further fields of its requests' bodies, but for those that ask for nothing more."""
+        asked = self.request or {}
+        return frozenset(name for name, value in asked.items() if asks_for_more(name, value))
 
     def known_to_engines_only(self) -> str | None:
         """What of its requests only an engine knows, so that neither predictions nor simulations are

@@ -75,6 +75,14 @@ def reason_to_refuse(field_name: str) -> str | None:
     return None
 
 
+def asks_for_more(field_name: str, value: Any) -> bool:
+    """Whether a further field asks for what requests without it do not ask for. A null only removes
+    a field, and a temperature of 0 is sent anyway.
+    """
+    is_greedy = field_name == "temperature" and value == 0
+    return value is not None and not is_greedy
+
+
 def _only_others(fields: dict[str, Any]) -> dict[str, Any]:
     """Checks that no field is one that requests have anyway."""
     reasons: list[str] = []

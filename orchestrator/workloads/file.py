@@ -34,6 +34,7 @@ from orchestrator.results.ids import content_digest
 from orchestrator.spec.constraint import ConstraintKind
 from orchestrator.spec.document import wrong
 from orchestrator.spec.load import ContentKind, Lengths, Workload
+from orchestrator.spec.request_options import asks_for_more
 from orchestrator.spec.settings import OneLine, Strict
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
@@ -150,6 +151,7 @@ class Summary:
     recorded_answers: int = 0  # entries without a length of their own that have a recorded answer
     unused: frozenset[str] = frozenset()  # keys that change no request
     fields: frozenset[str] = frozenset()  # sampling fields that some entries give
+    asked: frozenset[str] = frozenset()  # of these, the ones that ask for more than greedy answers
     block_tokens: int | None = None  # of hash_ids; None: no entry has any
     requests: int = 0  # with all turns that are sent
     unsent_messages: int = 0  # of all conversations
@@ -177,6 +179,7 @@ class Summary:
             recorded_answers=sum(entry.answer is not None for entry in without_length),
             unused=frozenset().union(*(entry.unused for entry in requests)),
             fields=frozenset().union(*(entry.fields for entry in requests)),
+            asked=frozenset().union(*map(_asked_fields, requests)),
             block_tokens=next((entry.block_tokens for entry in requests if entry.blocks), None),
             requests=sum(1 + len(entry.later) for entry in requests),
             unsent_messages=sum(entry.unsent_messages for entry in requests),
@@ -187,6 +190,10 @@ class Summary:
 READ_AS_IS = FileRules()
 # The path that an API's requests have in an OpenAI batch; others have none.
 _PATHS = {"chat": "/chat/completions", "completions": "/v1/completions"}
+
+
+def _asked_fields(entry: PromptEntry) -> frozenset[str]:
+    return frozenset(name for name, value in entry.fields.items() if asks_for_more(name, value))
 
 
 def has_length(entry: PromptEntry) -> bool:
@@ -343,6 +350,9 @@ class FileWorkload(Workload):
     def constraint_kinds(self) -> frozenset[ConstraintKind]:
         own = super().constraint_kinds()
         return own | {ConstraintKind.JSON_SCHEMA} if self.summary().constrained else own
+
+    def asked_fields(self) -> frozenset[str]:
+        return super().asked_fields() | self.summary().asked
 
     def others(self, requests: int) -> Self:
         copy = self.model_copy()

@@ -79,13 +79,31 @@ def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(
     values = {
         "model": server.name, "prompt": "Kalomi", "messages": [{"role": "user", "content": "a"}], "stream": True,
         "max_tokens": 3, "generation_config": length(), "temperature": 0.0, "top_p": 1.0, "seed": 1, "stop": None,
-        "frequency_penalty": 0.0, "logit_bias": None,
+        "frequency_penalty": 0.0, "logit_bias": None, "chat_template_kwargs": {},
     }  # fmt: skip
     body = {name: values[name] for name in dialect.allowed_fields}
     status, text = server.ask("POST", dialect.path, body)
     assert status == 200, text
     for unknown in ("ignore_eos", "min_tokens", "return_token_ids"):
         assert server.ask("POST", dialect.path, body | {unknown: 1})[0] == 422
+
+
+def test_it_takes_sampling_fields_and_does_not_apply_them(server: Running) -> None:
+    """Which is why plans refuse them: all requests are sampled as the server's first one."""
+
+    def answer(**fields: object) -> str:
+        body = {"model": server.name, "prompt": "Kalomi", "generation_config": length()}
+        status, text = server.ask("POST", "/v1/completions", body | {"temperature": 0} | fields)
+        assert status == 200, text
+        written: str = json.loads(text)["choices"][0]["text"]
+        return written
+
+    greedy = answer()
+    sampled = json.dumps({**json.loads(length()), "do_sample": True})
+    assert answer(temperature=50.0, generation_config=sampled) == greedy
+    assert answer(stop=greedy[0]) == greedy
+    without_effect = server.engine.dialects(server.settings)["completions"].without_effect
+    assert {"temperature", "stop"} <= without_effect
 
 
 def test_it_ignores_constraints_and_is_found_out(server: Running, model: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from orchestrator.spec.settings import EngineSettings
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
 
 
+def _given(**keys: Any) -> dict[str, Any]:
+    return {name: value for name, value in keys.items() if value is not None}
+
+
 def mismatch(engine: str, settings: dict[str, Any] | None = None, **workload: Any) -> str | None:
     asked = Workload.model_validate(
-        {"name": "w", "input_tokens": 9, "output_tokens": 9, **workload}
+        _given(name="w", **{"input_tokens": 9, "output_tokens": 9, **workload})
     )
     own = EngineSettings.model_validate({"engine": engine, "model": "m", **(settings or {})})
     finding = options_mismatch(asked, ENGINES[engine], ENGINES[engine].dialects(own))
@@ -96,3 +101,44 @@ def test_an_engine_without_tools_says_so() -> None:
 
 def test_an_api_that_is_missing_is_another_problem() -> None:
     assert mismatch("vllm", api="tgi", constrain={"regex": "a"}) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "request_fields", "reason"),
+    [
+        ("transformers", {"top_k": 5, "min_p": 0.1}, "asks for min_p, top_k, which the API"),
+        ("transformers", {"top_k": 5}, "transformers serve refuses: leave it out"),
+        ("transformers", {"temperature": 0.7}, "transformers serve takes and does not apply"),
+        ("transformers", {"stop": ["."], "temperature": 0}, "asks for stop, which"),
+        ("tensorrt_llm", {"top_n_sigma": 1.0}, "TensorRT-LLM refuses: leave it out"),
+        ("tensorrt_llm", {"chat_template_kwargs": {}}, "'completions' of TensorRT-LLM refuses"),
+    ],
+)
+def test_a_field_that_an_engine_refuses_or_does_not_apply_is_named(
+    engine: str, request_fields: dict[str, Any], reason: str
+) -> None:
+    sentence = mismatch(engine, request=request_fields)
+    assert sentence is not None
+    assert reason in sentence
+
+
+def test_fields_that_an_engine_has_or_ignores_are_fine() -> None:
+    sampled = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.1, "seed": 3}
+    assert mismatch("tensorrt_llm", request=sampled) is None
+    assert mismatch("vllm", request=sampled) is None
+    template = {"chat_template_kwargs": {"enable_thinking": False}}
+    for engine in ("tensorrt_llm", "transformers"):
+        assert mismatch(engine, api="chat", request=template) is None
+    greedy = {"temperature": 0.0, "top_p": None}
+    assert mismatch("transformers", request=greedy) is None
+
+
+def test_sampling_of_a_line_is_refused_as_that_of_the_workload(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    prompts = {"kind": "file", "prompts": str(file), "input_tokens": None}
+    file.write_text('{"prompt": "a", "temperature": 0}\n{"prompt": "b", "top_k": 5}\n')
+    sentence = mismatch("transformers", **prompts)
+    assert sentence is not None and "asks for top_k, which" in sentence
+    assert mismatch("tensorrt_llm", **prompts) is None
+    file.write_text('{"prompt": "a", "temperature": 0}\n{"prompt": "b"}\n')
+    assert mismatch("transformers", **prompts) is None
