@@ -7,7 +7,7 @@ key is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -111,8 +111,21 @@ REFUSED = {
     "think_time": "pauses between turns are not replayed",
     "priority": "requests have no priorities",
 }
-# Keys with values that ask only for what is done anyway.
-_AS_ALWAYS: tuple[tuple[str, object], ...] = (("n", 1), ("best_of", 1), ("stream", True))
+# Keys with values that ask only for what is done anyway: one streamed answer per request, and what
+# servers do where a request does not have the key.
+_AS_ALWAYS: tuple[tuple[str, object], ...] = (
+    *(("n", 1), ("best_of", 1), ("stream", True), ("echo", False), ("logprobs", False)),
+    *(("ignore_eos", False), ("use_beam_search", False), ("include_stop_str_in_output", False)),
+    *(("continue_final_message", False), ("store", False), ("skip_special_tokens", True)),
+)
+# Keys that add something to a request, and nothing while they are empty or false.
+_ADDITIONS = (
+    *("image*", "audio*", "video*", "multi_modal*", "tool*", "function*", "extra*", "adapter*"),
+    *("lora*", "stream_options", "system", "system_prompt", "prefix", "suffix", "annotations"),
+)
+_SYSTEM = ("system", "system_prompt")
+# Names of REFUSED that tables with columns of their own names have for other things.
+_ANY_COLUMN = ("n", "prefix", "suffix", "regex", "grammar", "delay", "priority", "echo")
 _FRAME = ("custom_id", "method", "url", "body")  # keys of a line of an OpenAI batch
 # Keys of other programs' files, and what to do with an entry that has none of our keys.
 _OTHER_FILES = {
@@ -285,6 +298,9 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
         if _asks_for_nothing(name, value):
             continue
         reason = _reason_to_refuse(name)
+        if reason is None and _is_blank(value):
+            unused.append(name)
+            continue
         if reason is None:
             reason = "it is not known; a key that changes no request may begin with _"
         problems.append(f"{name[:60]!r} is not sent: {reason}")
@@ -328,22 +344,69 @@ def _constraint_of(schema: bytes) -> Constraint:
     return Constraint(ConstraintKind.JSON_SCHEMA, schema=content)
 
 
+def problems_of_unsent(
+    cells: Mapping[str, Any], roles: Collection[str], left_out: Collection[str]
+) -> list[str]:
+    """The columns that no role names and that would change the request.
+
+    ``cells``: of these columns. ``roles``: that other columns have. ``left_out``: columns that the
+    user leaves out on purpose.
+    """
+    problems = []
+    for name, value in cells.items():
+        if name in left_out or name in _ANY_COLUMN:
+            continue
+        if _is_blank(value) or _asks_for_nothing(name, value):
+            continue
+        reason = _reason_to_refuse(name)
+        if name in ANSWER_LENGTHS:
+            reason = None if "output_tokens" in roles else "give it as 'output_tokens' of 'columns'"
+        elif name in PICTURES:
+            reason = "give it as 'images' of 'columns'"
+        elif name in SAMPLING:
+            reason = "with 'columns' no sampling is sent"
+        elif name in _SYSTEM:
+            reason = "give it as 'system' of 'columns', beside 'prompt'"
+        elif name == "response_format":
+            reason = _FORMAT
+        if reason is not None:
+            problems.append(
+                f"{name!r} is not sent: {reason}; to send requests without it, give "
+                f"'leave_out: [{name}]' in 'columns'"
+            )
+    return problems
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether a value is null, or a cell of a table is empty."""
+    return value is None or value == ""
+
+
 def _asks_for_nothing(name: str, value: Any) -> bool:
-    """Whether a request is the same with this key and without it."""
-    if name == "stream" and value is False:
-        return False  # every answer is streamed
-    if value is None or value is False or value in ("", [], {}):
+    """Whether a request is the same with this known key and without it."""
+    if _is_blank(value):
+        return _reason_to_refuse(name) is not None
+    is_empty = value is False or value in ([], {})
+    if is_empty and any(_is_named(name, key) for key in _ADDITIONS):
         return True
-    return (name, value) in _AS_ALWAYS
+    return any(
+        name == key and value == usual and type(value) is type(usual) for key, usual in _AS_ALWAYS
+    )
 
 
 def _reason_to_refuse(name: str) -> str | None:
     """Why a key of REFUSED is not sent; None for other keys."""
     for key, reason in REFUSED.items():
-        is_prefix = key.endswith("*")
-        if name == key or (is_prefix and name.startswith(key[:-1])):
+        if _is_named(name, key):
             return reason
     return None
+
+
+def _is_named(name: str, key: str) -> bool:
+    """Whether a name is this key, or begins with it where the key ends in a star."""
+    if key.endswith("*"):
+        return name.startswith(key[:-1])
+    return name == key
 
 
 def _answer_length(keys: Mapping[str, Any], problems: list[str]) -> int | None:
@@ -562,7 +625,7 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
         for key, value in entry.items():
             if key in (names.speaker, names.text) or key in UNUSED or key.startswith("_"):
                 continue
-            if not _asks_for_nothing(key, value):
+            if not _is_blank(value) and not _asks_for_nothing(key, value):
                 reason = _reason_to_refuse(key) or "only its role and its text are"
                 raise ValueError(
                     f'message {number} of "{name}": {key[:60]!r} is not sent: {reason}'

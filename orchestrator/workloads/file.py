@@ -23,10 +23,10 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import orjson
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.text import counted
@@ -35,16 +35,18 @@ from orchestrator.spec.constraint import ConstraintKind
 from orchestrator.spec.document import wrong
 from orchestrator.spec.load import ContentKind, Lengths, Workload
 from orchestrator.spec.request_options import asks_for_more
-from orchestrator.spec.settings import OneLine, Strict
+from orchestrator.spec.settings import OneLine, Strict, as_tuple
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
     PromptEntry,
     block_sizes,
     has_content,
+    problems_of_unsent,
     read_entry,
     user_says,
 )
 from orchestrator.workloads.file_reading import (
+    EntryError,
     lines_of,
     listed,
     other_table,
@@ -78,7 +80,9 @@ NO_TOKENIZER = (
 
 
 class PromptColumns(Strict):
-    """The names that a file has for what is sent; its other columns are not sent."""
+    """The names that a file has for what is sent; its other columns are not sent. Those that would
+    change requests are refused unless ``leave_out`` names them.
+    """
 
     prompt: OneLine | None = Field(default=None, description="The column of the prompt's text.")
     system: OneLine | None = Field(
@@ -104,11 +108,16 @@ class PromptColumns(Strict):
         description="The column of the request's pictures: a path, a data URL, bytes, or a list of "
         "these.",
     )
+    leave_out: Annotated[tuple[OneLine, ...], BeforeValidator(as_tuple)] = Field(
+        default=(),
+        description="Columns that requests are sent without, though they would change them, for "
+        "example `[model, temperature]`.",
+    )
 
     @property
     def named(self) -> dict[str, str]:
         """Role -> column, of those that are given."""
-        return self.model_dump(exclude_none=True)
+        return self.model_dump(exclude_none=True, exclude={"leave_out"})
 
     @model_validator(mode="after")
     def _one_content(self) -> Self:
@@ -117,6 +126,9 @@ class PromptColumns(Strict):
             raise ValueError("give one of: prompt, messages, conversations, turns")
         if self.system is not None and self.prompt is None:
             raise ValueError("'system' goes with 'prompt'")
+        for column in self.leave_out:
+            if column in self.named.values():
+                raise ValueError(f"'leave_out' names {column!r}, which is sent")
         return self
 
 
@@ -398,6 +410,9 @@ class FileWorkload(Workload):
         digest = self.prompts_digest or self.summary().digest
         content = super().identity() | {"prompts": digest, "prompts_digest": None}
         content.pop("dataset", None)
+        if self.columns is not None:  # what is left out on purpose is not sent in any case
+            columns = self.columns.model_dump(mode="json", exclude={"leave_out"})
+            content["columns"] = columns
         return content
 
     def requests(self, prompter: Prompter, seed: int) -> FileRequests:
@@ -657,6 +672,12 @@ def _read(
     entry = Entry("", keys)
     if rules.columns is not None:
         entry = with_columns(entry, rules.columns.named)
+        cells = {name: keys[name] for name in entry.unsent if name in keys}
+        problems = problems_of_unsent(
+            dict(sorted(cells.items())), rules.columns.named, rules.columns.leave_out
+        )
+        if problems:
+            raise EntryError(problems)
     if is_table:
         entry = with_values(entry)
     request = read_entry(entry.keys, shown, rules.sessions, pictures)

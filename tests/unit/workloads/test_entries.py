@@ -50,13 +50,46 @@ def test_a_key_that_would_change_a_request_is_refused_by_name(name: str) -> None
     key = name.replace("*", "_x")
     (reason,) = reasons({"prompt": "x", key: "y"})
     assert reason == f"{key!r} is not sent: {REFUSED[name]}"
-    assert read(**{key: None}) == read(**{key: []}) == read(), "it asks for nothing"
+    assert read(**{key: None}) == read(**{key: ""}) == read(), "it asks for nothing"
 
 
 def test_an_unknown_key_is_refused_unless_it_is_marked() -> None:
     (reason,) = reasons({"prompt": "x", "temprature": 0.5})
     assert reason.startswith("'temprature' is not sent: it is not known")
     assert read(_temprature=0.5).unused == {"_temprature"}
+
+
+@pytest.mark.parametrize("value", [False, [], {}])
+def test_an_unknown_key_is_refused_though_its_value_is_empty(value: object) -> None:
+    (reason,) = reasons({"prompt": "x", "add_special_tokens": value})
+    assert reason.startswith("'add_special_tokens' is not sent: it is not known")
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_an_unknown_key_without_a_value_is_listed(value: object) -> None:
+    assert read(temprature=value).unused == {"temprature"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tools", []), ("stream_options", {}), ("echo", False), ("skip_special_tokens", True)],
+)
+def test_a_key_with_the_value_that_servers_take_anyway_asks_for_nothing(
+    name: str, value: object
+) -> None:
+    assert read(**{name: value}).unused == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("skip_special_tokens", False), ("add_generation_prompt", False), ("stream", False)),
+        *(("parallel_tool_calls", False), ("guided_json", {}), ("n", True), ("logprobs", 0)),
+    ],
+)
+def test_a_false_or_empty_value_that_changes_a_request_is_refused(name: str, value: object) -> None:
+    (reason,) = reasons({"prompt": "x", name: value})
+    assert reason.startswith(f"{name!r} is not sent")
 
 
 def test_a_key_is_of_one_kind_only() -> None:

@@ -400,3 +400,12 @@ def test_a_response_format_that_cannot_be_checked_is_refused(
     file.write_text(json.dumps(line))
     with pytest.raises(ProblemsError, match=problem):
         FileWorkload(name="w", kind="file", prompts=str(file)).resolved(str)
+
+
+def test_what_is_left_out_on_purpose_is_no_part_of_the_identity(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    lines = [{"q": "x"}]
+    plain = workload(path, lines, columns={"prompt": "q"}, output_tokens=8)
+    without = workload(path, lines, columns={"prompt": "q", "leave_out": ["m"]}, output_tokens=8)
+    assert plain.identity() == without.identity()
+    assert "leave_out" not in plain.identity()["columns"]

@@ -88,6 +88,39 @@ def test_columns_with_our_names_need_no_mapping_and_unknown_ones_are_refused() -
         read(csv_of({"prompt": ["x"], "model": ["m"]}), "a.csv", FileRules())
 
 
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("model", "m", "every request goes to the model that is measured"),
+        ("temperature", 0.5, "with 'columns' no sampling is sent"),
+        ("tools", "[1]", "give 'tools' as a key of the workload"),
+        ("image", "a.png", "give it as 'images' of 'columns'"),
+        ("max_tokens", 9, "give it as 'output_tokens' of 'columns'"),
+        ("response_format", "{}", "give 'constrain' as a key"),
+        ("system_prompt", "Be kind", "give it as 'system' of 'columns', beside 'prompt'"),
+    ],
+)
+def test_a_column_that_would_change_requests_is_refused_unless_it_is_left_out(
+    column: str, cell: Any, reason: str
+) -> None:
+    data = csv_of({"q": ["x"], column: [cell], "topic": ["a"]})
+    with pytest.raises(ProblemsError) as caught:
+        read(data, "a.csv", rules(prompt="q"))
+    (problem,) = caught.value.problems
+    assert problem.message.startswith(f"prompts 'a.csv', row 1: {column!r} is not sent: {reason}")
+    assert problem.message.endswith(f"give 'leave_out: [{column}]' in 'columns'")
+    columns = PromptColumns.model_validate({"prompt": "q", "leave_out": [column]})
+    [entry] = read(data, "a.csv", FileRules(columns))
+    assert (entry.fields, entry.unused) == ({}, {column, "topic"})
+    empty = csv_of({"q": ["x"], column: [""]})
+    assert len(read(empty, "a.csv", rules(prompt="q"))) == 1
+
+
+def test_a_column_is_sent_or_left_out() -> None:
+    with pytest.raises(ValueError, match="'leave_out' names 'q', which is sent"):
+        PromptColumns.model_validate({"prompt": "q", "leave_out": ["q"]})
+
+
 def test_a_system_text_goes_before_its_prompt() -> None:
     data = csv_of({"q": ["x", "y"], "s": ["Be kind", ""]})
     first, second = read(data, "a.csv", rules(prompt="q", system="s"))
@@ -104,7 +137,7 @@ def test_conversations_of_a_parquet_file_are_lists() -> None:
 
 
 def test_what_pandas_writes_for_missing_numbers_is_nothing() -> None:
-    data = parquet_of({"q": ["x", "y"], "n": [5.0, math.nan], "temperature": [math.nan, 0.5]})
+    data = parquet_of({"q": ["x", "y"], "n": [5.0, math.nan], "temperature": [math.nan] * 2})
     first, second = read(data, "a.parquet", rules(prompt="q", output_tokens="n"))
     assert (first.output_tokens, second.output_tokens) == (5, None)
     data = parquet_of({"prompt": ["x", "y"], "temperature": [math.nan, 0.5]})
