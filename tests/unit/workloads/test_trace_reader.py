@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.workloads import trace_reader
-from tests.unit.workloads import traces
+from tests.unit.workloads import second_readers, traces
+from tests.unit.workloads.second_readers import Sessions, sessions_of
 from tests.unit.workloads.traces import lines, rows, trace
 
 OWN = {"time": "at", "input_tokens": "in", "output_tokens": "out"}
@@ -51,6 +53,25 @@ def test_azure_is_read_as_another_reader_reads_it(
     assert read.inputs.tolist() == [tokens for _, tokens, _ in expected]
     assert read.outputs.tolist() == [tokens for _, _, tokens in expected]
     assert read.rows.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "read_again"),
+    [
+        (traces.BURSTGPT_1, second_readers.burstgpt),
+        (traces.BURSTGPT_2, second_readers.burstgpt),
+        (traces.MOONCAKE, second_readers.mooncake),
+        (traces.BAILIAN, second_readers.bailian),
+        (traces.WEKA, second_readers.weka),
+    ],
+    ids=["burstgpt 1", "burstgpt 2", "mooncake", "bailian", "weka"],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_published_trace_is_read_as_another_reader_reads_it(
+    tmp_path: Path, text: str, read_again: Callable[[str], Sessions], is_packed: bool
+) -> None:
+    data = gzip.compress(text.encode()) if is_packed else text.encode()
+    assert sessions_of(rows(tmp_path / "t", data)) == read_again(text)
 
 
 def test_seven_decimals_are_kept(tmp_path: Path) -> None:

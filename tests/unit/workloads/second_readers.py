@@ -1,0 +1,153 @@
+"""Readers of published traces by the standard library alone, and what ours read, in the same form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.workloads.trace_rows import TraceRows
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """A request that is sent. ``row``: from 1. ``at_ns``: since the first request that is sent;
+    None: the trace has no times. ``pause_s``: after the answer before; None: the trace has none.
+    """
+
+    row: int
+    at_ns: int | None
+    inputs: int
+    outputs: int
+    blocks: tuple[int, ...] = ()
+    pause_s: float | None = None
+
+
+Sessions = list[list[RecordedRequest]]
+
+
+def sessions_of(rows: TraceRows) -> Sessions:
+    """What our reader read."""
+    sessions: Sessions = []
+    for session in range(rows.sessions):
+        first, end = rows.first_request[session : session + 2].tolist()
+        sessions.append([_request_of(rows, session, request) for request in range(first, end)])
+    return sessions
+
+
+def _request_of(rows: TraceRows, session: int, request: int) -> RecordedRequest:
+    at_ns = None
+    if rows.starts_ns is not None and rows.offsets_ns is not None:
+        at_ns = int(rows.starts_ns[session] + rows.offsets_ns[request])
+    blocks: tuple[int, ...] = ()
+    if rows.blocks is not None and rows.first_block is not None:
+        first, end = rows.first_block[request : request + 2].tolist()
+        blocks = tuple(rows.blocks[first:end].tolist())
+    return RecordedRequest(
+        row=int(rows.rows[request]),
+        at_ns=at_ns,
+        inputs=int(rows.inputs[request]),
+        outputs=int(rows.outputs[request]),
+        blocks=blocks,
+        pause_s=None if rows.pauses_s is None else float(rows.pauses_s[request]),
+    )
+
+
+def burstgpt(text: str) -> Sessions:
+    """Rows of one ``Session ID`` are a session; failed requests have an answer of 0 tokens."""
+    table = list(csv.DictReader(io.StringIO(text, newline="")))
+    sent = [
+        (row, line) for row, line in enumerate(table, start=1) if line["Response tokens"] != "0"
+    ]
+    first_s = min(Decimal(line["Timestamp"]) for _, line in sent)
+    by_session: dict[str, list[RecordedRequest]] = {}
+    end_s: dict[str, Decimal] = {}  # of the last answer of a session
+    for row, line in sent:
+        session = line.get("Session ID", f"row {row}")
+        at_s = Decimal(line["Timestamp"])
+        pause_s = None
+        if "Elapsed time" in line:
+            pause_s = max(0.0, float(at_s - end_s.get(session, at_s)))
+            end_s[session] = at_s + Decimal(line["Elapsed time"])
+        request = RecordedRequest(
+            row=row,
+            at_ns=int((at_s - first_s) * 1_000_000_000),
+            inputs=int(line["Request tokens"]),
+            outputs=int(line["Response tokens"]),
+            pause_s=pause_s,
+        )
+        by_session.setdefault(session, []).append(request)
+    return list(by_session.values())
+
+
+def mooncake(text: str) -> Sessions:
+    """Every line is a session; its time is in milliseconds."""
+    requests = _timed_lines(text, ns_per_unit=1_000_000)
+    return [[request] for _, request in requests]
+
+
+def bailian(text: str) -> Sessions:
+    """A line continues the session of its parent; its time is in seconds."""
+    by_chat: dict[int, list[RecordedRequest]] = {}
+    sessions: Sessions = []
+    for keys, request in _timed_lines(text, ns_per_unit=1_000_000_000):
+        session = by_chat.get(keys["parent_chat_id"])
+        if session is None:
+            session = []
+            sessions.append(session)
+        session.append(request)
+        by_chat[keys["chat_id"]] = session
+    return sessions
+
+
+def _timed_lines(text: str, ns_per_unit: int) -> list[tuple[dict[str, Any], RecordedRequest]]:
+    lines = [json.loads(line, parse_float=Decimal) for line in text.splitlines()]
+    first = min(keys["timestamp"] for keys in lines)
+    return [
+        (
+            keys,
+            RecordedRequest(
+                row=row,
+                at_ns=int((keys["timestamp"] - first) * ns_per_unit),
+                inputs=keys["input_length"],
+                outputs=keys["output_length"],
+                blocks=tuple(keys["hash_ids"]),
+            ),
+        )
+        for row, keys in enumerate(lines, start=1)
+    ]
+
+
+def weka(text: str) -> Sessions:
+    """A line is an agent. Its subagents are sessions of their own, which end before it does."""
+    sessions: Sessions = []
+    for row, line in enumerate(text.splitlines(), start=1):
+        sessions.extend(_agents(row, json.loads(line)["requests"]))
+    return sessions
+
+
+def _agents(row: int, requests: list[dict[str, Any]]) -> Iterator[list[RecordedRequest]]:
+    session: list[RecordedRequest] = []
+    end_s: float | None = None  # of the answer before, where the trace says how long it took
+    for keys in requests:
+        if keys["type"] == "subagent":
+            yield from _agents(row, keys["requests"])
+            continue
+        pause_s = 0.0
+        if end_s is not None:
+            pause_s = max(0.0, keys["t"] - end_s)
+        end_s = keys["t"] + keys["api_time"] if "api_time" in keys else None
+        request = RecordedRequest(
+            row=row,
+            at_ns=None,
+            inputs=keys["in"],
+            outputs=keys["out"],
+            blocks=tuple(keys["hash_ids"]),
+            pause_s=pause_s,
+        )
+        session.append(request)
+    yield session
