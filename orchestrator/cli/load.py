@@ -57,7 +57,7 @@ More examples:
       --prompts prompts.jsonl --output-tokens 256
   orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 \\
       --think-time 2s --shared-prefix 500x8 --input-tokens 100+-60 --output-tokens 50:300
-  orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 1000
+  orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 2
 
 \b
 Before and after a change, in one table:
@@ -82,8 +82,11 @@ row has one of
 
 and may have "output_tokens" or "max_tokens", and sampling: "temperature", "top_p", "stop", "seed" ... Other keys that
 would change a request are refused. A trace also has "timestamp". It is also the prompt file if you give neither
---prompts nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one. As --trace,
-tables of lengths that are published (Azure, BurstGPT) are sent as they are, with random tokens.
+--prompts nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one.
+
+A published trace of lengths (Azure, BurstGPT, Mooncake, Bailian, WEKA) as --trace is sent with its sessions and random
+tokens, at its recorded times. With --rate or --find-capacity these are stretched to the rate, as --arrivals trace does
+with those of a --workload.
 
 Latencies count from when a request was due, even if it was sent late. Failed requests are counted.
 
@@ -205,13 +208,13 @@ OTHER_NAMES = {
     "--speed-up",
     type=_FACTOR,
     metavar="FACTOR",
-    help="Of --trace: 1 if its times are seconds, 1000 if they are milliseconds.",
+    help="Of --trace: how many times as fast; 1000 for prompts whose times are milliseconds.",
 )
 @click.option(
     "--arrivals",
     metavar="NAME",
-    help="Of --rate: constant, poisson or gamma:SHAPE (1 is Poisson, less comes in bursts). "
-    "Default: poisson.",
+    help="Of --rate: constant, poisson, gamma:SHAPE (1 is Poisson, less comes in bursts) or trace "
+    "(the recorded times of --trace or --workload). Default: trace for --trace, else poisson.",
 )
 @click.option(
     "--max-in-flight",
@@ -752,7 +755,7 @@ def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
             f"nobody checked the certificate of {target.url} (--insecure): anyone could have "
             "answered"
         )
-    if load.arrivals.process == "trace" and load.requests:
+    if load.arrivals.process == "trace" and load.requests and load.levels:
         yield (
             f"{load.requests:,} requests of the trace, due within "
             f"{(load.requests - 1) / load.levels[0].value:,.1f} s"

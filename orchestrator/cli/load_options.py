@@ -422,7 +422,13 @@ def _load(
     """The load: levels or a search, with arrivals where it is an open loop."""
     if options.find_capacity:
         return _search(options, size, problems, refused)
+    is_of_lengths = _is_trace_of_lengths(options.trace)
     ways = [name for name in ("rate", "concurrency", "trace") if options.is_given(name)]
+    if is_of_lengths and len(ways) == 2:
+        ways.remove("trace")  # it says what is sent, and the other one how often
+        if options.speed_up is not None:
+            text = f"--speed-up is for --trace at its recorded times: leave out --{ways[0]} or it"
+            problems.append(Problem(text))
     if len(ways) != 1:
         text = (
             "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded "
@@ -430,12 +436,14 @@ def _load(
         )
         problems.append(Problem(text))
         return None
+    if is_of_lengths and ways != ["trace"]:
+        size = _whole_trace(options, size, refused)
     if options.concurrency is not None:
         levels = _closed_levels(options, options.concurrency, problems, refused)
         return None if levels is None else _load_record(size, refused, levels=levels)
-    if options.trace is not None:
+    if options.rate is None:
+        assert options.trace is not None
         return _replayed(options, options.trace, size, problems, refused)
-    assert options.rate is not None
     rates = _numbers("rate", options.rate, problems)
     if math.inf in rates and options.requests is None:
         problems.append(
@@ -489,11 +497,49 @@ def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
 
     An unknown process is left out, since ``_check_arrivals`` reports it.
     """
-    if options.arrivals == "trace" and options.workload is not None:
+    if _has_recorded_arrivals(options, refused):
         return _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
     arrivals = _drawn(options.arrivals)
     process = arrivals.process if arrivals.process in _drawn_processes() else None
     return _record(Arrivals, refused, process=process, burstiness=arrivals.burstiness)
+
+
+def _has_recorded_arrivals(options: LoadOptions, refused: Problems) -> bool:
+    """Whether the recorded times of what is sent are stretched to the rate of a level.
+
+    A trace is sent at its times unless other arrivals are asked for; a workload only if they are.
+    """
+    if options.workload is not None:
+        return options.arrivals == "trace"
+    if not _is_trace_of_lengths(options.trace):
+        return False
+    if options.arrivals is not None:
+        return options.arrivals == "trace"
+    return _recorded_rate(options, refused) is not None
+
+
+def _recorded_rate(options: LoadOptions, refused: Problems) -> float | None:
+    """Mean requests/s of a trace of lengths; None where it has no times, or cannot be read."""
+    assert options.trace is not None
+    workload = _trace_workload(options, options.trace, refused)
+    if workload is None:
+        return None
+    try:
+        return workload.recorded_rate()
+    except ProblemsError:
+        return None
+
+
+def _whole_trace(options: LoadOptions, size: _LevelSize, refused: Problems) -> _LevelSize:
+    """The size of a level, which has all requests of the trace where options do not say how many."""
+    assert options.trace is not None
+    workload = _trace_workload(options, options.trace, refused)
+    if workload is None or size.requests is not None or options.duration is not None:
+        return size
+    try:
+        return replace(size, requests=workload.most_requests())
+    except ProblemsError:  # planning says what is wrong with it
+        return replace(size, requests=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +577,8 @@ def _search(
     options: LoadOptions, size: _LevelSize, problems: list[Problem], refused: Problems
 ) -> Load | None:
     """The search of ``--find-capacity``."""
-    for name in _NO_SEARCH:
+    is_of_lengths = _is_trace_of_lengths(options.trace)
+    for name in ("speed_up", "max_errors") if is_of_lengths else _NO_SEARCH:
         if options.is_given(name):
             text = f"--find-capacity looks for the level itself: leave out {_flag(name)}"
             problems.append(Problem(text))
@@ -618,7 +665,7 @@ def _replayed(
 
 
 def _is_trace_of_lengths(path: str | None) -> bool:
-    """Whether a file is a published table of lengths and times, which is a workload of its own."""
+    """Whether a file has the columns of a published trace, which is a workload of its own."""
     from orchestrator.workloads.trace_formats import format_of, header_of
 
     if path is None:
@@ -627,7 +674,7 @@ def _is_trace_of_lengths(path: str | None) -> bool:
         header = header_of(_path(path))
     except ProblemsError:
         return False
-    return header.kind == "csv" and format_of(path, header) is not None
+    return format_of(path, header) is not None
 
 
 def _trace_workload(options: LoadOptions, trace: str, refused: Problems) -> Workload | None:
@@ -665,7 +712,7 @@ def _replayed_rows(
     except ProblemsError:
         pass
     if rate is None:
-        text = f"--trace {trace!r} has no different times: give it with --workload, and a --rate"
+        text = f"--trace {trace!r} has no different times: give a --rate or a --concurrency"
         problems.append(Problem(text))
         return None
     if options.duration is None:
@@ -783,21 +830,14 @@ def _workload_of_prompts(
     for name, needed in _NEEDS.items():
         if options.is_given(name) and not getattr(options, needed):
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
-    if any(map(options.is_given, _WORKLOADS_BY_NAME)):
+    if any(map(options.is_given, ("preset", "workload"))):
+        return _workload_by_name(options, answer_lengths, problems, refused)
+    if options.trace is not None and _is_trace_of_lengths(options.trace):
+        return _workload_of_trace(options, options.trace, problems, refused)
+    if options.dataset is not None:
         return _workload_by_name(options, answer_lengths, problems, refused)
     are_drawn = options.input_tokens is not None
     file = options.prompts
-    trace = options.trace
-    if trace is not None and not are_drawn and file is None and _is_trace_of_lengths(trace):
-        if options.output_tokens is not None:
-            text = "--output-tokens: the trace says how long answers are; leave it out"
-            problems.append(Problem(text))
-        return _trace_workload(options, trace, refused)
-    if trace is not None and (are_drawn or file is not None) and _is_trace_of_lengths(trace):
-        option = _flag("input_tokens" if are_drawn else "prompts")
-        text = f"--trace {trace!r} says how long prompts are: leave out {option}"
-        problems.append(Problem(text))
-        return None
     if not are_drawn and file is None:
         file = _trace_of_requests(options.trace)
     if are_drawn == (file is not None):
@@ -816,6 +856,32 @@ def _workload_of_prompts(
         problems.append(Problem("give --output-tokens: how long answers are to be"))
         return None
     return _drawn_workload(options, input_lengths, answer_lengths, problems, refused)
+
+
+def _workload_of_trace(
+    options: LoadOptions, trace: str, problems: list[Problem], refused: Problems
+) -> Workload | None:
+    """The workload of ``--trace`` where the file is a published trace, which says all lengths."""
+    others = [name for name in ("input_tokens", "prompts", "dataset") if options.is_given(name)]
+    if others:
+        remedy = f"leave out {_flag(others[0])}"
+        problems.append(Problem(f"--trace {trace!r} says how long prompts are: {remedy}"))
+        return None
+    if options.output_tokens is not None:
+        text = "--output-tokens: the trace says how long answers are; leave it out"
+        problems.append(Problem(text))
+    workload = _trace_workload(options, trace, refused)
+    if workload is not None and options.arrivals == "trace" and _has_no_times(workload):
+        problems.append(Problem(f"--arrivals trace: {trace!r} has no recorded times"))
+    return workload
+
+
+def _has_no_times(workload: Workload) -> bool:
+    """Whether a workload can be read and has no recorded rate."""
+    try:
+        return workload.recorded_rate() is None
+    except ProblemsError:
+        return False
 
 
 def _workload_by_name(
@@ -909,7 +975,9 @@ def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     process = arrivals.process
     if process is None:
         return
-    if options.rate is None and not options.find_capacity:
+    is_open_loop = options.rate is not None or options.find_capacity
+    is_replayed = process == "trace" and options.trace is not None and options.concurrency is None
+    if not is_open_loop and not is_replayed:
         problems.append(Problem("--arrivals is for --rate"))
     processes = _drawn_processes()
     if arrivals.shape is not None and process != "gamma":
@@ -917,7 +985,7 @@ def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     elif arrivals.shape is not None and arrivals.burstiness is None:
         text = f"--arrivals {options.arrivals}: give the shape as a number, like gamma:0.5"
         problems.append(Problem(text))
-    if process == "trace" and options.workload is not None:
+    if process == "trace" and (options.workload is not None or options.trace is not None):
         return
     if process == "trace":
         problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))

@@ -548,7 +548,7 @@ def test_a_trace_is_sent_at_its_times_in_its_lengths(tmp_path: Path) -> None:
     text = '{"timestamp": %d, "input_length": %d, "output_length": %d, "hash_ids": [7%s]}\n'
     file.write_text("".join(text % (*line, ", 8" * (line[1] // 512)) for line in lines))
     with serving(answer_openai) as server:
-        args = ("--trace", str(file), "--speed-up", "1000", "--results", str(tmp_path / "out"))
+        args = ("--trace", str(file), "--results", str(tmp_path / "out"))
         done = load(url(server.port), *args)
         sent = [request.json for request in server.requests if request.body][1:]
     assert done.returncode == 0, done.stderr

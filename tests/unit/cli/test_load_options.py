@@ -43,6 +43,7 @@ from orchestrator.workloads.hub import HubDataset
 from orchestrator.workloads.kind import stream
 from orchestrator.workloads.random_values import draw
 from tests.harness import MODEL
+from tests.unit.workloads import traces
 
 URL = "https://host"
 LENGTHS = ("--input-tokens", "8", "--output-tokens", "4")
@@ -727,7 +728,79 @@ def test_a_trace_of_one_instant_has_no_rate(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(BURST.splitlines()[:2]))
     _, problems = asked("--trace", str(tmp_path / "t.csv"))
     assert len(problems) == 1
-    assert "has no different times: give it with --workload, and a --rate" in problems[0]
+    assert "has no different times: give a --rate or a --concurrency" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "requests", "sessions"),
+    [
+        (traces.AZURE_2023, 0.44035, 3, 3),
+        (traces.BURSTGPT_2, 1.0, 3, 2),
+        (traces.MOONCAKE, 0.66667, 3, 3),
+        (traces.BAILIAN, 1.0, 3, 2),
+    ],
+)
+def test_every_published_trace_is_sent_at_its_times_with_its_sessions(
+    text: str, rate: float, requests: int, sessions: int, tmp_path: Path
+) -> None:
+    (tmp_path / "t").write_text(text)
+    for arrivals in ((), ("--arrivals", "trace")):
+        made, problems = asked("--trace", str(tmp_path / "t"), *arrivals)
+        assert problems == []
+        [load] = planned(made).loads
+        assert load.workload.kind == "trace"
+        assert load.workload.mean_turns() == requests / sessions
+        assert load.levels[0].value == pytest.approx(rate, rel=1e-4)
+        assert (load.requests, load.arrivals.process) == (requests, "trace")
+
+
+def test_a_trace_is_stretched_to_a_rate_and_may_have_other_arrivals(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(traces.MOONCAKE)
+    for options, process in (((), "trace"), (("--arrivals", "poisson"), "poisson")):
+        made, problems = asked("--trace", str(tmp_path / "t"), "--rate", "2,4", *options)
+        assert problems == []
+        [load] = planned(made).loads
+        assert [level.value for level in load.levels] == [2, 4]
+        assert (load.requests, load.arrivals.process) == (3, process)
+    assert load.workload.kind == "trace"
+    limits = ("--slo", "ttft<=500ms", "--duration", "9s")
+    made, problems = asked("--trace", str(tmp_path / "t"), "--find-capacity", *limits)
+    assert problems == []
+    arrivals = load_of(made).arrivals
+    assert (arrivals.process, arrivals.scale) == ("trace", "stretch")
+
+
+def test_sessions_without_a_start_need_a_rate_or_a_number_in_flight(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(traces.WEKA)
+    _, [problem] = asked("--trace", str(tmp_path / "t"))
+    assert "has no different times: give a --rate or a --concurrency" in problem
+    made, problems = asked("--trace", str(tmp_path / "t"), "--rate", "2")
+    assert problems == []
+    [load] = planned(made).loads
+    assert (load.workload.kind, load.arrivals.process, load.requests) == ("trace", "poisson", 5)
+    made, problems = asked("--trace", str(tmp_path / "t"), "--concurrency", "2")
+    assert problems == []
+    assert planned(made).loads[0].levels[0].control == "concurrency"
+    _, problems = asked("--trace", str(tmp_path / "t"), "--rate", "2", "--arrivals", "trace")
+    assert problems == [f"--arrivals trace: {str(tmp_path / 't')!r} has no recorded times"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--rate", "2", "--speed-up", "2"), "--speed-up is for --trace at its recorded times"),
+        (("--find-capacity", "--speed-up", "2"), "leave out --speed-up"),
+        (("--concurrency", "2", "--arrivals", "trace"), "--arrivals is for --rate"),
+        (("--dataset", "a/b"), "says how long prompts are: leave out --dataset"),
+        (("--rate", "2", "--concurrency", "2"), "give one of --rate (open loop)"),
+    ],
+)
+def test_what_does_not_go_with_a_published_trace_is_a_problem(
+    options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t").write_text(traces.MOONCAKE)
+    _, problems = asked("--trace", str(tmp_path / "t"), *options)
+    assert any(message in problem for problem in problems)
 
 
 WORKLOADS_FILE = """
