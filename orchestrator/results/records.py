@@ -514,7 +514,9 @@ class HostRow(AttemptKey):
         float | None, "share of all cores' time in use since the last reading, by anything, 0 to 1"
     ] = None
     foreign_cpu_share: A[
-        float | None, "the part of cpu_share that is neither the sweep's engines nor its clients"
+        float | None,
+        "share of all cores' time used by neither the sweep's engines nor its clients since the "
+        "reading before that has it; every 5 s and at the end",
     ] = None
     engine_cpu_s: A[
         float | None, "CPU seconds of the launch's processes on this host since the first reading"

@@ -24,11 +24,27 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True)
 class _CpuUse:
-    """CPU seconds until ``at_s``: of the whole host since its boot, and of the sweep's processes."""
+    """CPU seconds until ``at_s``: of the whole host since its boot, and of the sweep's processes as
+    they were last read.
+    """
 
     at_s: float
+    cores: int
     busy_s: float
     sweep_s: float
+
+    def busy_share_since(self, before: "_CpuUse") -> float:
+        """The part of all cores' time that anything used since ``before``."""
+        # the kernel counts whole ticks, so a full host may seem to be a little more than full
+        return min(1.0, (self.busy_s - before.busy_s) / self._all_cores_s(before))
+
+    def foreign_share_since(self, before: "_CpuUse") -> float:
+        """The part of all cores' time that other programs than the sweep's used since ``before``."""
+        sweep_share = (self.sweep_s - before.sweep_s) / self._all_cores_s(before)
+        return max(0.0, self.busy_share_since(before) - sweep_share)
+
+    def _all_cores_s(self, before: "_CpuUse") -> float:
+        return (self.at_s - before.at_s) * self.cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +72,44 @@ class HostReader:
         # Bridges and tunnels, which are virtual, carry the bytes of other interfaces once more.
         self._physical = {path.parent.name for path in network.glob("*/device")}
         self._last: _CpuUse | None = None
+        self._last_with_foreign: _CpuUse | None = None
 
-    def read(self) -> HostSample:
-        """A reading of everything. The first one has no shares of CPU time."""
-        self._processes.read()
+    def read(self, with_foreign: bool = True) -> HostSample:
+        """A reading of the host and of the launch's processes. The first one has no shares of CPU
+        time. ``with_foreign``: the sweep's other processes were just read, so that the share of
+        other programs is known.
+        """
         launch = self._processes.launch
+        launch.read()
         values: dict[str, int | float] = {
             "engine_cpu_s": round(launch.cpu_s, 3),
             "engine_rss_bytes": launch.rss_bytes,
         }
         unix_ns = time.time_ns()
-        values |= self._cpu_shares()
+        values |= self._cpu_shares(with_foreign)
         values |= self._free_bytes()
         values |= self._network_bytes()
         return HostSample(unix_ns, values)
 
-    def _cpu_shares(self) -> dict[str, float]:
+    def _cpu_shares(self, with_foreign: bool) -> dict[str, float]:
         lines = self._lines("stat")
         if not lines:
             return {}
         # without interrupts: our own packets cause some
         ticks = [int(word) for word in lines[0].split()[1:4]]  # user, nice, system
         cores = sum(line.startswith("cpu") for line in lines[1:])
+        now = _CpuUse(self._clock(), cores, sum(ticks) / TICKS, self._processes.cpu_s)
+        shares: dict[str, float] = {}
         before = self._last
-        now = _CpuUse(self._clock(), sum(ticks) / TICKS, self._processes.cpu_s)
+        if before is not None and now.at_s > before.at_s:
+            shares["cpu_share"] = now.busy_share_since(before)
         self._last = now
-        if before is None or now.at_s <= before.at_s:
-            return {}
-        all_cores_s = (now.at_s - before.at_s) * cores
-        # the kernel counts whole ticks, so a full host may seem to be a little more than full
-        busy_s = min(all_cores_s, now.busy_s - before.busy_s)
-        foreign_s = max(0.0, busy_s - (now.sweep_s - before.sweep_s))
-        return {
-            "cpu_share": busy_s / all_cores_s,
-            "foreign_cpu_share": foreign_s / all_cores_s,
-        }
+        if with_foreign:
+            before = self._last_with_foreign
+            if before is not None and now.at_s > before.at_s:
+                shares["foreign_cpu_share"] = now.foreign_share_since(before)
+            self._last_with_foreign = now
+        return shares
 
     def _free_bytes(self) -> dict[str, int]:
         for line in self._lines("meminfo"):
@@ -120,6 +139,7 @@ class HostReader:
     def _lines(self, name: str) -> list[str]:
         """The lines of a file below /proc; none where it cannot be read."""
         try:
-            return (self._proc / name).read_text().splitlines()
+            with open(f"{self._proc}/{name}", "rb", buffering=0) as file:
+                return file.read().decode().splitlines()
         except OSError:
             return []

@@ -58,6 +58,7 @@ class NodeSampler:
         self._readers: list[GpuReader] = []
         self._lost: list[LostGpu] = []
         self._cpu_s = 0.0  # used by the readings so far
+        self._is_ending = False  # the next sample is the last one
 
     def start(self) -> None:
         """Begins, and does not wait for the first sample: a driver may take a second to load."""
@@ -65,6 +66,7 @@ class NodeSampler:
 
     def stop(self) -> NodeTelemetry:
         """Ends, and returns what was sampled."""
+        self._is_ending = True
         samples = self._sampler.stop(self._stop_limit_s)
         if self._sampler.hangs():  # inside a driver, which then cannot be closed either
             self._give_up_gpus()
@@ -97,8 +99,8 @@ class NodeSampler:
             if self._watches_host:
                 self._host_reader = HostReader(self._processes)
             self._open()
-        has_looked = self._processes.look()
-        host = self._host_reader.read() if self._host_reader is not None else None
+        has_looked = self._processes.look(at_once=self._is_ending)
+        host = self._host_reader.read(has_looked) if self._host_reader is not None else None
         launch_pids = self._processes.launch.pids if has_looked else None
         gpus = list(self._read_gpus(launch_pids))
         self._cpu_s += time.thread_time() - began_s

@@ -58,6 +58,22 @@ def test_shares_of_cpu_are_of_all_cores_since_the_last_reading(tmp_path: Path) -
     assert values["foreign_cpu_share"] == values["cpu_share"], "none of it is ours"
 
 
+def test_the_share_of_other_programs_is_since_the_last_reading_that_has_it(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    reader = host.reader()
+    reader.read()
+    host.work(1.0)
+    host.now_s += 1.0
+    between = reader.read(with_foreign=False).values
+    assert between["cpu_share"] == pytest.approx(1.0 / 2)
+    assert "foreign_cpu_share" not in between
+    host.work(4.0)
+    host.now_s += 4.0
+    values = reader.read().values
+    assert values["cpu_share"] == pytest.approx(3.0 / 8)
+    assert values["foreign_cpu_share"] == pytest.approx(4.0 / 10)
+
+
 def test_memory_that_is_free_is_what_programs_can_get(tmp_path: Path) -> None:
     assert FakeHost(tmp_path).reader().read().values["free_bytes"] == 300 * 1024
 

@@ -123,7 +123,14 @@ def test_foreign_memory_is_asked_for_now_and_then() -> None:
     telemetry = sampled(Counted(gpu, until=5))
     foreign = [sample.values.get("foreign_bytes") for sample in telemetry.gpu_samples]
     assert foreign[0] == 2 * GIB
-    assert set(foreign[1:]) == {None}, "the next look for processes is in 5 s"
+    assert set(foreign[1:-1]) == {None}, "the next look for processes is in 5 s"
+    assert foreign[-1] == 2 * GIB, "a point may be over before"
+
+
+def test_what_other_programs_used_is_known_at_the_end() -> None:
+    telemetry = sampled(Counted(FakeGpu("GPU-a"), until=5))
+    has_share = ["foreign_cpu_share" in sample.values for sample in telemetry.host_samples]
+    assert has_share == [False] * (len(has_share) - 1) + [True]
 
 
 def test_a_node_without_gpus_has_only_its_host() -> None:

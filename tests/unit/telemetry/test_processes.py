@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -56,6 +57,12 @@ def burn(process: subprocess.Popen[str], seconds: float) -> float:
     process.stdin.write(f"{seconds}\n")
     process.stdin.flush()
     return float(process.stdout.readline())
+
+
+def write_stat(proc: Path, pid: int, parent: int) -> None:
+    """A process of a made-up /proc."""
+    (proc / str(pid)).mkdir(exist_ok=True)
+    (proc / str(pid) / "stat").write_text(f"{pid} (name) S {parent} " + "0 " * 48)
 
 
 def test_a_process_is_read_as_psutil_reads_it() -> None:
@@ -107,7 +114,7 @@ def test_a_child_that_begins_later_counts_from_its_begin() -> None:
     now_s = 0.0
     processes = SweepProcesses([os.getpid()], clock=lambda: now_s)
     assert processes.look()
-    processes.read()
+    processes.launch.read()
     with burner() as child:
         used_s = burn(child, 0.2)
         assert not processes.look(), "it looked just now"
@@ -115,8 +122,34 @@ def test_a_child_that_begins_later_counts_from_its_begin() -> None:
         now_s = LOOK_EVERY_S
         assert processes.look()
         assert child.pid in processes.launch.pids
-        processes.read()
+        processes.launch.read()
         assert processes.launch.cpu_s >= used_s - 0.05
+
+
+def test_a_process_that_was_seen_is_not_read_again_to_find_children(tmp_path: Path) -> None:
+    """2 is the launch, 3 its child, 4 of another program, 5 a child that begins later."""
+    now_s = 0.0
+    processes = SweepProcesses([2], proc=tmp_path, clock=lambda: now_s)
+    for pid, parent in ((2, 1), (3, 2), (4, 1)):
+        write_stat(tmp_path, pid, parent)
+    processes.look()
+    assert processes.launch.pids == {2, 3}
+    write_stat(tmp_path, 4, parent=2)  # would be taken for a child if it were read
+    write_stat(tmp_path, 5, parent=3)
+    now_s = LOOK_EVERY_S
+    processes.look()
+    assert processes.launch.pids == {2, 3, 5}
+
+
+def test_the_others_are_read_when_new_processes_are_looked_for() -> None:
+    with burner() as other:
+        processes = SweepProcesses([], [other.pid], clock=lambda: 0.0)
+        assert processes.look()
+        burn(other, 0.2)
+        assert not processes.look()
+        assert processes.cpu_s == 0.0, "read at the last look"
+        assert processes.look(at_once=True)
+        assert processes.cpu_s == pytest.approx(0.2, abs=0.03)
 
 
 def test_the_launchs_processes_are_not_among_the_others() -> None:
