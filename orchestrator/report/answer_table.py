@@ -12,8 +12,6 @@ from orchestrator.capacity.answers import NoteKind, RankedDeployment
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.plan.model import DeploymentGroup, Plan
-from orchestrator.plan.simulated import shortlist_size
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import (
@@ -31,6 +29,7 @@ from orchestrator.report.exclusion_lines import (
     nearest_text,
     spoilt_text,
 )
+from orchestrator.report.next_step import shortlist_run
 from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
 from orchestrator.report.selection import answers, is_offline, ranking_limits
 from orchestrator.report.text import (
@@ -61,7 +60,6 @@ from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking
 WITH_RUNNER_UP = 2  # rows of a ranking at the end of a sweep
-SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation without limits
 FEW_ROWS = 3  # of each ranking where there are more than two rankings
 BAR = 8  # width in characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -192,7 +190,9 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
     elif is_measured:
         commands.append(f'orchestrator best {options} --slo "ttft<=500ms,attainment>=0.95"')
     if experiment.store.simulated():
-        commands += _measuring_commands(experiment)
+        measuring = shortlist_run(experiment)
+        if measuring is not None:
+            commands.append(measuring.command)
     elif has_failed:
         commands.append(f"orchestrator logs {options}")
     if len(commands) < 2:
@@ -201,57 +201,6 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
     for command in commands:
         yield before + command
         before = " " * len(before)
-
-
-def _measuring_commands(experiment: StoredExperiment) -> Iterator[str]:
-    """The command that measures the deployments of a simulation that may be the best; of too few
-    deployments there is none.
-
-    A comment behind it says of how many questions. If the simulation says of no deployment how near
-    the best it may be, the command measures all of them: ``run`` would refuse a shortlist.
-    """
-    if experiment.plan is None:
-        return
-    deployments = len(experiment.plan.runnable())
-    if deployments < 2:
-        return
-    command = f"orchestrator run {experiment.plan_argument}"
-    results = _results_beside(experiment.store.uri)
-    size = _shortlist_size(experiment)
-    if size is None:
-        yield f"{command} --results {results}"
-        return
-    size = size or min(SHORTLIST_SIZE, deployments - 1)
-    options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"
-    questions = _question_count(experiment.plan)
-    comment = f"  # for all {questions} questions" if questions > 1 else ""
-    yield f"{command} {options}{comment}"
-
-
-def _shortlist_size(experiment: StoredExperiment) -> int | None:
-    """The size of the shortlist of all deployments that may be the best by the error of the model;
-    0 where no limits say which these are. None: ``run`` would refuse any shortlist.
-    """
-    for comparison in answers(ranking_limits(None, [experiment])).comparisons:
-        for doubt in comparison.doubts:
-            if doubt.kind is DoubtKind.SIMULATED and doubt.shortlist_size is not None:
-                return doubt.shortlist_size
-    return shortlist_size(experiment, ())
-
-
-def _question_count(plan: Plan) -> int:
-    """How many rankings a plan has: one for each workload of each group, under each SLO."""
-    workloads: set[tuple[DeploymentGroup, str]] = set()
-    for deployment in plan.runnable():
-        for load in plan.loads_of(deployment.id):
-            workloads.add((deployment.group("gpu"), load.workload.name))
-    return len(workloads) * max(len(plan.slos), 1)
-
-
-def _results_beside(simulated_uri: str) -> str:
-    """A folder for measurements; it must not be the one of the simulation."""
-    name = simulated_uri.rstrip("/").rpartition("/")[2]
-    return "measured/" if name == "results" else "results/"
 
 
 # One comparison

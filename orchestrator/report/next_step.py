@@ -4,15 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.text import counted, hours
-from orchestrator.capacity.doubts import Doubt, Remedy
+from orchestrator.capacity.doubts import Doubt, DoubtKind, Remedy
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.plan.model import Deployment, Plan
-from orchestrator.report.selection import Answers
+from orchestrator.plan.model import Deployment, DeploymentGroup, Plan
+from orchestrator.plan.simulated import shortlist_size
+from orchestrator.report.selection import Answers, answers, ranking_limits
 from orchestrator.results.validity import MOST_AGAIN
 
 # remedies that another run of the same plan is
 _BY_RUNNING = (Remedy.RUN_AGAIN, Remedy.SEARCH_LONGER)
+SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation without limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +48,35 @@ class _Measuring:
     seconds: float
 
 
-def next_steps(answers: Answers) -> Iterator[NextStep]:
-    """The best next step of each experiment whose answer is open. Nothing is measured beside what
-    was simulated, so simulated answers have none.
+@dataclass(frozen=True, slots=True)
+class ShortlistRun:
+    """The command that measures what a simulation found, and how many deployments it measures."""
+
+    command: str
+    deployments: int
+
+
+def next_steps(ranked: Answers) -> Iterator[NextStep]:
+    """The best next step of each experiment whose answer is open. A simulation that is not at its
+    end has none: it is simulated on before anything is measured.
     """
-    for answered in answers.experiments:
+    for answered in ranked.experiments:
         experiment = answered.experiment
         if experiment.plan is None or experiment.is_load_run or not experiment.store.is_local:
             continue
+        is_simulated = experiment.store.simulated() is True
         doubts: list[Doubt] = []
-        for comparison in answers.comparisons:
-            is_open = not (comparison.certain or comparison.simulated)
-            if comparison.experiment == experiment.name and is_open:
-                doubts += comparison.doubts
+        for comparison in ranked.comparisons:
+            if comparison.experiment != experiment.name or comparison.certain:
+                continue
+            if is_simulated and not experiment.is_of_plan(comparison):
+                continue  # `run` chooses a shortlist by the plan's questions alone
+            doubts += comparison.doubts
+        if is_simulated:
+            measuring = _measure_shortlist(experiment, experiment.plan, doubts)
+            if measuring is not None:
+                yield measuring
+            continue
         steps = [
             _run_again(experiment, experiment.plan, doubts),
             _start_again(experiment, experiment.plan, doubts),
@@ -82,6 +100,78 @@ def next_step_text(step: NextStep) -> str:
     return f"next: {command}\n      ({cost}: {what})"
 
 
+def shortlist_run(experiment: StoredExperiment) -> ShortlistRun | None:
+    """The command that measures the deployments of a simulation that may be the best; None: it has
+    too few deployments.
+
+    A comment behind it says of how many questions. If the simulation says of no deployment how near
+    the best it may be, the command measures all of them: ``run`` would refuse a shortlist.
+    """
+    if experiment.plan is None:
+        return None
+    deployments = len(experiment.plan.runnable())
+    if deployments < 2:
+        return None
+    command = f"orchestrator run {experiment.plan_argument}"
+    results = _results_beside(experiment.store.uri)
+    size = _shortlist_size(experiment)
+    if size is None:
+        return ShortlistRun(f"{command} --results {results}", deployments)
+    size = size or min(SHORTLIST_SIZE, deployments - 1)
+    options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"
+    questions = _question_count(experiment.plan)
+    comment = f"  # for all {questions} questions" if questions > 1 else ""
+    return ShortlistRun(f"{command} {options}{comment}", size)
+
+
+def _shortlist_size(experiment: StoredExperiment) -> int | None:
+    """The size of the shortlist of all deployments that may be the best by the error of the model;
+    0 where no limits say which these are. None: ``run`` would refuse any shortlist.
+    """
+    for comparison in answers(ranking_limits(None, [experiment])).comparisons:
+        for doubt in comparison.doubts:
+            if doubt.kind is DoubtKind.SIMULATED and doubt.shortlist_size is not None:
+                return doubt.shortlist_size
+    return shortlist_size(experiment, ())
+
+
+def _question_count(plan: Plan) -> int:
+    """How many rankings a plan has: one for each workload of each group, under each SLO."""
+    workloads: set[tuple[DeploymentGroup, str]] = set()
+    for deployment in plan.runnable():
+        for load in plan.loads_of(deployment.id):
+            workloads.add((deployment.group("gpu"), load.workload.name))
+    return len(workloads) * max(len(plan.slos), 1)
+
+
+def _results_beside(simulated_uri: str) -> str:
+    """A folder for measurements; it must not be the one of the simulation."""
+    name = simulated_uri.rstrip("/").rpartition("/")[2]
+    return "measured/" if name == "results" else "results/"
+
+
+def _measure_shortlist(
+    experiment: StoredExperiment, plan: Plan, doubts: Iterable[Doubt]
+) -> NextStep | None:
+    """What ``simulate`` ends with: the deployments that may be the best are measured. Which these
+    are is decided by ``run``, so the step costs at most what the dearest of them do.
+    """
+    remedies = {doubt.remedy for doubt in doubts}
+    if Remedy.MEASURE not in remedies or not remedies.isdisjoint(_BY_RUNNING):
+        return None
+    run = shortlist_run(experiment)
+    if run is None:
+        return None
+    measuring = [_whole(plan, deployment) for deployment in plan.runnable()]
+    measuring.sort(key=lambda part: part.seconds * part.deployment.devices, reverse=True)
+    return _step(run.command, None, measuring[: run.deployments])
+
+
+def _whole(plan: Plan, deployment: Deployment) -> _Measuring:
+    """All that the plan asks for of a deployment."""
+    return _Measuring(deployment, estimated_start_s(deployment) + plan.load_s(deployment.id))
+
+
 def _run_again(
     experiment: StoredExperiment, plan: Plan, doubts: Iterable[Doubt]
 ) -> NextStep | None:
@@ -90,10 +180,7 @@ def _run_again(
     for doubt in doubts:
         if doubt.remedy in _BY_RUNNING:
             labels.update(doubt.deployments)
-    measuring = [
-        _Measuring(deployment, estimated_start_s(deployment) + plan.load_s(deployment.id))
-        for deployment in _with_labels(plan, labels)
-    ]
+    measuring = [_whole(plan, deployment) for deployment in _with_labels(plan, labels)]
     command = experiment.run_command(MOST_AGAIN)
     if plan.slos and all(slo.agreement is None for slo in plan.slos):
         command += " --until decided"

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.run import run as run_command
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.answer_table import next_commands
 from orchestrator.report.next_step import NextStep, next_step_text
 from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
@@ -58,7 +60,28 @@ def test_limits_that_repeat_those_of_the_file_have_the_same_next_step(store: Sto
     assert "next: " not in invoke("best", store.uri, "--slo", "ttft<=151ms").stderr
 
 
-def test_what_was_simulated_is_not_measured_beside_it(store: Store) -> None:
+def test_a_simulation_ends_with_the_command_that_measures_its_shortlist(store: Store) -> None:
+    store_sweep(store, planned(), simulated=True)
+    lines = invoke("best", store.uri).stderr.splitlines()
+    (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
+    proposed = lines[place].partition("  # ")[0]
+    assert proposed == next_command_after_run(store)
+    _, name, *argv = shlex.split(proposed.removeprefix("next: "))
+    context = run_command.make_context(name, argv)
+    assert context.params["shortlist_size"] == 2
+    assert context.params["simulated"] == store.uri
+    assert "of 2 deployments" in lines[place + 1]
+
+
+def next_command_after_run(store: Store) -> str:
+    """The measuring command that ``simulate`` itself ends with, without its comment."""
+    *_, line = next_commands(StoredExperiment(store))
+    return f"next: {line.strip().partition('  # ')[0]}"
+
+
+def test_what_was_simulated_in_part_is_simulated_on_before_anything_is_measured(
+    store: Store,
+) -> None:
     plan = planned()
     store.write_plan(plan.to_json())
     store_attempt(store, plan, plan.points[0], simulated=True)
