@@ -11,10 +11,12 @@ import yaml
 
 from tests.harness import ROOT, assert_nothing_left, orchestrator
 from tests.integration.engine_real import home_of
+from tests.integration.lora import write_adapter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800)]
 
 FOLDER = ROOT / "experiments"
+MODEL = ROOT / ".demo" / "model"
 ENGINE = {
     "engine": "vllm",
     "hardware": "cpu",
@@ -29,30 +31,50 @@ NGRAM = {
     "prompt_lookup_min": 2,
     "prompt_lookup_max": 5,
 }
-# of each file, what its deployments differ in here: a CPU has no FP8, and few cores
+# of each file, what its deployments differ in here: a CPU has no FP8 and few cores, and the loaders
+# of load-formats that are packages of their own are not installed
 VARIED: dict[str, list[dict[str, Any]]] = {
+    "adapters": [{"grid": {"max_loras": [1, 4]}}],
     "batch-size-knee": [],
     "chat-beside-rag": [{"grid": {"max_num_batched_tokens": [1024]}}],
     "guided": [{"grid": {"guided_decoding_backend": ["xgrammar", "guidance"]}}],
+    "load-formats": [{"cases": [{"load_format": "safetensors"}, {"load_format": "dummy"}]}],
     "max-concurrency": [{"grid": {"max_num_seqs": [4]}}],
     "offline": [],
     "readers": [],
+    "replicas-or-tp": [{"grid": {"tensor_parallel_size": [1, 2]}}],
     "speculation": [{"cases": [{}, {"speculative": NGRAM}]}],
 }
-# Documents as they fit into the tiny model's context.
+# Documents and prompts as they fit into the tiny model's context.
 FEW_DOCUMENTS = {"documents": {"count": 2, "tokens": 500, "pool": 100}}
+LONGEST_PROMPT = 2048
+# Replicas that fill two cores, where the file fills a node of eight GPUs.
+TWO_CORES = {"replicas": "2 // tensor_parallel_size"}
+ONCE = {"repeats": 1, "starts": 1}
 
 
-def on_this_machine(name: str) -> dict[str, Any]:
-    """The file with another model, hardware and length of time; all else is its own."""
+def on_this_machine(name: str, folder: Path) -> dict[str, Any]:
+    """The file with another model and hardware, shorter prompts and less time; all else is its own.
+    The adapters that it names are written into ``folder``.
+    """
     text = (FOLDER / f"{name}.yaml").read_text()
     for path in ("person.json", "../LICENSE"):
         text = text.replace(path, str((FOLDER / path).resolve()))
     content: dict[str, Any] = yaml.safe_load(text)
-    content["model"] = str(ROOT / ".demo" / "model")
+    content["model"] = str(MODEL)
     del content["hardware"]
     executable = {"executable": str(home_of("vllm"))}
+    published = content["deployments"]
     content["deployments"] = {**ENGINE, **executable, "vary": VARIED[name]}
+    if "derive" in published:
+        content["deployments"]["derive"] = TWO_CORES
+    if "lora_modules" in published:
+        content["deployments"]["max_lora_rank"] = published["max_lora_rank"]
+        content["deployments"]["lora_modules"] = {
+            adapter: str(write_adapter(MODEL, folder / adapter, seed))
+            for seed, adapter in enumerate(published["lora_modules"])
+        }
+    content |= ONCE
     load = content["load"]
     if "requests" in load:
         load["requests"] = 40
@@ -64,13 +86,16 @@ def on_this_machine(name: str) -> dict[str, Any]:
     for workload in content["workloads"]:
         if workload.get("preset") == "rag":
             workload |= FEW_DOCUMENTS
+        lengths = workload.get("input_tokens")
+        if isinstance(lengths, dict) and "lognormal" in lengths:
+            lengths["lognormal"]["max"] = LONGEST_PROMPT
     return content
 
 
 @pytest.mark.parametrize("name", VARIED)
 def test_an_example_runs_on_the_real_engine(name: str, tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
-    file.write_text(yaml.safe_dump(on_this_machine(name)))
+    file.write_text(yaml.safe_dump(on_this_machine(name, tmp_path)))
     results = str(tmp_path / "results")
     done = orchestrator(
         "run", str(file), "--results", results, "--address", "local", timeout_s=1500
