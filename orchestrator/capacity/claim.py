@@ -78,6 +78,17 @@ class Claim:
         """Whether its probes have a verdict that no other load changes."""
         return self.status in POINTLESS
 
+    @property
+    def lacks_valid_probes(self) -> bool:
+        """Whether it is unresolved because no level between the claim and what fails has a valid
+        probe: probes on a quiet machine, or by faster clients, could tell.
+        """
+        between = [
+            evidence for evidence in self.levels if (self.claim or 0.0) < evidence.level < self.high
+        ]
+        is_blocked = bool(between) and all(evidence.blocked for evidence in between)
+        return self.status == "unresolved" and is_blocked
+
 
 def claim_of(
     levels: Sequence[LevelEvidence],

@@ -202,17 +202,9 @@ def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
 
 
 def _remedy_of_search(claim: Claim) -> Remedy | None:
-    if claim.status == "unresolved" and _has_no_valid_probe(claim):
+    if claim.lacks_valid_probes:
         return Remedy.VALID_PROBES
     return _REMEDIES_OF_SEARCHES.get(claim.status)
-
-
-def _has_no_valid_probe(claim: Claim) -> bool:
-    """Whether no level between the claim and what fails has a valid probe."""
-    between = [
-        evidence for evidence in claim.levels if (claim.claim or 0.0) < evidence.level < claim.high
-    ]
-    return bool(between) and all(evidence.blocked for evidence in between)
 
 
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:

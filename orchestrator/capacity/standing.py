@@ -3,7 +3,7 @@
 What future measurements can show is bounded by what was measured, never by predictions:
 
 - A search of request rates can show no more than the lowest rate that was shown to fail and, once
-  it asks for nothing more, no more than it claims.
+  it asks for nothing more, no more than it claims; unless no probe in between was valid.
 - In a list of levels, no level above one that was shown to fail can hold, since more load meets no
   more limits. The highest level that holds counts, so levels below it change nothing.
 - A request rate that holds is answered in full, so rates are compared as they are. The throughput
@@ -67,8 +67,8 @@ class Standing:
         return replace(self, shown=final, most=final)
 
 
-# statuses of a search that asks for nothing more, and that another run would not change
-FINAL = (*SETTLED, "unresolved", "nothing_holds", "outraced")
+# statuses of a search that asks for nothing more
+_FINAL = (*SETTLED, "unresolved", "nothing_holds", "outraced")
 UNKNOWN = Standing()
 OUT = Standing(most=0.0)  # the deployment holds nothing, and nothing is left to measure
 
@@ -84,7 +84,7 @@ def standing_of_rates(claim: Claim, target: float, divisor: float, is_over: bool
     rank = ranking_level(claim, target) or 0.0
     claimed = claim.claim or 0.0
     most = claim.high
-    if is_over and claim.status in FINAL:
+    if is_over and _is_final(claim):
         claimed = most = rank
     level = claim.claim
     if claim.claim is None and claim.estimate is not None:
@@ -111,7 +111,7 @@ def standing_of_concurrency(
         return OUT
     at_claim = [point for point in points if point.head.level == claim.claim]
     throughput = at_claim[0].output_token_throughput() if at_claim else None
-    ends = is_over and claim.status in FINAL
+    ends = is_over and _is_final(claim)
     if throughput is None:
         return OUT if ends else Standing(estimate=claim.estimate)
     throughput = throughput.scaled(1 / divisor)
@@ -125,6 +125,11 @@ def standing_of_concurrency(
         claim=claim.claim,
         estimate=claim.estimate,
     )
+
+
+def _is_final(claim: Claim) -> bool:
+    """Whether another run would not change what a search that asks for nothing more claims."""
+    return claim.status in _FINAL and not claim.lacks_valid_probes
 
 
 def standing_of_levels(

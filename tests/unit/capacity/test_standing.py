@@ -78,6 +78,29 @@ def test_a_search_that_another_run_could_take_further_may_come_further(
     assert searched(8.0, 12.0, status, over=True).most == 12.0
 
 
+def unresolved(claimed: float | None, is_blocked: bool) -> Claim:
+    """A search that knows of 12 requests/s that they fail, and probed 10 in between."""
+    between = replace(at(10.0, "unclear"), blocked=is_blocked)
+    below = () if claimed is None else (at(claimed, "holds"),)
+    levels = (*below, between, at(12.0, "fails"))
+    return Claim(claimed, claimed or 0.0, 12.0, "unresolved", levels)
+
+
+def test_a_search_whose_probes_were_all_spoilt_may_come_to_the_lowest_rate_that_fails() -> None:
+    for claimed in (None, 8.0):
+        claim = unresolved(claimed, is_blocked=True)
+        standing = standing_of_rates(claim, 0.95, 1.0, is_over=True)
+        assert (standing.shown, standing.most) == (claimed or 0.0, 12.0)
+        assert standing_of_concurrency(claim, [], 1.0, is_over=True).most == math.inf
+
+
+def test_a_search_that_valid_probes_leave_unresolved_comes_to_what_it_is_ranked_with() -> None:
+    claim = unresolved(8.0, is_blocked=False)
+    standing = standing_of_rates(claim, 0.95, 1.0, is_over=True)
+    assert standing.most == standing.rank < 12.0
+    assert standing_of_concurrency(claim, [], 1.0, is_over=True) == OUT
+
+
 def test_an_estimate_ranks_below_every_claim() -> None:
     expected = Estimate(16.0, 14.0, 18.0, None)
     claim = replace(Claim(None, 0.0, 20.0, "budget", ()), estimate=expected)
