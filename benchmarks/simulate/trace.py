@@ -3,8 +3,9 @@
     python -m benchmarks.simulate.trace [--trace FILE] [--requests 23608] [--replicas 8]
 
 Without a file a trace of that size is made: an hour, sessions whose prompts begin with what was
-said before, some 8,600 tokens of prompt (59 % of them seen before) and 180 of answer, as the tool
-and agent trace of Mooncake has on average (Qin et al., FAST 2025).
+said before. Prompts have 12,700 tokens on average, 86 % of them seen before, and answers 180. In
+the tool and agent trace of Mooncake it is 8,600, 59 % and 180 (Qin et al., FAST 2025). The prefix
+caches of eight replicas, which take requests in turn, still have 29 % of the prompts' tokens.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ KINDS = {
     "failed": "a measurement failed and is stored as a failed row: why",
     "search": (
         "what a search knows after a probe: per SLO `claim`, `low`, `high` (null: no level "
-        "fails), `status`"
+        "fails), `status`, and the `estimate` with `estimate.lower`, `estimate.upper` and `safe` "
+        "(null: none yet)"
     ),
     "standing": (
         "what is known of the answer after a point, per workload and SLO: the `leader` with its "
