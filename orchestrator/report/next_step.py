@@ -1,5 +1,6 @@
 """Proposes what to measure next: the step that settles most doubts for its GPU time."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class NextStep:
     ``command``: what to type. ``change``: the keys to set in the file; None: it stays as it is.
     ``deployments``: of how many the step settles a doubt. ``most_gpu_s``: estimated GPU seconds of
     what it measures, engine starts included. ``most_s``: estimated seconds, if the deployments run
-    one after the other.
+    one after the other. ``effect``: what it does.
     """
 
     command: str
@@ -32,6 +33,7 @@ class NextStep:
     deployments: int
     most_gpu_s: float
     most_s: float
+    effect: str = "it measures what can still change who is best"
 
     @property
     def settled_per_s(self) -> float:
@@ -62,7 +64,12 @@ def next_steps(ranked: Answers) -> Iterator[NextStep]:
     """
     for answered in ranked.experiments:
         experiment = answered.experiment
-        if experiment.plan is None or experiment.is_load_run or not experiment.store.is_local:
+        if experiment.plan is None:
+            continue
+        if experiment.is_load_run:
+            going_on = _search_on(experiment, experiment.plan, ranked)
+            if going_on is not None:
+                yield going_on
             continue
         is_simulated = experiment.store.simulated() is True
         doubts: list[Doubt] = []
@@ -96,8 +103,7 @@ def next_step_text(step: NextStep) -> str:
     command = step.command
     if step.change is not None:
         command = f"{step.change} in the file, then\n      {step.command}"
-    what = f"it measures what can still change who is best, of {deployments}"
-    return f"next: {command}\n      ({cost}: {what})"
+    return f"next: {command}\n      ({cost}: {step.effect}, of {deployments})"
 
 
 def shortlist_run(experiment: StoredExperiment) -> ShortlistRun | None:
@@ -165,6 +171,29 @@ def _measure_shortlist(
     measuring = [_whole(plan, deployment) for deployment in plan.runnable()]
     measuring.sort(key=lambda part: part.seconds * part.deployment.devices, reverse=True)
     return _step(run.command, None, measuring[: run.deployments])
+
+
+def _search_on(experiment: StoredExperiment, plan: Plan, ranked: Answers) -> NextStep | None:
+    """The ``load --find-capacity`` that ended with its budget, again. A plan keeps no options but a
+    digest of them, so ``…`` stands for those that are not known.
+    """
+    is_open = any(
+        doubt.remedy is Remedy.SEARCH_LONGER and experiment.name in doubt.deployments
+        for comparison in ranked.comparisons
+        if not comparison.certain
+        for doubt in comparison.doubts
+    )
+    if plan.load_options is None or not is_open:
+        return None
+    (deployment,) = plan.deployments
+    url = shlex.quote(deployment.settings.url or "URL")
+    command = f"orchestrator load {url} --find-capacity … --results {experiment.uri_argument}"
+    if experiment.name != f"capacity-{plan.load_options[:12]}":  # else its options name it
+        command += f" --name {experiment.name}"
+    effect = "with its other options for … the search goes on where it ended"
+    budget = plan.budget.wall if plan.budget is not None else None
+    most_s = budget or plan.load_s(deployment.id)
+    return NextStep(command, None, 1, most_gpu_s=0.0, most_s=most_s, effect=effect)
 
 
 def _whole(plan: Plan, deployment: Deployment) -> _Measuring:

@@ -9,12 +9,27 @@ import pytest
 
 from orchestrator.cli.run import run as run_command
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.make import make_plan
 from orchestrator.report.answer_table import next_commands
 from orchestrator.report.next_step import NextStep, next_step_text
 from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.stored_sweeps import planned, store_attempt, store_sweep
+
+DIGEST = "0123456789abcdef" * 2
+# as `load --find-capacity` plans it
+LOAD_SEARCH = """
+version: 1
+name: {name}
+model: m
+deployments: {{engine: endpoint, url: "http://127.0.0.1:8000"}}
+workloads: [{{name: load, input_tokens: 16, output_tokens: 8}}]
+load: {{search: capacity, control: request_rate, duration: 10s, warmup: 0s}}
+slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}}}
+budget: {{wall: 10m}}
+"""
 
 
 @pytest.fixture
@@ -96,6 +111,22 @@ def test_where_everything_is_measured_the_file_is_changed(store: Store) -> None:
     (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
     assert lines[place] == "next: set starts: 2 and repeats: 2 in the file, then"
     assert lines[place + 1].strip() == f"orchestrator run FILE --results {shlex.quote(store.uri)}"
+
+
+@pytest.mark.parametrize("name", ["before", f"capacity-{DIGEST[:12]}"])
+def test_a_search_of_load_that_ended_with_its_budget_is_gone_on_with(
+    name: str, tmp_path: Path
+) -> None:
+    store = Store.open(str(tmp_path), name)
+    plan = make_plan(parse_experiment(LOAD_SEARCH.format(name=name)))
+    plan = plan.model_copy(update={"load_options": DIGEST})
+    store_sweep(store, plan)
+    lines = invoke("best", store.uri).stderr.splitlines()
+    (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
+    command = "next: orchestrator load http://127.0.0.1:8000 --find-capacity … --results "
+    by_name = " --name before" if name == "before" else ""
+    assert lines[place] == f"{command}{shlex.quote(store.uri)}{by_name}"
+    assert "up to about 10 min" in lines[place + 1]
 
 
 def test_a_step_that_settles_as_much_for_less_is_worth_more() -> None:
