@@ -278,7 +278,9 @@ def _doubts_without_ranking(
     unsettled = [answer for answer in answers if answer.label not in hopeless]
     doubts = list(unsettled_doubts(unsettled, rules.startable_deployments))
     if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
-        doubts += no_level_doubts(points)
+        # a search went down as far as that tells anything: no lower level is to be asked for
+        searched = {answer.label for answer in answers if answer.unsettled}
+        doubts += no_level_doubts(points, searched)
     return doubts
 
 

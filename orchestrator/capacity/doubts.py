@@ -6,7 +6,7 @@ judged could still change the answer.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -392,12 +392,17 @@ def _most_by_model(
     return most
 
 
-def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
-    """What to do where no level holds."""
+def no_level_doubts(
+    points: Sequence[StoredPoint], searched: Collection[str] = ()
+) -> Iterator[Doubt]:
+    """What to do where no level holds. ``searched``: labels of the deployments whose levels a
+    search chose; for these nobody can ask for a lower one.
+    """
     refusing = refusing_labels(points)
     if refusing:
         yield Doubt(DoubtKind.NO_LEVEL_HOLDS, refusing, Remedy.LONGER_CONTEXT)
-    yield from _lower_levels([point for point in points if point.deployment.label not in refusing])
+    not_lower = {*refusing, *searched}
+    yield from _lower_levels([point for point in points if point.deployment.label not in not_lower])
     verdicts = lasting_verdicts(points)
     for validity in LASTING_VERDICTS:
         labels = tuple(label for label, verdict in verdicts.items() if verdict == validity)

@@ -67,13 +67,14 @@ def first_change(
         return _widest_miss(probes, slo)
     if claim.status != "unresolved":
         return None
-    wider = _wider_precision(claim)
+    wider = wider_precision(claim)
     if wider is not None and wider.precision <= NEAR_ENOUGH:
         return wider
     return _longer_probes(claim, probes, target) or wider
 
 
-def _wider_precision(claim: Claim) -> WiderPrecision | None:
+def wider_precision(claim: Claim) -> WiderPrecision | None:
+    """The precision with which the claim is the answer; None: what fails is too far above it."""
     if claim.claim is None or math.isinf(claim.high):
         return None
     excess = claim.high / claim.claim - 1

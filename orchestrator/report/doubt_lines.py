@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed, listed_within
 from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
+from orchestrator.capacity.first_change import NEAR_ENOUGH, wider_precision
 from orchestrator.report.text import cut
 from orchestrator.report.words import (
     at_levels_text,
@@ -223,6 +224,19 @@ def _smaller_precision(doubt: Doubt) -> str:
     return f"search {listed(doubt.to_remedy)} on, with a smaller precision"
 
 
+def _longer_probes(doubt: Doubt) -> str:
+    """A longer duration, and the precision with which all claims are answers, if it is small."""
+    text = "a longer duration"
+    largest = 0.0
+    for deployment in doubt.claims:
+        for searched in deployment.claims:
+            wider = wider_precision(searched.claim)
+            if wider is None or wider.precision > NEAR_ENOUGH:
+                return text
+            largest = max(largest, wider.precision)
+    return f"{text}, or precision: {largest:.2g}" if largest else text
+
+
 def _measure(doubt: Doubt) -> str:
     if doubt.shortlist_size is not None:
         return f"run --shortlist {doubt.shortlist_size}"
@@ -249,7 +263,6 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",
     Remedy.SEARCH_LONGER: "search longer",
-    Remedy.LONGER_PROBES: "a longer duration",
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",
     Remedy.OTHER_LIMITS: "other limits",
@@ -258,6 +271,7 @@ _REMEDIES: Mapping[Remedy, str] = {
 _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,
     Remedy.MORE_STARTS: _more_starts,
+    Remedy.LONGER_PROBES: _longer_probes,
     Remedy.SMALLER_PRECISION: _smaller_precision,
     Remedy.HIGHER_LEVELS: _higher_levels,
     Remedy.MEASURE: _measure,

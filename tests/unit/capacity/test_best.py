@@ -1013,7 +1013,7 @@ def test_where_a_search_holds_nothing_its_lowest_level_says_why(sweep: Sweep) ->
     (left_out,) = answer["left_out"]
     assert "(nothing_holds); attainment is only 0.200 (at 1 req/s), not 0.9" in left_out["reason"]
     assert "ttft p90 there: 900 ms, limit 500ms" in left_out["reason"]
-    assert "other limits: label-d0 hold these at no load" in answer["decide"]
+    assert answer["decide"] == ["other limits: label-d0 hold these at no load"]  # no lower level
 
 
 def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:

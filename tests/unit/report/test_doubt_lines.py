@@ -32,6 +32,27 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
     return doubt_line_text(line, ranked, width)
 
 
+def unresolved(high: float) -> DeploymentClaims:
+    claim = Claim(8, 8, high, "unresolved", ())
+    return DeploymentClaims("a", (SearchedClaim("request_rate", claim),))
+
+
+@pytest.mark.parametrize(
+    ("highs", "remedy"),
+    [
+        ((9.6,), "a longer duration, or precision: 0.2"),
+        ((8.8, 9.6), "a longer duration, or precision: 0.2"),
+        ((9.6, 12.0), "a longer duration"),  # half more may still hold
+    ],
+)
+def test_an_unresolved_search_says_the_precision_with_which_its_claim_is_the_answer(
+    highs: tuple[float, ...], remedy: str
+) -> None:
+    claims = tuple(unresolved(high) for high in highs)
+    doubt = Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.LONGER_PROBES, claims=claims)
+    assert text_of(doubt).endswith(f"to decide: {remedy}")
+
+
 @pytest.mark.parametrize(
     ("doubt", "text"),
     [
