@@ -93,6 +93,7 @@ def best(
     form_name: str,
 ) -> int:
     """Rank the deployments at URI under latency limits."""
+    from orchestrator.cli.load_again import search_options
     from orchestrator.report.answer_table import AnswerView, best_text, rows_to_show
     from orchestrator.report.as_json import answer_json
     from orchestrator.report.documents.answer import answer_document
@@ -146,7 +147,7 @@ def best(
         echo(f"note: {note}", err=True)
     has_limits_of_file = slo_text is None or all(limits.are_of_file for limits in limits_of_each)
     if form_name == "table" and has_limits_of_file:  # `run` decides under the file's limits only
-        for step in next_steps(ranked):
+        for step in next_steps(ranked, search_options):
             echo(next_step_text(step), err=True)
     is_damaged = any(stored.damaged for stored in stored_experiments)
     has_rankings = len(ranked.comparisons) > 0

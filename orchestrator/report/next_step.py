@@ -1,7 +1,8 @@
 """Proposes what to measure next: the step that settles most doubts for its GPU time."""
 
+import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.text import counted, hours
@@ -58,16 +59,20 @@ class ShortlistRun:
     deployments: int
 
 
-def next_steps(ranked: Answers) -> Iterator[NextStep]:
+def next_steps(
+    ranked: Answers, search_options: Callable[[Plan], Sequence[str] | None]
+) -> Iterator[NextStep]:
     """The best next step of each experiment whose answer is open. A simulation that is not at its
     end has none: it is simulated on before anything is measured.
+
+    ``search_options``: the options of a stored ``load --find-capacity``; None: they are not known.
     """
     for answered in ranked.experiments:
         experiment = answered.experiment
         if experiment.plan is None:
             continue
         if experiment.is_load_run:
-            going_on = _search_on(experiment, experiment.plan, ranked)
+            going_on = _search_on(experiment, experiment.plan, ranked, search_options)
             if going_on is not None:
                 yield going_on
             continue
@@ -173,9 +178,14 @@ def _measure_shortlist(
     return _step(run.command, None, measuring[: run.deployments])
 
 
-def _search_on(experiment: StoredExperiment, plan: Plan, ranked: Answers) -> NextStep | None:
-    """The ``load --find-capacity`` that ended with its budget, again. A plan keeps no options but a
-    digest of them, so ``…`` stands for those that are not known.
+def _search_on(
+    experiment: StoredExperiment,
+    plan: Plan,
+    ranked: Answers,
+    search_options: Callable[[Plan], Sequence[str] | None],
+) -> NextStep | None:
+    """The ``load --find-capacity`` that ended with its budget, with as much time again. Where its
+    options are not known, ``…`` stands for them.
     """
     is_open = any(
         doubt.remedy is Remedy.SEARCH_LONGER and experiment.name in doubt.deployments
@@ -187,12 +197,18 @@ def _search_on(experiment: StoredExperiment, plan: Plan, ranked: Answers) -> Nex
         return None
     (deployment,) = plan.deployments
     url = shlex.quote(deployment.settings.url or "URL")
-    command = f"orchestrator load {url} --find-capacity … --results {experiment.uri_argument}"
-    if experiment.name != f"capacity-{plan.load_options[:12]}":  # else its options name it
-        command += f" --name {experiment.name}"
-    effect = "with its other options for … the search goes on where it ended"
     budget = plan.budget.wall if plan.budget is not None else None
     most_s = budget or plan.load_s(deployment.id)
+    known = search_options(plan)
+    effect = "the search goes on where it ended"
+    if known is None:
+        options = "--find-capacity …"
+        effect = f"with its other options for … {effect}"
+    else:
+        options = shlex.join([*known, "--budget", f"{math.ceil(most_s)}s"])
+    command = f"orchestrator load {url} {options} --results {experiment.uri_argument}"
+    if experiment.name != f"capacity-{plan.load_options[:12]}":  # else its options name it
+        command += f" --name {experiment.name}"
     return NextStep(command, None, 1, most_gpu_s=0.0, most_s=most_s, effect=effect)
 
 
