@@ -77,10 +77,15 @@ class Exclusion(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SearchedClaim:
-    """What the search of one deployment shows under one control."""
+    """What the search of one deployment shows under one control.
+
+    ``longer_s``: seconds that probes must at least last to be expected to decide a search that
+    ended unresolved; None: that is not known, or it did not end so.
+    """
 
     control: str
     claim: Claim
+    longer_s: float | None = None
 
     @property
     def claimed_level(self) -> float | None:

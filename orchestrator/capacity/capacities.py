@@ -45,6 +45,7 @@ from orchestrator.capacity.dominance import (
     ranking_level,
 )
 from orchestrator.capacity.estimate import Estimate
+from orchestrator.capacity.first_change import longer_probes
 from orchestrator.capacity.levels import at_levels
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
@@ -171,7 +172,10 @@ def searched_answer(
     takes its place.
     """
     deployment = points[0].deployment
-    searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
+    searched = [
+        SearchedClaim(control, claim, _longer_s(points, control, claim, slo))
+        for control, claim in claims_by_control.items()
+    ]
     claimed = [search for search in searched if search.claimed_level is not None]
     estimated = [] if claimed else _estimated(points, searched)
     ranked: list[RankedDeployment] = []
@@ -199,6 +203,23 @@ def searched_answer(
         incomparable=incomparable,
         unsettled=tuple(search for search in searched if _is_unsettled(search.claim)),
     )
+
+
+def _longer_s(points: Sequence[StoredPoint], control: str, claim: Claim, slo: Slo) -> float | None:
+    if claim.status != "unresolved":
+        return None
+
+    def requests_per_second(level: float) -> float:
+        requests, seconds = 0, 0.0
+        for point in points:
+            if point.head.control == control and point.head.level == level:
+                for repeat in point.repeats:
+                    requests += repeat.figures.requests.scheduled
+                    seconds += repeat.figures.window_s
+        return requests / seconds if seconds else 0.0
+
+    longer = longer_probes(claim, requests_per_second, first_target(slo))
+    return None if longer is None else longer.seconds
 
 
 def _is_unsettled(claim: Claim) -> bool:

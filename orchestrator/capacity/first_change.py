@@ -6,7 +6,7 @@ These are facts that ``report/words.py`` puts into sentences.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +70,7 @@ def first_change(
     wider = wider_precision(claim)
     if wider is not None and wider.precision <= NEAR_ENOUGH:
         return wider
-    return _longer_probes(claim, probes, target) or wider
+    return longer_probes(claim, lambda level: _requests_per_second(probes, level), target) or wider
 
 
 def wider_precision(claim: Claim) -> WiderPrecision | None:
@@ -81,10 +81,13 @@ def wider_precision(claim: Claim) -> WiderPrecision | None:
     return WiderPrecision(math.ceil(excess * 100) / 100) if excess <= 1 else None
 
 
-def _longer_probes(
-    claim: Claim, probes: Sequence[AttemptData], target: float
+def longer_probes(
+    claim: Claim, requests_per_second: Callable[[float], float], target: float
 ) -> LongerProbes | None:
-    """The probes that would decide one level between the claim and what fails soonest."""
+    """The probes that would decide one level between the claim and what fails soonest.
+
+    ``requests_per_second``: of a level: how many were due in its probes; 0: none.
+    """
     open_levels = [
         evidence
         for evidence in claim.levels
@@ -99,7 +102,7 @@ def _longer_probes(
     longer: list[LongerProbes] = []
     for evidence in open_levels:
         requests = evidence.requests + fit.requests(evidence.level)
-        rate = _requests_per_second(probes, evidence.level)
+        rate = requests_per_second(evidence.level)
         if requests <= MOST_REQUESTS and rate:
             longer.append(LongerProbes(evidence.level, requests / MOST_REPEATS / rate))
     return min(longer, key=lambda probe: probe.seconds, default=None)

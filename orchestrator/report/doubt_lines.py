@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed, listed_within
+from orchestrator.capacity.answers import SearchedClaim
 from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
 from orchestrator.capacity.first_change import NEAR_ENOUGH, wider_precision
 from orchestrator.report.text import cut
@@ -15,6 +16,7 @@ from orchestrator.report.words import (
     at_levels_text,
     level_text,
     lower_levels_text,
+    probe_length,
     repair_text,
     test_text,
 )
@@ -225,16 +227,24 @@ def _smaller_precision(doubt: Doubt) -> str:
 
 
 def _longer_probes(doubt: Doubt) -> str:
-    """A longer duration, and the precision with which all claims are answers, if it is small."""
-    text = "a longer duration"
-    largest = 0.0
+    """A longer duration, where it is known of all searches how long; and the precision with which
+    all claims are answers, if it is small.
+    """
+    searches: list[SearchedClaim] = []
     for deployment in doubt.claims:
-        for searched in deployment.claims:
-            wider = wider_precision(searched.claim)
-            if wider is None or wider.precision > NEAR_ENOUGH:
-                return text
-            largest = max(largest, wider.precision)
-    return f"{text}, or precision: {largest:.2g}" if largest else text
+        searches += deployment.claims
+    lengths = [searched.longer_s for searched in searches if searched.longer_s is not None]
+    text = "a longer duration"
+    if lengths and len(lengths) == len(searches):
+        text = f"duration: {probe_length(max(lengths))}"
+    near: list[float] = []
+    for searched in searches:
+        wider = wider_precision(searched.claim)
+        if wider is not None and wider.precision <= NEAR_ENOUGH:
+            near.append(wider.precision)
+    if near and len(near) == len(searches):
+        text += f", or precision: {max(near):.2g}"
+    return text
 
 
 def _measure(doubt: Doubt) -> str:

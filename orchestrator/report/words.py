@@ -174,7 +174,7 @@ def first_change_text(control: str, change: FirstChange | None) -> str | None:
         return f"--precision {precision}: {text}"
     at = load_text(control, change.level)
     if isinstance(change, LongerProbes):
-        return f"--duration {_probe_length(change.seconds)}: probes that long would decide {at}"
+        return f"--duration {probe_length(change.seconds)}: probes that long would decide {at}"
     limit = f"{change.limit.name}<={format_duration(change.limit.seconds)}"
     if math.isinf(change.value_s):
         shares = f"{change.met:.0%} of requests met it at {at}, not {change.needed:.0%}"
@@ -183,7 +183,7 @@ def first_change_text(control: str, change: FirstChange | None) -> str | None:
     return f"the limit {limit}: {change.needed:.0%} of requests took up to {value} at {at}"
 
 
-def _probe_length(seconds: float) -> str:
+def probe_length(seconds: float) -> str:
     """A length as ``--duration`` takes it, rounded up: ``90s``, ``25m``."""
     return f"{math.ceil(seconds)}s" if seconds < 120 else f"{math.ceil(seconds / 60)}m"
 

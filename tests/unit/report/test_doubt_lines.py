@@ -53,6 +53,20 @@ def test_an_unresolved_search_says_the_precision_with_which_its_claim_is_the_ans
     assert text_of(doubt).endswith(f"to decide: {remedy}")
 
 
+def test_an_unresolved_search_says_how_long_probes_must_be_where_it_is_known_of_all() -> None:
+    def remedy(*lengths_s: float | None) -> str:
+        claim = Claim(8, 8, 12, "unresolved", ())
+        claims = tuple(
+            DeploymentClaims("a", (SearchedClaim("request_rate", claim, longer_s),))
+            for longer_s in lengths_s
+        )
+        doubt = Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.LONGER_PROBES, claims=claims)
+        return text_of(doubt).partition("to decide: ")[2]
+
+    assert remedy(100.0, 610.0) == "duration: 11m"
+    assert remedy(100.0, None) == "a longer duration"
+
+
 @pytest.mark.parametrize(
     ("doubt", "text"),
     [
