@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shlex
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ from orchestrator.results.root import open_results
 from orchestrator.results.storage_retry import OBJECT_STORE, Retry
 from orchestrator.results.store import FilePart, Manifest, Store
 from tests.harness import free_port
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.stored_sweeps import planned, store_attempt
 from tests.unit.results.builders import commit_measurement, request
 
 BUCKET = "sweeps"
@@ -307,3 +310,15 @@ def test_a_bucket_that_is_not_there_is_bad_input_at_once(s3: int) -> None:
         Store.open(uri(s3, "x", bucket="nowhere"), "exp", retry=never).check_writable()
     with pytest.raises(InputError, match="no results at"):
         open_results(uri(s3, "empty"))
+
+
+def test_best_of_results_in_a_bucket_ends_with_a_command_that_goes_on_there(s3: int) -> None:
+    plan = planned()
+    store = Store.open(uri(s3, "next-step"), plan.name)
+    store.write_plan(plan.to_json())
+    store_attempt(store, plan, plan.points[0])  # the other points are not measured
+    lines = invoke("best", store.uri).stderr.splitlines()
+    (proposed,) = [line for line in lines if line.startswith("next: ")]
+    words = shlex.split(proposed)
+    # a plan in a bucket is no file: EXPERIMENT stands for the experiment file
+    assert words[1:6] == ["orchestrator", "run", "EXPERIMENT", "--results", store.uri]
