@@ -292,7 +292,9 @@ const app = (() => {
   let addressTimer = 0;
   function writeAddress() {
     clearTimeout(addressTimer);
+    const before = location.hash;
     addressTimer = setTimeout(() => {
+      if (location.hash !== before) return;  // a link was pasted over it: followAddress reads it
       const { prices, parts, ...others } = shown.choices;
       const pairs = Object.entries(others).map(([name, value]) => [name, textOfChoice(value)]);
       const priced = Object.entries(prices).map(([hardware, price]) => [PRICE + hardware, String(price)]);
