@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
-PARTS := test-clock test-engines test-unit test-cluster test-chaos test-rest test-llama_cpp
+PARTS := test-clock test-engines test-unit test-cluster test-rest test-chaos test-llama_cpp
 
 # Tests start thousands of Python processes: where the environment forbids to keep bytecode, each of them would compile
 # Ray, pandas and whatever else it imports anew.
