@@ -2,11 +2,13 @@
 
 A deployment is a candidate if its prediction may be wrong by so much that it is among the best: in
 a contest (plan/order.py), the most that it may hold reaches the least that the leader is predicted
-to hold. Under limits that it holds at no load even then, it is no candidate. If the file names no limits, it is a candidate if some load may put it on the frontier of
-tokens/s for a user against tokens/s per GPU. If there are more candidates than were asked for,
-those nearest to the leaders, or to the frontier, are taken. Deployments without a prediction take
-the places that are left. If an SLO limits the agreement of answers, the deployments whose answers
-the others are compared with come first.
+to hold. It is none under limits that it holds at no load even then. If the file names no limits, a
+deployment is a candidate if some load may put it on the frontier of tokens/s for a user against
+tokens/s per GPU.
+
+If there are more candidates than were asked for, those nearest to the leaders, or to the frontier,
+are taken. Deployments without a prediction take the places that are left. If an SLO limits the
+agreement of answers, the deployments whose answers the others are compared with come first.
 
 If the true values of the best and of the leader lie within the stated errors, the best is a
 candidate: it holds at least what the leader holds, so at least the leader's lower bound.

@@ -131,7 +131,11 @@ class Problems:
         """Raises ProblemsError with all problems in the order of the document's lines; does nothing
         without any. ``part``: only those of this key of the document, if it has any.
         """
-        found = [problem for problem, place in self._problems.items() if place[:1] in ((), (part,))]
+        found = []
+        for problem, place in self._problems.items():
+            is_of_whole_document = len(place) == 0
+            if is_of_whole_document or place[0] == part:
+                found.append(problem)
         if part is None or not found:
             found = list(self._problems)
         if not found:

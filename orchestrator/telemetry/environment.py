@@ -18,9 +18,10 @@ def host_environment(
     read_gpus: Callable[[], dict[str, Any]] = health,
     read_amd_gpus: Callable[[Sequence[str]], dict[str, Any]] = amd_health,
 ) -> dict[str, Any]:
-    """``kernel``, ``system``, ``cpu``, ``cores``, ``memory_bytes`` and, where the host has GPUs,
-    ``driver``, ``cuda`` (of NVIDIA's) and ``gpus``, those with these UUIDs; AMD's are named as they
-    are leased. None: unknown.
+    """``kernel``, ``system``, ``cpu``, ``cores`` and ``memory_bytes`` of this host. Where it has
+    GPUs, also ``driver``, ``cuda`` (of NVIDIA's alone) and ``gpus``. None: unknown.
+
+    ``gpu_uuids``: the GPUs that are described; AMD's go by the names by which they are leased.
     """
     facts: dict[str, Any] = {
         "kernel": platform.release(),
