@@ -20,7 +20,6 @@ from safetensors.numpy import load_file, save_file
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.lazy_rows import Rows
-from orchestrator.results.validity import Validity
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Workload
 from orchestrator.sweep.endpoint import measure_here
@@ -189,7 +188,6 @@ def test_repeated_text_accepts_more_drafts_than_prose(facts: Facts, tmp_path: Pa
     keys = {"input_tokens": 200, "output_tokens": 64}
     of_prose = facts.load(facts.point(12, content={"text": str(prose)}, **keys)).verdict
     of_repeated = facts.load(facts.point(12, content={"text": str(repeated)}, **keys)).verdict
-    assert of_repeated.validity is Validity.VALID
     assert of_repeated.evidence["spec_accepted_share"] > 0.9
     assert of_repeated.evidence["spec_accepted_length"] > 1 + 0.9 * DRAFTED
     assert of_prose.evidence.get("spec_accepted_share", 0.0) < 0.3
