@@ -145,6 +145,10 @@ class Repeat:
         """The figures of each part of a mix; empty for other workloads."""
         return () if self._part_figures is None else self._part_figures.read()
 
+    def figures_of(self, part: str | None) -> Figures | None:
+        """The figures of a part of a mix, or of all requests; None where no request is of it."""
+        return self.figures if part is None else _figures_of_part(self.part_figures, part)
+
     @property
     def engine_side(self) -> EngineSide | None:
         """What the engines' own metrics say; None where the engines gave none."""
@@ -187,6 +191,13 @@ class Repeat:
             verdicts=self.verdicts[slo_index : slo_index + 1],
             bounds=self.bounds.under(slo_index) if self.bounds is not None else None,
         )
+
+
+def _figures_of_part(part_figures: Sequence[PartFigures], part: str) -> Figures | None:
+    for of_part in part_figures:
+        if of_part.part == part:
+            return of_part.figures
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,12 +398,7 @@ class StoredPoint:
 
     def figures_of(self, part: str | None) -> Figures | None:
         """The figures of a part of a mix, or of all requests; None where no request is of it."""
-        if part is None:
-            return self.figures
-        for of_part in self.part_figures:
-            if of_part.part == part:
-                return of_part.figures
-        return None
+        return self.figures if part is None else _figures_of_part(self.part_figures, part)
 
     @cached_property
     def efficiency(self) -> EfficiencyResult:

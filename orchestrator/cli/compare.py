@@ -78,7 +78,8 @@ is undecided, with --strict alone; 2 bad input.
     metavar="NAMES",
     default=",".join(GATED),
     show_default=True,
-    help="Figures that are compared, as JSON of `results` names them.",
+    help="Figures that are compared, as JSON of `results` names them; of a part of a mix as "
+    "chat:ttft_ms.p99, of each part as *:ttft_ms.p99.",
 )
 @click.option(
     "--slo",
@@ -126,7 +127,6 @@ def compare(
     """Say what is worse, better or the same in NEW than in BASE, two results URIs."""
     from orchestrator.report.comparison_text import comparison_object, comparison_text
     from orchestrator.report.documents.comparison import (
-        ATTAINMENT,
         DifferenceRules,
         compare_sweeps,
         metric_named,
@@ -140,13 +140,13 @@ def compare(
     leave_pandas_out()
     if output is not None:
         check_folder(output)
-    names = _names(gated)
-    metrics = tuple(metric_named(name) for name in names)
+    metrics = tuple(metric_named(name) for name in _names(gated))
     rules = DifferenceRules(_names(across), parse_share(within_text), metrics)
     base = _only_experiment(base_uri, "BASE", experiment)
     new = _only_experiment(new_uri, "NEW", experiment)
     (judged,) = limits(slo_text, [base])
-    slo = judged.slos[0] if judged.slos and ATTAINMENT in names else None
+    is_judged = any(metric.is_share for metric in metrics)
+    slo = judged.slos[0] if judged.slos and is_judged else None
     comparison = compare_sweeps(base, new, rules, slo)
     if form_name == "json":
         click.echo(json_text(comparison_object(comparison)))

@@ -28,7 +28,7 @@ from orchestrator.report.origin import origin_texts
 from orchestrator.report.text import Column, figure
 from orchestrator.report.words import NO_REASON, failure_text
 from orchestrator.report.written_form import Form
-from orchestrator.spec.load import in_json, load_text
+from orchestrator.spec.load import Slo, in_json, load_text
 
 _COLUMNS = (
     Column("deployment", fold=True),
@@ -221,12 +221,12 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
         "regression": comparison.has_regressed,
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "spread": {
-            name: None if spread is None else math.sqrt(spread.variance)
-            for name, spread in comparison.spreads.items()
+            metric.name: None if spread is None else math.sqrt(spread.variance)
+            for metric, spread in comparison.spreads.items()
         },
         "spread_is_even": {
-            name: None if spread is None else spread.is_even
-            for name, spread in comparison.spreads.items()
+            metric.name: None if spread is None else spread.is_even
+            for metric, spread in comparison.spreads.items()
         },
         "changes": [_change_object(change) for change in comparison.changes],
         "invalid": [
@@ -256,6 +256,7 @@ def _change_object(change: MetricChange) -> JsonObject:
         **_point_object(change.pair.new),
         "base_deployment": change.pair.base.deployment.label,
         "metric": change.metric.name,
+        "part": change.metric.part,
         "base": change.base.mean,
         "new": change.new.mean,
         "change": change.change,
@@ -295,9 +296,10 @@ def _row(change: MetricChange) -> list[str]:
 
 
 def metric_text(metric: Metric) -> str:
-    """``TTFT p99``."""
+    """``TTFT p99``; of a part of a mix ``chat: TTFT p99``."""
     name = _SHORT_NAMES.get(metric.figure, metric.figure)
-    return name if metric.statistic is None else f"{name} {metric.statistic}"
+    text = name if metric.statistic is None else f"{name} {metric.statistic}"
+    return text if metric.part is None else f"{metric.part}: {text}"
 
 
 def point_load_text(point: StoredPoint) -> str:
@@ -355,11 +357,19 @@ def _partner_reason(alone: WithoutPartner) -> str:
 
 
 def _value_texts(comparison: SweepComparison) -> Iterator[str]:
-    pairs_by_metric = Counter(lacking.metric.name for lacking in comparison.without_value)
-    for name, pairs in pairs_by_metric.items():
-        needs_limits = name == "attainment" and comparison.slo is None
-        remedy = ": give limits with --slo" if needs_limits else ""
-        yield f"{name} is not known of {counted(pairs, 'pair')}{remedy}"
+    pairs_by_metric = Counter(lacking.metric for lacking in comparison.without_value)
+    for metric, pairs in pairs_by_metric.items():
+        remedy = ": give limits with --slo" if _needs_limits(metric, comparison.slo) else ""
+        yield f"{metric.name} is not known of {counted(pairs, 'pair')}{remedy}"
+
+
+def _needs_limits(metric: Metric, slo: Slo | None) -> bool:
+    """Whether it is an attainment, and there are no limits on the requests that it is of."""
+    if not metric.is_share:
+        return False
+    if slo is None:
+        return True
+    return metric.part is not None and slo.of_part(metric.part) is None
 
 
 def not_measured_texts(comparison: SweepComparison) -> Iterator[str]:
@@ -382,8 +392,7 @@ def spread_texts(comparison: SweepComparison) -> Iterator[str]:
     """
     even: list[str] = []
     uneven: list[str] = []
-    for metric in comparison.rules.metrics:
-        spread = comparison.spreads.get(metric.name)
+    for metric, spread in comparison.spreads.items():
         if spread is None:
             continue
         texts = even if spread.is_even else uneven

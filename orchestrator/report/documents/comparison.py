@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.analysis.difference import (
     Gated,
@@ -19,13 +19,19 @@ from orchestrator.analysis.difference import (
     spread_of_pairs,
 )
 from orchestrator.analysis.metrics import BROKEN
-from orchestrator.analysis.points import Repeat, StoredPoint, attained_by
+from orchestrator.analysis.points import (
+    Attained,
+    Repeat,
+    StoredPoint,
+    attained_by,
+    attainment_of,
+)
 from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import unknown_name
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.report.documents.comparison_defaults import ACROSS
+from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import Slo
 
@@ -37,14 +43,21 @@ _DISTRIBUTED_RATES = ("prefill_throughput", "decode_throughput")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of points. ``statistic``: which one of a distribution; None: it is one number."""
+    """A figure of points.
+
+    ``statistic``: which one of a distribution; None: it is one number. ``part``: of the requests of
+    this part of a mix, or of EACH_PART; None: of all requests.
+    """
 
     figure: str
     statistic: str | None = None
+    part: str | None = None
 
     @property
     def name(self) -> str:
-        return self.figure if self.statistic is None else f"{self.figure}.{self.statistic}"
+        """``ttft_ms.p99``; of a part ``chat:ttft_ms.p99``, as limits on parts are written."""
+        name = self.figure if self.statistic is None else f"{self.figure}.{self.statistic}"
+        return name if self.part is None else f"{self.part}:{name}"
 
     @property
     def is_share(self) -> bool:
@@ -63,11 +76,12 @@ class Metric:
         if self.is_share:
             if not all(repeat.verdicts for repeat in repeats):
                 return None
-            tests = attained_by(repeats, 0)
-            return tests[0].share.estimate if tests else None
+            share = attainment_of(self._tests_of_part(attained_by(repeats, 0)))
+            return share.estimate if share is not None else None
         values: list[float] = []
         for repeat in repeats:
-            value = getattr(repeat.figures, self.figure)
+            figures = repeat.figures_of(self.part)
+            value = None if figures is None else getattr(figures, self.figure)
             if value is not None and self.statistic is not None:
                 value = getattr(value, self.statistic)
             if value is None or not 0 < value < math.inf:
@@ -86,8 +100,12 @@ class Metric:
             values.append(value)
         if not self.is_share:
             return StartValues(tuple(values))
-        share = point.attainment
+        share = attainment_of(self._tests_of_part(point.tests))
         return StartValues(tuple(values), share.standard_error if share is not None else 0.0)
+
+    def _tests_of_part(self, tests: Sequence[Attained]) -> list[Attained]:
+        """The tests of this part's requests; all tests where it is of all requests."""
+        return [test for test in tests if self.part in (None, test.part)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +131,11 @@ class Pair:
 
     base: StoredPoint
     new: StoredPoint
+
+    @property
+    def parts(self) -> set[str]:
+        """The parts of a mix that its requests are of; empty for other workloads."""
+        return {of_part.part for side in (self.base, self.new) for of_part in side.part_figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +209,8 @@ class WithoutValue:
 class SweepComparison:
     """What became of the points of BASE in NEW.
 
-    ``changes``: the worst first. ``spreads``: by name of a metric, the variance between starts that
-    its pairs share; None: each pair is judged by its own starts alone.
+    ``changes``: the worst first. ``spreads``: by metric, the variance between starts that its pairs
+    share; None: each pair is judged by its own starts alone.
     """
 
     base: StoredExperiment
@@ -195,7 +218,7 @@ class SweepComparison:
     rules: DifferenceRules
     slo: Slo | None
     changes: tuple[MetricChange, ...]
-    spreads: Mapping[str, CommonSpread | None]
+    spreads: Mapping[Metric, CommonSpread | None]
     invalid: tuple[InvalidSide, ...]
     without_partner: tuple[WithoutPartner, ...]
     without_value: tuple[WithoutValue, ...]
@@ -217,16 +240,20 @@ class SweepComparison:
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of this name. Raises InputError for a name that is no figure to be gated."""
+    """The metric of this name, such as ``ttft_ms.p99``, or of a part ``chat:ttft_ms.p99``.
+
+    Raises InputError for a name that is no figure to be gated.
+    """
+    before, colon, of_requests = name.rpartition(":")
     known = [ATTAINMENT]
     known += [rate for rate in RATES if rate not in _DISTRIBUTED_RATES]
     for figure in (*LATENCIES, *_DISTRIBUTED_RATES):
         known += [f"{figure}.{statistic}" for statistic in Distribution.__slots__[-4:]]
         known.append(f"{figure}.mean")
-    if name not in known:
-        raise InputError(f"--fail-on: {unknown_name('metric', name, known)}")
-    figure, _, statistic = name.partition(".")
-    return Metric(figure, statistic or None)
+    if of_requests not in known:
+        raise InputError(f"--fail-on: {unknown_name('metric', of_requests, known)}")
+    figure, _, statistic = of_requests.partition(".")
+    return Metric(figure, statistic or None, before if colon else None)
 
 
 def compare_sweeps(
@@ -235,8 +262,8 @@ def compare_sweeps(
     """Pairs the points of two sweeps and judges their metrics.
 
     ``slo``: the SLO by which both sides are judged; None: attainment has no value. Raises
-    InputError where the SLO needs a table that was deleted, and for a setting in ``across`` that no
-    point has.
+    InputError where the SLO needs a table that was deleted, and for a setting in ``across`` or a
+    part of a metric that no point has.
     """
     slos = () if slo is None else (slo,)
     of_base = _keyed(base, base.points(*slos).current)
@@ -254,7 +281,8 @@ def compare_sweeps(
         invalid += spoilt
         if not spoilt:
             valid.append(pair)
-    measured, without_value = _values(valid, rules.metrics)
+    _check_parts(rules.metrics, pairs)
+    measured, without_value = _values(valid, _metrics_of(valid, rules.metrics, slo))
     changes, spreads = _judged(measured, rules)
     return SweepComparison(
         base=base,
@@ -336,6 +364,16 @@ def _check_across(across: Sequence[str], points: Sequence[_KeyedPoint]) -> None:
             raise InputError(f"--across: {unknown_name('setting', name, known)}")
 
 
+def _check_parts(metrics: Sequence[Metric], pairs: Sequence[Pair]) -> None:
+    named = [metric.part for metric in metrics if metric.part not in (None, EACH_PART)]
+    if not named or not pairs:
+        return
+    known = set[str]().union(*(pair.parts for pair in pairs))
+    for part in named:
+        if part is not None and part not in known:
+            raise InputError(f"--fail-on: {unknown_name('part', part, known)}")
+
+
 def _paired(
     of_base: Sequence[_KeyedPoint], of_new: Sequence[_KeyedPoint], across: Sequence[str]
 ) -> tuple[list[Pair], list[WithoutPartner]]:
@@ -379,13 +417,33 @@ def _shows_the_engine(point: StoredPoint) -> bool:
     return point.validity != BROKEN and any(repeat.shows_engine for repeat in point.used)
 
 
+def _metrics_of(pairs: Sequence[Pair], metrics: Sequence[Metric], slo: Slo | None) -> list[Metric]:
+    """The metrics, each once; in place of one of each part of a mix, one of every part that pairs
+    have. Of attainment these are the parts that the SLO limits.
+    """
+    parts = sorted(set[str]().union(*(pair.parts for pair in pairs)))
+    limited = set() if slo is None else {group.part for group in slo.groups}
+    expanded: dict[Metric, None] = {}
+    for metric in metrics:
+        if metric.part != EACH_PART:
+            expanded[metric] = None
+            continue
+        for part in parts:
+            if part in limited or not metric.is_share:
+                expanded[replace(metric, part=part)] = None
+    return list(expanded)
+
+
 def _values(
     pairs: Sequence[Pair], metrics: Sequence[Metric]
 ) -> tuple[list[_Measured], list[WithoutValue]]:
+    """The values of each metric. A pair without a metric's part is left out."""
     measured = []
     without_value = []
     for metric in metrics:
         for pair in pairs:
+            if metric.part is not None and metric.part not in pair.parts:
+                continue
             base, new = metric.of_point(pair.base), metric.of_point(pair.new)
             if base is None or new is None:
                 without_value.append(WithoutValue(pair, metric))
@@ -400,7 +458,7 @@ def _on_scale(metric: Metric, base: StartValues, new: StartValues) -> Sides:
 
 def _judged(
     measured: Sequence[_Measured], rules: DifferenceRules
-) -> tuple[list[MetricChange], dict[str, CommonSpread | None]]:
+) -> tuple[list[MetricChange], dict[Metric, CommonSpread | None]]:
     """Judges everything that is gated together.
 
     The spread of a share depends on its size, so the spread of shares is never pooled.
@@ -410,7 +468,7 @@ def _judged(
         (each.metric, pair) for each, pair in zip(measured, sides, strict=True)
     )
     shared = {
-        metric.name: None if metric.is_share else spread_of_pairs(of_metric)
+        metric: None if metric.is_share else spread_of_pairs(of_metric)
         for metric, of_metric in sides_by_metric.items()
     }
     gated = [
@@ -418,7 +476,7 @@ def _judged(
             pair,
             each.metric.higher_is_better,
             rules.bound(each.metric),
-            judged_spread(pair, shared[each.metric.name]),
+            judged_spread(pair, shared[each.metric]),
         )
         for each, pair in zip(measured, sides, strict=True)
     ]
@@ -427,7 +485,8 @@ def _judged(
         for each, judged in zip(measured, judge_together(gated), strict=True)
     ]
     spreads = {
-        name: None if of_metric is None else of_metric.common for name, of_metric in shared.items()
+        metric: None if of_metric is None else of_metric.common
+        for metric, of_metric in shared.items()
     }
     return changes, spreads
 

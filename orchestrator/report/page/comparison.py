@@ -210,7 +210,7 @@ def _curve_point(change: MetricChange) -> CurvePoint:
 
 def _axis_text(metric: Metric) -> str:
     if metric.is_share:
-        return f"{metric.figure} (%)"
+        return f"{metric_text(metric)} (%)"
     if metric.figure in _UNITS:
         return _UNITS[metric.figure]
     unit = " (ms)" if metric.figure.endswith("_ms") else ""

@@ -115,6 +115,24 @@ def test_a_page_is_written_beside_the_text(base: str, tmp_path: Path) -> None:
         invoke("compare", base, new, "--output", str(tmp_path / "nowhere" / "compare.html"))
 
 
+def test_a_slower_part_of_a_mix_is_named_in_every_form(tmp_path: Path) -> None:
+    uris = []
+    for name, chat_ms in (("base", 100), ("new", 120)):
+        store = Store.open(str(tmp_path / name), "exp")
+        starts = [{"chat": chat_ms + 2 * start, "rag": 400 + start} for start in range(2)]
+        commit_starts(store, starts, max_num_seqs=[8])
+        uris.append(store.uri)
+    output = tmp_path / "compare.html"
+    gate = ["compare", *uris, "--fail-on", "chat:ttft_ms.p99"]
+    done = invoke(*gate, "--format", "md", "--output", str(output))
+    assert done.status == 4
+    assert "| chat: TTFT p99 | 101 | 121 |" in done.stdout
+    assert '<td class="text">chat: TTFT p99</td><td>101</td><td>121</td>' in output.read_text()
+    (change,) = json.loads(invoke(*gate, "--format", "json").stdout)["changes"]
+    assert (change["metric"], change["part"]) == ("chat:ttft_ms.p99", "chat")
+    assert invoke("compare", *uris, "--fail-on", "rag:ttft_ms.p99").status == 0
+
+
 def test_other_levels_have_no_partner_and_are_listed(base: str, tmp_path: Path) -> None:
     other = Store.open(str(tmp_path / "other"), "exp")
     commit_starts(other, (100, 101), levels=[4])

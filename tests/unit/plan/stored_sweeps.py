@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -58,21 +60,30 @@ def store_attempt(
     plan: Plan,
     point: Point,
     repeat: int = 0,
-    ttft_ms: float = 100,
+    ttft_ms: float | Mapping[str, float] = 100,
     tokens: int = 8,
     **columns: Any,
 ) -> None:
     """Stores an attempt at a point: ten seconds with a request each 100 ms.
 
-    ``tokens``: of each answer; they take 90 ms after the first. ``columns``: values of the row in
-    ``points`` that differ from those of a valid attempt.
+    ``ttft_ms``: of all requests; or by part of a mix, whose requests take turns. ``tokens``: of each
+    answer; they take 90 ms after the first. ``columns``: values of the row in ``points`` that
+    differ from those of a valid attempt.
     """
+    ttft_by_part = ttft_ms if isinstance(ttft_ms, Mapping) else {None: ttft_ms}
     rows = []
-    for number in range(100):
+    for number, (part, ttft) in zip(range(100), cycle(ttft_by_part.items()), strict=False):
         due_ms = number * 100
-        first_ms = due_ms + ttft_ms
+        first_ms = due_ms + ttft
         rows.append(
-            request(number, due_ms, first_ms=first_ms, last_ms=first_ms + 90, tokens=tokens)
+            request(
+                number,
+                due_ms,
+                first_ms=first_ms,
+                last_ms=first_ms + 90,
+                tokens=tokens,
+                part=part,
+            )
         )
     row = deployment_row(plan.deployment(point.deployment_id), plan.name)
     rules = {"load_json": json.dumps(point.load.rules(point.level)), "repeat": repeat}

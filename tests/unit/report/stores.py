@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.analysis.points import StoredPoint
@@ -56,7 +56,7 @@ def commit_simulation(store: Store, error: dict[str, Any] | None = MODEL_ERROR) 
 
 def commit_starts(
     store: Store,
-    ttft_ms: Sequence[float],
+    ttft_ms: Sequence[float | Mapping[str, float]],
     levels: Sequence[int] = (2,),
     max_num_seqs: Sequence[int] = (8, 16),
     **given: Any,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.analysis.difference import Verdict
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.comparison import (
@@ -17,15 +19,38 @@ from orchestrator.report.documents.comparison import (
 )
 from orchestrator.report.documents.comparison_defaults import ACROSS, GATED
 from orchestrator.results.store import Store
+from orchestrator.spec.load import Slo
 from tests.unit.plan.stored_sweeps import planned, store_attempt
 from tests.unit.report.stores import commit_starts, points_of
 
 RULES = DifferenceRules(ACROSS, 0.03, tuple(metric_named(name) for name in GATED))
 
 
-def compared(base: Store, new: Store, rules: DifferenceRules = RULES) -> SweepComparison:
+LIMITS_OF_PARTS = parse_slo("chat:ttft<=130ms,rag:ttft<=1s,attainment>=0.9")
+
+
+def compared(
+    base: Store, new: Store, rules: DifferenceRules = RULES, slo: Slo | None = None
+) -> SweepComparison:
     first, second = StoredExperiment(base), StoredExperiment(new)
-    return compare_sweeps(first, second, rules, first.slos[0])
+    return compare_sweeps(first, second, rules, slo or first.slos[0])
+
+
+def mixes(tmp_path: Path, *chat_ms: float) -> tuple[Store, Store]:
+    """Two starts a side of a mix of chat and rag; in NEW chats have these TTFTs."""
+    base, new = store(tmp_path, "base"), store(tmp_path, "new")
+    commit_starts(base, [{"chat": 100, "rag": 400}, {"chat": 101, "rag": 401}], max_num_seqs=[8])
+    slower = [{"chat": ttft, "rag": 400 + start} for start, ttft in enumerate(chat_ms)]
+    commit_starts(new, slower, max_num_seqs=[8])
+    return base, new
+
+
+def rules_of(*names: str) -> DifferenceRules:
+    return replace(RULES, metrics=tuple(map(metric_named, names)))
+
+
+def verdicts(comparison: SweepComparison) -> dict[str, Verdict]:
+    return {change.metric.name: change.judged.verdict for change in comparison.changes}
 
 
 def store(tmp_path: Path, name: str) -> Store:
@@ -95,6 +120,42 @@ def test_without_limits_attainment_has_no_value(tmp_path: Path) -> None:
 def test_what_is_no_figure_cannot_be_gated(name: str) -> None:
     with pytest.raises(InputError, match="unknown metric"):
         metric_named(name)
+
+
+def test_a_slower_part_is_worse_where_the_whole_mix_is_the_same(tmp_path: Path) -> None:
+    base, new = mixes(tmp_path, 120, 121)
+    found = verdicts(compared(base, new, slo=LIMITS_OF_PARTS))
+    assert found == {
+        "chat:ttft_ms.p99": Verdict.WORSE,
+        "output_token_throughput": Verdict.SAME,
+        "ttft_ms.p99": Verdict.SAME,
+        "attainment": Verdict.SAME,
+        "rag:ttft_ms.p99": Verdict.SAME,
+        "chat:attainment": Verdict.SAME,
+        "rag:attainment": Verdict.SAME,
+    }
+    assert "chat:attainment" not in verdicts(compared(base, new))  # its limits are on all requests
+
+
+def test_a_metric_of_a_part_is_that_of_its_requests(tmp_path: Path) -> None:
+    base, new = mixes(tmp_path, 140, 141)  # above the limit of chats
+    rules = rules_of("chat:ttft_ms.p50", "chat:attainment", "rag:attainment", "attainment")
+    comparison = compared(base, new, rules, LIMITS_OF_PARTS)
+    values = {change.metric.name: change.new.values for change in comparison.changes}
+    assert values.pop("chat:ttft_ms.p50") == pytest.approx((140, 141))
+    # without a part it is that of the part that is worst off
+    assert values == {"chat:attainment": (0, 0), "rag:attainment": (1, 1), "attainment": (0, 0)}
+
+
+def test_parts_are_gated_as_they_are_named(tmp_path: Path) -> None:
+    base, new = mixes(tmp_path, 100, 101)
+    rules = rules_of("chat:ttft_ms.p99", "*:ttft_ms.p99", "chat:ttft_ms.p99")
+    names = [change.metric.name for change in compared(base, new, rules).changes]
+    assert sorted(names) == ["chat:ttft_ms.p99", "rag:ttft_ms.p99"]  # each once
+    with pytest.raises(InputError, match="unknown part 'chta'; did you mean 'chat'"):
+        compared(base, new, rules_of("chta:ttft_ms.p99"))
+    without_limits = compared(base, new, rules_of("chat:attainment")).without_value
+    assert [lacking.metric.name for lacking in without_limits] == ["chat:attainment"]
 
 
 def test_latencies_get_worse_upwards_and_rates_downwards() -> None:

@@ -99,14 +99,27 @@ def test_a_pair_has_both_names_where_they_differ(change: MetricChange) -> None:
 
 
 def test_figures_have_their_short_names() -> None:
-    names = ["output_token_throughput", "ttft_ms.p99", "attainment", "normalized_ttft_ms.p50"]
+    names = [
+        "output_token_throughput",
+        "ttft_ms.p99",
+        "attainment",
+        "normalized_ttft_ms.p50",
+        "chat:tpot_ms.p50",
+    ]
     texts = [metric_text(metric_named(name)) for name in names]
-    assert texts == ["tokens/s", "TTFT p99", "attainment", "normalized_ttft_ms p50"]
+    assert texts == [
+        "tokens/s",
+        "TTFT p99",
+        "attainment",
+        "normalized_ttft_ms p50",
+        "chat: TPOT p50",
+    ]
 
 
 def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: Path) -> None:
     names = ("output_token_throughput", "ttft_ms.p99", "attainment")
-    rules = DifferenceRules(ACROSS, 0.03, tuple(map(metric_named, names)))
+    metrics = tuple(map(metric_named, names))
+    rules = DifferenceRules(ACROSS, 0.03, metrics)
     even = CommonSpread(0.012**2, 20, True, deployments=10, mean_freedom=10)
     uneven = replace(even, variance=0.25**2, is_even=False)
     store = Store.open(str(tmp_path), "exp")
@@ -115,7 +128,7 @@ def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: 
     comparison = compare_sweeps(experiment, experiment, rules, None)
 
     def lines(throughput: CommonSpread | None, ttft: CommonSpread | None) -> list[str]:
-        spreads = dict(zip(names, (throughput, ttft, None), strict=True))
+        spreads = dict(zip(metrics, (throughput, ttft, None), strict=True))
         return list(spread_texts(replace(comparison, spreads=spreads)))
 
     assert lines(None, None) == []
