@@ -39,6 +39,7 @@ from orchestrator.spec.load import Slo
 # the keys that plan/predictions.py adds to the predictions of memory
 _PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED)
 _NOT_SIMULATED = "the simulation has no valid point of it"
+_EXACT = ErrorFactors(1.0, 1.0)
 _ERROR_UNKNOWN = "nobody knows how far off a simulation of it is"
 
 
@@ -47,6 +48,13 @@ class _Served(NamedTuple):
 
     deployment_id: str
     workload: str
+
+
+class _SlowerLimits(NamedTuple):
+    """An SLO, judged as if every latency were longer by these factors."""
+
+    slo: str
+    factors: ErrorFactors
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,9 @@ class _Simulation:
         self._stored = {deployment.id: deployment for deployment in stored_deployments}
         self._workloads = _matching_workloads(plan, stored)
         self._searches = {load.workload.name: load.searches for load in plan.loads}
-        points = experiment.points().current
+        self._limits = self._limits_at_errors()
+        self._judged = experiment.points(*self._limits.values())
+        points = self._judged.current
         if not any(point.head.simulated for point in points):
             raise InputError(
                 f"--simulated: {experiment.store.uri} has no simulated points of "
@@ -173,7 +183,7 @@ class _Simulation:
             for point in points
             if not point.used
         }
-        self._capacities: dict[tuple[str, float, float], dict[_Served, _SimulatedCapacity]] = {}
+        self._capacities: dict[_SlowerLimits, dict[_Served, _SimulatedCapacity]] = {}
 
     def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
         """What the plan says of a deployment: memory as before, all else from the simulation."""
@@ -204,6 +214,23 @@ class _Simulation:
         reason = self._failures.get(deployment.id)
         return _NOT_SIMULATED if reason is None else reason.rstrip(".")
 
+    def _limits_at_errors(self) -> dict[_SlowerLimits, Slo]:
+        """The limits that decide what deployments hold if the simulation is exact, and if every
+        latency is longer or shorter by the factor within which its errors lie.
+        """
+        factors = {_EXACT}
+        for deployment in self._plan.deployments:
+            error = self._error_of(deployment) if deployment.runs else None
+            if error is not None:
+                slower = ErrorFactors(**error["within"])
+                factors |= {slower, _inverse(slower)}
+        limits: dict[_SlowerLimits, Slo] = {}
+        for slo in limits_of(self._plan):
+            for slower in factors:
+                scaled = _scaled(slo, 1 / slower.ttft, 1 / slower.tpot)
+                limits[_SlowerLimits(slo.name, slower)] = scaled
+        return limits
+
     def _served(self, point: StoredPoint) -> _Served | None:
         """The deployment and workload of a point; None if the plan does not ask for the point, or
         if it is not a valid simulated one.
@@ -231,7 +258,7 @@ class _Simulation:
     ) -> dict[str, Any]:
         """The capacity under one SLO, in the form that predict/predictor.py gives it in a plan."""
         served = _Served(deployment.id, workload)
-        exact = self._capacities_under(slo, 1.0, 1.0).get(served)
+        exact = self._capacities_under(slo, _EXACT).get(served)
         closed_form = _closed_form(deployment, workload, slo)
         is_searched = self._searches[workload]
         if is_searched and exact is None and closed_form is not None:
@@ -243,8 +270,8 @@ class _Simulation:
         if is_searched and closed_form is not None:
             interval = _interval_like(closed_form, per_gpu)
         if interval is None:
-            slow = self._capacities_under(slo, factors.ttft, factors.tpot).get(served)
-            fast = self._capacities_under(slo, 1 / factors.ttft, 1 / factors.tpot).get(served)
+            slow = self._capacities_under(slo, factors).get(served)
+            fast = self._capacities_under(slo, _inverse(factors)).get(served)
             lowest = 0.0
             if slow is not None and slow.point is not None:
                 lowest = _by_model(slow.point, factors).lower
@@ -285,20 +312,18 @@ class _Simulation:
             yield min(above, key=lambda point: point.head.level)
 
     def _capacities_under(
-        self, slo: Slo, ttft_factor: float, other_factor: float
+        self, slo: Slo, slower: ErrorFactors
     ) -> Mapping[_Served, _SimulatedCapacity]:
-        """The loads that hold if TTFT is longer by ``ttft_factor`` and every other latency by
-        ``other_factor``.
-        """
-        key = (slo.name, ttft_factor, other_factor)
+        """The loads that hold if every latency is longer by these factors."""
+        key = _SlowerLimits(slo.name, slower)
         if key not in self._capacities:
-            limits = _scaled(slo, 1 / ttft_factor, 1 / other_factor)
-            self._capacities[key] = dict(self._find_capacities(limits))
+            self._capacities[key] = dict(self._find_capacities(key))
         return self._capacities[key]
 
-    def _find_capacities(self, slo: Slo) -> Iterator[tuple[_Served, _SimulatedCapacity]]:
-        points = self._experiment.points(slo)
-        for comparison in self._experiment.comparisons(points, slo, "deployment"):
+    def _find_capacities(self, key: _SlowerLimits) -> Iterator[tuple[_Served, _SimulatedCapacity]]:
+        points = self._judged.under(list(self._limits).index(key))
+        limits = self._limits[key]
+        for comparison in self._experiment.comparisons(points, limits, "deployment"):
             for excluded in comparison.excluded:
                 served = self._shown_to_hold_nothing(excluded, comparison.workload)
                 if served is not None:
@@ -334,6 +359,11 @@ def _interval_like(closed_form: Mapping[str, Any], per_gpu: float) -> tuple[floa
     if not value:
         return None
     return lowest / value * per_gpu, highest / value * per_gpu
+
+
+def _inverse(factors: ErrorFactors) -> ErrorFactors:
+    """Factors of latencies that are shorter by as much as these are longer."""
+    return ErrorFactors(1 / factors.ttft, 1 / factors.tpot)
 
 
 def _scaled(slo: Slo, ttft_factor: float, other_factor: float) -> Slo:
