@@ -74,6 +74,11 @@ def quiet_page(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     assert set(complaints) == {path.as_uri()}
 
 
+def show_view(page: Any, title: str) -> None:
+    """Opens one of the tabs between which the page is divided, such as Points."""
+    page.get_by_role("tab", name=title, exact=True).click()
+
+
 @pytest.fixture
 def opened(browser, report):
     with quiet_page(browser, report) as page:

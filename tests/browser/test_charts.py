@@ -12,6 +12,7 @@ from orchestrator.analysis.frontier import on_frontier
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.capacity.capacities import holds, reason_to_exclude
+from tests.browser.conftest import show_view
 
 pytestmark = pytest.mark.browser
 SETTINGS = ("tensor_parallel_size", "max_model_len")  # across and down
@@ -103,6 +104,7 @@ def test_the_roofline_has_the_points_of_python_below_the_peaks(page, points):
 
 def test_the_table_of_efficiency_needs_no_script(page, points):
     known = [point for point in points if isinstance(point.efficiency, Efficiency)]
+    show_view(page, "Efficiency")
     rows = page.locator("table.efficiency:visible tbody tr")
     assert rows.count() == len(known)
     first = known[0].efficiency

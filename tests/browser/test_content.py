@@ -9,6 +9,7 @@ from orchestrator.cli.main import cli
 from orchestrator.report.page.prices import token_price
 from orchestrator.report.page.timelines import GpuReadings, Timelines, timelines_of
 from orchestrator.report.selection import with_limits
+from tests.browser.conftest import show_view
 
 pytestmark = pytest.mark.browser
 
@@ -45,6 +46,7 @@ def test_a_price_and_a_ratio_price_the_ranking(opened):
     opened.fill("#price", "2")
     rows = opened.locator("#price-table tbody tr")
     assert rows.count() == opened.evaluate("app.shown.result.ranking.length")
+    show_view(opened, "Efficiency")
     opened.locator("#price-ratio").focus()
     opened.keyboard.press("Home")  # an output token costs what an input token costs
     cells = rows.first.locator("td").all_inner_texts()
@@ -55,6 +57,7 @@ def test_a_price_and_a_ratio_price_the_ranking(opened):
 
 
 def test_the_time_line_of_a_point_is_drawn(opened):
+    show_view(opened, "Points")
     opened.locator("#timeline").scroll_into_view_if_needed()
     expect = pytest.importorskip("playwright.sync_api").expect
     expect(opened.locator("#timeline-facts")).to_contain_text("the steady window")
@@ -76,6 +79,7 @@ def test_a_time_line_has_power_and_temperature_where_gpus_were_read(opened, leve
     line = timelines_of([judged], ()).timelines[0]
     gpus = GpuReadings(seconds=[0.5, 1.0], power_w=[600, 1300], temperature_c=[61, 63])
     drawn = {}
+    show_view(opened, "Points")
     opened.locator("#timeline").scroll_into_view_if_needed()
     expect = pytest.importorskip("playwright.sync_api").expect
     expect(opened.locator("#timeline-facts")).to_contain_text("the steady window")
@@ -88,6 +92,7 @@ def test_a_time_line_has_power_and_temperature_where_gpus_were_read(opened, leve
 
 
 def test_tables_are_of_the_experiment_in_sight(opened):
+    show_view(opened, "Points")
     sections = opened.locator(".of-experiment")
     assert [sections.nth(place).is_visible() for place in range(2)] == [True, False]
     opened.get_by_role("tab").nth(1).click()
@@ -134,7 +139,7 @@ def test_without_a_script_every_table_is_there(browser, uri, tmp_path):
 
 
 def test_a_link_that_is_pasted_over_the_address_is_followed(opened):
-    opened.evaluate("location.hash = '#group=1&price.cpu=2&ratio=7'")
+    opened.evaluate("location.hash = '#group=1&price.cpu=2&ratio=7&view=efficiency'")
     opened.wait_for_selector("#price-table tbody tr")
     assert opened.get_by_role("tab").nth(1).get_attribute("aria-selected") == "true"
     assert opened.locator("#price").input_value() == "2"

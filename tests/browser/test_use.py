@@ -13,7 +13,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
-from tests.browser.conftest import quiet_page, written
+from tests.browser.conftest import quiet_page, show_view, written
 from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned, store_sweep
 from tests.unit.report.test_formats import MARKDOWN_CELLS
 
@@ -21,6 +21,9 @@ pytestmark = pytest.mark.browser
 TAG = "</script><img src=x onerror=alert(1)><b>"
 WORKLOADS = "#tabs [role=tab]"
 LIMITS = "#slo-tabs [role=tab]"
+VIEWS = "#views [role=tab]"
+TITLES = """[...document.querySelectorAll("h2, h3")].filter((title) => title.checkVisibility())
+  .map((title) => title.firstChild.textContent.trim())"""
 FORMULA = '=HYPERLINK("http://example.com","a|b")'
 
 
@@ -74,12 +77,13 @@ def test_a_copy_as_markdown_escapes_as_the_commands_do(opened):
 
 
 def test_an_address_is_no_way_in(browser, report):
-    attack = "#group=9&slo=x&ttft=<b>&per=__proto__&metric=constructor&sort=%3Cimg%3E&point=x&attainment=7"
+    attack = "#group=9&slo=x&ttft=<b>&per=__proto__&metric=constructor&sort=%3Cimg%3E&point=x&attainment=7&view=%3Cimg%3E"
     with quiet_page(browser, report) as page:
         page.goto(report.as_uri() + attack)
         page.reload()
         page.wait_for_selector("body[data-drawn]")
         assert page.evaluate("app.shown.choices.attainment") == 0.95
+        assert page.evaluate("app.shown.choices.view") == "answer"
         assert page.locator("#ranking-table tbody tr").count() > 0
 
 
@@ -99,23 +103,62 @@ async (presses) => {
 """
 
 
-def test_the_whole_page_is_reached_by_tab(opened):
+def stops_of(page: Any) -> list[str]:
+    """What the Tab key reaches from the beginning of the page to its end."""
     names = []
     for _ in range(200):
-        opened.keyboard.press("Tab")
-        stop = opened.evaluate(STOPS)
+        page.keyboard.press("Tab")
+        stop = page.evaluate(STOPS)
         if stop["name"] == "body":
             break
         assert stop["isSeen"], stop
         assert stop["isMarked"], stop
         names.append(stop["name"])
+    return names
+
+
+def test_the_whole_page_is_reached_by_tab(opened):
+    names = stops_of(opened)
+    for view in ("Points", "Efficiency"):
+        show_view(opened, view)
+        opened.evaluate("document.activeElement.blur()")
+        names += stops_of(opened)
     wanted = {
         "tab", "summary", "limit-ttft", "limit-tpot", "limit-e2e", "limit-attainment", "per",
-        "price", "price-slider", "price-ratio",
+        "price", "price-slider", "price-ratio",  # each of them in its view
         "curve-metric", "copy-csv", "copy-markdown", "point-deployment", "point-choice",
     }  # fmt: skip
     assert wanted <= set(names)
     assert names[0] == "a"  # the skip link
+
+
+TITLES_OF_LEVELS = {
+    "answer": ["Ranking", "Two settings"],
+    "points": ["One point", "levels: what was measured", "Validity", "Points", "Points, predicted beside measured"],
+    "efficiency": ["What tokens cost", "How near to the device's peaks", "levels: what was measured", "Efficiency"],
+    "run": ["levels: what was measured", "What was sent", "Engine starts, predicted beside reported", "Agreement of outputs", "Environment"],
+    "words": ["How to read it"],
+}  # fmt: skip
+
+
+def test_views_share_the_page_and_arrows_and_addresses_lead_to_them(opened):
+    opened.evaluate("location.hash = '#group=1&view=points&ratio=7'")
+    opened.wait_for_selector("[data-view=points]")
+    assert opened.evaluate(TITLES) == TITLES_OF_LEVELS["points"]
+    opened.locator("#views [aria-selected=true]").focus()
+    titles = {}
+    for key in ("ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight", "End"):
+        opened.keyboard.press(key)
+        titles[opened.evaluate("app.shown.choices.view")] = opened.evaluate(TITLES)
+    assert titles == TITLES_OF_LEVELS
+    assert opened.evaluate("document.activeElement.textContent") == "Words"
+    opened.wait_for_url("**#view=words&group=1&**ratio=7**")
+    opened.evaluate("location.hash = document.querySelector('.skip').hash")  # keeps the choices
+    opened.wait_for_url("**#view=words&group=1&**ratio=7**")
+    opened.evaluate("location.hash = '#group=1&view=efficiency'")
+    opened.wait_for_selector("#roofline canvas")  # a chart is drawn when its view is opened
+    sizes = "[...document.querySelectorAll('#roofline, #roofline canvas')].map((each) => each.clientWidth)"
+    assert len(set(opened.evaluate(sizes))) == 1
 
 
 def test_the_ranking_is_sorted_by_keyboard(opened):
@@ -168,8 +211,12 @@ def test_details_open_by_keyboard(opened):
 def test_it_prints_every_chart_and_table(opened):
     pdf = opened.pdf()
     assert pdf.startswith(b"%PDF")
+    opened.emulate_media(media="print")
     charts = opened.locator(".chart:visible")
     assert opened.locator(".chart:visible canvas").count() == charts.count() >= 4
+    shown = opened.evaluate(TITLES)
+    assert {"Ranking", "One point", "Efficiency", "Environment", "How to read it"} <= set(shown)
+    assert not opened.locator(VIEWS).first.is_visible()
     charts.evaluate_all("charts => charts.forEach((chart) => { chart.hidden = true; })")
     assert len(pdf) > len(opened.pdf()) + 10_000  # without its charts it is smaller
 
@@ -208,7 +255,7 @@ def test_a_dark_page_is_printed_in_the_colours_of_a_light_one(browser, report):
 
 
 def test_each_experiment_has_a_tab_with_its_answer(opened):
-    tabs = opened.get_by_role("tab")
+    tabs = opened.locator(WORKLOADS)
     assert tabs.count() == 2
     seen = []
     for place in range(2):

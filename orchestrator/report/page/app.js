@@ -19,6 +19,14 @@ const app = (() => {
     tpot_p50_ms: { title: "TPOT p50 ms", latency: "tpot" },
     e2e_p99_ms: { title: "E2E p99 ms", latency: "e2e" },
   };
+  /* What the page shows of all that it holds: an element with data-in is in the views that it names. */
+  const VIEWS = [
+    { id: "answer", title: "Answer" },
+    { id: "points", title: "Points" },
+    { id: "efficiency", title: "Efficiency" },
+    { id: "run", title: "Run" },
+    { id: "words", title: "Words" },
+  ];
   const MOST_CURVES = 8;
   const MOST_NAMED = 12;
   const ADDRESS_DELAY_MS = 300;  // browsers refuse an address that changes with every step of a slider
@@ -41,6 +49,7 @@ const app = (() => {
      part whose limits the reader moved: `attainment` is null where the part is not judged. The limits
      on all requests are judged where `part` is ALL_PARTS, else those of every part. */
   const FIRST_CHOICES = {
+    view: VIEWS[0].id,
     group: 0, slo: 0, part: ALL_PARTS, ttft: null, tpot: null, e2e: null, attainment: 0.95, per: "gpu", ratio: 4,
     metric: "throughput", sort: "rank", reversed: false, allRows: false, heatX: "", heatY: "", point: "",
   };
@@ -185,6 +194,7 @@ const app = (() => {
   /* Makes choices fit a payload that other choices were made for. */
   function mendChoices() {
     const { choices } = shown;
+    if (!VIEWS.some(({ id }) => id === choices.view)) choices.view = FIRST_CHOICES.view;
     if (chosenSlo() === undefined) choices.slo = 0;
     Object.assign(choices, mendedLimits(choices));
     choices.attainment ??= FIRST_CHOICES.attainment;
@@ -302,10 +312,15 @@ const app = (() => {
     }, ADDRESS_DELAY_MS);
   }
 
-  /* Shows what another address says, as of a link that was pasted over this one. */
+  /* Shows what another address says, as of a link that was pasted over this one. The link that skips
+     the tabs leads to an element, and says nothing of choices. */
   function followAddress() {
     clearTimeout(addressTimer);
     if (shown.choices === null) return;
+    if (byId(location.hash.slice(1)) !== null) {
+      writeAddress();
+      return;
+    }
     shown.choices = firstChoices();
     readAddress();
     mendChoices();
@@ -315,8 +330,26 @@ const app = (() => {
   // Tabs and the answers of Python
 
   function showTabs() {
+    showViews();
     showTabList(byId("tabs"), shown.payload.groups.map(tabText), shown.choices.group, openTab);
     showTabList(byId("slo-tabs"), group().slos.map(sloText), shown.choices.slo, openSlo);
+  }
+
+  /* style.css leaves out what is in other views; without a script, and on paper, all of it is there. */
+  function showViews() {
+    const { view } = shown.choices;
+    const chosen = VIEWS.findIndex(({ id }) => id === view);
+    showTabList(byId("views"), VIEWS.map(({ title }) => title), chosen, openView);
+    document.body.dataset.view = view;
+    byId("panel").setAttribute("role", "tabpanel");
+    byId("panel").setAttribute("aria-label", VIEWS[chosen].title);
+    drawn.resize();
+  }
+
+  function openView(index) {
+    shown.choices.view = VIEWS[index].id;
+    showViews();
+    writeAddress();
   }
 
   /* Tabs as buttons, of which the Tab key reaches the chosen one; arrows lead to the others.
@@ -330,7 +363,7 @@ const app = (() => {
       const openIt = (target) => { open(target); list.children[target].focus(); };
       tab.setAttribute("role", "tab");
       tab.setAttribute("aria-selected", String(isChosen));
-      tab.setAttribute("aria-controls", "answers live");
+      tab.setAttribute("aria-controls", "panel");
       tab.tabIndex = isChosen ? 0 : -1;
       tab.addEventListener("click", () => openIt(index));
       tab.addEventListener("keydown", (event) => moveTab(event, index, texts.length - 1, openIt));
@@ -681,7 +714,7 @@ const app = (() => {
     let text = "";
     let caution = "";
     if (isAsked()) {
-      text = "These are the limits of the file, answered above. Move one, and every stored request is judged again.";
+      text = "These are the limits of the file. Move one, and every stored request is judged again.";
       caution = lastingCautions().join("; ");
     } else if (winner === undefined) {
       text = whyNothingIsRanked();
@@ -737,8 +770,8 @@ const app = (() => {
 
   function unjudgedText(names) {
     return isAsked()
-      ? `the ranking is that of the answer above; charts, and the ranking once a limit moves, do not judge the limits on ${names}`
-      : `the limits on ${names} are not judged here: see the answer above`;
+      ? `the ranking is that of the file's answer; charts, and the ranking once a limit moves, do not judge the limits on ${names}`
+      : `the limits on ${names} are not judged here: see the answer under the limits of the file`;
   }
 
   /* Why the winner may not be the best. */

@@ -39,8 +39,11 @@ const drawing = (() => {
       for (const id of Object.keys(this.drawings)) this.draw(id);
     }
 
+    /* Fits the charts to their places, which may have changed while they were hidden. */
     resize() {
-      for (const instance of this.instances.values()) instance.resize();
+      for (const [id, instance] of this.instances) {
+        if (document.getElementById(id).clientWidth > 0) instance.resize();
+      }
     }
 
     seen(entries) {

@@ -22,20 +22,17 @@
   /* What the server writes as HTML is taken over. What scripts drew stays where it is: an element
      that is moved loses its focus, and a slider its drag. */
   function replaceStaticParts(fresh) {
-    const main = document.querySelector("main");
-    const kept = ["tabs", "slo-tabs", "live"].map((id) => document.getElementById(id));
-    const open = [...main.querySelectorAll("details")].map((details) => details.open);
-    for (const part of [...main.children]) if (!kept.includes(part)) part.remove();
-    let last = null;
-    for (const part of [...fresh.querySelector("main").children]) {
-      const own = kept.find((element) => element.id === part.id);
-      if (own === undefined) {
-        const adopted = document.adoptNode(part);
-        if (last === null) main.prepend(adopted); else last.after(adopted);
-      }
-      last = own ?? part;
+    const panel = document.getElementById("panel");
+    const live = document.getElementById("live");
+    const open = [...panel.querySelectorAll("details")].map((details) => details.open);
+    for (const part of [...panel.children]) if (part !== live) part.remove();
+    let isAboveLive = true;
+    for (const part of [...fresh.getElementById("panel").children]) {
+      if (part.id === live.id) isAboveLive = false;
+      else if (isAboveLive) live.before(document.adoptNode(part));
+      else panel.append(document.adoptNode(part));
     }
-    const details = [...main.querySelectorAll("details")];
+    const details = [...panel.querySelectorAll("details")];
     if (details.length === open.length) details.forEach((each, index) => { each.open = open[index]; });
   }
 
