@@ -9,6 +9,7 @@ from orchestrator.analysis.token_work import work_of_row
 from orchestrator.catalog.work import MissingWork, StepWork
 from orchestrator.results.ids import model_key
 from orchestrator.results.records import DeploymentRow
+from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions
 
 _MEMORY_FIGURES = (
     "weight_bytes",
@@ -77,6 +78,7 @@ class StoredPrediction:
 
     ``parameters``: of the model. ``memory``: figures of the engine's start, as
     ``plan/feasibility.py`` names them. ``capacities``: by SLO, then by workload.
+    ``assumed``: what a simulation assumed of the deployment and of its loads.
     """
 
     parameters: int | None
@@ -86,6 +88,7 @@ class StoredPrediction:
     error_factors: ErrorFactors | None
     capacities: Mapping[str, Mapping[str, PredictedCapacity]]
     simulated: bool = False  # all but memory comes from `orchestrator simulate`
+    assumed: Assumptions = NOTHING_ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ def prediction_of(predicted: Mapping[str, Any]) -> StoredPrediction:
             for slo, by_workload in capacities.items()
         },
         simulated="simulated" in predicted,
+        assumed=Assumptions.model_validate(predicted.get("assumed", {})),
     )
 
 

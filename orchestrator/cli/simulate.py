@@ -17,10 +17,14 @@ import click
 from orchestrator.cli.command import CliCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.plan.model import Plan
     from orchestrator.results.events import Event
     from orchestrator.results.phases import Phase
     from orchestrator.results.store import Store
     from orchestrator.simulation.sweep import SimulationReport
+    from orchestrator.spec.assumptions import Assumptions
 
 EXAMPLES = """
 \b
@@ -120,7 +124,21 @@ class ProgressLine:
 @click.option(
     "--allow-impossible", is_flag=True, help="Also simulate deployments judged impossible."
 )
-def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossible: bool) -> int:
+@click.option(
+    "--assume",
+    "assumed",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Take as given what only an engine knows: constrained_answers=asked or adapters=free. "
+    "Repeatable.",
+)
+def simulate(
+    experiment: Path,
+    results_uri: str,
+    no_report: bool,
+    allow_impossible: bool,
+    assumed: tuple[str, ...],
+) -> int:
     """Answer EXPERIMENT in virtual time, from a model of the engines, and store the results.
 
     EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
@@ -131,15 +149,18 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     from orchestrator.cli.run import NOTHING_RUNS, is_whole, planned, print_end
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.plan.predictions import with_predictions
-    from orchestrator.report.plan_table import risk_lines
-    from orchestrator.report.shortlist_words import shortlist_lines
     from orchestrator.results.location import check_answers
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.results.store import Store
     from orchestrator.simulation.refusals import check
     from orchestrator.simulation.sweep import SimulatedSweep
+    from orchestrator.spec.assumptions import parse_assumptions
 
-    plan = with_predictions(planned(experiment, allow_impossible))
+    assumptions = parse_assumptions(assumed)
+    plan = planned(experiment, allow_impossible)
+    if assumed:
+        plan = plan.assuming(assumptions)
+    plan = with_predictions(plan)
     if not plan.runnable():
         click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
         return 3
@@ -149,28 +170,8 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     store = Store.open(results_uri, plan.name, tell=progress.print_line, survives_power_loss=False)
     check(plan, store)
     store.check_writable()
-    impossible = sum(deployment.status == "impossible" for deployment in plan.deployments)
-    if impossible:
-        file = shlex.quote(str(experiment))
-        progress.print_line(
-            f"note: {impossible} impossible, left out; why: orchestrator plan {file}"
-        )
-    for line in risk_lines(plan):
-        progress.print_line(f"note: {line}")
-    for load in plan.loads:
-        unknown = load.workload.known_to_engines_only()
-        if unknown is not None:
-            text = (
-                f"workload {load.workload.name!r} is not simulated: only the engine knows {unknown}"
-            )
-            progress.print_line(f"note: {text}")
-    if plan.shortlist is not None:  # frozen in a plan.json
-        for line in shortlist_lines(plan, plan.shortlist):
-            progress.print_line(line)
-    if plan.budget is not None and plan.budget.wall is not None:
-        progress.print_line(
-            "note: the budget's wall time does not count: it depends on the number of nodes"
-        )
+    for line in _notes(plan, experiment, assumptions):
+        progress.print_line(line)
     stop = threading.Event()
     # the run's record is removed at its end, so that a simulation leaves the same files each time
     with ActiveRun(Runs(store.uri, plan.name), stop, progress, keeps=False) as active, stops(stop):
@@ -182,6 +183,36 @@ def simulate(experiment: Path, results_uri: str, no_report: bool, allow_impossib
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and is_whole(report.counts) else 3
+
+
+def _notes(plan: Plan, experiment: Path, given: Assumptions) -> Iterator[str]:
+    """What a user should know of a simulation before it begins. ``given``: by --assume."""
+    from orchestrator.report.origin import assumption_texts
+    from orchestrator.report.plan_table import risk_lines
+    from orchestrator.report.shortlist_words import shortlist_lines
+    from orchestrator.spec.assumptions import with_option
+
+    impossible = sum(deployment.status == "impossible" for deployment in plan.deployments)
+    if impossible:
+        file = shlex.quote(str(experiment))
+        yield f"note: {impossible} impossible, left out; why: orchestrator plan {file}"
+    for line in risk_lines(plan):
+        yield f"note: {line}"
+    for load in plan.loads:
+        unknown = load.workload.known_to_engines_only(plan.assumptions)
+        if unknown is not None:
+            reason = with_option(f"only the engine knows {unknown.text}", unknown)
+            yield f"note: workload {load.workload.name!r} is not simulated: {reason}"
+    for text in assumption_texts(plan.assumptions):
+        yield f"note: assumed: {text}"
+    needed = plan.assumptions.stated()
+    for name in given.stated():
+        if name not in needed:
+            yield f"note: nothing in the plan needs --assume {name}"
+    if plan.shortlist is not None:  # frozen in a plan.json
+        yield from shortlist_lines(plan, plan.shortlist)
+    if plan.budget is not None and plan.budget.wall is not None:
+        yield "note: the budget's wall time does not count: it depends on the number of nodes"
 
 
 def _summary(report: SimulationReport, store: Store, seconds: float) -> str:

@@ -26,6 +26,7 @@ from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, model_key
+from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, EngineFact
 from orchestrator.spec.experiment import SweepRules
 from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Objective, Slo, Workload
 from orchestrator.spec.settings import Hardware, Strict
@@ -300,6 +301,7 @@ class Plan(SweepRules):
     # digest of the options of `orchestrator load`; None where a file made the plan
     load_options: str | None = None
     shortlist: PredictedShortlist | None = None  # `run --shortlist`
+    assumptions: Assumptions = NOTHING_ASSUMED  # `simulate --assume`
 
     def asks_the_same(self, stored: Plan) -> bool:
         """Whether a run of ``orchestrator load`` sends what a stored one sent, whatever their seeds
@@ -541,6 +543,22 @@ class Plan(SweepRules):
         changed = {"deployments": tuple(deployments), "notes": (*self.notes, *notes)}
         # a new object: a copy would keep the cached properties
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields} | changed)
+
+    def assuming(self, assumptions: Assumptions) -> Plan:
+        """The plan with those of the assumptions that it needs."""
+        facts: list[EngineFact] = []
+        for deployment in self.runnable():
+            facts += self.engine_facts(deployment)
+        changed = {"assumptions": assumptions.needed_for(facts)}
+        # a new object: a copy would keep the cached properties
+        return Plan(**{name: getattr(self, name) for name in Plan.model_fields} | changed)
+
+    def engine_facts(self, deployment: Deployment) -> list[EngineFact]:
+        """What only an engine knows of the loads that a deployment can serve."""
+        facts: list[EngineFact] = []
+        for load in self.loads_served_by(deployment):
+            facts += load.workload.engine_facts()
+        return facts
 
     def to_json(self) -> str:
         """The frozen plan as JSON that ``from_json`` turns into an equal plan; defaults are left

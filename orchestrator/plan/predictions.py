@@ -7,6 +7,8 @@ package imports ``predict``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor
 from orchestrator.spec.load import Slo
@@ -16,6 +18,8 @@ from orchestrator.spec.load import Slo
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
 # key in ``Deployment.predicted``: URI of the simulation that the predictions come from
 SIMULATED = "simulated"
+ASSUMED = "assumed"  # key in ``Deployment.predicted``: the assumptions that it rests on, by name
+_PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED, ASSUMED)
 
 
 def limits_of(plan: Plan) -> tuple[Slo, ...]:
@@ -28,7 +32,7 @@ def with_predictions(plan: Plan) -> Plan:
     come from a simulation (plan/simulated.py) stay as they are.
     """
     loads = [OfferedLoad(load.workload, load) for load in plan.loads]
-    predictor = Predictor(loads, limits_of(plan), plan.predictions, plan.seed)
+    predictor = Predictor(loads, limits_of(plan), plan.predictions, plan.seed, plan.assumptions)
     deployments = (
         _predicted(deployment, plan, predictor) if _is_to_predict(deployment) else deployment
         for deployment in plan.deployments
@@ -36,16 +40,25 @@ def with_predictions(plan: Plan) -> Plan:
     return plan.with_deployments(deployments)
 
 
+def memory_of(deployment: Deployment) -> dict[str, Any]:
+    """What plan/feasibility.py predicts of a deployment."""
+    predicted = deployment.predicted or {}
+    return {name: value for name, value in predicted.items() if name not in _PREDICTED}
+
+
 def _is_to_predict(deployment: Deployment) -> bool:
     return deployment.runs and SIMULATED not in (deployment.predicted or {})
 
 
 def _predicted(deployment: Deployment, plan: Plan, predictor: Predictor) -> Deployment:
-    memory = deployment.predicted or {}
+    memory = memory_of(deployment)
     levels = {
         load.workload.name: plan.levels_of(load, deployment.id)
         for load in plan.loads_of(deployment.id)
     }
     configuration = Configuration(deployment.settings, deployment.hardware, memory)
     predicted = memory | predictor.predict(configuration, levels)
+    assumed = plan.assumptions.needed_for(plan.engine_facts(deployment)).stated()
+    if assumed:
+        predicted[ASSUMED] = assumed
     return deployment.model_copy(update={"predicted": predicted})

@@ -31,13 +31,12 @@ from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.predictions import SIMULATED, limits_of, with_predictions
+from orchestrator.plan.predictions import SIMULATED, limits_of, memory_of, with_predictions
 from orchestrator.plan.shortlist import size_with_room_for, without_shortlist
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
 
 # the keys that plan/predictions.py adds to the predictions of memory
-_PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED)
 _NOT_SIMULATED = "the simulation has no valid point of it"
 _EXACT = ErrorFactors(1.0, 1.0)
 _ERROR_UNKNOWN = "nobody knows how far off a simulation of it is"
@@ -127,17 +126,11 @@ def _with_simulation_of(plan: Plan, experiment: StoredExperiment, uri: str) -> P
 def _without_simulation(plan: Plan) -> Plan:
     """The plan without what an earlier simulation said."""
     return plan.with_deployments(
-        deployment.model_copy(update={"predicted": _memory_of(deployment)})
+        deployment.model_copy(update={"predicted": memory_of(deployment)})
         if SIMULATED in (deployment.predicted or {})
         else deployment
         for deployment in plan.deployments
     )
-
-
-def _memory_of(deployment: Deployment) -> dict[str, Any]:
-    """What plan/feasibility.py predicts of a deployment."""
-    predicted = deployment.predicted or {}
-    return {name: value for name, value in predicted.items() if name not in _PREDICTED}
 
 
 def _experiment(uri: str, name: str) -> StoredExperiment:
@@ -187,7 +180,7 @@ class _Simulation:
 
     def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
         """What the plan says of a deployment: memory as before, all else from the simulation."""
-        predicted = _memory_of(deployment) | {SIMULATED: uri}
+        predicted = memory_of(deployment) | {SIMULATED: uri}
         points = {
             served.workload: of_workload
             for served, of_workload in self._points.items()

@@ -38,6 +38,7 @@ from orchestrator.emulator.profile import (
 from orchestrator.emulator.step_tables import NoRow
 from orchestrator.engines.registry import ENGINES
 from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
+from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, EngineFact
 from orchestrator.spec.experiment import Predictions
 from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -66,7 +67,14 @@ _NO_MEMORY = MemoryEstimate(None, None, 0, 0, 0)
 
 
 class NotPredictable(Exception):
-    """The model cannot predict a deployment; the message is the reason."""
+    """The model cannot predict a deployment; the message is the reason.
+
+    ``fact``: what only an engine knows, if that is the reason.
+    """
+
+    def __init__(self, reason: str, fact: EngineFact | None = None) -> None:
+        super().__init__(reason)
+        self.fact = fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +188,13 @@ class Predictor:
         slos: Sequence[Slo],
         predictions: Predictions,
         seed: int,
+        assumptions: Assumptions = NOTHING_ASSUMED,
     ) -> None:
         self._loads = {load.workload.name: load for load in loads}
         self._slos = slos
         self._wants_tables = predictions.tables
         self._seed = seed
+        self._assumptions = assumptions
         self._fitted = load_profile(predictions.profile) if predictions.profile else None
         self._profile = cache(load_profile)
         self._demand = cache(self._demand_of)
@@ -373,9 +383,9 @@ class Predictor:
         answers are not known.
         """
         workload = self._loads[name].workload
-        unknown = workload.known_to_engines_only()
+        unknown = workload.known_to_engines_only(self._assumptions)
         if unknown is not None:
-            raise NotPredictable(f"only the engine knows {unknown} ({name!r})")
+            raise NotPredictable(f"only the engine knows {unknown.text} ({name!r})", unknown)
         requests = workload.requests(RandomIds(SAFE_IDS), self._seed)
         shared_prefixes = _shared_prefixes(workload)
         rows: list[tuple[int, int, int]] = []

@@ -30,7 +30,7 @@ from orchestrator.report.exclusion_lines import (
     spoilt_text,
 )
 from orchestrator.report.next_step import shortlist_run
-from orchestrator.report.origin import badge_of, model_error_lines, origin_texts
+from orchestrator.report.origin import assumption_lines, badge_of, model_error_lines, origin_texts
 from orchestrator.report.selection import answers, is_offline, ranking_limits
 from orchestrator.report.text import (
     FEW_MARK,
@@ -163,8 +163,11 @@ def _origin_notes(documents: Sequence[ComparisonDocument], shown: int, form: For
     ranked: list[RankedDocument] = []
     for document in documents:
         ranked += document.ranking
-    for text in model_error_lines([each.deployment.point for each in ranked]):
+    points = [each.deployment.point for each in ranked]
+    for text in model_error_lines(points):
         yield from form.short_note(text, "dim")
+    for text in assumption_lines(points):
+        yield from form.note(text, "yellow")
     rows: list[RankedDocument] = []
     for document in documents:
         rows += document.ranking[:shown]

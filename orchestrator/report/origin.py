@@ -3,12 +3,13 @@ far off the model is.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import listed
 from orchestrator.report.text import EMULATED, SIMULATED
+from orchestrator.spec.assumptions import Assumptions
 
 CLAIMS_OF_MODEL = "bounds and estimates are those of the search; the model's error comes on top"
 
@@ -87,6 +88,28 @@ def model_error_lines(points: Iterable[StoredPoint]) -> list[str]:
         f"intervals: 9 in 10 measurements within {ttft} (TTFT), {others} (all else)",
         f"  model's error by {count}{sources[0]}",
     ]
+
+
+def assumption_lines(points: Iterable[StoredPoint]) -> list[str]:
+    """A line for each thing that the simulation of these points assumed."""
+    assumed: dict[str, Any] = {}
+    for point in points:
+        if point.simulated:
+            assumed |= point.deployment.prediction.assumed.stated()
+    texts = assumption_texts(Assumptions(**assumed))
+    return [f"assumed: {text}" for text in texts]
+
+
+def assumption_texts(assumptions: Assumptions) -> list[str]:
+    """What is assumed."""
+    texts: list[str] = []
+    if assumptions.constrained_answers == "asked":
+        texts.append(
+            "constrained answers are as long as output_tokens asks, and the constraint costs nothing"
+        )
+    if assumptions.adapters == "free":
+        texts.append("LoRA adapters cost nothing, and no request waits for its adapter")
+    return texts
 
 
 def model_error_sentence(points: Iterable[StoredPoint]) -> str:

@@ -20,7 +20,13 @@ from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.footnotes import Footnotes, RowNote
 from orchestrator.report.guidance_text import guidance_notes
-from orchestrator.report.origin import badge_of, common_badge, model_error_lines, origin_texts
+from orchestrator.report.origin import (
+    assumption_lines,
+    badge_of,
+    common_badge,
+    model_error_lines,
+    origin_texts,
+)
 from orchestrator.report.prediction_error import (
     predicted_vs_measured_columns,
     predicted_vs_measured_notes,
@@ -185,6 +191,8 @@ def closing_text(
         yield from form.note(text, "yellow")
     for text in model_error_lines(points):
         yield from form.short_note(text, "dim")
+    for text in assumption_lines(points):
+        yield from form.note(text, "yellow")
     yield from form.closing()
     yield from form.note(_counts_text(points, left_out), "dim")
 

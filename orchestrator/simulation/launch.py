@@ -22,6 +22,7 @@ from orchestrator.results.records import Committed, LaunchRow
 from orchestrator.simulation.models import engines_of, model_digest
 from orchestrator.simulation.point import SimulatedEngines
 from orchestrator.simulation.virtual_clock import launch_id_at, ulid_at
+from orchestrator.spec.assumptions import with_option
 from orchestrator.sweep.commit import (
     AttemptRecord,
     commit_attempt,
@@ -77,7 +78,8 @@ class SimulatedLaunch:
         try:
             model = sweep.models.step_model(self._deployment)
         except NotPredictable as reason:
-            failure = Failure(FailureKind.NOT_SIMULATED, f"It cannot be simulated: {reason}.")
+            text = with_option(str(reason), reason.fact)
+            failure = Failure(FailureKind.NOT_SIMULATED, f"It cannot be simulated: {text}.")
             self._give_up(failure)
         else:
             start_s = self._work.start_estimate_s

@@ -31,7 +31,7 @@ class EngineModels:
     def _predictor(self) -> Predictor:
         plan = self._plan
         loads = [OfferedLoad(load.workload, load) for load in plan.loads]
-        return Predictor(loads, plan.slos, plan.predictions, plan.seed)
+        return Predictor(loads, plan.slos, plan.predictions, plan.seed, plan.assumptions)
 
     def step_model(self, deployment: Deployment) -> StepModel:
         """The step model of a deployment. Raises NotPredictable if the model has none for it."""

@@ -29,6 +29,7 @@ from orchestrator.simulation.client import ClientLoad, VirtualClient
 from orchestrator.simulation.fleet import Fleet, FleetNeeds
 from orchestrator.simulation.requests import RequestEnd
 from orchestrator.simulation.rows import RequestOutcomes
+from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, with_option
 from orchestrator.spec.load import Level, Workload
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.sweep.measure import Attempt, Loaded, judged
@@ -109,8 +110,11 @@ class PointSimulator:
     ``wants_gaps``: the gaps between tokens are computed, too, which takes several times as long.
     """
 
-    def __init__(self, wants_gaps: bool = False) -> None:
+    def __init__(
+        self, wants_gaps: bool = False, assumptions: Assumptions = NOTHING_ASSUMED
+    ) -> None:
         self._wants_gaps = wants_gaps
+        self._assumptions = assumptions
         self._kind = lru_cache(LOADS_KEPT)(_kind)
         self._lengths = lru_cache(LOADS_KEPT)(_lengths)
         self._open_loops: dict[tuple[str, Level, int], _KnownLoad] = {}
@@ -125,9 +129,10 @@ class PointSimulator:
         """Make one attempt at a point. ``watch``: not None if the point is a probe, which ends as
         soon as it knows enough. ``started_unix_ns``: when the attempt starts.
         """
-        unknown = point.workload.known_to_engines_only()
+        unknown = point.workload.known_to_engines_only(self._assumptions)
         if unknown is not None:
-            sentence = f"It cannot be simulated: only the engine knows {unknown}."
+            reason = with_option(f"only the engine knows {unknown.text}", unknown)
+            sentence = f"It cannot be simulated: {reason}."
             return SimulatedAttempt(
                 Attempt(failure=Failure(FailureKind.NOT_SIMULATED, sentence)), 0.0
             )

@@ -21,6 +21,7 @@ from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.simulation.models import EngineModels, model_digest
 from orchestrator.simulation.virtual_clock import began_at, launch_id_at
+from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, with_option
 from orchestrator.workloads.segments import NameOfDraw
 
 SESSIONS_LOOKED_AT = 64  # of a workload, to see whether its lengths are known
@@ -51,6 +52,13 @@ def _earlier_results(plan: Plan, store: Store, models: EngineModels) -> list[Pro
                 hint="give another --results URI",
             )
         ]
+    if _stored_assumptions(store) != plan.assumptions:
+        return [
+            Problem(
+                f"{store.uri} was simulated under other assumptions (--assume)",
+                hint="give the same ones, or another --results URI",
+            )
+        ]
     changed = _changed_models(plan, store, models)
     if changed:
         return [
@@ -74,6 +82,17 @@ def _earlier_results(plan: Plan, store: Store, models: EngineModels) -> list[Pro
     return []
 
 
+def _stored_assumptions(store: Store) -> Assumptions:
+    """What an earlier simulation assumed; nothing if its plan cannot be read."""
+    text = store.plan()
+    if text is None:
+        return NOTHING_ASSUMED
+    try:
+        return Plan.from_json(text, to_run=False).assumptions
+    except InputError:
+        return NOTHING_ASSUMED
+
+
 def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
     """Why nothing of the plan can be simulated: a problem for each reason.
 
@@ -85,14 +104,15 @@ def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
         try:
             models.step_model(deployment)
         except NotPredictable as reason:
-            reasons.append((str(reason), deployment.label))
+            reasons.append((with_option(str(reason), reason.fact), deployment.label))
             continue
         for load in plan.loads_of(deployment.id):
-            unknown = load.workload.known_to_engines_only()
+            unknown = load.workload.known_to_engines_only(plan.assumptions)
             if unknown is None:
                 return []
             name = f"workload {load.workload.name!r}"
-            reasons.append((f"only the engine knows {unknown}", name))
+            reason_text = with_option(f"only the engine knows {unknown.text}", unknown)
+            reasons.append((reason_text, name))
     problems: list[Problem] = []
     for reason_text, names in values_by_key(reasons).items():
         distinct_names = listed(list(dict.fromkeys(names)))
@@ -156,7 +176,7 @@ def _changed_unfinished(plan: Plan, store: Store, models: EngineModels) -> list[
 def _unsupported(plan: Plan) -> Iterator[Problem]:
     """A problem for each thing in the plan that no simulation has."""
     for load in plan.loads:
-        if load.workload.known_to_engines_only() is not None:
+        if load.workload.known_to_engines_only(plan.assumptions) is not None:
             continue  # it is stored as failed, with this reason
         if not _has_lengths(load):
             yield Problem(

@@ -68,7 +68,8 @@ class SimulatedSweep:
         self.plan = plan
         self.store = store
         limits = [limit for slo in plan.slos for limit in slo.limits]
-        self.points = PointSimulator(any(limit.of == "itl_p99" for limit in limits))
+        wants_gaps = any(limit.of == "itl_p99" for limit in limits)
+        self.points = PointSimulator(wants_gaps, plan.assumptions)
         self.models = EngineModels(plan)
         self.stored = LaunchesToRepeat()
         self._listener = listener

@@ -28,6 +28,15 @@ from pydantic import (
 
 from orchestrator.base.registry import Registry, unknown_name
 from orchestrator.base.text import hours
+from orchestrator.spec.assumptions import (
+    ADAPTER_COSTS,
+    ANSWER_LENGTHS,
+    IMAGE_TOKENS,
+    NOTHING_ASSUMED,
+    TOOL_TOKENS,
+    Assumptions,
+    EngineFact,
+)
 from orchestrator.spec.constraint import ConstraintKind, ToolChoice
 from orchestrator.spec.document import nearest, wrong
 from orchestrator.spec.request_options import (
@@ -441,17 +450,27 @@ class Workload(Growing, ABC):
         asked = self.request or {}
         return frozenset(name for name, value in asked.items() if asks_for_more(name, value))
 
-    def known_to_engines_only(self) -> str | None:
-        """What of its requests only an engine knows, so that neither predictions nor simulations are
-        made of it; None if nothing.
-        """
+    def engine_facts(self) -> list[EngineFact]:
+        """What of its requests only an engine knows."""
+        facts: list[EngineFact] = []
         if self.constraint_kinds():
-            return "how long constrained answers are"
+            facts.append(ANSWER_LENGTHS)
         if self.tools is not None:
-            return "how many tokens the tools in a prompt have"
+            facts.append(TOOL_TOKENS)
         if self.adapters is not None:
-            return "what LoRA adapters cost"
-        return "how many tokens images have" if self.sends_images() else None
+            facts.append(ADAPTER_COSTS)
+        if self.sends_images():
+            facts.append(IMAGE_TOKENS)
+        return facts
+
+    def known_to_engines_only(
+        self, assumptions: Assumptions = NOTHING_ASSUMED
+    ) -> EngineFact | None:
+        """The first of ``engine_facts`` that is not assumed, so that neither predictions nor
+        simulations are made of it; None if there is none.
+        """
+        unknown = (fact for fact in self.engine_facts() if not assumptions.covers(fact))
+        return next(unknown, None)
 
     def adapter_names(self) -> tuple[str, ...]:
         """The LoRA adapters that its requests may ask for."""

@@ -15,6 +15,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import Problem, ProblemsError
+from orchestrator.spec.assumptions import EngineFact
 from orchestrator.spec.document import wrong
 from orchestrator.spec.load import AnyWorkload, Arrivals, ContentKind, Level, Weight, Workload
 from orchestrator.spec.settings import Name, Strict, as_tuple
@@ -162,9 +163,11 @@ class MixWorkload(Workload):
     def sends_images(self) -> bool:
         return any(content.sends_images() for content in self.contents)
 
-    def known_to_engines_only(self) -> str | None:
-        reasons = (content.known_to_engines_only() for content in self.contents)
-        return next((reason for reason in reasons if reason is not None), None)
+    def engine_facts(self) -> list[EngineFact]:
+        facts: list[EngineFact] = []
+        for content in self.contents:
+            facts += content.engine_facts()
+        return facts
 
     def adapter_names(self) -> tuple[str, ...]:
         names: dict[str, None] = {}

@@ -5,6 +5,8 @@ says why it is not.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from tests.unit.cli.commands import Done, invoke
 FOLDER = Path(__file__).parents[2] / "experiments"
 # a few seconds each
 WHOLE = (
-    *("batch-size-knee", "chat-beside-rag", "llama70b-quantization", "load-formats"),
-    *("max-concurrency", "multi-node-405b", "offline", "quickstart-emulated", "readers"),
-    *("replicas-or-tp", "workloads"),
+    *("adapters", "batch-size-knee", "chat-beside-rag", "guided", "llama70b-quantization"),
+    *("load-formats", "max-concurrency", "multi-node-405b", "offline", "quickstart-emulated"),
+    *("readers", "replicas-or-tp", "workloads"),
 )
 # at one short load
 SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
@@ -33,8 +35,6 @@ REFUSED = {
 }
 # what each says of the deployments or workloads that the model does not cover, beside others
 PARTLY_REFUSED = {
-    "adapters": "only the engine knows what LoRA adapters cost",
-    "guided": "only the engine knows how long constrained answers are",
     "speculation": "the model has no term for speculative decoding",
 }
 
@@ -55,15 +55,20 @@ def shortened(name: str) -> str:
     return yaml.safe_dump(content)
 
 
-def simulated(file: Path, folder: Path) -> Done:
-    return invoke("simulate", str(file), "--results", str(folder / "results"), "--no-report")
+def simulated(file: Path, folder: Path, assumptions: Sequence[str] = ()) -> Done:
+    assumed = [f"--assume={assumption}" for assumption in assumptions]
+    results = str(folder / "results")
+    return invoke("simulate", str(file), "--results", results, "--no-report", *assumed)
+
+
+def head_of(name: str) -> str:
+    return (FOLDER / f"{name}.yaml").read_text().partition("\nversion: 1\n")[0]
 
 
 def answers_of_the_head(name: str) -> list[str]:
     """The lines of a file's head that repeat an answer of ``simulate``."""
-    head = (FOLDER / f"{name}.yaml").read_text().partition("\nversion: 1\n")[0]
-    lines = [line.removeprefix("#").strip() for line in head.splitlines()]
-    return [line for line in lines if line.startswith(("best", "runner-up"))]
+    lines = [line.removeprefix("#").strip() for line in head_of(name).splitlines()]
+    return [line for line in lines if line.startswith(("best", "runner-up", "assumed"))]
 
 
 def points(folder: Path) -> list[Any]:
@@ -97,8 +102,10 @@ def test_a_file_begins_with_its_schema_and_its_question(path: Path) -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_the_head_of_a_file_says_came_out_did_come_out(name: str, tmp_path: Path) -> None:
-    done = simulated(FOLDER / f"{name}.yaml", tmp_path)
+    assumptions = re.findall(r"--assume ([\w=.]+)", head_of(name))
+    done = simulated(FOLDER / f"{name}.yaml", tmp_path, assumptions)
     assert done.status == 0, done.stderr
+    assert bool(assumptions) == ("assumed: " in head_of(name))
     assert points(tmp_path)
     printed = {line.strip() for line in done.stderr.splitlines()}
     missing = [line for line in answers_of_the_head(name) if line not in printed]

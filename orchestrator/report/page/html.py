@@ -18,7 +18,12 @@ from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.efficiency_words import mbu_text
-from orchestrator.report.origin import CLAIMS_OF_MODEL, imported_text, model_error_sentence
+from orchestrator.report.origin import (
+    CLAIMS_OF_MODEL,
+    assumption_lines,
+    imported_text,
+    model_error_sentence,
+)
 from orchestrator.report.page.experiment_tables import (
     MOST_ROWS,
     ExperimentSection,
@@ -90,11 +95,15 @@ class PageDocument:
 
     @property
     def simulated_text(self) -> str:
-        """The sentence at the top on how far off the model is; empty without simulated points."""
+        """The sentences at the top on how far off the model is, and on what it was told; empty
+        without simulated points.
+        """
         points: list[StoredPoint] = []
         for experiment in self.experiments:
             points += [document.point for document in experiment.points]
-        return model_error_sentence(points)
+        sentences = [model_error_sentence(points)]
+        sentences += [f"{line[0].upper()}{line[1:]}." for line in assumption_lines(points)]
+        return " ".join(sentences)
 
     @property
     def imported_text(self) -> str:

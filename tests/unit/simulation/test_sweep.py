@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.base.errors import FailureKind
+from orchestrator.base.errors import FailureKind, ProblemsError
+from orchestrator.plan.model import Plan
+from orchestrator.plan.predictions import with_predictions
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase
 from orchestrator.results.records import LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
+from orchestrator.simulation.refusals import check
+from orchestrator.spec.assumptions import Assumptions
+from tests.unit.cli.commands import invoke
 from tests.unit.simulation.builders import EXPERIMENT, files_of, planned, simulated
 
 
@@ -227,7 +232,24 @@ def test_constrained_answers_are_not_simulated_and_free_ones_beside_them_are(
     assert by_workload["free"].status == "ok"
     for name in ("forced", "both"):
         assert by_workload[name].failure_kind == FailureKind.NOT_SIMULATED
-        assert "how long constrained answers are" in (by_workload[name].reason or "")
+        reason = by_workload[name].reason or ""
+        assert reason.endswith("answers are, unless --assume constrained_answers=asked.")
+
+
+def test_constrained_answers_are_simulated_where_their_length_is_assumed(tmp_path: Path) -> None:
+    assumptions = Assumptions(constrained_answers="asked", adapters="free")
+    plan = with_predictions(planned(workloads=CONSTRAINED).assuming(assumptions))
+    assert plan.assumptions.stated() == {"constrained_answers": "asked"}  # no adapters in it
+    assert Plan.from_json(plan.to_json()) == plan
+    store, report = simulated(plan, tmp_path)
+    assert (report.counts.measured, report.counts.failed) == (12, 0)
+    check(plan, store)
+    with pytest.raises(ProblemsError, match="under other assumptions.*another --results"):
+        check(planned(workloads=CONSTRAINED), store)
+    said = invoke("results", str(tmp_path)).stdout.splitlines()
+    assert [line for line in said if line.startswith("assumed:")] == [
+        "assumed: constrained answers are as long as output_tokens asks, and the constraint costs nothing"
+    ]
 
 
 def test_tools_are_not_simulated(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.base.errors import ProblemsError
+from orchestrator.spec.assumptions import ANSWER_LENGTHS, Assumptions
 from orchestrator.spec.load import Workload
 from orchestrator.spec.request_options import schema_problem
 
@@ -137,7 +138,9 @@ def test_a_constraint_of_no_request_keeps_nobody_from_simulating() -> None:
     assert of_none.constraint_kinds() == frozenset()
     assert of_none.known_to_engines_only() is None
     of_some = workload(constrain={"regex": "a", "share": 0.1})
-    assert of_some.known_to_engines_only() == "how long constrained answers are"
+    assert of_some.known_to_engines_only() is ANSWER_LENGTHS
+    assumed = Assumptions(constrained_answers="asked")
+    assert of_some.known_to_engines_only(assumed) is None
 
 
 def test_tools_are_checked_each() -> None:

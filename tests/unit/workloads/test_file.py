@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.wire.wires import WIRES
+from orchestrator.spec.assumptions import ANSWER_LENGTHS
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.content import RandomIds, Words
@@ -372,7 +373,7 @@ def test_a_line_constrains_its_answer_by_a_response_format(tmp_path: Path) -> No
     file.write_text("\n".join(lines))
     workload = FileWorkload(name="w", kind="file", prompts=str(file))
     assert workload.constraint_kinds() == {"json_schema"}
-    assert workload.known_to_engines_only() == "how long constrained answers are"
+    assert workload.known_to_engines_only() is ANSWER_LENGTHS
     requests = workload.requests(Words(), 0)
     first, free, again = (requests.request(index, 0, "measure", ()) for index in range(3))
     assert first.constraint is again.constraint is not None
