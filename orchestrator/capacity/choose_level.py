@@ -56,19 +56,24 @@ PRECISE = 0.08  # an estimate is precise if half its interval is at most this sh
 # Shares of the estimate: the level that should be safe, and the range in which any level that met
 # the target will do for it.
 SAFE_AT, SAFE_FROM, SAFE_TO = 0.9, 0.86, 0.94
-PROBES_LEFT = 5  # where time is limited, a probe takes one part in so many of the requests left
-MOST_INDEPENDENT = 100.0  # independent requests that such a probe takes at most
-INDEPENDENT = 60.0  # independent requests that such a probe is taken to have
+# where time is limited, a probe takes the requests that are left divided by this
+PROBES_LEFT = 5
+MOST_INDEPENDENT = 100.0  # the most independent requests that such a probe takes
+# independent requests for which levels are compared, before it is known how many such a probe gets
+INDEPENDENT = 60.0
 
 
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
     """The level to be probed next; None: no probe would tell more.
 
-    ``guess``: see ``level_to_explore``.
+    The probes alone say whether there is a second start of the engine: a search that has probed on
+    it confirms levels there. ``guess``: see ``level_to_explore``.
     """
-    confirms_last = any(evidence.start > 0 for evidence in state.levels)
-    starts = 2 if confirms_last else 1
-    return level_to_explore(state, guess, confirms_last) or level_to_confirm(state, starts)
+    has_second_start = any(evidence.start > 0 for evidence in state.levels)
+    level = level_to_explore(state, guess, confirms_last=has_second_start)
+    if level is not None:
+        return level
+    return level_to_confirm(state, starts=2 if has_second_start else 1)
 
 
 def level_to_explore(
@@ -102,10 +107,10 @@ def level_to_explore(
         if level_to_estimate is not None:
             return level_to_estimate
     if level is not None:
-        return None if state.is_shown_to_hold(level) else level
-    if state.low or (not confirms_last and _unconfirmed(state, 1) is not None):
-        return None
-    return _further_out(state)
+        is_left_to_confirm = state.is_shown_to_hold(level)
+        return None if is_left_to_confirm else level
+    some_level_holds = state.low > 0
+    return None if some_level_holds else _further_out(state)
 
 
 def _level_to_screen(state: SearchState, is_limited: bool) -> float | None:
@@ -114,7 +119,7 @@ def _level_to_screen(state: SearchState, is_limited: bool) -> float | None:
     None: nothing can be shown.
     """
     if is_limited and _misses_by_far(state.levels[0], state.target):
-        return _step_out(state, upward=False)
+        return _half_the_lowest(state)
     return _further_out(state)
 
 
@@ -191,8 +196,9 @@ def level_among_rivals(
     it is confirmed, is shown to fail, or has had all its probes.
     """
     at_leader = state.on_grid(leader_estimate)
-    if at_leader > leader_estimate * SAME:
-        at_leader = state.on_grid(leader_estimate * 2.0 ** (-1 / STEPS))
+    if at_leader > leader_estimate * SAME:  # then the next lower level of the grid
+        one_step_lower = leader_estimate * 2.0 ** (-1 / STEPS)
+        at_leader = state.on_grid(one_step_lower)
     if not state.levels:
         return at_leader
     if level is None or level >= at_leader:
@@ -215,13 +221,17 @@ def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> Pr
     requests = affordable_requests(fit, level)
     budget = _budget(state, left_s)
     if budget is None:
-        return ProbeSize(PATIENT * FEWEST * fit.effect if requests is None else requests)
+        if requests is None:
+            # so few that the probe may end, as one that takes far more than was expected, once it
+            # has FEWEST independent requests
+            requests = PATIENT * FEWEST * fit.effect
+        return ProbeSize(requests)
     if requests is not None and requests <= budget.for_a_proof:
         return ProbeSize(requests)
     effect = max(fit.effect, PRIOR_EFFECT)
     planned = min(max(budget.requests / PROBES_LEFT, FEWEST * effect), MOST_INDEPENDENT * effect)
-    if budget.requests < 2 * planned:  # not enough for two
-        return ProbeSize()
+    if budget.requests < 2 * planned:
+        return ProbeSize()  # no limit: what is left is too little for another probe
     return ProbeSize(most=planned)
 
 
@@ -262,20 +272,35 @@ def _unconfirmed(state: SearchState, starts: int) -> float | None:
 
 
 def _further_out(state: SearchState) -> float | None:
-    """A level beyond the end at which the bracket is open; None: nothing can be shown there.
+    """A level to probe beyond the end at which the bracket is open; None: none would tell more."""
+    is_open_upward = math.isinf(state.ceiling)
+    return _further_up(state) if is_open_upward else _further_down(state)
 
-    It is twice the highest level or half the lowest, or one that was probed and is undecided.
+
+def _further_up(state: SearchState) -> float | None:
+    """Twice the highest level, or the highest itself while it misses and is not shown to fail.
+
+    None: higher levels are not probed.
     """
-    upward = math.isinf(state.ceiling)
     top = state.levels[-1]
-    misses_unclearly = bool(top.requests) and (top.share or 0.0) < state.target
-    if upward and misses_unclearly and top.probes < MOST_SCREENING:
+    misses = bool(top.requests) and (top.share or 0.0) < state.target
+    if misses and top.probes < MOST_SCREENING:
         return top.level
-    further = _step_out(state, upward)
-    is_new = state.at(further) is None and LOWEST < further < HIGHEST
-    if is_new and (upward or not _ends_downward(state.levels[0])):
-        return further
-    return None if upward else _undecided(state)
+    twice = state.on_grid(2 * top.level)
+    return twice if twice < HIGHEST else None
+
+
+def _further_down(state: SearchState) -> float | None:
+    """Half the lowest level; where lower levels would tell nothing, one that is undecided.
+
+    None: that cannot be decided either.
+    """
+    lowest = state.levels[0]
+    half = _half_the_lowest(state)
+    is_new = LOWEST < half < lowest.level
+    if is_new and not _ends_downward(lowest):
+        return half
+    return _undecided(state)
 
 
 def _misses_by_far(evidence: LevelEvidence, target: float) -> bool:
@@ -284,10 +309,8 @@ def _misses_by_far(evidence: LevelEvidence, target: float) -> bool:
     return has_enough and (evidence.share or 0.0) < FAR_BELOW * target and not evidence.verdict
 
 
-def _step_out(state: SearchState, upward: bool) -> float:
-    """Twice the highest level that was probed, or half the lowest."""
-    if upward:
-        return state.on_grid(2 * state.levels[-1].level)
+def _half_the_lowest(state: SearchState) -> float:
+    """The level of the grid at half the lowest one that was probed."""
     return state.on_grid(state.levels[0].level / 2)
 
 
@@ -307,8 +330,9 @@ def _undecided(state: SearchState) -> float | None:
     for evidence in state.levels:
         if evidence.verdict is not None or evidence.level >= ceiling:
             continue
-        more_would_tell = not evidence.whole or evidence.requests >= FEWEST
-        if more_would_tell and evidence.probes < MOST_SCREENING:
+        # a probe that ran its time and got too few requests would get too few again
+        gets_too_few = evidence.whole > 0 and evidence.requests < FEWEST
+        if not gets_too_few and evidence.probes < MOST_SCREENING:
             return evidence.level
     return None
 
@@ -418,6 +442,11 @@ def _level_in_bracket(
 def _bracket(
     state: SearchState, fit: AttainmentFit, confirms_last: bool, budget: _Budget | None
 ) -> _Bracket:
+    """Between which loads the capacity is sought now.
+
+    Where time is limited, no level above the estimate's interval is probed. But a level that would
+    end the search if it failed (``_counts_failing``) always stays within the bracket.
+    """
     low = state.low if confirms_last else state.confirmed_level
     if not low:
         low = fit.level_of(state.target) / WORTHLESS

@@ -68,8 +68,8 @@ class Part:
 class LevelEvidence:
     """What all probes of one level show of a tier.
 
-    ``confirmed``: later probes than those that first showed it showed once more that the level
-    holds; on the second start of the engine, once the search has come to it. ``share``: of
+    ``confirmed``: the level was shown to hold, and the probes after that showed it once more. Once
+    the search probes on a second start of the engine, only those of that start count. ``share``: of
     ``requests``, the share that met the test that is worst off, scaled to the target of the first
     test; None: no probe has figures. ``tests``: the evidence on each test. ``whole``: how many
     probes ran their time. ``blocked``: the level cannot be measured, because clients are too slow
@@ -315,8 +315,8 @@ class _LevelJudge:
     """Judges one level after the other, with what the probes of all levels tell.
 
     ``second_start``: a second start of the engine was probed, at whatever level. ``client_limit``:
-    the second highest level at which clients were too slow for a probe; 0: there are not two. Up to
-    this level, one such probe is enough to give a level up.
+    clients were too slow for MOST_INVALID probes of this level and of higher ones; 0: for fewer.
+    Up to this level, one such probe is enough to give a level up: it is hardly chance.
     """
 
     tests: tuple[_TierTest, ...]
@@ -364,6 +364,7 @@ def _tier_tests(
 
 
 def _client_limit(by_level: Mapping[float, Sequence[ProbeOutcome]]) -> float:
+    """See ``_LevelJudge.client_limit``."""
     slowed = sorted(
         probe.level
         for of_level in by_level.values()
