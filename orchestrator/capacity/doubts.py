@@ -33,11 +33,13 @@ from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Per
 
-# The fewest deployments whose starts are judged by the spread of all: of two, each knows as much.
+# The fewest deployments whose starts are judged by the spread of all. Where there are two, their
+# own spreads are all that is known.
 LEAST_POOLED = 3
 # Degrees of freedom with which the mean spread counts beside that of two deployments. With 3 the
 # first of four equal deployments is called the best in at most 5 % of cases, even where one of them
-# spreads four times as much as the others (benchmarks/compare); ``compare`` has more starts to see.
+# spreads four times as much as the others (benchmarks/compare). In ``compare`` the mean counts for
+# more where there are more deployments (``start_spread.mean_freedom``).
 POOLED_FREEDOM = 3.0
 GRID_STEP = 2 ** (1 / STEPS)  # a level of the search grid over the next lower one
 
@@ -246,8 +248,8 @@ def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
 def pooled_spread(throughputs: Sequence[Interval]) -> CommonSpread | None:
     """The relative spread between starts that the deployments of a ranking have in common.
 
-    None where too few have two starts, where they differ in it, and where no starts differ at all:
-    then each two deployments are compared by their own starts.
+    None: fewer than LEAST_POOLED deployments have two starts, some spread more than others, or no
+    starts differ at all. Then each two deployments are compared by their own starts.
     """
     spreads = [throughput.start_spread for throughput in throughputs]
     known = [spread for spread in spreads if spread is not None]
@@ -326,14 +328,14 @@ def doubts_of_simulation(
     least = _least_by_model(first, points, per)
     kept = [doubt for doubt in doubts if doubt.kind not in _OF_MEASUREMENTS]
     most = _most_by_model(ranking, points, per)
-    near = tuple(
-        label
-        for label, throughput in most.items()
-        if label != first.label and not throughput < least
-    )
+    near: list[str] = []
+    for label, throughput in most.items():
+        is_behind = throughput < least  # false where the model's error is not known (NaN)
+        if label != first.label and not is_behind:
+            near.append(label)
     simulated = Doubt(
         DoubtKind.SIMULATED,
-        near,
+        tuple(near),
         Remedy.MEASURE,
         leader=first.label,
     )
@@ -345,7 +347,7 @@ def _least_by_model(ranked: RankedDeployment, points: Sequence[StoredPoint], per
 
     Where levels were simulated, it is the highest throughput at which the limits hold even if all
     latencies are longer by that error, and 0 if they hold at no level then. Where its capacity was
-    searched, it is what is claimed over that error.
+    searched, it is the lower bound of the throughput at the claim, which that error gives.
     """
     if ranked.capacity is not None:
         return ranked.throughput.lower
