@@ -45,6 +45,7 @@ def attempt(
 
 
 def ended(answer: Callable[[float], ProbeOutcome], whole_numbers: bool = False) -> Tier:
+    """The tier after its whole search. ``answer``: the outcome of a probe of each level."""
     tier = Tier(SLO, whole_numbers)
     for _ in range(MOST_PROBES):
         if (level := next_level(tier.state)) is None:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.search.servers import TARGET
 from orchestrator.capacity.attainment_fit import AttainmentFit
 from orchestrator.capacity.choose_level import (
+    MOST_REPEATS,
     level_among_rivals,
     level_to_confirm,
     level_to_explore,
@@ -21,6 +22,8 @@ from orchestrator.capacity.levels import SearchState, at_levels, search_state
 from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from tests.unit.capacity.builders import SLO, at, ended, flags
+
+FIRST_START, SECOND_START = 0, 1
 
 
 def searched(*told: ProbeOutcome) -> SearchState:
@@ -82,12 +85,12 @@ def test_a_level_that_missed_by_far_is_not_probed_again_where_time_is_limited() 
 
 def test_time_left_counts_for_requests_in_flight_once_their_rate_is_known() -> None:
     told = [
-        ProbeOutcome(8.0, flags(0.999), seconds=100.0),
-        ProbeOutcome(16.0, flags(0.7), seconds=100.0),
+        ProbeOutcome(8.0, flags(0.999, count=4000), seconds=100.0),
+        ProbeOutcome(16.0, flags(0.7, count=4000), seconds=100.0),
     ]
     levels = at_levels(told, [TARGET])
     known = search_state(levels, TARGET, whole_numbers=True)
-    assert known.requests_per_s(15.0) == 40.0
+    assert known.requests_per_s(15.0) == 4000 / 100
     level = level_to_explore(known, None, left_s=60.0)
     assert level in range(9, 16)
     assert search_state([], TARGET, whole_numbers=True).requests_per_s(8.0) is None
@@ -124,10 +127,12 @@ def test_levels_without_figures_are_bracketed_from_both_sides(
 
 
 def test_one_client_bound_probe_does_not_give_a_level_up() -> None:
-    slowed = [True]
+    was_client_bound = False
 
     def answer(level: float) -> ProbeOutcome:
-        if level >= 9 and slowed and slowed.pop():
+        nonlocal was_client_bound
+        if level >= 9 and not was_client_bound:
+            was_client_bound = True
             return ProbeOutcome(level, (), Shows.CLIENT_BOUND)
         return ProbeOutcome(level, flags(0.99 if level < 20 else 0.5))
 
@@ -143,21 +148,25 @@ def test_a_search_ends_where_nothing_can_be_measured() -> None:
     assert sum(one.probes for one in tier.claim.levels) <= 4
 
 
-def test_a_level_is_confirmed_on_the_second_start() -> None:
+@pytest.mark.parametrize(
+    ("starts_of_probes", "is_confirmed", "to_confirm"),
+    [
+        ([SECOND_START], False, 12.0),  # one probe only shows that the level holds
+        ([SECOND_START, SECOND_START], True, None),
+        ([FIRST_START, FIRST_START], True, 12.0),  # the second start was not asked
+    ],
+)
+def test_a_level_is_confirmed_on_the_second_start(
+    starts_of_probes: list[int], is_confirmed: bool, to_confirm: float | None
+) -> None:
     rng = np.random.default_rng(0)
-
-    def shown(level: float, share: float, *starts: int) -> list[ProbeOutcome]:
-        return [ProbeOutcome(level, (rng.random(3000) < share,), start=start) for start in starts]
-
-    failed = shown(16.0, 0.5, 0)
-    levels = at_levels([*failed, *shown(12.0, 0.999, 1)], (0.95,))
-    assert level_to_confirm(search_state(levels, 0.95), 2) == 12.0  # once is not enough
-    levels = at_levels([*failed, *shown(12.0, 0.999, 1, 1)], (0.95,))
-    assert levels[0].confirmed
-    assert level_to_confirm(search_state(levels, 0.95), 2) is None
-    levels = at_levels([*failed, *shown(12.0, 0.999, 0, 0)], (0.95,))
-    assert levels[0].confirmed
-    assert level_to_confirm(search_state(levels, 0.95), 2) == 12.0  # the second start was not asked
+    failed = ProbeOutcome(16.0, (rng.random(3000) < 0.5,), start=FIRST_START)
+    held = [
+        ProbeOutcome(12.0, (rng.random(3000) < 0.999,), start=start) for start in starts_of_probes
+    ]
+    levels = at_levels([failed, *held], [TARGET])
+    assert levels[0].confirmed == is_confirmed
+    assert level_to_confirm(search_state(levels, TARGET), starts=2) == to_confirm
 
 
 @pytest.mark.parametrize(
@@ -174,14 +183,15 @@ def test_small_whole_numbers_are_probed_one_by_one(guess: float, holds: int, cla
 
 
 def test_no_level_below_the_leader_estimate_is_probed() -> None:
-    nothing = SearchState((), 0.0, math.inf, 0.95, False)
-    assert level_among_rivals(nothing, 8.0, None) == 8.0
-    assert level_among_rivals(nothing, 8.05, None) == 8.0
-    assert level_among_rivals(nothing, 8.2, None) == 8.116  # the nearest of the grid is above
-    missed = SearchState((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
-    assert level_among_rivals(missed, 8.0, 4.0) is None
-    undecided = SearchState((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
-    assert level_among_rivals(undecided, 8.0, 4.0) == 8.0
-    assert level_among_rivals(undecided, 8.0, 9.0) == 9.0
-    spent_there = SearchState((at(8.0, whole=8),), 0.0, math.inf, 0.95, False)
-    assert level_among_rivals(spent_there, 8.0, 4.0) is None
+    nothing_probed = search_state([], TARGET)
+    assert level_among_rivals(nothing_probed, leader_estimate=8.0, level=None) == 8.0
+    assert level_among_rivals(nothing_probed, leader_estimate=8.05, level=None) == 8.0
+    # the nearest level of the grid is above the estimate
+    assert level_among_rivals(nothing_probed, leader_estimate=8.2, level=None) == 8.116
+    failed = search_state([at(8.0, "fails")], TARGET)
+    assert level_among_rivals(failed, leader_estimate=8.0, level=4.0) is None
+    undecided = search_state([at(8.0, whole=1)], TARGET)
+    assert level_among_rivals(undecided, leader_estimate=8.0, level=4.0) == 8.0
+    assert level_among_rivals(undecided, leader_estimate=8.0, level=9.0) == 9.0
+    had_all_its_probes = search_state([at(8.0, whole=MOST_REPEATS)], TARGET)
+    assert level_among_rivals(had_all_its_probes, leader_estimate=8.0, level=4.0) is None
