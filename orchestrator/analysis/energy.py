@@ -20,17 +20,18 @@ from orchestrator.results.records import DeviceSide, Figures
 LEAST_WINDOW_S = 5.0  # a counter moves every 20 to 100 ms, which is 2 % of 5 s
 MOST_DIFFERENCE = 0.05  # between the counter and the integral of power, as a share of the integral
 MOST_FOREIGN_BYTES = 64 << 20  # what a program holds that only looks at a GPU
-IDLE_W = 1.0  # no GPU draws less
+DRAWS_NOTHING_W = 1.0  # a GPU that is on draws more, even while it idles
 _MILLI = 1e-3
 
 
 class EnergyNote(StrEnum):
-    """What a reader of an energy must know. With all but the last two there is none."""
+    """What a reader of an energy must know. An energy is given with the last two notes only."""
 
     NO_COUNTER = "no_counter"
     SHORT_WINDOW = "short_window"
     RESET = "reset"  # the counter fell: its driver was loaded again
-    STANDS_STILL = "stands_still"  # the counter did not move although the GPU drew power
+    # the counter did not move, and no reading of power says that the GPU drew nothing
+    STANDS_STILL = "stands_still"
     GPU_LOST = "gpu_lost"  # a GPU was not read for a part of the window, or for all of it
     DISAGREES = "disagrees"  # the counters and the integral of power differ
     FOREIGN = "foreign"  # other programs used a GPU
@@ -56,8 +57,9 @@ class _Gpu:
             return EnergyNote.RESET
         if math.isnan(power_w):
             return EnergyNote.GPU_LOST
-        is_idle = self.power_w.mean(window) < IDLE_W  # false where power was not read
-        if power_w < IDLE_W and not is_idle:
+        # a counter and a power that both say nothing agree; false where power was not read (NaN)
+        power_agrees = self.power_w.mean(window) < DRAWS_NOTHING_W
+        if power_w < DRAWS_NOTHING_W and not power_agrees:
             return EnergyNote.STANDS_STILL
         return power_w * window.length_s
 
@@ -211,14 +213,14 @@ def point_energy(repeats: Sequence[RepeatEnergy]) -> PointEnergy | None:
     for repeat in repeats:
         notes.update((EnergyNote(note), None) for note in repeat.devices.energy_notes)
     window_s = [repeat.devices.window_s for repeat in repeats]
-    amounts = [repeat.figures for repeat in repeats]
+    figures = [repeat.figures for repeat in repeats]
     return PointEnergy(
         energy_j=_sum_of_all([repeat.devices.energy_j for repeat in repeats]),
         integral_j=_sum_of_all([repeat.devices.integral_j for repeat in repeats]),
         window_s=sum(window_s),
-        output_tokens=_amount([each.output_token_throughput for each in amounts], window_s) or 0.0,
-        tokens=_amount([each.total_token_throughput for each in amounts], window_s),
-        requests=_amount([each.request_throughput for each in amounts], window_s) or 0.0,
+        output_tokens=_amount([each.output_token_throughput for each in figures], window_s) or 0.0,
+        tokens=_amount([each.total_token_throughput for each in figures], window_s),
+        requests=_amount([each.request_throughput for each in figures], window_s) or 0.0,
         dram_share=_weighted([repeat.devices.dram_share for repeat in repeats], window_s),
         tensor_share=_weighted([repeat.devices.tensor_share for repeat in repeats], window_s),
         notes=tuple(notes),

@@ -314,15 +314,15 @@ class StoredPoint:
 
     @property
     def validity(self) -> str:
-        """The verdict on the point. The first of these that applies decides:
+        """The verdict on the point.
 
-        1. ``broken_output`` if any repeat has that verdict: the prompts of the other repeats may
-           just not have shown it.
-        2. ``failing`` if verdict 3 is ``valid`` and more than 5 % of the requests of the valid used
-           repeats failed. Repeats in which the engine fell behind are left out here, since the load
-           itself may have ended requests.
-        3. The verdict on the first valid used repeat, else on the first used one. Where no repeat
-           is used, all repeats take their place.
+        It is ``broken_output`` if any repeat has that verdict: the prompts of the other repeats may
+        just not have shown it. Else it is that of the first valid used repeat, or of the first used
+        one where none is valid. Where no repeat is used, all repeats take their place.
+
+        A point that would be ``valid`` is ``failing`` if more than 5 % of the requests of its valid
+        used repeats failed. Repeats in which the engine fell behind do not count for this, since
+        the load itself may have ended requests.
         """
         if self._broken_output:
             return BROKEN
@@ -639,8 +639,8 @@ class _AttemptColumns:
             of_limits += ["request_part", "part_names"]
         self.columns = [*of_commit, *of_attempt, *of_limits]
         self.deployments: dict[str, StoredDeployment] = {}
-        # by deployment: creation time of the attempt that its row came with
-        self._row_from_unix_ns: dict[str, int] = {}
+        # by deployment: when the attempt that brought its oldest row was created
+        self._oldest_unix_ns: dict[str, int] = {}
         self._attempts: list[_CountingAttempt] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(_LAZY)]
 
@@ -655,14 +655,14 @@ class _AttemptColumns:
         self._figures.append(rows.select(_LAZY))
 
     def _add_deployments(self, rows: pa.Table, points: Sequence[PointHead]) -> None:
-        """Keeps the oldest row of each deployment, since prices and labels may change."""
+        """Keeps the oldest row of each deployment: in later ones, price and label may be others."""
         row_of_deployment: dict[str, int] = {}
         has_deployment = rows["deployment"].is_valid().to_pylist()
         for row, committed in enumerate(rows_of(rows, Committed)):
             deployment_id = points[row].deployment_id
-            row_from_unix_ns = self._row_from_unix_ns.get(deployment_id, math.inf)
-            if has_deployment[row] and committed.created_unix_ns < row_from_unix_ns:
-                self._row_from_unix_ns[deployment_id] = committed.created_unix_ns
+            oldest_unix_ns = self._oldest_unix_ns.get(deployment_id, math.inf)
+            if has_deployment[row] and committed.created_unix_ns < oldest_unix_ns:
+                self._oldest_unix_ns[deployment_id] = committed.created_unix_ns
                 row_of_deployment[deployment_id] = row
         oldest = pa.array(row_of_deployment.values(), pa.int64())
         for described in rows_of(_unnested(rows["deployment"].take(oldest)), DeploymentRow):

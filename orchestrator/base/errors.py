@@ -7,7 +7,7 @@ OrchestratorError
 ├── EngineFailure         an engine did not start, died or misbehaved: a row, and the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
 │   ├── Occupied          others use it now: no failure, the launch queues again
-│   └── NoClient          of some nodes: others are tried
+│   └── NoClient          clients did not start on some nodes: others are tried
 └── ResultsError          the results store is unreadable or refuses a write
     └── DamagedError      a committed file is not whole
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.analysis.difference import (
     Gated,
@@ -30,15 +31,16 @@ from orchestrator.analysis.start_spread import CommonSpread
 from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import unknown_name
-from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.current import Question, StoredExperiment
 from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
-from orchestrator.results.records import Distribution, Figures
+from orchestrator.results.records import Figures
 from orchestrator.spec.load import Slo
 
 ATTAINMENT = "attainment"
 RATES = tuple(name for name in Figures.__slots__ if name.endswith("_throughput"))
 LATENCIES = ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2e_ms", "normalized_ttft_ms")
 _DISTRIBUTED_RATES = ("prefill_throughput", "decode_throughput")
+_GATED_STATISTICS = ("p50", "p90", "p95", "p99", "mean")  # fields of ``Distribution``
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +250,7 @@ def metric_named(name: str) -> Metric:
     known = [ATTAINMENT]
     known += [rate for rate in RATES if rate not in _DISTRIBUTED_RATES]
     for figure in (*LATENCIES, *_DISTRIBUTED_RATES):
-        known += [f"{figure}.{statistic}" for statistic in Distribution.__slots__[-4:]]
-        known.append(f"{figure}.mean")
+        known += [f"{figure}.{statistic}" for statistic in _GATED_STATISTICS]
     if of_requests not in known:
         raise InputError(f"--fail-on: {unknown_name('metric', of_requests, known)}")
     figure, _, statistic = of_requests.partition(".")
@@ -329,17 +330,10 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
     keyed = []
     for point in points:
         head, deployment = point.head, point.deployment
-        row = asked.get(head.point_id)
-        workload = (
-            json.loads(row.workload_json or "{}") if row is not None else {"name": head.workload}
-        )
-        if row is not None:
-            workload.pop("name", None)
-        if workload.get("prompts_digest"):
-            workload.pop("prompts", None)  # the file counts by its content
+        question = asked.get(head.point_id)
         load = {
-            "workload": workload,
-            "load": json.loads(row.load_json or "{}") if row is not None else {},
+            "workload": _workload_alike(question, head.workload),
+            "load": {} if question is None else json.loads(question.load_json or "{}"),
             "arrivals": head.arrivals,
             "level": [head.control, head.level],
             "simulated": point.simulated,
@@ -355,6 +349,20 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
         texts = {name: json.dumps(value, sort_keys=True) for name, value in settings.items()}
         keyed.append(_KeyedPoint(point, json.dumps(load, sort_keys=True), texts))
     return keyed
+
+
+def _workload_alike(question: Question | None, name: str) -> dict[str, Any]:
+    """What must be alike in the workloads of a pair: what requests contain, whatever its name is.
+
+    Where the row of the point is not stored, only the name of its workload is known.
+    """
+    if question is None:
+        return {"name": name}
+    workload: dict[str, Any] = json.loads(question.workload_json or "{}")
+    workload.pop("name", None)
+    if workload.get("prompts_digest"):
+        workload.pop("prompts", None)  # the file counts by its content
+    return workload
 
 
 def _check_across(across: Sequence[str], points: Sequence[_KeyedPoint]) -> None:
@@ -463,32 +471,32 @@ def _judged(
 
     The spread of a share depends on its size, so the spread of shares is never pooled.
     """
-    sides = [_on_scale(each.metric, each.base, each.new) for each in measured]
+    all_sides = [_on_scale(each.metric, each.base, each.new) for each in measured]
     sides_by_metric = values_by_key(
-        (each.metric, pair) for each, pair in zip(measured, sides, strict=True)
+        (each.metric, sides) for each, sides in zip(measured, all_sides, strict=True)
     )
-    shared = {
-        metric: None if metric.is_share else spread_of_pairs(of_metric)
-        for metric, of_metric in sides_by_metric.items()
+    spread_by_metric = {
+        metric: None if metric.is_share else spread_of_pairs(sides_of_metric)
+        for metric, sides_of_metric in sides_by_metric.items()
     }
     gated = [
         Gated(
-            pair,
+            sides,
             each.metric.higher_is_better,
             rules.bound(each.metric),
-            judged_spread(pair, shared[each.metric]),
+            judged_spread(sides, spread_by_metric[each.metric]),
         )
-        for each, pair in zip(measured, sides, strict=True)
+        for each, sides in zip(measured, all_sides, strict=True)
     ]
     changes = [
         MetricChange(each.pair, each.metric, each.base, each.new, judged)
         for each, judged in zip(measured, judge_together(gated), strict=True)
     ]
-    spreads = {
-        metric: None if of_metric is None else of_metric.common
-        for metric, of_metric in shared.items()
+    common_spreads = {
+        metric: None if spread is None else spread.common
+        for metric, spread in spread_by_metric.items()
     }
-    return changes, spreads
+    return changes, common_spreads
 
 
 _ORDER = (Verdict.WORSE, Verdict.UNDECIDED, Verdict.SAME, Verdict.BETTER)

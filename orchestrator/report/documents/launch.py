@@ -20,9 +20,9 @@ class LaunchDocument:
     for launches of earlier versions and of endpoints.
 
     The other fields are taken from ``reported``; None: not reported. ``checkpoint_bytes``: how much
-    all ranks together read. ``network``: over what ranks on several nodes speak. ``kv_transport``:
-    over what KV caches are handed on. ``flags_known_as_of``: the newest version of the engine whose
-    flags are known; set where the version that started is newer.
+    all ranks together read. ``network``: the network between ranks on several nodes.
+    ``kv_transport``: the transport by which KV caches are handed on. ``flags_known_as_of``: the
+    newest version of the engine whose flags are known; set where the version that started is newer.
     """
 
     row: LaunchRow
