@@ -64,10 +64,15 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class LimitCount:
-    """How many requests met a limit alone, of those that it is about."""
+    """How many requests met a limit alone, of those that it is about.
+
+    ``needed_s``: the least limit, in seconds, that enough of them would have met; infinite where
+    the value of too few is known.
+    """
 
     met: int
     requests: int
+    needed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +439,7 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
     requests of each attempt end.
     """
     by_limit = _met(values, slo)
+    known_by_latency = {limit.of: _known_seconds(values, limit.of) for limit in slo.limits}
     of_parts = {group.part: values.of_part(group.part) for group in slo.groups}
     tests_of_all = _tests(by_limit, values.ok, slo)
     begin = 0
@@ -441,8 +447,10 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
         counts: dict[str, LimitCount] = {}
         for limit in slo.limits:
             met = int(np.count_nonzero(by_limit[limit.name][begin:end]))
-            requests = int(np.count_nonzero(of_parts[limit.part][begin:end]))
-            counts[limit.name] = LimitCount(met, requests)
+            is_of_part = of_parts[limit.part][begin:end]
+            seconds = known_by_latency[limit.of][begin:end][is_of_part]
+            needed_s = _value_of_share(seconds, slo.to_meet(limit))
+            counts[limit.name] = LimitCount(met, seconds.size, needed_s)
         tests_of_attempt: list[Test] = []
         for test in tests_of_all:
             met_in_attempt = test.met[begin:end]
@@ -451,6 +459,20 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
             tests_of_attempt.append(replace(test, met=met_in_attempt))
         yield Verdicts(tuple(tests_of_attempt), counts)
         begin = end
+
+
+def _known_seconds(values: LimitValues, latency: str) -> Floats:
+    """The values of a latency; infinite for requests without an answer or without a value."""
+    seconds = values.seconds[latency]
+    return np.where(values.ok & ~np.isnan(seconds), seconds, np.inf)
+
+
+def _value_of_share(seconds: Floats, share: float) -> float:
+    """The least value, 0 or more, within which this share of requests stayed."""
+    if not seconds.size:
+        return math.inf
+    place = max(math.ceil(share * seconds.size) - 1, 0)
+    return max(float(np.partition(seconds, place)[place]), 0.0)
 
 
 def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:

@@ -12,6 +12,7 @@ from orchestrator.analysis.output_agreement import Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.estimate import Estimate
+from orchestrator.capacity.first_change import FirstChange
 from orchestrator.capacity.levels import PRECISION
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, Limit
@@ -79,13 +80,13 @@ class Exclusion(Enum):
 class SearchedClaim:
     """What the search of one deployment shows under one control.
 
-    ``longer_s``: seconds that probes must at least last to be expected to decide a search that
-    ended unresolved; None: that is not known, or it did not end so.
+    ``change``: what to change first where it ended without an answer; None: that is not known, or
+    it did not end so.
     """
 
     control: str
     claim: Claim
-    longer_s: float | None = None
+    change: FirstChange | None = None
 
     @property
     def claimed_level(self) -> float | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, UNCHECKED
-from orchestrator.analysis.points import Attained, StoredPoint
+from orchestrator.analysis.points import Attained, Repeat, StoredPoint
 from orchestrator.analysis.slo import first_target, shares, targets_of
 from orchestrator.base.arrays import Bools
 from orchestrator.capacity.answers import (
@@ -45,7 +45,7 @@ from orchestrator.capacity.dominance import (
     ranking_level,
 )
 from orchestrator.capacity.estimate import Estimate
-from orchestrator.capacity.first_change import longer_probes
+from orchestrator.capacity.first_change import first_change
 from orchestrator.capacity.levels import at_levels
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
@@ -172,10 +172,13 @@ def searched_answer(
     takes its place.
     """
     deployment = points[0].deployment
-    searched = [
-        SearchedClaim(control, claim, _longer_s(points, control, claim, slo))
-        for control, claim in claims_by_control.items()
-    ]
+    searched: list[SearchedClaim] = []
+    for control, claim in claims_by_control.items():
+        probes: list[Repeat] = []
+        for point in points:
+            if point.head.control == control:
+                probes += point.repeats
+        searched.append(SearchedClaim(control, claim, first_change(claim, probes, slo)))
     claimed = [search for search in searched if search.claimed_level is not None]
     estimated = [] if claimed else _estimated(points, searched)
     ranked: list[RankedDeployment] = []
@@ -203,23 +206,6 @@ def searched_answer(
         incomparable=incomparable,
         unsettled=tuple(search for search in searched if _is_unsettled(search.claim)),
     )
-
-
-def _longer_s(points: Sequence[StoredPoint], control: str, claim: Claim, slo: Slo) -> float | None:
-    if claim.status != "unresolved":
-        return None
-
-    def requests_per_second(level: float) -> float:
-        requests, seconds = 0, 0.0
-        for point in points:
-            if point.head.control == control and point.head.level == level:
-                for repeat in point.repeats:
-                    requests += repeat.figures.requests.scheduled
-                    seconds += repeat.figures.window_s
-        return requests / seconds if seconds else 0.0
-
-    longer = longer_probes(claim, requests_per_second, first_target(slo))
-    return None if longer is None else longer.seconds
 
 
 def _is_unsettled(claim: Claim) -> bool:

@@ -26,8 +26,14 @@ from orchestrator.capacity.capacities import (
     reason_to_exclude,
     tests_that_may_miss,
 )
-from orchestrator.capacity.claim import Claim, ClaimStatus
+from orchestrator.capacity.claim import ClaimStatus
 from orchestrator.capacity.dominance import SETTLED
+from orchestrator.capacity.first_change import (
+    FirstChange,
+    LongerProbes,
+    WiderPrecision,
+    WidestMiss,
+)
 from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
@@ -80,6 +86,7 @@ class Remedy(Enum):
     MORE_STARTS = auto()
     SEARCH_LONGER = auto()
     LONGER_PROBES = auto()
+    WIDER_PRECISION = auto()
     VALID_PROBES = auto()  # something spoilt all probes of the levels that are open
     MORE_CLIENTS = auto()
     OTHER_LIMITS = auto()
@@ -190,9 +197,7 @@ _REMEDIES_OF_SEARCHES: Mapping[ClaimStatus, Remedy] = {
 def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
     """Searches that ended before they knew enough: one doubt for each remedy."""
     by_remedy = values_by_key(
-        (_remedy_of_search(answer.unsettled[0].claim), answer)
-        for answer in answers
-        if answer.unsettled
+        (_remedy_of_search(answer.unsettled[0]), answer) for answer in answers if answer.unsettled
     )
     for remedy, alike in by_remedy.items():
         yield Doubt(
@@ -203,10 +208,58 @@ def _not_settled(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
         )
 
 
-def _remedy_of_search(claim: Claim) -> Remedy | None:
-    if claim.lacks_valid_probes:
+def _remedy_of_search(searched: SearchedClaim) -> Remedy | None:
+    if searched.claim.lacks_valid_probes:
         return Remedy.VALID_PROBES
-    return _REMEDIES_OF_SEARCHES.get(claim.status)
+    if isinstance(searched.change, WiderPrecision):
+        return Remedy.WIDER_PRECISION
+    return _REMEDIES_OF_SEARCHES.get(searched.claim.status)
+
+
+@dataclass(frozen=True, slots=True)
+class NearestMiss:
+    """The limit that the requests of the deployment nearest to the limits missed by most."""
+
+    label: str
+    control: str
+    miss: WidestMiss
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """The larger, the nearer to the limits."""
+        return self.miss.excess, -self.miss.value_s / self.miss.limit.seconds
+
+
+def nearest_miss(doubt: Doubt) -> NearestMiss | None:
+    """Of the deployments in doubt that hold nothing, the nearest to the limits; None: unknown."""
+    misses: list[NearestMiss] = []
+    for deployment in doubt.claims:
+        for searched in deployment.claims:
+            if isinstance(searched.change, WidestMiss):
+                misses.append(NearestMiss(deployment.label, searched.control, searched.change))
+    return max(misses, key=lambda nearest: nearest.order, default=None)
+
+
+def longest_probes(doubt: Doubt) -> LongerProbes | None:
+    """The probes that decide all searches in doubt; None: not known of all of them."""
+    changes = _changes(doubt)
+    longer = [change for change in changes if isinstance(change, LongerProbes)]
+    if len(longer) < len(changes):
+        return None
+    return max(longer, key=lambda probes: probes.seconds, default=None)
+
+
+def widest_precision(doubt: Doubt) -> WiderPrecision:
+    """The precision with which all claims in doubt are answers, with WIDER_PRECISION."""
+    wider = [change for change in _changes(doubt) if isinstance(change, WiderPrecision)]
+    return max(wider, key=lambda change: change.precision)
+
+
+def _changes(doubt: Doubt) -> list[FirstChange | None]:
+    changes: list[FirstChange | None] = []
+    for deployment in doubt.claims:
+        changes += [searched.change for searched in deployment.claims]
+    return changes
 
 
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:

@@ -6,17 +6,14 @@ These are facts that ``report/words.py`` puts into sentences.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from orchestrator.analysis.slo import judge, stored_values
-from orchestrator.base.arrays import Bools, Floats
+from orchestrator.analysis.points import Repeat
+from orchestrator.analysis.slo import first_target
 from orchestrator.capacity.attainment_fit import AttainmentFit
 from orchestrator.capacity.choose_level import MOST_REPEATS, MOST_REQUESTS
 from orchestrator.capacity.claim import Claim
-from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Limit, Slo
 
 # a claim may be taken as it is if the level that fails is above it by at most this share
@@ -37,6 +34,11 @@ class WidestMiss:
     met: float
     value_s: float
 
+    @property
+    def excess(self) -> float:
+        """How many more requests met it than must, as a share; negative: fewer did."""
+        return self.met - self.needed
+
 
 @dataclass(frozen=True, slots=True)
 class LongerProbes:
@@ -56,24 +58,23 @@ class WiderPrecision:
 FirstChange = WidestMiss | LongerProbes | WiderPrecision
 
 
-def first_change(
-    claim: Claim, probes: Sequence[AttemptData], slo: Slo, target: float
-) -> FirstChange | None:
-    """What to change first. ``target``: the share of requests that must meet the limits.
+def first_change(claim: Claim, probes: Sequence[Repeat], slo: Slo) -> FirstChange | None:
+    """What to change first.
 
+    ``probes``: all of the search, judged by ``slo`` first; those of one level, the oldest first.
     None: nothing needs a change with this status, or the probes do not tell what would help.
     """
     if claim.status == "nothing_holds":
         return _widest_miss(probes, slo)
     if claim.status != "unresolved":
         return None
-    wider = wider_precision(claim)
+    wider = _wider_precision(claim)
     if wider is not None and wider.precision <= NEAR_ENOUGH:
         return wider
-    return longer_probes(claim, lambda level: _requests_per_second(probes, level), target) or wider
+    return _longer_probes(claim, probes, first_target(slo)) or wider
 
 
-def wider_precision(claim: Claim) -> WiderPrecision | None:
+def _wider_precision(claim: Claim) -> WiderPrecision | None:
     """The precision with which the claim is the answer; None: what fails is too far above it."""
     if claim.claim is None or math.isinf(claim.high):
         return None
@@ -81,13 +82,8 @@ def wider_precision(claim: Claim) -> WiderPrecision | None:
     return WiderPrecision(math.ceil(excess * 100) / 100) if excess <= 1 else None
 
 
-def longer_probes(
-    claim: Claim, requests_per_second: Callable[[float], float], target: float
-) -> LongerProbes | None:
-    """The probes that would decide one level between the claim and what fails soonest.
-
-    ``requests_per_second``: of a level: how many were due in its probes; 0: none.
-    """
+def _longer_probes(claim: Claim, probes: Sequence[Repeat], target: float) -> LongerProbes | None:
+    """The probes that would decide one level between the claim and what fails soonest."""
     open_levels = [
         evidence
         for evidence in claim.levels
@@ -102,47 +98,31 @@ def longer_probes(
     longer: list[LongerProbes] = []
     for evidence in open_levels:
         requests = evidence.requests + fit.requests(evidence.level)
-        rate = requests_per_second(evidence.level)
+        rate = _requests_per_second(probes, evidence.level)
         if requests <= MOST_REQUESTS and rate:
             longer.append(LongerProbes(evidence.level, requests / MOST_REPEATS / rate))
     return min(longer, key=lambda probe: probe.seconds, default=None)
 
 
-def _requests_per_second(probes: Sequence[AttemptData], level: float) -> float:
+def _requests_per_second(probes: Sequence[Repeat], level: float) -> float:
     """How many requests were due per second in the probes of a level; 0: it has no requests."""
-    at_level = [probe for probe in probes if probe.point.level == level]
+    at_level = [probe for probe in probes if probe.head.level == level]
     seconds = sum(probe.figures.window_s for probe in at_level)
-    requests = sum(len(probe.request_ok) for probe in at_level)
+    requests = sum(probe.requests.scheduled for probe in at_level)
     return requests / seconds if seconds else 0.0
 
 
-def _widest_miss(probes: Sequence[AttemptData], slo: Slo) -> WidestMiss | None:
+def _widest_miss(probes: Sequence[Repeat], slo: Slo) -> WidestMiss | None:
     """The widest miss at the lowest level that has requests; None: no level has any."""
-    with_requests = [probe for probe in probes if len(probe.request_ok)]
+    with_requests = [probe for probe in probes if probe.verdicts and probe.requests.scheduled]
     if not with_requests:
         return None
-    probe = min(with_requests, key=lambda probe: probe.point.level)
-    values = stored_values(probe)
-    verdicts = judge(values, slo)
+    probe = min(with_requests, key=lambda probe: probe.head.level)
     misses: list[WidestMiss] = []
     for limit in slo.limits:
-        count = verdicts.by_limit[limit.name]
-        if not count.requests:
-            continue
-        needed = slo.to_meet(limit)
-        met = count.met / count.requests
-        of_part = values.of_part(limit.part)
-        seconds = values.seconds[limit.of][of_part]
-        value_s = _value_of_share(seconds, values.ok[of_part], needed)
-        misses.append(WidestMiss(probe.point.level, limit, needed, met, value_s))
-    return min(misses, key=lambda miss: miss.met - miss.needed, default=None)
-
-
-def _value_of_share(seconds: Floats, ok: Bools, share: float) -> float:
-    """The least value within which this share of requests stayed.
-
-    Requests that were not answered, or whose value is not known, stayed within no value.
-    """
-    is_known = ok & ~np.isnan(seconds)
-    in_order = np.sort(np.where(is_known, seconds, np.inf))
-    return float(in_order[max(math.ceil(share * in_order.size) - 1, 0)])
+        count = probe.verdicts[0].by_limit[limit.name]
+        if count.requests:
+            met = count.met / count.requests
+            needed = slo.to_meet(limit)
+            misses.append(WidestMiss(probe.head.level, limit, needed, met, count.needed_s))
+    return min(misses, key=lambda miss: miss.excess, default=None)

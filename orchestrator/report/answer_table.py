@@ -457,6 +457,8 @@ def _doubts_text(
         before = UNCERTAIN if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
         yield from view.form.short_note(before + text, "yellow" if ranked else None)
+        for change in line.first_changes:
+            yield from view.form.note(f"  change first: {change}")
     if with_command and any(line.is_run_again for line in lines):
         commands = dict.fromkeys(document.comparison.run_command for document in documents)
         for command in commands:

@@ -1,7 +1,7 @@
 """Turns documents into JSON values. Names and order of fields are a promise to other programs."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from orchestrator.analysis.deployments import ErrorFactors
@@ -9,6 +9,8 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.best import Shortlisted
 from orchestrator.capacity.claim import claim_document
+from orchestrator.capacity.doubts import Doubt
+from orchestrator.capacity.first_change import FirstChange, LongerProbes, WiderPrecision
 from orchestrator.report.agreement import agreement_fields
 from orchestrator.report.documents.answer import (
     AnswerDocument,
@@ -38,7 +40,7 @@ from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.efficiency_columns import efficiency_fields, efficiency_names
 from orchestrator.report.fact_columns import fact_fields
 from orchestrator.report.formats import JsonObject, fields_of, metrics
-from orchestrator.report.words import first_change_text
+from orchestrator.report.words import first_change_text, key_text, option_text
 from orchestrator.results.records import Figures, PartFigures
 from orchestrator.spec.load import Slo, in_json
 
@@ -351,11 +353,33 @@ def comparison_fields(document: ComparisonDocument) -> JsonObject:
         "certain": comparison.certain,
         "why": document.verdict,
         "decide": document.remedies,
+        "changes": _changes_json(comparison.doubts),
         "emulated": comparison.emulated,
         "simulated": comparison.simulated,
         "source": comparison.source,
         **_shortlisted_json(comparison.shortlisted),
     }
+
+
+def _changes_json(doubts: Iterable[Doubt]) -> list[JsonObject]:
+    """What to change first, for each search that ended without an answer."""
+    changes: list[JsonObject] = []
+    for doubt in doubts:
+        for deployment in doubt.claims:
+            for searched in deployment.claims:
+                if searched.change is None:
+                    continue
+                control = searched.control
+                changes.append(
+                    {
+                        "deployment": deployment.label,
+                        "control": control,
+                        "status": searched.claim.status,
+                        "change_first": first_change_text(control, searched.change, key_text),
+                        "change": _change_json(searched.change),
+                    }
+                )
+    return changes
 
 
 def _shortlisted_json(shortlisted: Shortlisted | None) -> JsonObject:
@@ -473,11 +497,37 @@ def search_json(document: SearchDocument) -> JsonObject:
         "slo": format_slo(document.slo),
         **claim_document(document.claim),
         "passed": document.claim.passed,
-        "change_first": first_change_text(document.control, document.change),
+        "change_first": _change_first_text(document.control, document.change, option_text),
+        "change": _change_json(document.change),
         "seed": document.seed,
         "probes": [_probe_json(probe) for probe in document.probes],
         **fields_of(document, "next", "notes"),
         **fields_of(endpoint, "results", "name"),
+    }
+
+
+def _change_first_text(
+    control: str, change: FirstChange | None, setting_text: Callable[[str, str], str]
+) -> str | None:
+    return None if change is None else first_change_text(control, change, setting_text)
+
+
+def _change_json(change: FirstChange | None) -> JsonObject | None:
+    """The first thing to change, with its figures; ``setting`` says what it is."""
+    if change is None:
+        return None
+    if isinstance(change, WiderPrecision):
+        return {"setting": "precision", "precision": change.precision}
+    if isinstance(change, LongerProbes):
+        return {"setting": "duration", "duration_s": change.seconds, "level": change.level}
+    return {
+        "setting": "slo",
+        "limit": change.limit.name,
+        "limit_s": change.limit.seconds,
+        "needed": change.needed,
+        "met": change.met,
+        "value_s": change.value_s if math.isfinite(change.value_s) else None,
+        "level": change.level,
     }
 
 

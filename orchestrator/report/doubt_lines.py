@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed, listed_within
-from orchestrator.capacity.answers import SearchedClaim
 from orchestrator.capacity.doubts import GRID_STEP, DeploymentLevels, Doubt, DoubtKind, Remedy
-from orchestrator.capacity.first_change import NEAR_ENOUGH, wider_precision
 from orchestrator.report.text import cut
 from orchestrator.report.words import (
     at_levels_text,
     level_text,
+    limit_to_change_text,
+    longer_probes_text,
     lower_levels_text,
-    probe_length,
     repair_text,
     test_text,
+    wider_precision_text,
 )
 
 LEAST_NAME = 12  # characters that a name keeps, however long the rest of the line is
@@ -31,6 +31,7 @@ class DoubtLine:
     ``remedy``: what would decide it; empty: no measurement does. ``names``: how the line names the
     deployments in doubt: by their labels, by labels with levels, or not at all. ``deployments``:
     their labels. ``is_run_again``: running the experiment's command again decides it.
+    ``first_changes``: sentences on the limits to change first where nothing holds.
     """
 
     cause: str
@@ -38,6 +39,7 @@ class DoubtLine:
     names: tuple[str, ...]
     deployments: tuple[str, ...]
     is_run_again: bool = False
+    first_changes: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, str]:
@@ -59,10 +61,17 @@ def merged(lines: Iterable[DoubtLine]) -> list[DoubtLine]:
 def _merged_into_one(lines: Sequence[DoubtLine]) -> DoubtLine:
     names: list[str] = []
     deployments: list[str] = []
+    first_changes: list[str] = []
     for line in lines:
         names += line.names
         deployments += line.deployments
-    return replace(lines[0], names=_unique(names), deployments=_unique(deployments))
+        first_changes += line.first_changes
+    return replace(
+        lines[0],
+        names=_unique(names),
+        deployments=_unique(deployments),
+        first_changes=_unique(first_changes),
+    )
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
@@ -106,12 +115,14 @@ def _in_brackets(line: DoubtLine, ranked: Collection[str], room: int) -> str:
 
 
 def _line(doubt: Doubt) -> DoubtLine:
+    limit = limit_to_change_text(doubt)
     return DoubtLine(
         cause=_cause_text(doubt),
         remedy="" if doubt.remedy is None else _remedy_text(doubt.remedy, doubt),
         names=_names(doubt),
         deployments=doubt.deployments,
         is_run_again=doubt.remedy is Remedy.RUN_AGAIN,
+        first_changes=() if limit is None else (limit,),
     )
 
 
@@ -227,24 +238,7 @@ def _smaller_precision(doubt: Doubt) -> str:
 
 
 def _longer_probes(doubt: Doubt) -> str:
-    """A longer duration, where it is known of all searches how long; and the precision with which
-    all claims are answers, if it is small.
-    """
-    searches: list[SearchedClaim] = []
-    for deployment in doubt.claims:
-        searches += deployment.claims
-    lengths = [searched.longer_s for searched in searches if searched.longer_s is not None]
-    text = "a longer duration"
-    if lengths and len(lengths) == len(searches):
-        text = f"duration: {probe_length(max(lengths))}"
-    near: list[float] = []
-    for searched in searches:
-        wider = wider_precision(searched.claim)
-        if wider is not None and wider.precision <= NEAR_ENOUGH:
-            near.append(wider.precision)
-    if near and len(near) == len(searches):
-        text += f", or precision: {max(near):.2g}"
-    return text
+    return longer_probes_text(doubt) or "a longer duration"
 
 
 def _measure(doubt: Doubt) -> str:
@@ -282,6 +276,7 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,
     Remedy.MORE_STARTS: _more_starts,
     Remedy.LONGER_PROBES: _longer_probes,
+    Remedy.WIDER_PRECISION: wider_precision_text,
     Remedy.SMALLER_PRECISION: _smaller_precision,
     Remedy.HIGHER_LEVELS: _higher_levels,
     Remedy.MEASURE: _measure,

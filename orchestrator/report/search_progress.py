@@ -14,7 +14,12 @@ from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
 from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.text import EMULATED, Column, plain, styled, table
-from orchestrator.report.words import NO_REASON, first_change_text, search_status_text
+from orchestrator.report.words import (
+    NO_REASON,
+    first_change_text,
+    option_text,
+    search_status_text,
+)
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import load_text
@@ -39,9 +44,9 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     yield from _why_not_safe(document)
     goes_on = endpoint.results is not None and status == "budget"
     yield f"{search_status_text(status)}{': the same command goes on' if goes_on else ''}"
-    change = first_change_text(document.control, document.change)
-    if change is not None:
-        yield f"change first: {change}"
+    if document.change is not None:
+        text = first_change_text(document.control, document.change, option_text)
+        yield f"change first: {text}"
     yield from _run_on(document)
     for note in document.notes:
         yield styled(f"note: {plain(note)}", "yellow")

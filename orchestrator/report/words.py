@@ -32,6 +32,9 @@ from orchestrator.capacity.doubts import (
     Doubt,
     DoubtKind,
     Remedy,
+    longest_probes,
+    nearest_miss,
+    widest_precision,
 )
 from orchestrator.capacity.estimate_words import rounded_text
 from orchestrator.capacity.first_change import FirstChange, LongerProbes, WiderPrecision
@@ -164,23 +167,40 @@ def search_status_text(status: ClaimStatus) -> str:
     return f"{status}: {_SEARCH_STATUSES[status]}"
 
 
-def first_change_text(control: str, change: FirstChange | None) -> str | None:
-    """What to change first: ``--duration 25m: ...``; the caller begins the sentence."""
-    if change is None:
-        return None
+def option_text(name: str, value: str) -> str:
+    """A setting as ``load`` takes it: ``--duration 25m``."""
+    return f"--{name} {value}"
+
+
+def key_text(name: str, value: str) -> str:
+    """A setting as an experiment file has it: ``duration: 25m``."""
+    return f"{name}: {value}"
+
+
+def first_change_text(
+    control: str, change: FirstChange, setting_text: Callable[[str, str], str]
+) -> str:
+    """What to change first: ``--duration 25m: ...``; the caller begins the sentence.
+
+    ``setting_text``: writes a setting with its value.
+    """
     if isinstance(change, WiderPrecision):
-        precision = f"{change.precision:.2g}"
-        text = "then the claim is the answer, what fails lies no farther above"
-        return f"--precision {precision}: {text}"
+        setting = setting_text("precision", precision_text(change))
+        return f"{setting}: then the claim is the answer, what fails lies no farther above"
     at = load_text(control, change.level)
     if isinstance(change, LongerProbes):
-        return f"--duration {probe_length(change.seconds)}: probes that long would decide {at}"
+        setting = setting_text("duration", probe_length(change.seconds))
+        return f"{setting}: probes that long would decide {at}"
     limit = f"{change.limit.name}<={format_duration(change.limit.seconds)}"
     if math.isinf(change.value_s):
         shares = f"{change.met:.0%} of requests met it at {at}, not {change.needed:.0%}"
         return f"the limit {limit}: {shares}"
     value = format_duration(float(f"{change.value_s:.3g}"))
     return f"the limit {limit}: {change.needed:.0%} of requests took up to {value} at {at}"
+
+
+def precision_text(change: WiderPrecision) -> str:
+    return f"{change.precision:.2g}"
 
 
 def probe_length(seconds: float) -> str:
@@ -398,6 +418,42 @@ def _measure(doubt: Doubt) -> str:
     return f"{what} ({command})"
 
 
+def longer_probes_text(doubt: Doubt) -> str | None:
+    """``duration: 25m``; None: how long probes must be is not known of all searches in doubt."""
+    longest = longest_probes(doubt)
+    return None if longest is None else key_text("duration", probe_length(longest.seconds))
+
+
+def wider_precision_text(doubt: Doubt) -> str:
+    """``precision: 0.2``."""
+    return key_text("precision", precision_text(widest_precision(doubt)))
+
+
+def limit_to_change_text(doubt: Doubt) -> str | None:
+    """The limit to change first where nothing holds: ``the limit ttft<=500ms: ... (tp=1)``."""
+    nearest = nearest_miss(doubt)
+    if nearest is None:
+        return None
+    return f"{first_change_text(nearest.control, nearest.miss, key_text)} ({nearest.label})"
+
+
+def _longer_probes(doubt: Doubt) -> str:
+    length = longer_probes_text(doubt) or "duration"
+    return f"search {listed(doubt.deployments)} on, with longer probes ({length})"
+
+
+def _wider_precision(doubt: Doubt) -> str:
+    precision = wider_precision_text(doubt)
+    return f"take what is claimed of {listed(doubt.deployments)} as it is ({precision})"
+
+
+def _other_limits(doubt: Doubt) -> str:
+    hold = "holds" if len(doubt.deployments) == 1 else "hold"
+    text = f"other limits: {listed(doubt.deployments)} {hold} these at no load"
+    limit = limit_to_change_text(doubt)
+    return text if limit is None else f"{text}; change first {limit}"
+
+
 def lower_levels_text(doubt: Doubt) -> str:
     (deployment,) = doubt.levels
     (level,) = deployment.levels
@@ -414,12 +470,10 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_REPEATS: "measure {deployments} with more repeats",
     Remedy.LONGER: "measure {levels} longer",
     Remedy.SEARCH_LONGER: "search {deployments} on, with more budget",
-    Remedy.LONGER_PROBES: "search {deployments} on, with longer probes (duration)",
     Remedy.VALID_PROBES: (
         "run the experiment again with --again, without what spoilt the probes of {deployments}"
     ),
     Remedy.MORE_CLIENTS: "search {deployments} on, with more clients",
-    Remedy.OTHER_LIMITS: "other limits: {deployments} hold these at no load",
     Remedy.LONGER_CONTEXT: (
         "raise max_model_len of {deployments} if the requests that are refused (http_4xx) are too "
         "long: they are refused at any load"
@@ -433,6 +487,9 @@ _REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.LOWER_LEVELS: lower_levels_text,
     Remedy.REPAIR: repair_text,
     Remedy.MEASURE: _measure,
+    Remedy.LONGER_PROBES: _longer_probes,
+    Remedy.WIDER_PRECISION: _wider_precision,
+    Remedy.OTHER_LIMITS: _other_limits,
 }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.analysis.slo import first_target, stored_values, tests
+from orchestrator.analysis.points import repeat_of
+from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.first_change import FirstChange, first_change
 from orchestrator.results.records import AttemptData
@@ -103,14 +104,13 @@ def search_document(
     """
     (slo,) = plan.slos
     (load,) = plan.loads
-    target = first_target(slo)
     assert load.control is not None  # a search has one
     return SearchDocument(
         endpoint=endpoint,
         control=load.control,
         slo=slo,
         claim=claim,
-        change=first_change(claim, probes, slo, target),
+        change=first_change(claim, [repeat_of(probe, slo) for probe in probes], slo),
         seed=plan.seed,
         probes=tuple(_probe_document(probe, slo) for probe in probes),
         next=following,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -246,12 +247,24 @@ def test_all_requests_due_in_the_window_are_judged_errors_included() -> None:
 
 def test_each_limit_alone_is_told_too() -> None:
     verdicts = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms"))
-    assert verdicts.by_limit == {"ttft": LimitCount(3, 5), "tpot": LimitCount(3, 5)}
+    assert {name: (count.met, count.requests) for name, count in verdicts.by_limit.items()} == {
+        "ttft": (3, 5),
+        "tpot": (3, 5),
+    }
     none = judge(FIVE, GAPS, parse_slo("ttft<=1ms,tpot<=1ms"))
     assert shares([verdicts, none]) == {
         "ttft": 0.3,
         "tpot": 0.4,
     }  # one token has no TPOT to violate
+
+
+def test_each_limit_tells_how_long_it_would_have_to_be() -> None:
+    def needed_s(share: float) -> float:
+        slo = parse_slo(f"ttft<=1ms,attainment>={share}")
+        return judge(FIVE, GAPS, slo).by_limit["ttft"].needed_s
+
+    assert [needed_s(0.6), needed_s(0.8)] == pytest.approx([0.1, 0.3])
+    assert math.isinf(needed_s(0.95))  # one of the five has no answer
 
 
 def test_an_answer_whose_length_is_not_known_does_not_meet_tpot() -> None:

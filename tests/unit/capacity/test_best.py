@@ -1013,7 +1013,15 @@ def test_where_a_search_holds_nothing_its_lowest_level_says_why(sweep: Sweep) ->
     (left_out,) = answer["left_out"]
     assert "(nothing_holds); attainment is only 0.200 (at 1 req/s), not 0.9" in left_out["reason"]
     assert "ttft p90 there: 900 ms, limit 500ms" in left_out["reason"]
-    assert answer["decide"] == ["other limits: label-d0 hold these at no load"]  # no lower level
+    change = "the limit ttft<=500ms: 90% of requests took up to 900ms at 1 req/s"
+    (decide,) = answer["decide"]  # no lower level
+    assert decide == (
+        f"other limits: label-d0 holds these at no load; change first {change} (label-d0)"
+    )
+    (found,) = answer["changes"]
+    assert (found["deployment"], found["status"]) == ("label-d0", "nothing_holds")
+    assert found["change_first"] == change
+    assert (found["change"]["limit"], found["change"]["value_s"]) == ("ttft", pytest.approx(0.9))
 
 
 def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from orchestrator.capacity.answers import (
     NoteKind,
 )
 from orchestrator.capacity.capacities import (
-    _longer_s,
     claims_among_rivals,
     deployment_answer,
     divisor_of_capacity,
@@ -29,10 +26,9 @@ from orchestrator.capacity.capacities import (
     reason_to_exclude,
     shortfall_of,
 )
-from orchestrator.capacity.claim import Claim
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, Per
-from tests.unit.capacity.builders import at, claim
+from tests.unit.capacity.builders import claim
 from tests.unit.capacity.stored_levels import SLO, StoredLevels
 from tests.unit.results.builders import commit_measurement, request
 
@@ -275,20 +271,3 @@ def test_a_search_that_fails_at_the_lead_of_another_is_outraced(tmp_path: Path) 
     assert small["request_rate"].status == "budget"
     assert large["request_rate"].status == "outraced"  # 7.5 a GPU, and the small one holds 10
     assert large["concurrency"].status == "budget"
-
-
-def test_how_long_probes_must_be_is_said_of_a_search_that_ended_unresolved() -> None:
-    figures = SimpleNamespace(requests=SimpleNamespace(scheduled=100), window_s=12.5)
-    point: Any = SimpleNamespace(
-        head=SimpleNamespace(control="request_rate", level=8.0),
-        repeats=[SimpleNamespace(figures=figures)],
-    )
-    slo = parse_slo("ttft<=500ms,attainment>=0.95")
-    open_level = replace(at(8.0), share=0.97, requests=2000)
-    claim = Claim(None, 0.0, 16.0, "unresolved", (open_level,))
-    longer_s = _longer_s([point], "request_rate", claim, slo)
-    assert longer_s is not None
-    assert longer_s > 2000 / 8 / 8  # eight probes of these had not been enough
-    assert _longer_s([], "request_rate", claim, slo) is None
-    on_budget = replace(claim, status="budget")
-    assert _longer_s([point], "request_rate", on_budget, slo) is None

@@ -21,13 +21,17 @@ from orchestrator.capacity.doubts import (
     DoubtKind,
     Remedy,
     lasting_verdicts,
+    longest_probes,
+    nearest_miss,
     no_level_doubts,
     pooled_spread,
     ranking_doubts,
     unsettled_doubts,
+    widest_precision,
 )
+from orchestrator.capacity.first_change import LongerProbes, WiderPrecision, WidestMiss
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Limit
 from tests.unit.capacity.builders import at, blocked
 
 LEVEL = Level(control="request_rate", value=8)
@@ -130,6 +134,40 @@ def test_a_search_whose_open_levels_have_no_valid_probe_needs_valid_ones() -> No
         unsettled = (SearchedClaim("request_rate", unresolved),)
         (doubt,) = unsettled_doubts([answer("a", unsettled=unsettled)], None)
         assert doubt.remedy is remedy
+
+
+def test_a_claim_that_a_wider_precision_makes_the_answer_needs_no_longer_probes() -> None:
+    unresolved = claim("unresolved")
+    answers = [
+        answer(label, unsettled=(SearchedClaim("request_rate", unresolved, change),))
+        for label, change in (
+            ("a", WiderPrecision(0.2)),
+            ("b", LongerProbes(8.0, 100.0)),
+            ("c", WiderPrecision(0.3)),
+        )
+    ]
+    wider, longer = unsettled_doubts(answers, None)
+    assert (wider.remedy, wider.deployments) == (Remedy.WIDER_PRECISION, ("a", "c"))
+    assert widest_precision(wider) == WiderPrecision(0.3)
+    assert (longer.remedy, longer.deployments) == (Remedy.LONGER_PROBES, ("b",))
+    assert longest_probes(longer) == LongerProbes(8.0, 100.0)
+
+
+def test_the_limit_to_change_is_that_of_the_deployment_nearest_to_the_limits() -> None:
+    limit = Limit("ttft", "ttft", 0.5, None)
+    misses = {
+        "a": WidestMiss(1.0, limit, needed=0.9, met=0.0, value_s=2.0),
+        "b": WidestMiss(1.0, limit, needed=0.9, met=0.2, value_s=3.0),
+        "c": WidestMiss(1.0, limit, needed=0.9, met=0.2, value_s=0.9),
+    }
+    answers = [
+        answer(label, unsettled=(SearchedClaim("request_rate", claim("nothing_holds"), miss),))
+        for label, miss in misses.items()
+    ]
+    (doubt,) = unsettled_doubts(answers, None)
+    nearest = nearest_miss(doubt)
+    assert nearest is not None
+    assert (nearest.label, nearest.miss) == ("c", misses["c"])
 
 
 def test_searches_that_the_same_takes_further_are_one_doubt() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.search.servers import TARGET
+from orchestrator.analysis.points import Repeat, repeat_of
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.first_change import (
@@ -20,30 +20,28 @@ from orchestrator.capacity.first_change import (
     first_change,
 )
 from orchestrator.capacity.levels import LevelEvidence
-from orchestrator.results.records import AttemptData
 from tests.unit.capacity.builders import at, attempt
 
 SLO = parse_slo("ttft<=500ms,e2e<=2s,attainment>=0.95")
 EASY_E2E = replace(at(8.0), share=0.99)
 
 
-def probe(
-    level: float, ttft_s: list[float], e2e_s: float = 1.0, seconds: float = 10
-) -> AttemptData:
+def probe(level: float, ttft_s: list[float], e2e_s: float = 1.0, seconds: float = 10) -> Repeat:
     data = attempt(level, ttft_s)
-    figures: Any = SimpleNamespace(window_s=seconds)
-    return replace(data, request_e2e_s=[e2e_s] * len(ttft_s), figures=figures)
+    requests = SimpleNamespace(scheduled=len(ttft_s))
+    figures: Any = SimpleNamespace(window_s=seconds, requests=requests)
+    return repeat_of(replace(data, request_e2e_s=[e2e_s] * len(ttft_s), figures=figures), SLO)
 
 
 def change(
     status: ClaimStatus,
-    probes: list[AttemptData],
+    probes: list[Repeat],
     *levels: LevelEvidence,
     claim: float | None = None,
     high: float = math.inf,
 ) -> FirstChange | None:
     found = Claim(claim, claim or 0.0, high, status, levels)
-    return first_change(found, probes, SLO, TARGET)
+    return first_change(found, probes, SLO)
 
 
 def test_where_nothing_holds_the_limit_is_named_that_most_requests_miss() -> None:

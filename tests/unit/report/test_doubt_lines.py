@@ -17,9 +17,15 @@ from orchestrator.capacity.doubts import (
     DoubtKind,
     Remedy,
 )
+from orchestrator.capacity.first_change import (
+    FirstChange,
+    LongerProbes,
+    WiderPrecision,
+    WidestMiss,
+)
 from orchestrator.report.doubt_lines import doubt_line_text, doubt_lines, merged
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Limit
 
 LEVEL = Level(control="request_rate", value=8)
 HIGHER = Level(control="request_rate", value=16)
@@ -32,39 +38,41 @@ def text_of(doubt: Doubt, ranked: tuple[str, ...] = ("a", "b", "c"), width: int 
     return doubt_line_text(line, ranked, width)
 
 
-def unresolved(high: float) -> DeploymentClaims:
-    claim = Claim(8, 8, high, "unresolved", ())
-    return DeploymentClaims("a", (SearchedClaim("request_rate", claim),))
+def searched(label: str, change: FirstChange | None) -> DeploymentClaims:
+    claim = Claim(None, 0, 12, "unresolved", ())
+    return DeploymentClaims(label, (SearchedClaim("request_rate", claim, change),))
 
 
 @pytest.mark.parametrize(
-    ("highs", "remedy"),
+    ("remedy", "changes", "text"),
     [
-        ((9.6,), "a longer duration, or precision: 0.2"),
-        ((8.8, 9.6), "a longer duration, or precision: 0.2"),
-        ((9.6, 12.0), "a longer duration"),  # half more may still hold
+        (Remedy.WIDER_PRECISION, (WiderPrecision(0.2),), "precision: 0.2"),
+        (Remedy.WIDER_PRECISION, (WiderPrecision(0.2), WiderPrecision(0.1)), "precision: 0.2"),
+        (Remedy.LONGER_PROBES, (LongerProbes(8, 100), LongerProbes(4, 610)), "duration: 11m"),
+        (Remedy.LONGER_PROBES, (LongerProbes(8, 100), None), "a longer duration"),
     ],
 )
-def test_an_unresolved_search_says_the_precision_with_which_its_claim_is_the_answer(
-    highs: tuple[float, ...], remedy: str
+def test_an_unresolved_search_says_what_takes_all_of_them_further(
+    remedy: Remedy, changes: tuple[FirstChange | None, ...], text: str
 ) -> None:
-    claims = tuple(unresolved(high) for high in highs)
-    doubt = Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.LONGER_PROBES, claims=claims)
-    assert text_of(doubt).endswith(f"to decide: {remedy}")
+    claims = tuple(searched("a", change) for change in changes)
+    doubt = Doubt(DoubtKind.NOT_SETTLED, ("a",), remedy, claims=claims)
+    assert text_of(doubt).partition("to decide: ")[2] == text
 
 
-def test_an_unresolved_search_says_how_long_probes_must_be_where_it_is_known_of_all() -> None:
-    def remedy(*lengths_s: float | None) -> str:
-        claim = Claim(8, 8, 12, "unresolved", ())
-        claims = tuple(
-            DeploymentClaims("a", (SearchedClaim("request_rate", claim, longer_s),))
-            for longer_s in lengths_s
-        )
-        doubt = Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.LONGER_PROBES, claims=claims)
-        return text_of(doubt).partition("to decide: ")[2]
-
-    assert remedy(100.0, 610.0) == "duration: 11m"
-    assert remedy(100.0, None) == "a longer duration"
+def test_where_nothing_holds_each_question_names_the_limit_to_change_first() -> None:
+    lines = []
+    for seconds in (0.5, 0.2):
+        limit = Limit("ttft", "ttft", seconds, None)
+        miss = WidestMiss(1.0, limit, needed=0.9, met=0.2, value_s=0.9)
+        claims = (searched("a", miss),)
+        doubt = Doubt(DoubtKind.NOT_SETTLED, ("a",), Remedy.OTHER_LIMITS, claims=claims)
+        lines += doubt_lines([doubt])
+    (line,) = merged(lines)
+    assert line.first_changes == (
+        "the limit ttft<=500ms: 90% of requests took up to 900ms at 1 req/s (a)",
+        "the limit ttft<=200ms: 90% of requests took up to 900ms at 1 req/s (a)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +174,12 @@ def test_each_kind_has_words(kind: DoubtKind) -> None:
 @pytest.mark.parametrize("remedy", Remedy)
 def test_each_remedy_has_words(remedy: Remedy) -> None:
     doubt = Doubt(
-        DoubtKind.ONE_START, ("a",), remedy, levels=AT_LEVEL, validity=Validity.BROKEN_OUTPUT
+        DoubtKind.ONE_START,
+        ("a",),
+        remedy,
+        levels=AT_LEVEL,
+        claims=(searched("a", WiderPrecision(0.2)),),
+        validity=Validity.BROKEN_OUTPUT,
     )
     (line,) = doubt_lines([doubt])
     assert line.remedy

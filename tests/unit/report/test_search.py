@@ -82,7 +82,7 @@ def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[Atte
     assert list(found) == [
         *("url", "model", "clients", "emulated", "control", "slo", "claim", "low", "high"),
         *("status", "estimate", "estimate.lower", "estimate.upper", "safe", "passed"),
-        *("change_first", "seed", "probes", "next", "notes", "results", "name"),
+        *("change_first", "change", "seed", "probes", "next", "notes", "results", "name"),
     ]
     assert (found["claim"], found["high"], found["status"]) == (8, 9, "cliff")
     names = ("estimate", "estimate.lower", "estimate.upper", "safe")
@@ -95,6 +95,24 @@ def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[Atte
     ]
     assert first["tests"] == [{"name": "attainment", "target": 0.9, "share": 1}]
     assert second["level"] == 9
+
+
+def test_what_to_change_first_is_a_sentence_and_its_figures(probes: list[AttemptData]) -> None:
+    found = search_json(document_of(probes[1:], Claim(None, 0.0, 9.0, "nothing_holds", ())))
+    assert found["change_first"].startswith("the limit ttft<=150ms: 90% of requests took up to ")
+    assert found["change"] == {
+        "setting": "slo",
+        "limit": "ttft",
+        "limit_s": 0.15,
+        "needed": 0.9,
+        "met": 0.0,
+        "value_s": pytest.approx(0.3),
+        "level": 9.0,
+    }
+    found = search_json(document_of(probes, Claim(8.0, 8.0, 9.0, "unresolved", ())))
+    assert found["change_first"].startswith("--precision 0.13: ")
+    assert found["change"] == {"setting": "precision", "precision": 0.13}
+    assert search_json(document_of(probes))["change"] is None
 
 
 def test_an_unknown_upper_bound_and_a_missing_estimate_are_null_in_json(

@@ -19,11 +19,18 @@ from orchestrator.capacity.answers import (
     MissedLimit,
     Note,
     NoteKind,
+    SearchedClaim,
     Shortfall,
 )
 from orchestrator.capacity.best import Certainty, Comparison
 from orchestrator.capacity.claim import Claim, ClaimStatus
-from orchestrator.capacity.doubts import DeploymentLevels, Doubt, DoubtKind, Remedy
+from orchestrator.capacity.doubts import (
+    DeploymentClaims,
+    DeploymentLevels,
+    Doubt,
+    DoubtKind,
+    Remedy,
+)
 from orchestrator.capacity.first_change import (
     FirstChange,
     LongerProbes,
@@ -36,9 +43,11 @@ from orchestrator.report.words import (
     doubt_text,
     failure_text,
     first_change_text,
+    key_text,
     model_text,
     note_texts,
     on_hardware,
+    option_text,
     point_doubt_texts,
     remedy_texts,
     search_status_text,
@@ -106,12 +115,15 @@ def test_each_certainty_has_a_sentence(certainty: Certainty) -> None:
 
 def doubt(kind: DoubtKind, remedy: Remedy | None = None) -> Doubt:
     """A doubt with all the facts that the sentence of any kind or remedy needs."""
+    claim = Claim(8.0, 8.0, 9.0, "unresolved", ())
+    searched = SearchedClaim("request_rate", claim, WiderPrecision(0.2))
     return Doubt(
         kind,
         deployments=("a",),
         remedy=remedy,
         to_remedy=("a",),
         levels=AT_8,
+        claims=(DeploymentClaims("a", (searched,)),),
         leader="b",
         test=Attained("attainment", Interval(0.92, 0.88, 0.96), target=0.9),
         validity=Validity.BROKEN_OUTPUT,
@@ -247,7 +259,6 @@ def test_each_end_of_a_search_has_a_sentence(status: ClaimStatus) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (None, None),
         (
             WiderPrecision(0.18),
             "--precision 0.18: then the claim is the answer, what fails lies no farther above",
@@ -271,9 +282,13 @@ def test_each_end_of_a_search_has_a_sentence(status: ClaimStatus) -> None:
     ],
 )
 def test_what_to_change_first_is_an_option_with_its_value_or_a_limit_with_its_miss(
-    change: FirstChange | None, text: str | None
+    change: FirstChange, text: str
 ) -> None:
-    assert first_change_text("request_rate", change) == text
+    assert first_change_text("request_rate", change, option_text) == text
+    in_a_file = first_change_text("request_rate", change, key_text)
+    assert in_a_file == text.replace("--duration ", "duration: ").replace(
+        "--precision ", "precision: "
+    )
 
 
 def repeat(validity: str = "valid", reason: str | None = None) -> Any:
