@@ -5,20 +5,23 @@ Their names and labels are a promise to dashboards, such as docs/grafana-dashboa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.capacity.best import Comparison
 from orchestrator.report.documents.answer import ComparisonDocument
-from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.documents.part import part_documents
+from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.page.html import PageDocument
-from orchestrator.results.records import Distribution
+from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import load_text
 from orchestrator.web.watched import Watched
 
 POINT_LABELS = ("experiment", "workload", "deployment", "load", "source")
+PART_LABELS = (*POINT_LABELS, "part")
 
 
 def exposition(watched: Watched) -> bytes:
@@ -80,56 +83,76 @@ def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
     for section in document.experiments:
         for point in section.points:
             points.labels(section.name, _validity(point), _source(point.point)).inc()
-    measured: list[PointDocument] = []
+    of_points = _figure_gauges(registry, "orchestrator_point", POINT_LABELS)
+    of_parts = _figure_gauges(registry, "orchestrator_part", PART_LABELS, ", of a part of a mix")
     for section in document.experiments:
-        measured += [point for point in section.points if point.point.used]
-    _add_figures(registry, measured)
-    attainment = Gauge(
-        "orchestrator_point_attainment_ratio",
-        "Share of all requests, failed ones included, that met the limits",
-        (*POINT_LABELS, "slo"),
-        registry=registry,
-    )
-    for point in measured:
-        for result in point.slo_results:
-            if result.attainment is not None:
-                labels = (*_labels(point), result.slo.name)
-                attainment.labels(*labels).set(result.attainment.estimate)
+        for point in section.points:
+            if not point.point.used:
+                continue
+            labels = _labels(point)
+            of_points.set(labels, point.point.figures, point.slo_results)
+            for part in part_documents(point):
+                of_parts.set((*labels, part.part), part.figures, part.slo_results)
 
 
 def _validity(point: PointDocument) -> str:
     return point.point.validity if point.point.used else "failed"
 
 
-def _add_figures(registry: CollectorRegistry, points: Iterable[PointDocument]) -> None:
-    throughput = Gauge(
-        "orchestrator_point_output_tokens_per_second",
-        "Output tokens per second of the steady window",
-        POINT_LABELS,
-        registry=registry,
-    )
-    latency = Gauge(
-        "orchestrator_point_latency_seconds",
-        "Latency from when a request was due, by percentile",
-        (*POINT_LABELS, "of", "percentile"),
-        registry=registry,
-    )
-    requests = Gauge(
-        "orchestrator_point_requests",
-        "Requests that were due in the window: scheduled, and those answered well (ok)",
-        (*POINT_LABELS, "outcome"),
-        registry=registry,
-    )
-    for point in points:
-        labels = _labels(point)
-        figures = point.point.figures
+@dataclass(frozen=True, slots=True)
+class _FigureGauges:
+    """The gauges of points, or of parts of a mix at points."""
+
+    throughput: Gauge
+    latency: Gauge
+    requests: Gauge
+    attainment: Gauge
+
+    def set(
+        self, labels: tuple[str, ...], figures: Figures, slo_results: Iterable[SloResult]
+    ) -> None:
         if figures.output_token_throughput is not None:
-            throughput.labels(*labels).set(figures.output_token_throughput)
-        requests.labels(*labels, "scheduled").set(figures.requests.scheduled)
-        requests.labels(*labels, "ok").set(figures.requests.ok)
-        _set_percentiles(latency, (*labels, "ttft"), figures.ttft_ms)
-        _set_percentiles(latency, (*labels, "tpot"), figures.tpot_ms)
-        _set_percentiles(latency, (*labels, "e2e"), figures.e2e_ms)
+            self.throughput.labels(*labels).set(figures.output_token_throughput)
+        self.requests.labels(*labels, "scheduled").set(figures.requests.scheduled)
+        self.requests.labels(*labels, "ok").set(figures.requests.ok)
+        _set_percentiles(self.latency, (*labels, "ttft"), figures.ttft_ms)
+        _set_percentiles(self.latency, (*labels, "tpot"), figures.tpot_ms)
+        _set_percentiles(self.latency, (*labels, "e2e"), figures.e2e_ms)
+        for result in slo_results:
+            if result.attainment is not None:
+                self.attainment.labels(*labels, result.slo.name).set(result.attainment.estimate)
+
+
+def _figure_gauges(
+    registry: CollectorRegistry, prefix: str, labels: Sequence[str], of: str = ""
+) -> _FigureGauges:
+    """Gauges whose names begin with ``prefix``. ``of``: ends their descriptions."""
+    return _FigureGauges(
+        throughput=Gauge(
+            f"{prefix}_output_tokens_per_second",
+            f"Output tokens per second of the steady window{of}",
+            labels,
+            registry=registry,
+        ),
+        latency=Gauge(
+            f"{prefix}_latency_seconds",
+            f"Latency from when a request was due, by percentile{of}",
+            (*labels, "of", "percentile"),
+            registry=registry,
+        ),
+        requests=Gauge(
+            f"{prefix}_requests",
+            f"Requests that were due in the window: scheduled, and those answered well (ok){of}",
+            (*labels, "outcome"),
+            registry=registry,
+        ),
+        attainment=Gauge(
+            f"{prefix}_attainment_ratio",
+            f"Share of all requests, failed ones included, that met the limits{of}",
+            (*labels, "slo"),
+            registry=registry,
+        ),
+    )
 
 
 def _set_percentiles(

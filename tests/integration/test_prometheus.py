@@ -23,7 +23,7 @@ import pytest
 from orchestrator.results.runs import RunRecord
 from orchestrator.results.store import Store
 from tests.harness import ROOT, environment, free_port, orchestrator, wait_for, write_experiment
-from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.plan.stored_sweeps import planned, planned_mix, store_sweep
 from tests.unit.simulation.builders import EXPERIMENT as SIMULATED
 
 pytestmark = pytest.mark.skipif(
@@ -73,14 +73,14 @@ class Prometheus:
             return False
 
     def has_scraped(self) -> bool:
-        """Whether it has the metrics of all three experiments."""
-        return len(self.instant("orchestrator_best_throughput")) >= 3
+        """Whether it has the metrics of all four experiments."""
+        return len(self.instant("orchestrator_best_throughput")) >= 4
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Three experiments: simulated, read from another tool's file, and measured by a run that is
-    under way in this process.
+    """Four experiments: simulated, read from another tool's file, measured with a mix, and measured
+    by a run that is under way in this process.
     """
     folder = tmp_path_factory.mktemp("results")
     uri = str(folder / "results")
@@ -88,6 +88,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> str:
     simulated = orchestrator("simulate", str(file), "--results", uri)
     assert simulated.returncode == 0, simulated.stderr
     store_sweep(Store.open(uri, "imported"), planned(name="imported"), source=OTHER_TOOL)
+    by_part = {"chat": 100.0, "rag": 400.0}
+    store_sweep(Store.open(uri, "mixed"), planned_mix(name="mixed"), ttft_ms=by_part)
     store_sweep(Store.open(uri, "exp"), planned())
     record = RunRecord.of_this_process()
     record.state = "running"
@@ -196,8 +198,8 @@ TARGETS = {
 
 
 def test_the_variables_offer_what_is_there(choices: dict[str, list[str]]) -> None:
-    assert choices["experiment"] == ["exp", "imported", "x"]
-    assert choices["workload"] == ["chat", "w"]
+    assert choices["experiment"] == ["exp", "imported", "mixed", "x"]
+    assert choices["workload"] == ["chat", "office", "w"]
     assert choices["source"] == [OTHER_TOOL, "measured", "simulated"]
 
 
@@ -220,7 +222,9 @@ def test_one_source_alone_may_be_chosen(
     assert len(by_source) >= 5
     for target in by_source:
         series = answers(prometheus, target, chosen)
-        assert {each["metric"]["source"] for each in series} == {source}, target["expr"]
+        sources = {each["metric"]["source"] for each in series}
+        is_there = "orchestrator_part_" not in target["expr"] or source == "measured"
+        assert sources == ({source} if is_there else set()), target["expr"]
 
 
 def test_promtool_finds_nothing_wrong_with_the_metrics(metrics_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
@@ -26,6 +27,14 @@ workloads: [{{name: {workload}, input_tokens: 16, output_tokens: {tokens}}}]
 load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s, request_timeout: {timeout}}}
 slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attainment: 0.9}}}}
 """
+MIX = (
+    "workloads: [{name: chat, input_tokens: 16, output_tokens: 8}, "
+    "{name: rag, input_tokens: 64, output_tokens: 8}, "
+    "{name: office, kind: mix, parts: [{workload: chat}, {workload: rag}]}]"
+)
+LIMITS_OF_PARTS = (
+    "slos: {interactive: {parts: {chat: {ttft: 150ms}, rag: {ttft: 1s}}, attainment: 0.9}}"
+)
 SEARCH = "search: capacity, control: concurrency"
 VALUES = {
     "name": "exp",
@@ -42,6 +51,13 @@ VALUES = {
 def planned(**values: Any) -> Plan:
     """The plan of the experiment, with some of its VALUES replaced."""
     return make_plan(parse_experiment(EXPERIMENT.format(**VALUES | values)))
+
+
+def planned_mix(**values: Any) -> Plan:
+    """The plan of the same experiment with ``office``, a mix of chat and rag, with limits on both."""
+    text = EXPERIMENT.format(**VALUES | values)
+    text = re.sub("workloads: .*", MIX, text)
+    return make_plan(parse_experiment(re.sub("slos: .*", LIMITS_OF_PARTS, text)))
 
 
 def store_sweep(store: Store, plan: Plan, tokens: int = 8, **columns: Any) -> None:

@@ -14,7 +14,7 @@ from orchestrator.results.runs import RunRecord
 from orchestrator.results.store import Store
 from orchestrator.web.prometheus import exposition
 from orchestrator.web.watched import Watched, WatchedResults
-from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.plan.stored_sweeps import planned, planned_mix, store_sweep
 from tests.unit.report.stores import points_of
 
 GRID_COLUMNS = 24
@@ -24,7 +24,7 @@ DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store.open(str(tmp_path_factory.mktemp("results")), "exp")
-    store_sweep(store, planned())
+    store_sweep(store, planned_mix(), ttft_ms={"chat": 100, "rag": 400})
     return store
 
 
@@ -65,6 +65,26 @@ def test_each_point_stands_there_with_the_figures_of_the_analysis(samples, store
     assert p99 == sorted(point.figures.ttft_ms.p99 / 1000 for point in points)
 
 
+def test_each_part_of_a_mix_has_figures_and_attainment_of_its_own(samples) -> None:
+    for part, ttft_s in (("chat", 0.1), ("rag", 0.4)):
+        percentiles = [
+            sample.value
+            for sample in samples["orchestrator_part_latency_seconds"]
+            if sample.labels["part"] == part and sample.labels["of"] == "ttft"
+        ]
+        assert percentiles == pytest.approx([ttft_s] * 4)  # of two points
+        attainments = [
+            (sample.labels["slo"], sample.value)
+            for sample in samples["orchestrator_part_attainment_ratio"]
+            if sample.labels["part"] == part
+        ]
+        assert attainments == [("interactive", 1)] * 2
+    for name in ("output_tokens_per_second", "requests"):
+        of_points = sum(sample.value for sample in samples[f"orchestrator_point_{name}"])
+        of_parts = sum(sample.value for sample in samples[f"orchestrator_part_{name}"])
+        assert of_parts == pytest.approx(of_points)
+
+
 def test_the_best_deployment_is_that_of_the_answer(samples, store) -> None:
     watched = WatchedResults(store.uri)
     watched.look()
@@ -98,7 +118,7 @@ def test_each_figure_says_where_it_comes_from(tmp_path: Path, source: str) -> No
         for family in families
         if not family.name.startswith("orchestrator_run_")
     }
-    assert len(labelled) == 6
+    assert len(labelled) == 10
     assert set.union(*labelled.values()) == {source}
 
 
