@@ -26,6 +26,8 @@ JUDGED = """app.shown.result.judged.map(({ point, tests }) => [
   point.point_id, tests.map(({ part, share }) => [part, share.estimate, share.lower, share.upper])])"""
 CELLS = """[...document.querySelectorAll("#ranking-table tr")].map((row) => (
   [...row.children].map((cell) => cell.textContent)))"""
+SENT = """[...document.querySelectorAll("table.workloads tbody tr:not(.reason)")].map((row) => (
+  [...row.children].map((cell) => cell.textContent)))"""
 MARGINS = """app.shown.result.ranking.map(({ judged: { tests } }) => (
   tests.map(({ part, share, target }) => [part, share.estimate - target])))"""
 Y_AXIS = """echarts.getInstanceByDom(document.getElementById("curves")).getOption().yAxis[0].name"""
@@ -59,6 +61,14 @@ def assert_tests_are_those_of_python(page: Any, experiment: StoredExperiment) ->
         assert [part for part, *_ in tests] == [part for part, *_ in expected]
         for (_, *found), (_, *interval) in zip(tests, expected, strict=True):
             assert found == pytest.approx(interval, rel=1e-9)
+
+
+def test_what_was_sent_has_a_line_for_each_part(opened):
+    assert [row[:3] for row in opened.evaluate(SENT)] == [
+        ["office", "mix", "16.0"],
+        ["office: chat", "random, 66.7 % of requests", "16.0"],
+        ["office: rag", "random, 33.3 % of requests", "64.0"],
+    ]
 
 
 def test_the_page_starts_from_the_limits_of_each_part(opened, mixed):

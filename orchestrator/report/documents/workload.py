@@ -8,7 +8,13 @@ from pathlib import Path
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.spec.load import Workload
-from orchestrator.workloads.facts import WorkloadFacts, facts_of, sessions_within
+from orchestrator.workloads.facts import (
+    PartFacts,
+    WorkloadFacts,
+    facts_by_part,
+    facts_of,
+    sessions_within,
+)
 from orchestrator.workloads.file import FileWorkload
 from orchestrator.workloads.reuse import reuse_of
 from orchestrator.workloads.segments import NameOfDraw
@@ -20,12 +26,13 @@ LOOKED_AT = 1_000  # requests of each workload
 class WorkloadDocument:
     """What the first requests of a workload hold. ``facts``: None where its file is gone or has
     changed. ``cached_share``: of their prompt tokens, what a prefix cache of unlimited size would
-    hold; None: not known.
+    hold; None: not known. ``parts``: of a mix, what its requests of each part hold.
     """
 
     workload: Workload
     facts: WorkloadFacts | None
     cached_share: float | None
+    parts: tuple[PartFacts, ...] = ()
 
 
 def workload_documents(workloads: Iterable[Workload], seed: int) -> Iterator[WorkloadDocument]:
@@ -43,4 +50,5 @@ def _document(workload: Workload, seed: int) -> WorkloadDocument:
     facts = facts_of(workload, NameOfDraw(), seed, LOOKED_AT)
     sessions = sessions_within(workload, workload.requests(NameOfDraw(), seed), LOOKED_AT)
     reuse = reuse_of(workload, seed, sessions)
-    return WorkloadDocument(workload, facts, None if reuse is None else reuse.share)
+    parts = facts_by_part(workload, NameOfDraw(), seed, LOOKED_AT)
+    return WorkloadDocument(workload, facts, None if reuse is None else reuse.share, tuple(parts))

@@ -158,3 +158,4 @@ def test_each_workload_of_the_plan_is_described(store):
     assert each.workload.name == "chat"
     assert each.facts.prompt_tokens.count == 1000
     assert each.facts.left_out == 0
+    assert each.parts == ()
