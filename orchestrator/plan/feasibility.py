@@ -62,13 +62,15 @@ class Feasibility:
     ``Engine.reported``).
 
     ``excluded``: a rule of the experiment leaves the deployment out, so it was not judged.
-    ``unserved``: names of workloads that it cannot serve.
+    ``unserved``: names of workloads that it cannot serve. ``reasons``: for the status.
+    ``remarks``: what is worth knowing and changes nothing.
     """
 
     status: FitStatus | Literal["excluded"]
     reasons: tuple[str, ...] = ()
     predicted: dict[str, Any] = field(default_factory=dict)
     unserved: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def assess(
             f"nothing is known of {settings.model} (no config.json at hand): its weights, KV cache "
             "and parallelism are not judged, and the nodes must be able to load it"
         )
-        return Feasibility("fits", (remark,))
+        return Feasibility("fits", remarks=(remark,))
     case = feasibility_case(settings, facts, hardware, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
@@ -123,7 +125,9 @@ def assess(
         predicted["parameters"] = facts.parameters.total
     if facts.quantization is not None:
         predicted["checkpoint_quantization"] = facts.quantization.method
-    return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
+    reasons = [finding.sentence for finding in findings if finding.status != "fits"]
+    remarks = [finding.sentence for finding in findings if finding.status == "fits"]
+    return Feasibility(status, tuple(reasons), predicted, remarks=tuple(remarks))
 
 
 def feasibility_case(

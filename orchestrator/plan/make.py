@@ -220,6 +220,7 @@ def _deployment(
         hardware=candidate.hardware,
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,
+        remarks=verdict.remarks,
         unserved=verdict.unserved,
         predicted=verdict.predicted or None,
         derived=derived,

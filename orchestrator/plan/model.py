@@ -109,7 +109,8 @@ class Deployment(Strict):
     settings: PlannedSettings
     hardware: Hardware
     status: DeploymentStatus
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # for the status
+    remarks: tuple[str, ...] = ()  # what is worth knowing and changes nothing
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
     # by feasibility.py (weights, KV tokens, ...) and predictions.py (capacity)
     predicted: dict[str, Any] | None = None

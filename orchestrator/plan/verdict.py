@@ -64,19 +64,22 @@ def part_problems(settings: ResolvedSettings, engine: Engine, hardware: Hardware
 
 def combine_verdicts(verdicts: Mapping[str, Feasibility]) -> Feasibility:
     """The verdict on a deployment from those on its roles. Its status is the worst of theirs, and
-    its reasons and predictions name the role.
+    its reasons, remarks and predictions name the role.
     """
     if "" in verdicts:
         return verdicts[""]
     reasons: list[str] = []
+    remarks: list[str] = []
     predicted: dict[str, Any] = {}
     unserved: set[str] = set()
     for role, verdict in verdicts.items():
         reasons += [f"{role}: {reason}" for reason in verdict.reasons]
+        remarks += [f"{role}: {remark}" for remark in verdict.remarks]
         predicted |= {f"{role}.{name}": value for name, value in verdict.predicted.items()}
         unserved.update(verdict.unserved)
     worst = min((verdict.status for verdict in verdicts.values()), key=ORDER.index)
-    return Feasibility(worst, tuple(reasons), predicted, tuple(sorted(unserved)))
+    unserved_in_order = tuple(sorted(unserved))
+    return Feasibility(worst, tuple(reasons), predicted, unserved_in_order, tuple(remarks))
 
 
 def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) -> Feasibility:
@@ -102,7 +105,7 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
     if tokenizer is not None:
         if tokenizer.status == "impossible":
             return Feasibility("impossible", (tokenizer.sentence,))
-        verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
+        verdict = replace(verdict, remarks=(*verdict.remarks, tokenizer.sentence))
     # the length in effect, which also follows from the model
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len
     dialects = dialects_of(engine, candidate.settings)
@@ -115,13 +118,12 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
             mismatch = workload_mismatch(load.workload, settings, limit, dialects, may_see)
         mismatches[load.workload.name] = mismatch
     verdict = _with_workloads(verdict, mismatches)
-    # beside reasons against it, this remark would read as one of them
-    if role in candidate.spread_roles and verdict.status == "fits":
+    if role in candidate.spread_roles:
         sentence = (
             f"spread over {settings.nnodes} nodes automatically: "
             f"a node has {candidate.hardware.gpus_per_node} devices"
         )
-        return replace(verdict, reasons=(*verdict.reasons, sentence))
+        return replace(verdict, remarks=(*verdict.remarks, sentence))
     return verdict
 
 
@@ -312,7 +314,7 @@ def _with_workloads(
     verdict: Feasibility, mismatches: Mapping[str, RuleFinding | None]
 ) -> Feasibility:
     """The verdict with the mismatches of workloads. A workload that cannot be served is not
-    measured; a deployment that can serve none is impossible.
+    measured, and a remark says why; a deployment that can serve none is impossible.
     """
     findings = {name: finding for name, finding in mismatches.items() if finding is not None}
     if not findings:
@@ -323,10 +325,17 @@ def _with_workloads(
         status = "impossible"
     elif len(unserved) < len(findings):
         status = "risky"
-    sentences = [finding.sentence for finding in findings.values()]
+    reasons = list(verdict.reasons)
+    remarks = list(verdict.remarks)
+    for finding in findings.values():
+        if finding.status == "impossible" and status != "impossible":
+            remarks.append(f"{finding.sentence}: not measured")
+        else:
+            reasons.append(finding.sentence)
     return replace(
         verdict,
         status=status,
-        reasons=(*verdict.reasons, *sentences),
+        reasons=tuple(reasons),
+        remarks=tuple(remarks),
         unserved=tuple(unserved),
     )

@@ -144,11 +144,12 @@ def _shown_columns(rows: Sequence[_PlannedRow], width: int) -> list[str]:
 def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:
     """Each sentence about deployments once, with the labels of these deployments.
 
-    The sentences are reasons for a status, and lists of levels of a deployment's own.
+    The sentences are reasons for a status, remarks, and lists of levels of a deployment's own.
     """
     pairs = []
     for deployment in plan.deployments:
         texts = [f"{deployment.status}: {reason}" for reason in deployment.reasons]
+        texts += [f"note: {remark}" for remark in deployment.remarks]
         if plan.shortlist is not None and deployment.left_out is not None:
             reason = shared_left_out_text(deployment.left_out, plan.shortlist)
             texts.append(f"{LEFT_OUT_STATUS}: {reason}")

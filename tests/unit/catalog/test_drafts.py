@@ -117,7 +117,7 @@ def test_a_draft_of_which_nothing_is_known_makes_nothing_impossible() -> None:
     verdict = judge(facts(LLAMA_70B, **FP8), None, method="medusa", model="some/heads")
     assert verdict.status == "fits"
     sentence = "the draft's weights and KV cache are not counted: no formula for it"
-    assert sentence in verdict.reasons
+    assert sentence in verdict.remarks
     unlike = facts_from_config("d", known_configs()[LLAMA_3B] | {"model_type": "new"})
     assert unlike is not None and not unlike.language_model_counted
     guess = judge(facts(LLAMA_70B, **FP8), unlike, method="draft_model", model="d")

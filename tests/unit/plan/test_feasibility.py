@@ -129,13 +129,13 @@ def test_its_neighbours_fit(model: str, changes: dict[str, Any]) -> None:
 
 def test_several_reasons_come_at_once_the_worst_first() -> None:
     verdict = judge(LLAMA_8B, tensor_parallel_size=3, quantization="awq", hardware=CPU)
-    assert len(verdict.reasons) >= 3
-    assert verdict.reasons[-1] == "memory is not judged on cpu"
+    assert len(verdict.reasons) >= 2
+    assert verdict.remarks == ("memory is not judged on cpu",)
 
 
 def test_on_cpu_shapes_are_judged_and_memory_is_not() -> None:
     assert judge(LLAMA_70B, CPU).status == "fits"
-    assert judge(LLAMA_70B, CPU).reasons == ("memory is not judged on cpu",)
+    assert judge(LLAMA_70B, CPU).remarks == ("memory is not judged on cpu",)
     assert judge(LLAMA_70B, CPU, tensor_parallel_size=3).status == "impossible"
 
 
@@ -149,8 +149,8 @@ def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
     settings = EngineSettings(engine="vllm", model="who/knows", tensor_parallel_size=3)
     verdict = assess(settings, None, H100)
     assert (verdict.status, verdict.predicted) == ("fits", {})
-    (reason,) = verdict.reasons
-    assert reason.startswith(
+    (remark,) = verdict.remarks
+    assert remark.startswith(
         "nothing is known of who/knows (no config.json at hand): its weights, KV cache"
     )
 
@@ -158,7 +158,7 @@ def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
 def test_an_unknown_accelerator_without_memory_is_named_with_neighbours() -> None:
     verdict = judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB"))
     assert verdict.status == "fits"
-    assert "H100-80GB" in verdict.reasons[0]
+    assert "H100-80GB" in verdict.remarks[0]
     assert (
         judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB", memory_gb=80)).status
         == "impossible"
@@ -189,7 +189,7 @@ def test_memory_of_an_unknown_architecture_is_never_a_reason_for_impossible() ->
     unknown = facts(LLAMA_70B, model_type="brand_new")
     verdict = judge(unknown)
     assert verdict.status == "risky"
-    assert any("no formula for brand_new" in reason for reason in verdict.reasons)
+    assert any("no formula for brand_new" in remark for remark in verdict.remarks)
 
 
 def test_offloaded_weights_need_no_room() -> None:
@@ -274,7 +274,7 @@ def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(
     verdict = judge(LLAMA_70B, engine="llama_cpp", extra_args=given)
     assert verdict.status == ("impossible" if judged else "fits")
     assert (
-        any(f"memory is not judged with {next(iter(given))}" in one for one in verdict.reasons)
+        any(f"memory is not judged with {next(iter(given))}" in one for one in verdict.remarks)
         is not judged
     )
     assert judge(LLAMA_70B, extra_args=given).status == "impossible", "another engine"
@@ -300,7 +300,7 @@ def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(
 ) -> None:
     verdict = judge(LLAMA_70B, engine=engine, extra_args=given)
     assert verdict.status == "fits"
-    assert f"memory is not judged with {next(iter(given))}" in verdict.reasons
+    assert f"memory is not judged with {next(iter(given))}" in verdict.remarks
     unknown = ("weight_bytes", "kv_bytes_per_token", "kv_cache_memory_bytes", "kv_cache_tokens")
     assert [verdict.predicted[name] for name in unknown] == [None] * 4, "nor predicted"
     assert judge(LLAMA_70B, engine=engine).status == "impossible"

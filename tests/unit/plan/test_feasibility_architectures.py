@@ -76,7 +76,7 @@ def test_a_config_without_architectures_is_not_held_against_lists_of_them() -> N
 def test_lmdeploy_says_when_its_other_backend_runs_the_model() -> None:
     model = facts(LLAMA, architectures=["Glm4MoeForCausalLM"])
     sentence = "turbomind has no Glm4MoeForCausalLM: LMDeploy runs its pytorch backend instead"
-    assert judge(model, "lmdeploy").reasons == (sentence,)
+    assert judge(model, "lmdeploy").remarks == (sentence,)
     chosen = judge(model, "lmdeploy", extra_args={"--backend": "pytorch"})
     assert (chosen.status, chosen.reasons) == ("fits", ())
 
@@ -163,7 +163,7 @@ def test_figures_that_are_lists_give_no_number() -> None:
     verdict = judge(facts(ernie), accelerator="L4")
     assert verdict.predicted["weight_bytes"] is None
     assert "parameters" not in verdict.predicted
-    assert "nothing is known of its weights" in verdict.reasons[0]
+    assert "nothing is known of its weights" in verdict.remarks[0]
     files = facts_from_config("m", ernie, checkpoint_bytes=58_000_000_000)
     assert files is not None
     assert judge(files, accelerator="L4").status == "impossible"

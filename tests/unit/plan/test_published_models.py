@@ -531,7 +531,7 @@ def test_without_a_formula_only_the_size_of_files_counts() -> None:
     unknown = judge(name, "H100-80GB")
     assert (unknown.predicted["weight_bytes"], unknown.predicted["kv_cache_tokens"]) == (None, None)
     assert "parameters" not in unknown.predicted
-    assert "nothing is known of its weights" in unknown.reasons[0]
+    assert "nothing is known of its weights" in unknown.remarks[0]
     stored = facts_from_config(
         name, spelled_out(PUBLISHED[name]["config"]), checkpoint_bytes=99_733_000_000
     )

@@ -64,13 +64,14 @@ def test_a_spread_replica_is_noted_and_equals_one_that_is_written_so() -> None:
     }
     (spread,) = planned(hardware=H100, deployments=sizes).deployments
     assert (spread.status, spread.settings.nnodes) == ("planned", 2)
-    assert "spread over 2 nodes automatically: a node has 8 devices" in spread.reasons
+    assert "spread over 2 nodes automatically: a node has 8 devices" in spread.remarks
     (written,) = planned(hardware=H100, deployments=sizes | {"nnodes": 2}).deployments
-    assert (written.id, written.reasons) == (spread.id, ())
+    assert (written.id, written.remarks) == (spread.id, ())
     unserved = [{"name": "long", "input_tokens": 9000, "output_tokens": 9000}]
     short = sizes | {"max_model_len": 100}
     (impossible,) = planned(hardware=H100, deployments=short, workloads=unserved).deployments
     assert (impossible.status, impossible.settings.nnodes) == ("impossible", 2)
     assert not any("automatically" in reason for reason in impossible.reasons)
+    assert any("automatically" in remark for remark in impossible.remarks)
     (on_one_node,) = planned(hardware=H100, deployments=sizes | {"nnodes": 1}).deployments
     assert on_one_node.status == "impossible"

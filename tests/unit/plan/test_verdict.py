@@ -102,8 +102,12 @@ def test_a_workload_longer_than_the_model_is_not_measured() -> None:
     plan = planned(deployments={"engine": "vllm", "max_model_len": 4096}, workloads=workloads)
     (deployment,) = plan.deployments
     assert deployment.status == "planned"
-    assert deployment.reasons == (
-        "workload 'long' needs at least 4,097 tokens a request, max_model_len is 4,096",
+    assert deployment.reasons == ()
+    assert deployment.remarks == (
+        (
+            "workload 'long' needs at least 4,097 tokens a request, max_model_len is 4,096: not "
+            "measured"
+        ),
     )
     assert {point.workload.name for point in plan.points} == {"fits"}
 
@@ -191,7 +195,7 @@ def test_a_model_folder_without_a_tokenizer_is_impossible(
     assert planned(tmp_path / "x.yaml", model="./m").deployments[0].status == "planned"
     (elsewhere,) = planned(tmp_path / "x.yaml", model="/only/on/the/nodes").deployments
     assert elsewhere.status == "planned"
-    assert elsewhere.reasons[0].startswith("/only/on/the/nodes is not on this machine")
+    assert elsewhere.remarks[0].startswith("/only/on/the/nodes is not on this machine")
 
 
 def settings(**fields: Any) -> EngineSettings:

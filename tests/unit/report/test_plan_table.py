@@ -61,8 +61,12 @@ def test_figures_make_room_for_labels_on_a_narrow_terminal() -> None:
     assert narrow.split()[-1] == "time"
 
 
-def test_each_reason_is_printed_once_with_the_labels_it_is_about() -> None:
-    impossible: dict[str, Any] = {"status": "impossible", "reasons": ("It needs 3 TiB.",)}
+def test_each_reason_and_remark_is_printed_once_with_the_labels_it_is_about() -> None:
+    impossible: dict[str, Any] = {
+        "status": "impossible",
+        "reasons": ("It needs 3 TiB.",),
+        "remarks": ("It is new.",),
+    }
     plan = planned()
     plan = plan.with_deployments(
         deployment.model_copy(update=impossible) for deployment in plan.deployments
@@ -70,6 +74,7 @@ def test_each_reason_is_printed_once_with_the_labels_it_is_about() -> None:
     text = shown(plan)
     assert text.count("It needs 3 TiB.") == 1
     assert "impossible: It needs 3 TiB.\n  emulator seqs=8, emulator seqs=16\n" in text
+    assert "note: It is new.\n  emulator seqs=8, emulator seqs=16\n" in text
 
 
 def test_a_narrow_terminal_breaks_the_labels_of_a_reason_between_them() -> None:
