@@ -1,4 +1,8 @@
-"""Capacity searches and races in virtual time."""
+"""Capacity searches and races in virtual time.
+
+No client is slow in a simulation, and no engine changes its mind or answers noise: for the statuses
+that say so see ``tests/unit/capacity/test_claim.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,11 @@ import numpy as np
 import pytest
 
 import orchestrator
+from orchestrator.capacity.first_change import FirstChange, LongerProbes, WidestMiss
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Plan
 from orchestrator.predict.simulate import Trace, run
+from orchestrator.report.selection import answers, ranking_limits
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase
 from orchestrator.results.records import PointRow
@@ -33,6 +40,8 @@ SEARCH = (
     .replace("ttft: 500ms, tpot: 50ms, attainment: 0.95", "ttft: 300ms, attainment: 0.8")
     .replace("uniform: {min: 16, max: 64}", "uniform: {min: 8, max: 24}")
 )
+
+ONE_ENGINE = SEARCH.replace("{max_num_seqs: 2}, {max_num_seqs: 6}", "{max_num_seqs: 2}")
 
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 RECORDED_RATE = 0.5  # requests/s of the trace below
@@ -106,6 +115,51 @@ def test_a_search_that_was_ended_comes_to_the_same(plan: Plan, whole: Path, tmp_
     assert report.interrupted
     simulated(plan, tmp_path)
     assert committed(whole) == committed(tmp_path)
+
+
+def changes_of(store: Store) -> list[FirstChange | None]:
+    """What is to be changed first, of each search that ended without an answer."""
+    rankings = answers(ranking_limits(None, [StoredExperiment(store)]))
+    (comparison,) = rankings.comparisons
+    changes: list[FirstChange | None] = []
+    for doubt in comparison.doubts:
+        for deployment in doubt.claims:
+            changes += [searched.change for searched in deployment.claims]
+    return changes
+
+
+def test_where_nothing_holds_the_limit_is_named_with_what_requests_took(tmp_path: Path) -> None:
+    load = "load: {search: capacity, control: concurrency, duration: 5s, warmup: 0s}"
+    plan = planned(ONE_ENGINE.replace("ttft: 300ms", "ttft: 1ms"), load=load)
+    store, _ = simulated(plan, tmp_path)
+    (claim,) = claims(tmp_path).values()
+    assert (claim["status"], claim["high"]) == ("nothing_holds", 1)
+    (change,) = changes_of(store)
+    assert isinstance(change, WidestMiss)
+    assert change.limit.seconds == 0.001
+    assert change.value_s > 0.001
+
+
+def test_probes_too_brief_to_decide_leave_a_search_unresolved(tmp_path: Path) -> None:
+    load = "load: {search: capacity, control: concurrency, duration: 2s, warmup: 0s}"
+    store, _ = simulated(planned(ONE_ENGINE, load=load), tmp_path)
+    (claim,) = claims(tmp_path).values()
+    assert claim["status"] == "unresolved"
+    (change,) = changes_of(store)
+    assert isinstance(change, LongerProbes)
+    assert change.seconds > 2
+
+
+def test_a_search_that_was_stopped_has_used_its_budget(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def listen(item: Event | Phase) -> None:
+        if isinstance(item, Event) and item.kind == "measured":
+            stop.set()
+
+    simulated(planned(ONE_ENGINE), tmp_path, listen, stop)
+    (claim,) = claims(tmp_path).values()
+    assert claim["status"] == "budget"
 
 
 def test_a_search_stretches_a_trace_to_rates_above_the_recorded_one(tmp_path: Path) -> None:
