@@ -43,7 +43,7 @@ Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad
 def report(uri: str, output: Path, experiment: str | None) -> int:
     """Write one page with the answer, its charts and all points at URI."""
     from orchestrator.report.page.html import page_of
-    from orchestrator.report.selection import experiments
+    from orchestrator.report.selection import experiments, ranked_by_files
     from orchestrator.report.text import echo
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
@@ -51,7 +51,7 @@ def report(uri: str, output: Path, experiment: str | None) -> int:
     leave_pandas_out()
     check_folder(output)
     stored = experiments(open_results(uri), experiment)
-    page = page_of(uri, stored)
+    page = page_of(uri, ranked_by_files(stored))
     write_whole(output, page.html)
     echo(f"{output}: {len(page.html) / 1e6:.1f} MB, {page.requests:,} requests")
     is_damaged = any(each.damaged for each in stored)

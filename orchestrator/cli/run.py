@@ -23,6 +23,7 @@ from orchestrator.results.validity import MOST_AGAIN
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
+    from orchestrator.report.selection import Answers, JudgedExperiment, RankedExperiments
     from orchestrator.results.store import Store
     from orchestrator.sweep.state import MeasurementCounts, SweepReport
 
@@ -324,23 +325,34 @@ def planned(experiment: Path, allow_impossible: bool) -> Plan:
 
 
 def print_end(store: Store, with_page: bool) -> bool:
-    """Prints the answer, where the page is, and what to type next.
+    """Prints the answer, where the page is, and what to type next. The points are read once for all
+    of these.
 
-    Returns whether the answer is complete: see ``_print_answer``.
+    Returns whether the answer is complete: everything that was asked for has a valid measurement.
+    True too where the results cannot be read now: the sweep is over, so that is no failure of it.
     """
-    is_complete = _print_answer(store)
+    from orchestrator.plan.current import StoredExperiment
+    from orchestrator.report.selection import answers, ranked_by_files, ranking_limits
+    from orchestrator.report.text import echo
+
+    try:
+        experiment = StoredExperiment(store)
+        ranked = ranked_by_files([experiment])
+        rankings = ranked.answers
+        if not experiment.slos:  # those of requests that were due at once have no limits
+            rankings = answers(ranking_limits(None, [experiment]), read=ranked.judged)
+    except Exception as error:
+        echo(f"note: no answer yet: {error}", err=True)
+        return True
+    is_complete = _print_answer(ranked.judged[0], rankings)
     if with_page:
-        _write_page(store)
-    _print_next_commands(store)
+        _write_page(store, ranked)
+    _print_next_commands(ranked.judged[0], rankings)
     return is_complete
 
 
-def _print_answer(store: Store) -> bool:
-    """Prints the answer. Returns whether everything that was asked for has a valid measurement.
-
-    True too where the results cannot be read now.
-    """
-    from orchestrator.plan.current import StoredExperiment
+def _print_answer(judged: JudgedExperiment, rankings: Answers) -> bool:
+    """Prints the answer. Returns whether it is complete: see ``print_end``."""
     from orchestrator.report.answer_table import MOST_ROWS, AnswerView, answer_text
     from orchestrator.report.text import echo, output_width
     from orchestrator.report.unmeasured import unmeasured
@@ -349,9 +361,8 @@ def _print_answer(store: Store) -> bool:
     width = output_width(err=True)
     view = AnswerView(TextForm(shown_by="orchestrator best", width=width), width, MOST_ROWS)
     try:
-        experiment = StoredExperiment(store)
-        echo("\n".join(answer_text(experiment, view)), err=True)
-        missing = unmeasured(experiment)
+        echo("\n".join(answer_text(rankings, view)), err=True)
+        missing = unmeasured(judged.experiment, judged.points)
     except Exception as error:
         # the sweep is over: that its results cannot be read now is no failure of the sweep
         echo(f"note: no answer yet: {error}", err=True)
@@ -361,17 +372,16 @@ def _print_answer(store: Store) -> bool:
     return not missing
 
 
-def _write_page(store: Store) -> None:
+def _write_page(store: Store, ranked: RankedExperiments) -> None:
     """Writes the page beside the results, and prints where it is.
 
     Without a request there is nothing to look at, and no page is written.
     """
-    from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.page.html import page_of
     from orchestrator.report.text import echo
 
     try:
-        page = page_of(store.uri, [StoredExperiment(store)])
+        page = page_of(store.uri, ranked)
         if page.requests:
             echo(f"page: {store.write_page(page.html)}", err=True)
     except Exception as error:
@@ -379,13 +389,12 @@ def _write_page(store: Store) -> None:
         echo(f"note: no page (orchestrator report writes it): {error}", err=True)
 
 
-def _print_next_commands(store: Store) -> None:
-    from orchestrator.plan.current import StoredExperiment
+def _print_next_commands(judged: JudgedExperiment, rankings: Answers) -> None:
     from orchestrator.report.answer_table import next_commands
     from orchestrator.report.text import echo
 
     try:
-        echo("\n".join(next_commands(StoredExperiment(store))), err=True)
+        echo("\n".join(next_commands(judged.experiment, judged.points, rankings)), err=True)
     except Exception as error:
         # the sweep is over: a note above says already what cannot be read
         echo(f"note: {error}", err=True)

@@ -11,7 +11,7 @@ from orchestrator.base.text import listed_within
 from orchestrator.capacity.answers import NoteKind, RankedDeployment
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.doubts import DoubtKind
-from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import (
@@ -31,7 +31,7 @@ from orchestrator.report.exclusion_lines import (
 )
 from orchestrator.report.next_step import shortlist_run
 from orchestrator.report.origin import assumption_lines, badge_of, model_error_lines, origin_texts
-from orchestrator.report.selection import answers, is_offline, ranking_limits
+from orchestrator.report.selection import Answers, is_offline
 from orchestrator.report.text import (
     FEW_MARK,
     FEW_TEXT,
@@ -132,13 +132,12 @@ def best_text(answer: AnswerDocument, view: AnswerView) -> Iterator[str]:
     yield from form.closing()
 
 
-def answer_text(experiment: StoredExperiment, view: AnswerView) -> Iterator[str]:
+def answer_text(rankings: Answers, view: AnswerView) -> Iterator[str]:
     """What a sweep prints at its end: the best deployment under each of the file's limits.
 
     The doubts follow. Where the file has several limits, only the winners are shown.
     """
     form = view.form
-    rankings = answers(ranking_limits(None, [experiment]))
     documents = answer_document(rankings.comparisons).comparisons
     for section in _sections(documents):
         if len(section.documents) == 1:
@@ -181,10 +180,12 @@ def _is_what_was_sent(deployment: RankedDeployment) -> bool:
     return deployment.point.simulated and throughput.lower == throughput.upper
 
 
-def next_commands(experiment: StoredExperiment) -> Iterator[str]:
-    """The commands to type next, at most two, one per line."""
+def next_commands(experiment: StoredExperiment, points: Points, rankings: Answers) -> Iterator[str]:
+    """The commands to type next, at most two, one per line. ``points``: all points of the
+    experiment. ``rankings``: under the limits of its file.
+    """
     options = f"{experiment.uri_argument} --experiment {experiment.name}"
-    is_measured = any(point.used for point in experiment.points().current)
+    is_measured = any(point.used for point in points.current)
     has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
     commands = []
     # without a measurement there is nothing to rank
@@ -193,7 +194,7 @@ def next_commands(experiment: StoredExperiment) -> Iterator[str]:
     elif is_measured:
         commands.append(f'orchestrator best {options} --slo "ttft<=500ms,attainment>=0.95"')
     if experiment.store.simulated():
-        measuring = shortlist_run(experiment)
+        measuring = shortlist_run(experiment, rankings.comparisons)
         if measuring is not None:
             commands.append(measuring.command)
     elif has_failed:

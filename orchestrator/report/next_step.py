@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.text import counted, hours
+from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.doubts import Doubt, DoubtKind, Remedy
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.current import StoredExperiment
@@ -111,9 +112,11 @@ def next_step_text(step: NextStep) -> str:
     return f"next: {command}\n      ({cost}: {step.effect}, of {deployments})"
 
 
-def shortlist_run(experiment: StoredExperiment) -> ShortlistRun | None:
+def shortlist_run(
+    experiment: StoredExperiment, comparisons: Iterable[Comparison]
+) -> ShortlistRun | None:
     """The command that measures the deployments of a simulation that may be the best; None: it has
-    too few deployments.
+    too few deployments. ``comparisons``: the rankings under the limits of its file.
 
     A comment behind it says of how many questions. If the simulation says of no deployment how near
     the best it may be, the command measures all of them: ``run`` would refuse a shortlist.
@@ -125,7 +128,7 @@ def shortlist_run(experiment: StoredExperiment) -> ShortlistRun | None:
         return None
     command = f"orchestrator run {experiment.plan_argument}"
     results = _results_beside(experiment.store.uri)
-    size = _shortlist_size(experiment)
+    size = _shortlist_size(experiment, comparisons)
     if size is None:
         return ShortlistRun(f"{command} --results {results}", deployments)
     size = size or min(SHORTLIST_SIZE, deployments - 1)
@@ -135,11 +138,11 @@ def shortlist_run(experiment: StoredExperiment) -> ShortlistRun | None:
     return ShortlistRun(f"{command} {options}{comment}", size)
 
 
-def _shortlist_size(experiment: StoredExperiment) -> int | None:
+def _shortlist_size(experiment: StoredExperiment, comparisons: Iterable[Comparison]) -> int | None:
     """The size of the shortlist of all deployments that may be the best by the error of the model;
     0 where no limits say which these are. None: ``run`` would refuse any shortlist.
     """
-    for comparison in answers(ranking_limits(None, [experiment])).comparisons:
+    for comparison in comparisons:
         for doubt in comparison.doubts:
             if doubt.kind is DoubtKind.SIMULATED and doubt.shortlist_size is not None:
                 return doubt.shortlist_size
@@ -170,7 +173,7 @@ def _measure_shortlist(
     remedies = {doubt.remedy for doubt in doubts}
     if Remedy.MEASURE not in remedies or not remedies.isdisjoint(_BY_RUNNING):
         return None
-    run = shortlist_run(experiment)
+    run = shortlist_run(experiment, answers(ranking_limits(None, [experiment])).comparisons)
     if run is None:
         return None
     measuring = [_whole(plan, deployment) for deployment in plan.runnable()]

@@ -75,6 +75,14 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedExperiments:
+    """Experiments whose points were read once, judged and ranked by the limits of their files."""
+
+    judged: tuple[JudgedExperiment, ...]
+    answers: Answers
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentLimits:
     """An experiment, and the SLOs by which to judge it."""
 
@@ -235,6 +243,14 @@ def answers(
         )
     sized = with_shortlist_sizes(comparisons, [each.experiment for each in every])
     return Answers(tuple(sized), tuple(answered))
+
+
+def ranked_by_files(stored: Sequence[StoredExperiment]) -> RankedExperiments:
+    """Experiments as the limits of their files judge and rank them. Raises InputError where the
+    limits need a table that was deleted, and that leaves no ranking.
+    """
+    judged = tuple(with_limits(None, stored))
+    return RankedExperiments(judged, answers(limits(None, stored), read=judged))
 
 
 def with_shortlist_sizes(

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from orchestrator.analysis.points import Repeat, StoredPoint
 from orchestrator.base.grouping import values_by_key
-from orchestrator.plan.current import StoredExperiment
+from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.results.validity import EndsSearch, Validity
 
 
-def unmeasured(experiment: StoredExperiment) -> list[str]:
+def unmeasured(experiment: StoredExperiment, points: Points) -> list[str]:
     """Counts measurements without a valid attempt, by what came of them: ``8 disturbed``.
+    ``points``: all points of the experiment.
 
     A level at which the engine fell behind is measured: that is what was to be found out. A search
     asks for a capacity, so one probe that tells something of its level is enough.
@@ -18,7 +19,7 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
     searches = experiment.searched
     missing: list[Repeat] = []
     probes: list[StoredPoint] = []
-    for point in experiment.points().current:
+    for point in points.current:
         if point.head.workload in searches:
             probes.append(point)
         else:

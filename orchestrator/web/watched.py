@@ -11,7 +11,7 @@ from pyarrow import fs
 from orchestrator.base.errors import InputError
 from orchestrator.report.documents.run import RunDocument, experiment_runs
 from orchestrator.report.page.html import PageContent, page_content
-from orchestrator.report.selection import experiments
+from orchestrator.report.selection import experiments, ranked_by_files
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.root import Results, open_results
@@ -72,7 +72,9 @@ class WatchedResults:
         """Knows nothing until the first look. ``experiment``: None: all that are there."""
         self.uri = uri
         self.experiment = experiment
-        self.now = Watched(page_content(uri, ()), edition=time.time_ns() // 1_000_000)
+        self.now = Watched(
+            page_content(uri, ranked_by_files(())), edition=time.time_ns() // 1_000_000
+        )
         self._listing = StampedFiles()
         self._run_states: list[str] = []  # at the last look
         self._requests_of_stops = 0  # how many there were when the stops were chosen
@@ -161,12 +163,12 @@ class WatchedResults:
     def _read(self, results: Results | None) -> PageContent:
         """The content of the page, with the stops as they were unless they must be chosen anew."""
         if results is None or not self._names(results):
-            return page_content(self.uri, ())
-        stored = experiments(results, self.experiment)
-        content = page_content(self.uri, stored, self.now.content.payload.bins)
+            return page_content(self.uri, ranked_by_files(()))
+        ranked = ranked_by_files(experiments(results, self.experiment))
+        content = page_content(self.uri, ranked, self.now.content.payload.bins)
         if content.payload.requests < GROWTH_OF_STOPS * self._requests_of_stops:
             return content
-        return page_content(self.uri, stored)
+        return page_content(self.uri, ranked)
 
     def _runs(self, results: Results | None) -> Iterator[RunDocument]:
         if results is None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 
@@ -13,7 +12,6 @@ from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import counted
 from orchestrator.capacity.answers import level_of
 from orchestrator.capacity.best import Comparison
-from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.answer_table import ranked_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
@@ -35,7 +33,7 @@ from orchestrator.report.page.payload import Payload, RequestBins, payload_of
 from orchestrator.report.page.prices import RATIO, token_price
 from orchestrator.report.page.texts import DEFINITIONS, VERDICTS, explained_columns, left_out_text
 from orchestrator.report.page.timelines import Timelines, timelines_of
-from orchestrator.report.selection import answers, limits, with_limits
+from orchestrator.report.selection import RankedExperiments
 from orchestrator.report.spending_words import spending_text
 from orchestrator.report.text import figure, size_text
 from orchestrator.report.words import (
@@ -138,38 +136,36 @@ class Page:
     has_answer: bool
 
 
-def page_of(uri: str, stored: Sequence[StoredExperiment]) -> Page:
+def page_of(uri: str, ranked: RankedExperiments) -> Page:
     """The page of some experiments. ``uri``: where they are stored.
 
     Raises InputError if they have more requests than a browser can judge.
     """
-    content = page_content(uri, stored)
+    content = page_content(uri, ranked)
     html = page_html(content)
     return Page(html.encode(), content.payload.requests, content.has_answer)
 
 
 def page_content(
-    uri: str, stored: Sequence[StoredExperiment], earlier: RequestBins | None = None
+    uri: str, ranked: RankedExperiments, earlier: RequestBins | None = None
 ) -> PageContent:
     """What the page of some experiments shows and judges.
 
     ``uri``: where they are stored. ``earlier``: bins that have some of their requests already (see
     ``payload_of``). Raises InputError if they have more requests than a browser can judge.
     """
-    judged = list(with_limits(None, stored))
-    ranked = answers(limits(None, stored), read=judged)
+    comparisons = ranked.answers.comparisons
     document = PageDocument(
         uri=uri,
         created=datetime.now(UTC),
-        answer=answer_document(ranked.comparisons),
-        experiments=tuple(map(experiment_section, judged, ranked.experiments)),
+        answer=answer_document(comparisons),
+        experiments=tuple(map(experiment_section, ranked.judged, ranked.answers.experiments)),
     )
     return PageContent(
         document=document,
-        payload=payload_of(judged, ranked.comparisons, earlier),
-        timelines=timelines_of(judged, ranked.comparisons),
-        has_answer=bool(ranked.comparisons)
-        and all(comparison.measured for comparison in ranked.comparisons),
+        payload=payload_of(ranked.judged, comparisons, earlier),
+        timelines=timelines_of(ranked.judged, comparisons),
+        has_answer=bool(comparisons) and all(comparison.measured for comparison in comparisons),
     )
 
 

@@ -98,7 +98,7 @@ def test_a_measurement_without_a_valid_attempt_is_status_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda *_: [])
-    monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda _: ["2 disturbed"])
+    monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda *_: ["2 disturbed"])
     report = SweepReport(MeasurementCounts(measured=2), wall_s=1.0, overhead=0.0)
     done = swept(tmp_path, monkeypatch, report, RUNS)
     assert done.status == 3
@@ -109,7 +109,7 @@ def test_a_run_ends_with_the_answer_then_the_page_then_the_next_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda *_: ["best: a"])
-    monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda _: ["2 disturbed"])
+    monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda *_: ["2 disturbed"])
     page = SimpleNamespace(html=b"<!DOCTYPE html>", requests=1)
     monkeypatch.setattr("orchestrator.report.page.html.page_of", lambda *_: page)
     report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)

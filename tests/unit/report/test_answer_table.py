@@ -28,7 +28,7 @@ from orchestrator.report.answer_table import (
 )
 from orchestrator.report.as_json import comparison_fields
 from orchestrator.report.documents.answer import AnswerDocument, answer_document
-from orchestrator.report.selection import answers, limits
+from orchestrator.report.selection import answers, limits, ranking_limits
 from orchestrator.report.text import SIMULATED
 from orchestrator.report.written_form import MarkdownForm, TextForm
 from orchestrator.results.store import Store
@@ -73,11 +73,14 @@ def squeezed(line: str) -> str:
 
 def end_of_sweep(store: Store, width: int = 110) -> str:
     view = AnswerView(TextForm("best", width), width, 5)
-    return click.unstyle("\n".join(answer_text(StoredExperiment(store), view)))
+    rankings = answers(ranking_limits(None, [StoredExperiment(store)]))
+    return click.unstyle("\n".join(answer_text(rankings, view)))
 
 
 def next_of(store: Store) -> list[str]:
-    return list(next_commands(StoredExperiment(store)))
+    experiment = StoredExperiment(store)
+    rankings = answers(ranking_limits(None, [experiment]))
+    return list(next_commands(experiment, experiment.points(), rankings))
 
 
 def measure_unequal(store: Store, plan: Plan) -> None:

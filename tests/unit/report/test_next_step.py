@@ -12,6 +12,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.report.answer_table import next_commands
 from orchestrator.report.next_step import NextStep, next_step_text
+from orchestrator.report.selection import answers, ranking_limits
 from orchestrator.results.runs import RunRecord, Runs
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -90,7 +91,9 @@ def test_a_simulation_ends_with_the_command_that_measures_its_shortlist(store: S
 
 def next_command_after_run(store: Store) -> str:
     """The measuring command that ``simulate`` itself ends with, without its comment."""
-    *_, line = next_commands(StoredExperiment(store))
+    experiment = StoredExperiment(store)
+    rankings = answers(ranking_limits(None, [experiment]))
+    *_, line = next_commands(experiment, experiment.points(), rankings)
     return f"next: {line.strip().partition('  # ')[0]}"
 
 

@@ -166,7 +166,8 @@ def test_limits_that_need_a_deleted_table_cost_the_others_nothing(store: Store) 
     done = invoke("best", store.uri)
     assert "under fast" in done.stdout
     assert f"exp: no answer under gaps: {why}" in done.stderr
-    end = "\n".join(answer_text(StoredExperiment(store), AnswerView(TextForm("best", 110), 110, 5)))
+    rankings = answers(limits(None, [StoredExperiment(store)]))
+    end = "\n".join(answer_text(rankings, AnswerView(TextForm("best", 110), 110, 5)))
     assert f"note: no answer under gaps: {why}" in end
     with pytest.raises(InputError, match=why):
         answers(limits("gaps", [StoredExperiment(store)]))

@@ -29,6 +29,11 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
+def unmeasured_of(store: Store) -> list[str]:
+    experiment = StoredExperiment(store)
+    return unmeasured(experiment, experiment.points())
+
+
 @pytest.mark.parametrize(
     ("validity", "missing"),
     [
@@ -42,12 +47,12 @@ def test_points_are_counted_by_their_verdict(
     store: Store, validity: str, missing: list[str]
 ) -> None:
     store_sweep(store, planned(), validity=validity)
-    assert unmeasured(StoredExperiment(store)) == missing
+    assert unmeasured_of(store) == missing
 
 
 def test_what_failed_is_counted_as_failed(store: Store) -> None:
     store_sweep(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
-    assert unmeasured(StoredExperiment(store)) == ["2 failed"]
+    assert unmeasured_of(store) == ["2 failed"]
 
 
 def searched(store: Store, *validities: str, **columns: Any) -> Plan:
@@ -67,19 +72,19 @@ def searched(store: Store, *validities: str, **columns: Any) -> Plan:
 
 def test_one_probe_that_tells_of_its_level_is_enough_for_a_search(store: Store) -> None:
     searched(store, "disturbed", "valid")
-    assert unmeasured(StoredExperiment(store)) == []
+    assert unmeasured_of(store) == []
 
 
 def test_of_a_search_without_such_a_probe_all_are_missing(store: Store) -> None:
     searched(store, "disturbed", "client_bound")
-    assert sorted(unmeasured(StoredExperiment(store))) == ["1 client_bound", "1 disturbed"]
+    assert sorted(unmeasured_of(store)) == ["1 client_bound", "1 disturbed"]
 
 
 def test_a_verdict_that_no_load_changes_leaves_a_search_without_an_answer(store: Store) -> None:
     searched(store, "valid", "broken_output")
-    assert unmeasured(StoredExperiment(store)) == ["1 broken_output"]
+    assert unmeasured_of(store) == ["1 broken_output"]
 
 
 def test_a_probe_that_ended_as_failing_tells_of_its_level(store: Store) -> None:
     searched(store, "invalid", ended_early="fails")
-    assert unmeasured(StoredExperiment(store)) == []
+    assert unmeasured_of(store) == []
