@@ -748,8 +748,13 @@ def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
 
 def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
     """Notes on consequences of the options that the user may not expect."""
+    from orchestrator.plan.loads import note_on_rounds
+
     (load,) = plan.loads
     yield from load.workload.notes(timed=load.arrivals.process == "trace")
+    on_rounds = note_on_rounds(load)
+    if on_rounds is not None:
+        yield on_rounds
     if not target.verify_tls:
         yield (
             f"nobody checked the certificate of {target.url} (--insecure): anyone could have "

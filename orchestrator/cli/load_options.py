@@ -716,7 +716,7 @@ def _replayed_rows(
         problems.append(Problem(text))
         return None
     if options.duration is None:
-        size = replace(size, requests=min(size.requests or requests, requests))
+        size = replace(size, requests=size.requests or requests)
     arrivals = _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
     levels = _record(Levels, refused, request_rate=[rate * (options.speed_up or 1.0)])
     return _load_record(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from orchestrator.base.errors import InputError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.dialect import Dialect
     from orchestrator.spec.experiment import Experiment
     from orchestrator.spec.load import Workload
-    from orchestrator.workloads.facts import PartFacts, SampledRequest
+    from orchestrator.workloads.facts import PartFacts, SampledRequest, WorkloadFacts
     from orchestrator.workloads.kind import Prompter
 
 
@@ -81,6 +82,7 @@ def show(
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
         facts = facts_of(shown, prompter, seed, requests)
+        _echo_if_fewer(shown, facts, requests)
         parts = facts_by_part(shown, prompter, seed, requests)
         sessions = sessions_within(shown, shown.requests(prompter, seed), requests)
         reuse = reuse_of(shown, seed, sessions)
@@ -120,6 +122,14 @@ def show(
             text = "answers between turns are made up here; a run sends the engine's own"
             click.echo(text, err=True)
     return 0
+
+
+def _echo_if_fewer(shown: Workload, facts: WorkloadFacts, requests: int) -> None:
+    """Says that a workload has fewer requests than ``--requests`` asks for, where it is given."""
+    source = click.get_current_context().get_parameter_source("requests")
+    if source is ParameterSource.COMMANDLINE and facts.requests < requests:
+        text = f"--requests {requests:,}: {shown.name} has {facts.requests:,}, and no more"
+        click.echo(text, err=True)
 
 
 def _check_write(path: Path, workloads: Sequence[Workload]) -> None:

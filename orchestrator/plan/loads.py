@@ -55,6 +55,17 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     ]
 
 
+def note_on_rounds(load: PlannedLoad) -> str | None:
+    """That a load has more requests than its workload's recording, which begins again."""
+    recorded_requests = load.workload.most_requests()
+    if recorded_requests is None or load.requests is None or load.requests <= recorded_requests:
+        return None
+    return (
+        f"{load.requests:,} requests are more than the {recorded_requests:,} of the trace, which "
+        "begins again with other tokens"
+    )
+
+
 def _levels_of_traces(
     experiment: Experiment, load: Load, arrivals: Arrivals, workloads: Sequence[Workload]
 ) -> dict[str, tuple[Level, ...]]:

@@ -23,7 +23,7 @@ from orchestrator.plan.candidates import Candidate, drained, engines_of, expand
 from orchestrator.plan.checks import check_candidates, checked_predictions
 from orchestrator.plan.labels import labels
 from orchestrator.plan.levels import levels_of
-from orchestrator.plan.loads import planned_loads
+from orchestrator.plan.loads import note_on_rounds, planned_loads
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.paths import Paths
 from orchestrator.plan.planned_settings import planned
@@ -137,11 +137,25 @@ def _notes_on_workloads(loads: Sequence[PlannedLoad]) -> list[str]:
                 f"{hours(load.request_timeout_s)} fails (request_timeout)"
             )
         has_own_times = load.arrivals.process == "trace"
-        notes += [f"{load.workload.name!r}: {note}" for note in load.workload.notes(has_own_times)]
+        of_workload = [*load.workload.notes(has_own_times), *_notes_on_repeats(load)]
+        notes += [f"{load.workload.name!r}: {note}" for note in of_workload]
         factors = list(_factors(load))
         if factors:
             notes.append(f"{load.workload.name!r} ({load.arrivals.scale}): {'; '.join(factors)}")
     return notes
+
+
+def _notes_on_repeats(load: PlannedLoad) -> Iterator[str]:
+    """That a load has more requests than the file of its workload."""
+    on_rounds = note_on_rounds(load)
+    if on_rounds is not None:
+        yield on_rounds
+    prompts = load.workload.distinct_requests()
+    if prompts is not None and load.requests is not None and load.requests > prompts:
+        yield (
+            f"its {prompts:,} prompts come again until {load.requests:,} requests are sent; a "
+            "prefix cache answers them faster"
+        )
 
 
 def _notes_on_rare_parts(loads: Sequence[PlannedLoad], slos: Sequence[Slo]) -> list[str]:

@@ -19,7 +19,7 @@ def recorded_levels(
     load: Load, arrivals: Arrivals, workloads: Sequence[Workload], problems: Problems
 ) -> dict[str, tuple[Level, ...]]:
     """Workload name -> its levels. Reports what does not go with recorded times: a unit that is not
-    seconds, another rate, a search over rates.
+    seconds, another rate, a search over rates, more requests than there are times.
 
     If the file gives no levels, the level is the mean rate of the times that are sent.
     ``arrivals`` must have a trace that can be read.
@@ -36,10 +36,15 @@ def recorded_levels(
     if load.requests is None:
         ends_s = (load.warmup_s or 0.0) + (load.duration_s or load.default_s)
     levels: dict[str, tuple[Level, ...]] = {}
+    times_s = recorded(arrivals)
     for workload in workloads:
         turns = workload.mean_turns()
         sessions = None if load.requests is None else math.ceil(load.requests / turns)
-        rate = mean_rate(recorded(arrivals), ends_s, sessions) * turns
+        if sessions is not None and sessions > len(times_s):
+            most = math.floor(len(times_s) * turns)
+            message = f"the trace has times for {most:,} requests of {workload.name!r}"
+            problems.add(("load", "requests"), message, "ask for no more, or take other arrivals")
+        rate = mean_rate(times_s, ends_s, sessions) * turns
         if load.levels is None:
             levels[workload.name] = (Level(control="request_rate", value=rate),)
         else:

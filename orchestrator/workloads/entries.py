@@ -74,6 +74,7 @@ UNUSED = frozenset(
 # begins with "image".
 _NO_PICTURES = "only text and images are sent"
 _OWN_FIELD = "this program sets it itself"
+_LENGTH = "each answer has exactly the length that the entry or 'output_tokens' gives"
 _FORMAT = "give 'constrain' as a key of the workload, so that answers are checked"
 _TOOLS = "give 'tools' as a key of the workload; calls of tools are not sent"
 # Keys that hold the pictures of a request: one, or a list of them (workloads/images.py).
@@ -99,8 +100,8 @@ REFUSED = {
     "logprobs": _OWN_FIELD,
     "top_logprobs": _OWN_FIELD,
     "echo": _OWN_FIELD,
-    "ignore_eos": _OWN_FIELD,
-    "min_tokens": _OWN_FIELD,
+    "ignore_eos": _LENGTH,
+    "min_tokens": _LENGTH,
     "adapter*": "give the workload 'adapters' instead",
     "lora*": "give the workload 'adapters' instead",
     "system": 'give it as a message of "messages"',
@@ -115,8 +116,8 @@ REFUSED = {
 # servers do where a request does not have the key.
 _AS_ALWAYS: tuple[tuple[str, object], ...] = (
     *(("n", 1), ("best_of", 1), ("stream", True), ("echo", False), ("logprobs", False)),
-    *(("ignore_eos", False), ("use_beam_search", False), ("include_stop_str_in_output", False)),
-    *(("continue_final_message", False), ("store", False), ("skip_special_tokens", True)),
+    *(("use_beam_search", False), ("include_stop_str_in_output", False), ("store", False)),
+    *(("continue_final_message", False), ("skip_special_tokens", True)),
 )
 # Keys that add something to a request, and nothing while they are empty or false.
 _ADDITIONS = (

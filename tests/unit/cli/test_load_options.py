@@ -754,6 +754,16 @@ def test_every_published_trace_is_sent_at_its_times_with_its_sessions(
         assert (load.requests, load.arrivals.process) == (requests, "trace")
 
 
+def test_a_trace_begins_again_where_more_requests_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(traces.MOONCAKE)
+    made, problems = asked("--trace", str(tmp_path / "t"), "--requests", "7")
+    assert problems == []
+    plan = planned(made)
+    assert plan.loads[0].requests == 7
+    (note,) = [note for note in plan.notes if "begins again" in note]
+    assert "7 requests are more than the 3 of the trace" in note
+
+
 def test_a_trace_is_stretched_to_a_rate_and_may_have_other_arrivals(tmp_path: Path) -> None:
     (tmp_path / "t").write_text(traces.MOONCAKE)
     for options, process in (((), "trace"), (("--arrivals", "poisson"), "poisson")):

@@ -38,6 +38,18 @@ def test_all_workloads_are_shown(file: str) -> None:
     ]
 
 
+def test_a_file_that_has_fewer_requests_than_are_asked_for_is_told(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    file = tmp_path / "y.yaml"
+    file.write_text(
+        "workloads: [{name: few, kind: file, prompts: p.txt, output_tokens: 3}]\n"
+        "deployments: {engine: emulator}\nversion: 1\n"
+    )
+    done = invoke("workload", "show", str(file), "--requests", "5")
+    assert done.stderr == "--requests 5: few has 2, and no more\n"
+    assert invoke("workload", "show", str(file)).stderr == ""
+
+
 def test_one_workload_as_json_with_a_sample(file: str) -> None:
     done = invoke("workload", "show", f"{file}:alone", "--format", "json", "--sample", "2")
     [shown] = json.loads(done.stdout)["workloads"]

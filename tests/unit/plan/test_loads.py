@@ -31,6 +31,16 @@ def test_a_point_holds_all_that_the_load_says() -> None:
     assert limits == (3, 9.0, 8.0)
 
 
+def test_more_requests_than_the_file_has_prompts_are_told(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    workload = {"name": "few", "kind": "file", "prompts": "p.txt", "output_tokens": 3}
+    for requests, notes in ((2, 0), (5, 1)):
+        load = {"levels": {"concurrency": [1]}, "requests": requests}
+        plan = planned(tmp_path / "x.yaml", load=load, workloads=[workload])
+        text = f"'few': its 2 prompts come again until {requests} requests are sent"
+        assert sum(note.startswith(text) for note in plan.notes) == notes
+
+
 def test_an_unknown_search_is_a_problem_with_the_nearest_name() -> None:
     with pytest.raises(
         ProblemsError, match=r"x.yaml:\d+: unknown search 'level' \(did you mean 'levels'"

@@ -43,6 +43,7 @@ def test_the_level_of_a_trace_is_its_mean_rate(
             {"levels": {"request_rate": [5]}},
             "recorded arrivals have one rate, their own: 'chat' gets 1.6 requests/s on average",
         ),
+        ({"requests": 4}, "the trace has times for 3 requests of 'chat'"),
         ({"search": "curve"}, "search 'curve' cannot change the rate of recorded arrivals"),
         (
             {"levels": {"concurrency": [1, 2], "request_rate": [1.6]}},

@@ -85,6 +85,7 @@ def test_a_key_with_the_value_that_servers_take_anyway_asks_for_nothing(
     [
         *(("skip_special_tokens", False), ("add_generation_prompt", False), ("stream", False)),
         *(("parallel_tool_calls", False), ("guided_json", {}), ("n", True), ("logprobs", 0)),
+        *(("ignore_eos", False), ("min_tokens", 0)),
     ],
 )
 def test_a_false_or_empty_value_that_changes_a_request_is_refused(name: str, value: object) -> None:
