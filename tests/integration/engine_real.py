@@ -36,6 +36,19 @@ ROOT = Path(__file__).parents[2]
 CPU = Hardware(name="cpu")
 INSTALL_LIMIT_S = 1200
 UNSUPPORTED = 4  # status of scripts/install_engines.py
+# a tool that a model may call
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
 CORES = tuple(sorted(os.sched_getaffinity(0))) if sys.platform == "linux" else ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from orchestrator.node.readiness import LOG_LINES, Expected, wait_ready
 from orchestrator.spec.settings import EngineSettings
 from tests.harness import (
     MODEL,
-    ROOT,
     assert_nothing_left,
     assert_rows_equal_schedule,
     orchestrator,
     rows,
 )
-from tests.integration.engine_real import INSTALL_LIMIT_S, Running, died, home_of, running, settings
+from tests.integration.engine_real import INSTALL_LIMIT_S, Running, died, running, settings
+from tests.integration.llama_cpp_files import experiment_of, gguf_of
 
 pytestmark = [pytest.mark.llama_cpp, pytest.mark.timeout(INSTALL_LIMIT_S + 120)]
 VERSION = "b1-0c1e570"
@@ -36,16 +35,7 @@ IDS = list(range(300, 340))
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny model in float32 and q8_0."""
-    folder = tmp_path_factory.mktemp("gguf")
-    argv = [
-        home_of("llama_cpp") / "bin" / "python",
-        ROOT / "scripts" / "make_tiny_gguf.py",
-        MODEL,
-        folder,
-        "q8_0",
-    ]
-    subprocess.run(argv, check=True, capture_output=True, timeout=120)
-    return folder
+    return gguf_of(MODEL, tmp_path_factory.mktemp("gguf"), also="q8_0")
 
 
 def given(**more: Any) -> EngineSettings:
@@ -189,21 +179,12 @@ def test_one_that_is_killed_while_it_serves_is_a_crash(server: Running) -> None:
     assert failure.failure_class is FailureClass.ENGINE_CRASH
 
 
-EXPERIMENT = """
-version: 1
-name: llama-cpp
-isolation: shared            # a server of these tests runs on this host, too
-deployments:
-  engine: llama_cpp
-  executable: {home}
-  hardware: cpu
-  model: model-f32.gguf
-  max_model_len: 1024
-  vary: [{{grid: {{model: [model-f32.gguf, model-q8_0.gguf], max_num_seqs: [2, 8]}}}}]
+SLOTS = """
+  vary: [{grid: {model: [model-f32.gguf, model-q8_0.gguf], max_num_seqs: [2, 8]}}]
 workloads:
-  - {{name: ids, input_tokens: {{uniform: {{min: 32, max: 96}}}}, output_tokens: 16}}
-  - {{name: too long, input_tokens: 1020, output_tokens: 16}}
-load: {{levels: {{concurrency: [2]}}, warmup: 0s, requests: 12}}
+  - {name: ids, input_tokens: {uniform: {min: 32, max: 96}}, output_tokens: 16}
+  - {name: too_long, input_tokens: 1020, output_tokens: 16}
+load: {levels: {concurrency: [2]}, warmup: 0s, requests: 12}
 """
 
 
@@ -211,9 +192,7 @@ def test_files_beside_the_experiment_are_measured_each_with_its_slots(
     models: Path, tmp_path: Path
 ) -> None:
     experiment = models / "experiment.yaml"
-    experiment.write_text(
-        EXPERIMENT.format(home=home_of("llama_cpp")).replace("too long", "too_long")
-    )
+    experiment.write_text(experiment_of("llama-cpp", SLOTS))
     completed = orchestrator(
         "run", str(experiment), "--results", str(tmp_path), "--address", "local"
     )

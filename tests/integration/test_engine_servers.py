@@ -43,6 +43,7 @@ from tests.harness import AGAINST_THE_CLOCK, wait_for
 from tests.integration.engine_real import (
     CORES,
     ROOT,
+    WEATHER,
     Running,
     died,
     home_of,
@@ -317,20 +318,6 @@ def test_constrained_answers_are_what_they_have_to_be(
     for row in constrained:
         if row["constraint_met"]:
             check(constrain, answers[row["request_index"]])
-
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Oslo", "Rome"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
 
 
 @pytest.mark.parametrize("tool_choice", ["auto", "required", {"name": "get_weather"}], ids=str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +20,9 @@ from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
 from orchestrator.sweep.measure import Loaded
-from tests.harness import MODEL, ROOT, orchestrator, rows
-from tests.integration.engine_real import INSTALL_LIMIT_S, Running, home_of, running, settings
+from tests.harness import MODEL, orchestrator, rows
+from tests.integration.engine_real import INSTALL_LIMIT_S, WEATHER, Running, running, settings
+from tests.integration.llama_cpp_files import experiment_of, gguf_of
 from tests.integration.lora import merge, write_adapter
 from tests.integration.test_load_cli import load
 
@@ -37,27 +37,7 @@ PERSON = {
     "additionalProperties": False,
 }
 CHOICES = ["yes", "no", "(maybe)", 'quo"te', "back\\slash", "two\nlines", "bell\x08\x0c", "ü€"]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Oslo", "Rome"]}},
-            "required": ["city"],
-        },
-    },
-}
 ADAPTERS = ("sql", "law", "idle")
-
-
-def gguf_of(model: Path, folder: Path, *adapters: Path) -> Path:
-    """A folder with a model, and these adapters of it, as GGUF files."""
-    script = ROOT / "scripts" / "make_tiny_gguf.py"
-    options = [option for adapter in adapters for option in ("--adapter", adapter)]
-    argv = [home_of("llama_cpp") / "bin" / "python", script, model, folder, *options]
-    subprocess.run(argv, check=True, capture_output=True, timeout=120)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -255,27 +235,18 @@ def test_load_refuses_what_it_has_no_field_for(server: Running) -> None:
     assert "no field that is known for LoRA adapters" in ended.stderr
 
 
-EXPERIMENT = """
-version: 1
-name: llama-cpp-requests
-isolation: shared            # a server of these tests runs on this host, too
-deployments:
-  engine: llama_cpp
-  executable: {home}
-  hardware: cpu
-  model: model-f32.gguf
-  max_model_len: 1024
+ASKED = """
   max_num_seqs: 2
-  lora_modules: {{sql: sql.gguf, law: law.gguf}}
+  lora_modules: {sql: sql.gguf, law: law.gguf}
 workloads:
-  - {{name: person, api: chat, input_tokens: 8, output_tokens: 48, constrain: {{json_schema: person.json, share: 0.5}}}}
-  - {{name: answer, input_tokens: 8, output_tokens: 16, constrain: {{choice: [yes-, no-]}}}}
-  - {{name: tools, api: chat, input_tokens: 8, output_tokens: 16, tools: tools.json}}
-  - {{name: tenants, input_tokens: 8, output_tokens: 8, adapters: {{names: [sql, law], base_share: 0.3}}}}
-  - {{name: date, input_tokens: 8, output_tokens: 16, constrain: {{regex: "[0-9]+"}}}}
-  - {{name: both, api: chat, input_tokens: 8, output_tokens: 16, tools: tools.json, constrain: {{choice: [a, b]}}}}
-  - {{name: unserved, input_tokens: 8, output_tokens: 8, adapters: {{names: [chat]}}}}
-load: {{levels: {{concurrency: [2]}}, warmup: 0s, requests: 16}}
+  - {name: person, api: chat, input_tokens: 8, output_tokens: 48, constrain: {json_schema: person.json, share: 0.5}}
+  - {name: answer, input_tokens: 8, output_tokens: 16, constrain: {choice: [yes-, no-]}}
+  - {name: tools, api: chat, input_tokens: 8, output_tokens: 16, tools: tools.json}
+  - {name: tenants, input_tokens: 8, output_tokens: 8, adapters: {names: [sql, law], base_share: 0.3}}
+  - {name: date, input_tokens: 8, output_tokens: 16, constrain: {regex: "[0-9]+"}}
+  - {name: both, api: chat, input_tokens: 8, output_tokens: 16, tools: tools.json, constrain: {choice: [a, b]}}
+  - {name: unserved, input_tokens: 8, output_tokens: 8, adapters: {names: [chat]}}
+load: {levels: {concurrency: [2]}, warmup: 0s, requests: 16}
 """
 
 
@@ -285,7 +256,7 @@ def test_a_sweep_sends_all_of_it_and_names_what_it_does_not_send(
     (models / "person.json").write_text(json.dumps(PERSON))
     (models / "tools.json").write_text(json.dumps([WEATHER]))
     experiment = models / "experiment.yaml"
-    experiment.write_text(EXPERIMENT.format(home=home_of("llama_cpp")))
+    experiment.write_text(experiment_of("llama-cpp-requests", ASKED))
     planned = orchestrator("plan", str(experiment))
     for sentence in (
         "workload 'date' constrains answers by a regex, and the API 'completions' of llama.cpp "
