@@ -135,8 +135,9 @@ class FailureKind(StrEnum):
     WRONG_SERVER = (
         "wrong_server",
         _INFRA,
-        "the server that answered is not the one that was started, or does not check its key",
+        "the server that answered is not the one that was started",
     )
+    KEY_UNCHECKED = "key_unchecked", _BAD, "it answers requests that carry no key"
     # the cluster
     NO_ROOM = "no_room", _INFRA, "no node could hold it, and no suitable node came in time"
     NO_PLACE = "no_place", _INFRA, "the nodes chosen for it were gone, or could not hold it"

@@ -370,21 +370,24 @@ class _Watch:
         return self.failed(FailureKind.PORT_TAKEN, text)
 
     def _wrong_server(self, why: str) -> EngineFailure:
-        return self._unproven(f"another server answers on port {self.node.port}: {why}")
+        sentence = f"another server answers on port {self.node.port}: {why}"
+        return self._unproven(FailureKind.WRONG_SERVER, sentence)
 
     def _keyless_engine(self, answer: str) -> EngineFailure:
         """A failure of an engine that listens on the port itself, but does not check its key."""
         variable = self.engine.key_variable
         place = f"the key in {variable}" if variable else "its key"
         return self._unproven(
-            f"{self.engine.title} does not check {place}: {answer}, not with 401 or 403"
+            FailureKind.KEY_UNCHECKED,
+            f"{self.engine.title} does not check {place}: {answer}, not with 401 or 403 "
+            "(engines without keys are declared with guarded=False)",
         )
 
-    def _unproven(self, sentence: str) -> EngineFailure:
+    def _unproven(self, kind: FailureKind, sentence: str) -> EngineFailure:
         status = self.process.poll() if self.process is not None else None
         if status is not None:  # what it was asked last may have killed it
             return self._died(status)
-        return self.failed(FailureKind.WRONG_SERVER, sentence)
+        return self.failed(kind, sentence)
 
 
 def _figures_of(card: dict[str, Any]) -> Reported:

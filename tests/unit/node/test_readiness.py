@@ -290,7 +290,7 @@ def test_a_server_that_needs_no_key_is_not_ours(ours: dict[str, set[int]]) -> No
 
 def test_an_engine_that_listens_itself_and_needs_no_key_is_told_to_check_it() -> None:
     failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
-    assert failure.kind == "wrong_server"
+    assert (failure.kind, failure.kind.failure_class) == ("key_unchecked", "bad_config")
     assert "another server" not in failure.sentence
     assert "vLLM does not check the key in VLLM_API_KEY" in failure.sentence
     assert "answered with HTTP 404, not with 401 or 403" in failure.sentence
