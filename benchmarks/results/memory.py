@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow.compute as pc
 from make_store import TOKENS, template
 
-from orchestrator.cli.load import _document
+from orchestrator.cli.load import document_of_level
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, Target
 from orchestrator.plan.make import make_plan
@@ -91,7 +91,7 @@ def measure(requests: int) -> None:
     )
     attempt = judged(run.load, loaded)
     peaks = [resident("VmHWM")]
-    _document(run, 1, attempt, [], None)
+    document_of_level(run, 1, attempt, [], None)
     peaks.append(resident("VmHWM"))
     with tempfile.TemporaryDirectory() as folder:
         run.commit(Store.open(folder, "memory"), attempt)

@@ -72,7 +72,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
         }
         click.echo(json_text(redact_all(document)))
     else:
-        click.echo(redact(_text(checked)))
+        click.echo(redact(findings_text(checked)))
     levels = {finding.level for finding in checked.findings}
     if "fail" in levels:
         return 2
@@ -80,14 +80,14 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class ExaminedCluster:
     """The nodes that were asked, and what was found on them."""
 
     nodes: Sequence[ExaminedNode]
     findings: Sequence[Finding]
 
 
-def _checked(plan: Plan | None, address: str | None, results_uri: str | None) -> _Checked:
+def _checked(plan: Plan | None, address: str | None, results_uri: str | None) -> ExaminedCluster:
     """Joins the cluster, asks every node and leaves again."""
     from orchestrator.cluster.machine_facts import versions
     from orchestrator.cluster.open_cluster import LOCAL, open_cluster
@@ -111,7 +111,7 @@ def _checked(plan: Plan | None, address: str | None, results_uri: str | None) ->
             probes.close()
     finally:
         cluster.close()
-    return _Checked(nodes, findings)
+    return ExaminedCluster(nodes, findings)
 
 
 def _node_json(node: ExaminedNode) -> JsonObject:
@@ -123,7 +123,7 @@ def _is_warning(finding: Finding) -> bool:
     return finding.level != "fail"
 
 
-def _text(checked: _Checked) -> str:
+def findings_text(checked: ExaminedCluster) -> str:
     """The findings, failures first; a finding on several nodes is printed once."""
     failures_first = sorted(checked.findings, key=_is_warning)
     places_by_finding = values_by_key(

@@ -348,7 +348,7 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         given["api"] = _api_of_workload(given["workload"], given["api"])
     elif given["preset"] is not None:
         given["api"] = api_of_preset(given["preset"], given["api"])
-    given["api"] = _api_of(url, given["api"])
+    given["api"] = api_of_url(url, given["api"])
     options = LoadOptions(results=results, **given)
     planned = _planned(url, options)
     plan = planned.plan
@@ -398,7 +398,7 @@ def api_of_preset(name: str, api: str) -> str:
     return str(PRESETS[name].keys.get("api", api))
 
 
-def _api_of(url: str, api: str) -> str:
+def api_of_url(url: str, api: str) -> str:
     """The API: that of ``--api``, or the one whose path was pasted as the address.
 
     Raises InputError where both are given and differ.
@@ -433,7 +433,7 @@ class _Output:
 
 
 @dataclass(slots=True)
-class _Outcome:
+class Outcome:
     """What came of the levels so far."""
 
     failed_requests: int = 0
@@ -484,9 +484,9 @@ def _measure_levels(
     documents: list[LevelDocument] = []
     is_table = output.form == "table"
     # stderr has the notes already: if both go to one place, the table does not repeat them
-    kept_notes = [] if is_table and _outputs_are_one() else notes
+    kept_notes = [] if is_table and outputs_are_one() else notes
     stop = threading.Event()
-    outcome = _Outcome()
+    outcome = Outcome()
     warm_up_count = warm_up_requests(options.warmup)
 
     with ExitStack() as at_end, stops(stop):
@@ -509,7 +509,9 @@ def _measure_levels(
                 for note in level_notes:
                     _echo_note(note)
             all_notes = [*kept_notes, *level_notes]
-            documents.append(_document(run, clients, level.attempt, all_notes, output.results))
+            documents.append(
+                document_of_level(run, clients, level.attempt, all_notes, output.results)
+            )
             # shown before it is stored: storing may take long, and a full disk must not cost it
             if len(runs) == 1:
                 _show_one(documents[0], output.form)
@@ -574,7 +576,7 @@ def _store(run: EndpointRun, attempt: Attempt, store: Store | None) -> Orchestra
     return None
 
 
-def _outputs_are_one() -> bool:
+def outputs_are_one() -> bool:
     """Whether stdout and stderr are one terminal, file or pipe."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
@@ -610,7 +612,7 @@ def _measured(
     return _MeasuredLevel(attempt, requests.num_rows, failed)
 
 
-def _document(
+def document_of_level(
     run: EndpointRun, clients: int, attempt: Attempt, notes: Sequence[str], results: str | None
 ) -> LevelDocument:
     """What was measured at one level, with the seed that repeats it."""
@@ -671,7 +673,7 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     candidates = dialects_of(options, problems)
     parsed = parse_load(target.url, options, problems)
     prompts_option = "--trace" if options.prompts is None else "--prompts"
-    plan = _plan(parsed, target.model or "unknown", problems, prompts_option)
+    plan = plan_of_options(parsed, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
     address = parse_address(url, options.endpoint)
@@ -679,7 +681,7 @@ def _planned(url: str, options: LoadOptions) -> _Planned:
     if not target.model:
         bases = listing if plan is None else listing.without(plan.loads[0].workload.adapter_names())
         target = replace(target, model=only_model(target, bases, options.api_key_env))
-        plan = _plan(parsed, target.model, problems, prompts_option)
+        plan = plan_of_options(parsed, target.model, problems, prompts_option)
     if plan is None:  # what the server calls its model is no name of a model
         raise ProblemsError(problems)
     plan = _of_this_run(plan, options_digest(parsed, options), options)
@@ -767,7 +769,7 @@ def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
         )
 
 
-def _plan(
+def plan_of_options(
     parsed: ParsedLoad, model: str, problems: list[Problem], prompts_option: str
 ) -> Plan | None:
     """The plan of these options; None, and problems, where they allow none.

@@ -252,7 +252,7 @@ def run(
                     report = Sweep(context).run()
                 finally:
                     cluster.close()
-        live.print_line(_summary(report, store))
+        live.print_line(sweep_summary(report, store))
     is_complete = print_end(store, with_page=not no_report)
     if report.interrupted:
         return INTERRUPTED
@@ -400,7 +400,7 @@ def _print_next_commands(judged: JudgedExperiment, rankings: Answers) -> None:
         echo(f"note: {error}", err=True)
 
 
-def _summary(report: SweepReport, store: Store) -> str:
+def sweep_summary(report: SweepReport, store: Store) -> str:
     """What became of the measurements, how long it took, and where the results are."""
     counts = report.counts
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.spoilt.items())

@@ -211,7 +211,7 @@ class ClientProcess:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(
-            target=_serve, args=(theirs,), name="load client", daemon=True
+            target=serve, args=(theirs,), name="load client", daemon=True
         )
         with _signals_blocked():
             self.process.start()
@@ -248,7 +248,7 @@ class ClientProcess:
         why = ""
         try:
             while True:
-                answer = _received(self._pipe)
+                answer = received_answer(self._pipe)
                 with self._lock:
                     future = self._calls.pop(answer.number)
                 if answer.error is None:
@@ -271,7 +271,7 @@ class ClientProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """What came of a call: an error that it raised, or else the value that it returned.
 
     ``number``: of the call.
@@ -282,12 +282,12 @@ class _Answer:
     value: Any = None
 
 
-class _AnswerWriter(pickle.Pickler):
+class AnswerWriter(pickle.Pickler):
     """Sends an answer from a client process to the driver. Large row files are not copied: their
     open files are passed on beside the answer.
     """
 
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, answer: Answer) -> None:
         self._content = io.BytesIO()
         super().__init__(self._content)
         self._parts: list[RowFile] = []
@@ -305,8 +305,8 @@ class _AnswerWriter(pickle.Pickler):
             reduction.send_handle(pipe, part.file.fileno(), None)
 
 
-class _AnswerReader(pickle.Unpickler):
-    """Reads what an ``_AnswerWriter`` sent. ``files``: the open files that came beside it."""
+class AnswerReader(pickle.Unpickler):
+    """Reads what an ``AnswerWriter`` sent. ``files``: the open files that came beside it."""
 
     def __init__(self, content: bytes, files: Iterator[IO[bytes]]) -> None:
         super().__init__(io.BytesIO(content))
@@ -316,7 +316,7 @@ class _AnswerReader(pickle.Unpickler):
         return RowFile(*part, reopened(next(self._files)))
 
 
-def _received(pipe: Connection) -> _Answer:
+def received_answer(pipe: Connection) -> Answer:
     """Receives an answer that another process sent."""
     content, count = pipe.recv()
     with ExitStack() as stack:
@@ -324,7 +324,7 @@ def _received(pipe: Connection) -> _Answer:
         for _ in range(count):
             file = os.fdopen(reduction.recv_handle(pipe), "rb")
             files.append(stack.enter_context(file))
-        answer: _Answer = _AnswerReader(content, iter(files)).load()
+        answer: Answer = AnswerReader(content, iter(files)).load()
         return answer
 
 
@@ -341,7 +341,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection) -> None:
+def serve(pipe: Connection) -> None:
     """The main function of a client process: answers each call in a thread of its own, until the
     driver is gone.
     """
@@ -355,9 +355,9 @@ def _serve(pipe: Connection) -> None:
     def work(number: int, method: Callable[..., object], *arguments: object) -> None:
         try:
             value = _checked(host, method, *arguments)
-            writer = _AnswerWriter(_Answer(number, value=value))
+            writer = AnswerWriter(Answer(number, value=value))
         except Exception as error:
-            writer = _AnswerWriter(_Answer(number, crossing(error, method.__name__)))
+            writer = AnswerWriter(Answer(number, crossing(error, method.__name__)))
         with lock:
             try:
                 writer.send(pipe)

@@ -168,7 +168,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return pins | {"max_num_batched_tokens": _memory_class(memory).prefill_tokens}
 
 
-def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
+def memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
     """Share of a GPU's memory for weights and KV cache, by SGLang's own estimate of activations and
     graphs (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``). Prefill replicas have no
     decode graphs; decode replicas have neither prefill graphs nor images.
@@ -604,7 +604,7 @@ ENGINE = Engine(
     rules=ModelRules(
         refuses_longer=True,
         longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
-        memory_fraction=_memory_fraction,
+        memory_fraction=memory_fraction,
         share_of="static",
         holds_length=lambda settings: False,
         whole_replicas=True,

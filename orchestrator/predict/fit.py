@@ -144,8 +144,8 @@ def fit(
     _check_alike(uri, "with", {sample.settings.engine for sample in samples})
     start = resolved(base.constants, samples[0].settings.engine, samples[0].device)
     calibration = calibrate(samples, start)
-    by_sample = {sample.name: _errors(sample, calibration.constants) for sample in samples}
-    error_before = _summary({sample.name: _errors(sample, start) for sample in samples})
+    by_sample = {sample.name: errors_of(sample, calibration.constants) for sample in samples}
+    error_before = _summary({sample.name: errors_of(sample, start) for sample in samples})
     error = _summary(by_sample)
     held_out_error = _held_out_error(samples, start)
     by_field = _by_field(samples, by_sample)
@@ -340,7 +340,7 @@ def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants
     """
 
     def error(candidate: Constants) -> float:
-        tails = [_tail_error(sample, candidate) for sample in samples]
+        tails = [tail_error(sample, candidate) for sample in samples]
         return float(np.mean(tails)) + _CHANCE * candidate.jitter
 
     candidates = [constants.model_copy(update={"jitter": jitter}) for jitter in _JITTERS]
@@ -357,7 +357,7 @@ def _model(sample: FitSample, constants: Constants) -> Replica:
     return replica(sample.settings, sample.facts, sample.device, constants)
 
 
-def _tail_error(sample: FitSample, constants: Constants) -> float:
+def tail_error(sample: FitSample, constants: Constants) -> float:
     """|log| of simulated over measured p90 of TTFT."""
     p90 = FIGURES.index("ttft_p90")
     simulated = _simulated_figures(sample, constants)[p90]
@@ -393,7 +393,7 @@ def _held_out_error(samples: Sequence[FitSample], start: Constants) -> dict[str,
     errors: Errors = {}
     for fold in (0, 1):
         constants = calibrate(samples[fold::2], start).constants
-        errors |= {sample.name: _errors(sample, constants) for sample in samples[1 - fold :: 2]}
+        errors |= {sample.name: errors_of(sample, constants) for sample in samples[1 - fold :: 2]}
     return _summary(errors)
 
 
@@ -406,7 +406,7 @@ def _summary(errors: Errors) -> dict[str, float]:
     return medians
 
 
-def _errors(sample: FitSample, constants: Constants) -> dict[str, float]:
+def errors_of(sample: FitSample, constants: Constants) -> dict[str, float]:
     simulated = _simulated_figures(sample, constants)
     errors = np.abs(simulated / _measured_figures(sample) - 1)
     return {name: round(float(error), 4) for name, error in zip(FIGURES, errors, strict=True)}

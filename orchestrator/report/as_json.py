@@ -178,7 +178,7 @@ def point_json(document: PointDocument) -> JsonObject:
         "per_user": _per_user(point.figures),
         **efficiency_fields(document),
         **agreement_fields(point),
-        **_prediction_fields(document.prediction),
+        **prediction_fields(document.prediction),
         **_slo_fields(document.slo_results),
         "parts": [part_json(part) for part in part_documents(document)],
         "repeats": [_repeat_json(document, repeat) for repeat in document.repeats],
@@ -273,7 +273,7 @@ def slo_json(result: SloResult) -> JsonObject:
     }
 
 
-def _prediction_fields(prediction: PredictionComparison | None) -> JsonObject:
+def prediction_fields(prediction: PredictionComparison | None) -> JsonObject:
     """The prediction, measured over predicted, and what is worse than the known error explains."""
     if prediction is None:
         return {

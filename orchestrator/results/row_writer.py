@@ -60,7 +60,7 @@ class RowFile:
         if self.small:
             batches = [batch.serialize().to_pybytes() for batch in self.read().to_batches()]
             return _from_batches, (self.table, batches)
-        return _from_content, (self.table, self.rows, self.open().read())
+        return row_file_from_content, (self.table, self.rows, self.open().read())
 
 
 def _from_batches(table: str, batches: Sequence[bytes]) -> RowFile:
@@ -71,7 +71,7 @@ def _from_batches(table: str, batches: Sequence[bytes]) -> RowFile:
     return RowFile(table, rows.num_rows, rows)
 
 
-def _from_content(table: str, rows: int, content: bytes) -> RowFile:
+def row_file_from_content(table: str, rows: int, content: bytes) -> RowFile:
     """A file from another process; it stays in memory where the disk is full."""
     with suppress(OSError, ResultsError), tempfile.TemporaryFile() as temporary:
         file = reopened(temporary, "wb")

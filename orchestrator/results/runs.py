@@ -132,7 +132,7 @@ class RunRecord:
             host=platform.node(),
             place=_place(),
             pid=os.getpid(),
-            pid_started=_started(os.getpid()) or 0,
+            pid_started=process_start(os.getpid()) or 0,
             user=_user(),
             options=list(options),
             began_unix_ns=time.time_ns(),
@@ -168,7 +168,7 @@ class RunRecord:
             return False
         except (OverflowError, PermissionError):
             pass  # the pid of a damaged record, or another user's process
-        started = _started(self.pid)  # may be hidden for another user's process
+        started = process_start(self.pid)  # may be hidden for another user's process
         return started is None or started == self.pid_started
 
     def note(self, item: Event | Phase) -> None:
@@ -526,7 +526,7 @@ def _place() -> str:
     return platform.node()
 
 
-def _started(pid: int) -> int | None:
+def process_start(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; -1 for a zombie, None where it cannot be
     read.
     """

@@ -495,7 +495,7 @@ class Measurer:
             watchers.append(partial(self._look_for_verdict, run, point, early_end))
         watchers.append(partial(self._show_load, point, early_end))
         if point.max_errors:
-            watchers.append(partial(_look_for_errors, point.max_errors))
+            watchers.append(partial(look_for_errors, point.max_errors))
         if self.replicas.launched:
             watchers.append(partial(self._look_for_stall, point))
         watchers.append(LateClients(run, point, len(self.clients.addresses)))
@@ -603,7 +603,7 @@ def _length_s(point: LoadPoint, early_end: EarlyEnd | None) -> float:
     return point.ends_s or 0.0
 
 
-def _look_for_errors(max_errors: int, snapshot: PointSnapshot) -> End | None:
+def look_for_errors(max_errors: int, snapshot: PointSnapshot) -> End | None:
     """End the point once ``max_errors`` requests of all clients together have failed."""
     return End(interrupted=True) if snapshot.progress.failed >= max_errors else None
 

@@ -23,7 +23,7 @@ from tests.harness import (
     wait_for,
     write_experiment,
 )
-from tests.integration.test_results_s3 import _credentials, processes, s3, through, uri  # noqa: F401  (fixtures)
+from tests.integration.test_results_s3 import credentials, processes, s3, through, uri  # noqa: F401  (fixtures)
 
 EXPERIMENT = f"""
 version: 1

@@ -265,8 +265,8 @@ class RequestBins:
             for name in LATENCIES
         }
         runs = _runs(latencies)
-        order = _order_within_batches(planes["ttft"], runs)
-        self._planes["ttft"].append(_differences(planes["ttft"][order]))
+        order = order_within_batches(planes["ttft"], runs)
+        self._planes["ttft"].append(differences_within_batches(planes["ttft"][order]))
         centres = {name: _centre(planes[name]) for name in CENTRED}
         for name, centre in centres.items():
             self._planes[name].append(planes[name][order] - np.uint8(centre))
@@ -755,14 +755,14 @@ def _counts_of_parts(latencies: LimitValues) -> dict[str, list[int]]:
     return counts
 
 
-def _order_within_batches(bins: Bins, runs: Ints) -> npt.NDArray[np.intp]:
+def order_within_batches(bins: Bins, runs: Ints) -> npt.NDArray[np.intp]:
     """Sorts each batch by its runs, and each run by its bins, which then compress better. No
     request changes its batch.
     """
     return np.lexsort((bins, runs, _batch_of_each(bins.size)))
 
 
-def _differences(bins: Bins) -> Bins:
+def differences_within_batches(bins: Bins) -> Bins:
     """Replaces each bin but the first of a batch by its difference from the bin before."""
     differences = bins.copy()
     first = 0

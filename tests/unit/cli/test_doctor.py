@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.doctor import _Checked, _text
+from orchestrator.cli.doctor import ExaminedCluster, findings_text
 from orchestrator.cluster import machine_facts
 from orchestrator.cluster.base import Machine
 from orchestrator.cluster.local import LocalCluster
@@ -63,7 +63,7 @@ def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> 
         Finding("fail", "disk", "n1", "It is full.", "Nothing fits.", "Empty it."),
         Finding("fail", "disk", "n2", "It is full.", "Nothing fits.", "Empty it."),
     ]
-    lines = _text(_Checked([node(), node()], findings)).splitlines()
+    lines = findings_text(ExaminedCluster([node(), node()], findings)).splitlines()
     assert lines == [
         "fail: disk: It is full.",
         "  where: n1, n2",

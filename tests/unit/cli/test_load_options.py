@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
-from orchestrator.cli.load import _plan, api_of_preset, load
+from orchestrator.cli.load import api_of_preset, load, plan_of_options
 from orchestrator.cli.load_options import (
     LoadOptions,
     ParsedLoad,
@@ -346,7 +346,7 @@ def test_what_a_record_refuses_is_a_problem_of_its_option(
 ) -> None:
     asked_for, _ = asked(*LENGTHS, "--rate", "1", option, text)
     problems: list[Problem] = []
-    assert _plan(asked_for, "m", problems, "--prompts") is None
+    assert plan_of_options(asked_for, "m", problems, "--prompts") is None
     assert message in [problem.message for problem in problems]
 
 
@@ -361,7 +361,7 @@ def test_what_a_record_refuses_is_a_problem_of_its_option(
 def test_a_name_of_a_model_that_cannot_be_shown_is_refused(name: str, message: str) -> None:
     asked_for, _ = asked(*LENGTHS, "--rate", "1", "--requests", "2")
     problems: list[Problem] = []
-    assert _plan(asked_for, name, problems, "--prompts") is None
+    assert plan_of_options(asked_for, name, problems, "--prompts") is None
     assert [problem.message for problem in problems] == [message]
 
 
@@ -372,7 +372,7 @@ def test_problems_of_records_and_files_are_reported_together(tmp_path: Path) -> 
         *("--prompts", missing, "--output-tokens", "4"),
     )
     problems: list[Problem] = []
-    assert _plan(asked_for, "m", problems, "--prompts") is None
+    assert plan_of_options(asked_for, "m", problems, "--prompts") is None
     messages = "\n".join(problem.message for problem in problems)
     assert "--requests must be at most" in messages
     assert f"--prompts {missing!r} cannot be read" in messages
@@ -639,7 +639,7 @@ def test_a_wrong_file_of_times_and_prompts_is_one_problem_of_trace(
     made, problems = asked("--trace", str(tmp_path / name))
     assert problems == []
     planning_problems: list[Problem] = []
-    assert _plan(made, "m", planning_problems, "--trace") is None
+    assert plan_of_options(made, "m", planning_problems, "--trace") is None
     (problem,) = planning_problems
     assert problem.message.startswith(f"--trace '{tmp_path / name}'")
     assert message in problem.message

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from orchestrator.base.errors import InputError, ProblemsError
-from orchestrator.cli.run import _summary
+from orchestrator.cli.run import sweep_summary
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
@@ -137,7 +137,7 @@ def test_the_key_of_an_endpoint_must_be_set(
 
 
 def summary(report: SweepReport) -> str:
-    return _summary(report, cast(Store, SimpleNamespace(uri="results")))
+    return sweep_summary(report, cast(Store, SimpleNamespace(uri="results")))
 
 
 def test_a_run_that_had_nothing_to_do_has_no_overhead() -> None:

@@ -20,12 +20,12 @@ import pytest
 from orchestrator.cluster.base import ClientReport, HostLost
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.local import (
+    Answer,
+    AnswerWriter,
     ClientProcess,
     LocalCluster,
-    _Answer,
-    _AnswerWriter,
-    _received,
-    _serve,
+    received_answer,
+    serve,
 )
 from tests.unit.cluster.points import point_for
 from tests.unit.results.builders import events, part_of, request, requests
@@ -88,7 +88,7 @@ def test_an_answer_that_the_driver_cannot_read_says_why(monkeypatch: pytest.Monk
     def full(_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("orchestrator.cluster.local._AnswerReader.load", full)
+    monkeypatch.setattr("orchestrator.cluster.local.AnswerReader.load", full)
     with pytest.raises(HostLost, match="answer could not be read: .*Too many open files"):
         reported(ClientProcess())
 
@@ -102,10 +102,10 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
     """In a thread of this process: what a client's own process lacks cannot be patched there."""
     ours, theirs = Pipe()
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
+    threading.Thread(target=serve, args=(theirs,), daemon=True).start()
     ours.send((3, lock_of, ()))
     assert ours.poll(10)
-    answer = _received(ours)
+    answer = received_answer(ours)
     assert answer.number == 3
     text = "lock_of failed on its node: TypeError: cannot pickle '_thread.lock' object"
     assert str(answer.error) == text
@@ -118,9 +118,9 @@ def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
         part_of("token_events", events({})),
     ]
     ours, theirs = Pipe()
-    _AnswerWriter(_Answer(3, value=parts)).send(theirs)
+    AnswerWriter(Answer(3, value=parts)).send(theirs)
     for part, first_copy, second_copy in zip(
-        parts, _received(ours).value, pickle.loads(pickle.dumps(parts)), strict=True
+        parts, received_answer(ours).value, pickle.loads(pickle.dumps(parts)), strict=True
     ):
         for copy in (first_copy, second_copy):
             assert isinstance(copy.file, pa.Table)
@@ -135,12 +135,12 @@ def test_many_rows_of_a_client_are_passed_as_an_open_file(
     monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)
     part = part_of("token_events", events({index: [20] * 500 for index in range(200)}))
     ours, theirs = Pipe()
-    _AnswerWriter(_Answer(3, value={"rows": part})).send(theirs)
+    AnswerWriter(Answer(3, value={"rows": part})).send(theirs)
     content, _ = ours.recv()
     os.close(reduction.recv_handle(ours))
     assert len(content) < 1_000 < part.open().size() < len(pickle.dumps(part))
-    _AnswerWriter(_Answer(3, value={"rows": part})).send(theirs)
-    answer = _received(ours)
+    AnswerWriter(Answer(3, value={"rows": part})).send(theirs)
+    answer = received_answer(ours)
     assert (answer.number, answer.error) == (3, None)
     for copy in (answer.value["rows"], pickle.loads(pickle.dumps(part))):
         assert (copy.table, copy.rows, copy.open().read()) == (

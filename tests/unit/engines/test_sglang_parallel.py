@@ -10,7 +10,7 @@ from orchestrator.catalog.models import facts_from_config, known_configs
 from orchestrator.engines.command import Node
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.sglang import ENGINE as SGLANG
-from orchestrator.engines.sglang import _memory_fraction
+from orchestrator.engines.sglang import memory_fraction
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.engine_metrics import normalize
 
@@ -60,7 +60,7 @@ def test_the_share_of_memory_is_the_one_that_sglang_computes(
     name = "meta-llama/Llama-3.1-8B-Instruct"
     facts = facts_from_config(name, known_configs()[name])
     assert facts is not None
-    assert _memory_fraction(settings(**given), facts, memory_mib * 2**20, role) == pytest.approx(
+    assert memory_fraction(settings(**given), facts, memory_mib * 2**20, role) == pytest.approx(
         share, abs=0.0011
     )
 

@@ -17,12 +17,12 @@ from orchestrator.emulator.profile import Constants, Profile, device_of, resolve
 from orchestrator.predict.fit import (
     FITTED,
     FitSample,
-    _errors,
-    _tail_error,
     calibrate,
+    errors_of,
     figures,
     fit,
     read_samples,
+    tail_error,
     with_jitter,
 )
 from orchestrator.predict.simulate import RequestTimes, Trace, run, run_closed
@@ -236,13 +236,13 @@ def sample(data_parallel: int, jitter: float = 0.0) -> FitSample:
 
 @pytest.mark.parametrize("data_parallel", [1, 4])
 def test_a_closed_loop_is_fitted_with_its_ranks_and_its_cached_tokens(data_parallel: int) -> None:
-    assert max(_errors(sample(data_parallel), TRUE).values()) < 1e-6
+    assert max(errors_of(sample(data_parallel), TRUE).values()) < 1e-6
 
 
 def test_a_fit_finds_how_much_steps_vary() -> None:
     for jitter in (0.0, 0.5):
         assert with_jitter([sample(1, jitter)], TRUE).jitter == jitter
-    assert _tail_error(sample(1, 0.5), TRUE) > 0.05  # without it the tail is too short
+    assert tail_error(sample(1, 0.5), TRUE) > 0.05  # without it the tail is too short
 
 
 def test_a_fit_finds_the_jitter_of_a_server_in_open_loop() -> None:
@@ -284,7 +284,7 @@ def test_answers_of_an_emulator_are_fitted_where_that_is_wanted(tmp_path: Path) 
 
 def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:
     samples = read_samples(measured(tmp_path, (1,)), Profile()).samples
-    before = [_errors(sample, Constants()) for sample in samples]
+    before = [errors_of(sample, Constants()) for sample in samples]
     assert np.median([one["tpot_p50"] for one in before]) > 0.1
 
 

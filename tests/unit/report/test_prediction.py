@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.deployments import prediction_of
-from orchestrator.report.as_json import _prediction_fields
+from orchestrator.report.as_json import prediction_fields
 from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
 
 PREDICTED_LEVELS = [
@@ -109,7 +109,7 @@ def test_without_a_prediction_there_is_no_comparison(predicted: dict[str, Any]) 
 
 def test_without_a_measurement_there_is_no_comparison_and_json_says_null() -> None:
     assert compare_with_prediction(a_point(used=())) is None
-    assert _prediction_fields(None) == {
+    assert prediction_fields(None) == {
         "predicted": None,
         "measured_over_predicted": None,
         "worse_than_predicted": None,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.base.errors import ResultsError
-from orchestrator.results.row_writer import RowWriter, _from_content
+from orchestrator.results.row_writer import RowWriter, row_file_from_content
 from orchestrator.results.schemas import TOKEN_EVENTS
 from tests.unit.results.builders import events, part_of, request, requests
 
@@ -83,7 +83,7 @@ def test_rows_from_another_host_stay_in_memory_on_a_full_disk(
 ) -> None:
     file = part_of("token_events", events({0: [20]}))
     full_disk(monkeypatch)
-    received = _from_content("token_events", file.rows, file.open().read())
+    received = row_file_from_content("token_events", file.rows, file.open().read())
     assert received.read().equals(file.read())
 
 

@@ -95,7 +95,7 @@ def test_the_place_of_a_run_killed_here_is_taken_at_once(runs: Runs) -> None:
 
 def test_a_process_that_ended_and_was_not_waited_for_is_dead(runs: Runs) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    record = written(runs, pid=process.pid, pid_started=module._started(process.pid))
+    record = written(runs, pid=process.pid, pid_started=module.process_start(process.pid))
     assert record.lives() is True
     process.stdin.close()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

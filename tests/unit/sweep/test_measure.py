@@ -24,8 +24,8 @@ from orchestrator.sweep.measure import (
     Loaded,
     Measurer,
     PointSnapshot,
-    _look_for_errors,
     judged,
+    look_for_errors,
 )
 from orchestrator.sweep.replicas import Replicas
 from tests.unit.results.builders import failed_request, requests
@@ -334,7 +334,7 @@ def test_late_clients_are_told_to_abort_and_given_up_later() -> None:
 
 @pytest.mark.parametrize(("failed", "ends"), [(2, False), (3, True), (4, True)])
 def test_so_many_errors_of_all_clients_interrupt_a_point(failed: int, ends: bool) -> None:
-    end = _look_for_errors(3, PointSnapshot(Progress(failed=failed), 1.0))
+    end = look_for_errors(3, PointSnapshot(Progress(failed=failed), 1.0))
     assert end == (End(interrupted=True) if ends else None)
 
 

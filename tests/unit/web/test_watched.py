@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.results.runs import RunRecord, _started
+from orchestrator.results.runs import RunRecord, process_start
 from orchestrator.results.store import Store
 from orchestrator.web.watched import LOCAL_PAUSE_S, REMOTE_PAUSE_S, WatchedResults
 from tests.unit.plan.stored_sweeps import planned, store_sweep
@@ -55,7 +55,7 @@ def test_a_run_whose_process_is_gone_is_seen_although_no_file_changes(
         record = RunRecord.of_this_process()
         record.state = "running"
         record.pid = driver.pid
-        record.pid_started = _started(driver.pid) or 0
+        record.pid_started = process_start(driver.pid) or 0
         file = Path(store.uri, "exp", "runs", f"{record.run_id}.json")
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(record.to_json())

@@ -19,8 +19,8 @@ from orchestrator.report.page.payload import (
     LATENCIES,
     Payload,
     RequestBins,
-    _differences,
-    _order_within_batches,
+    differences_within_batches,
+    order_within_batches,
     payload_of,
 )
 from orchestrator.report.page.stops import bins_of
@@ -41,7 +41,7 @@ def sizes_of(bins):
 
 @given(planes)
 def test_the_requests_of_each_batch_stay_in_it(bins):
-    ordered = bins[_order_within_batches(bins, NO_RUNS[: bins.size])]
+    ordered = bins[order_within_batches(bins, NO_RUNS[: bins.size])]
     ends = np.cumsum(sizes_of(bins))[:-1]
     for batch, before in zip(np.split(ordered, ends), np.split(bins, ends), strict=True):
         assert sorted(batch) == sorted(before)
@@ -49,8 +49,8 @@ def test_the_requests_of_each_batch_stay_in_it(bins):
 
 @given(planes)
 def test_differences_add_up_to_the_bins(bins):
-    ordered = bins[_order_within_batches(bins, NO_RUNS[: bins.size])]
-    differences = _differences(ordered)
+    ordered = bins[order_within_batches(bins, NO_RUNS[: bins.size])]
+    differences = differences_within_batches(ordered)
     first = 0
     for size in sizes_of(bins):
         batch = slice(first, first + size)
