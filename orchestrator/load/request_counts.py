@@ -197,8 +197,8 @@ class PromptLengths:
         is_counted = ~np.isnan(counted) & (asked > 0)
         parts = answered.codes["part"]
         name_of = {code: name for name, code in answered.texts["part"].items()}
-        kinds = np.stack([parts, turns])[:, is_counted]
-        for code, turn in np.unique(kinds, axis=1).T.tolist():
+        kinds = zip(parts[is_counted].tolist(), turns[is_counted].tolist(), strict=True)
+        for code, turn in sorted(set(kinds)):
             is_alike = is_counted & (parts == code) & (turns == turn)
             values, prompts = np.unique((counted - asked)[is_alike], return_counts=True)
             name = name_of.get(code)

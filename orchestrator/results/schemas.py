@@ -369,11 +369,26 @@ def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Ta
     """Joins parts of any schema version by column name. Missing columns are null; columns of newer
     versions come last.
     """
+    wanted = _nullable(table)
+    if columns is not None:
+        fields_to_read = [field for field in wanted if field.name in columns]
+        wanted = pa.schema(fields_to_read, metadata=wanted.metadata)
+    rows = _joined(parts, wanted) if parts else wanted.empty_table()
+    for name in columns or ():
+        if name not in rows.column_names:  # no part has the column
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+    return rows
+
+
+@cache
+def _nullable(table: str) -> pa.Schema:
+    """The schema of a table, whose columns may all be null: older versions did not write all."""
     schema = schema_of(table)
-    wanted_fields = [
-        field.with_nullable(True) for field in schema if columns is None or field.name in columns
-    ]
-    wanted = pa.schema(wanted_fields, metadata=schema.metadata)
+    return pa.schema([field.with_nullable(True) for field in schema], metadata=schema.metadata)
+
+
+def _joined(parts: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
+    """The rows of all parts: first the wanted columns, then those of newer versions."""
     plain = [part.replace_schema_metadata(None) for part in parts]
     joined = pa.concat_tables(
         [wanted.remove_metadata().empty_table(), *plain], promote_options="permissive"
@@ -384,7 +399,4 @@ def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Ta
     for name in joined.column_names:
         if name not in wanted.names:
             rows = rows.append_column(joined.schema.field(name), joined[name])
-    for name in columns or ():
-        if name not in rows.column_names:  # no part has the column
-            rows = rows.append_column(name, pa.nulls(joined.num_rows))
     return rows
