@@ -2,14 +2,18 @@
 processes.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.telemetry.proc_files import ProcFiles
 from orchestrator.telemetry.processes import PROC, TICKS, SweepProcesses
 
 NETWORK = Path("/sys/class/net")
+_CORE = re.compile(rb"^cpu[0-9]", re.MULTILINE)  # of /proc/stat
+_AVAILABLE = re.compile(rb"^MemAvailable: *([0-9]+) kB", re.MULTILINE)  # of /proc/meminfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,9 @@ class HostReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = processes
-        self._proc = proc
+        self._files = ProcFiles(proc)
         self._clock = clock
+        self._cores: int | None = None  # None before the first reading
         # Bridges and tunnels, which are virtual, carry the bytes of other interfaces once more.
         self._physical = {path.parent.name for path in network.glob("*/device")}
         self._last: _CpuUse | None = None
@@ -92,13 +97,15 @@ class HostReader:
         return HostSample(unix_ns, values)
 
     def _cpu_shares(self, with_foreign: bool) -> dict[str, float]:
-        lines = self._lines("stat")
-        if not lines:
+        try:
+            if self._cores is None:
+                self._cores = len(_CORE.findall(self._files.whole("stat")))
+            words = self._files.beginning("stat").split(maxsplit=4)
+        except OSError:
             return {}
         # without interrupts: our own packets cause some
-        ticks = [int(word) for word in lines[0].split()[1:4]]  # user, nice, system
-        cores = sum(line.startswith("cpu") for line in lines[1:])
-        now = _CpuUse(self._clock(), cores, sum(ticks) / TICKS, self._processes.cpu_s)
+        ticks = [int(word) for word in words[1:4]]  # user, nice, system
+        now = _CpuUse(self._clock(), self._cores, sum(ticks) / TICKS, self._processes.cpu_s)
         shares: dict[str, float] = {}
         before = self._last
         if before is not None and now.at_s > before.at_s:
@@ -112,11 +119,11 @@ class HostReader:
         return shares
 
     def _free_bytes(self) -> dict[str, int]:
-        for line in self._lines("meminfo"):
-            name, _, amount = line.partition(":")
-            if name == "MemAvailable":
-                return {"free_bytes": int(amount.split()[0]) * 1024}
-        return {}
+        try:
+            available = _AVAILABLE.search(self._files.beginning("meminfo"))
+        except OSError:
+            return {}
+        return {} if available is None else {"free_bytes": int(available[1]) * 1024}
 
     def _network_bytes(self) -> dict[str, int]:
         interfaces = list(self._interfaces())
@@ -130,16 +137,16 @@ class HostReader:
         }
 
     def _interfaces(self) -> Iterator[_InterfaceCounters]:
-        for line in self._lines("net/dev")[2:]:  # below two lines of headings
+        try:
+            lines = self._files.whole("net/dev").decode().splitlines()
+        except OSError:
+            return
+        for line in lines[2:]:  # below two lines of headings
             name, _, counts = line.partition(":")
             words = counts.split()
             if name.strip() != "lo":
                 yield _InterfaceCounters(name.strip(), int(words[0]), int(words[8]))
 
-    def _lines(self, name: str) -> list[str]:
-        """The lines of a file below /proc; none where it cannot be read."""
-        try:
-            with open(f"{self._proc}/{name}", "rb", buffering=0) as file:
-                return file.read().decode().splitlines()
-        except OSError:
-            return []
+    def close(self) -> None:
+        """Ends the reading."""
+        self._files.close()

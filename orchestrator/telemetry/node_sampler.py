@@ -89,6 +89,10 @@ class NodeSampler:
             reader.close()
         for group in self._open_groups:
             group.close()
+        if self._processes is not None:
+            self._processes.close()
+        if self._host_reader is not None:
+            self._host_reader.close()
         self._readers = []
         self._open_groups = []
 

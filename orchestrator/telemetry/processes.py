@@ -1,7 +1,6 @@
 """The processes of a launch and of its sweep on this host, and what CPU and memory they use.
 
 Files of /proc are read directly: psutil takes twenty times as long, and this runs beside the load.
-pathlib would take twice as long.
 """
 
 import os
@@ -9,6 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from orchestrator.telemetry.proc_files import ProcFiles
 
 TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, per second
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -19,7 +20,6 @@ _UTIME = 11
 _STIME = 12
 _STARTTIME = 19
 _RSS = 21
-_MOST_STAT_BYTES = 4096  # of /proc/<pid>/stat, which has 52 short fields
 LOOK_EVERY_S = 5.0  # how often new processes are looked for, and the others of a sweep read
 
 
@@ -33,11 +33,10 @@ class ProcessReading:
     rss_bytes: int
 
 
-def read_process(pid: int, proc: Path = PROC) -> ProcessReading | None:
+def read_process(pid: int, files: ProcFiles) -> ProcessReading | None:
     """None if there is no such process."""
     try:
-        with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(_MOST_STAT_BYTES)
+        text = files.beginning(f"{pid}/stat")
     except OSError:
         return None
     # The fields of proc_pid_stat(5) from the third on: the second is the process's name, in
@@ -60,8 +59,10 @@ def _living(proc: Path) -> set[int]:
 def _parents(pids: Collection[int], proc: Path) -> dict[int, int]:
     """Each of these processes that still runs -> its parent."""
     parents: dict[int, int] = {}
+    files = ProcFiles(proc)
     for pid in pids:
-        process = read_process(pid, proc)
+        process = read_process(pid, files)
+        files.close()
         if process is not None:
             parents[pid] = process.parent
     return parents
@@ -73,11 +74,12 @@ class ProcessFamily:
     def __init__(self, roots: Collection[int], proc: Path = PROC) -> None:
         self.pids = set(roots)
         self.rss_bytes = 0  # at the last reading; pages that processes share count for each
-        self._proc = proc
+        # CPU seconds that the family has used since it was first read, ended processes included
+        self.cpu_s = 0.0
+        self._files = ProcFiles(proc)
         self._is_first_reading = True
-        # CPU seconds of each process by pid and begin, which tell it from a later one with its pid:
-        # those that it had used before the first reading, and at its last reading
-        self._first_s: dict[tuple[int, int], float] = {}
+        # CPU seconds of each process at its last reading, by pid and begin, which tell it from a
+        # later one with its pid
         self._last_s: dict[tuple[int, int], float] = {}
 
     def update(self, living: Collection[int], new_parents: Mapping[int, int]) -> None:
@@ -89,7 +91,7 @@ class ProcessFamily:
         children: dict[int, list[int]] = {}
         for pid, parent in new_parents.items():
             children.setdefault(parent, []).append(pid)
-        self.pids &= set(living)
+        self.leave_out(self.pids.difference(living))
         to_visit = list(self.pids)
         while to_visit:
             for child in children.get(to_visit.pop(), ()):
@@ -101,22 +103,27 @@ class ProcessFamily:
         """Reads the CPU time and memory of each process."""
         self.rss_bytes = 0
         for pid in list(self.pids):
-            process = read_process(pid, self._proc)
+            process = read_process(pid, self._files)
             if process is None:
-                self.pids.discard(pid)
+                self.leave_out([pid])
                 continue
             key = (pid, process.began_ticks)
-            if key not in self._first_s:
-                # a process that the first reading did not see began after it: all its time counts
-                self._first_s[key] = process.cpu_s if self._is_first_reading else 0.0
+            # a process that the first reading did not see began after it: all its time counts
+            first_s = process.cpu_s if self._is_first_reading else 0.0
+            self.cpu_s += process.cpu_s - self._last_s.get(key, first_s)
             self._last_s[key] = process.cpu_s
             self.rss_bytes += process.rss_bytes
         self._is_first_reading = False
 
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds that the family has used since it was first read, ended processes included."""
-        return sum(self._last_s.values()) - sum(self._first_s.values())
+    def leave_out(self, pids: Collection[int]) -> None:
+        """Reads these processes no more: they have ended, or are another family's."""
+        for pid in pids:
+            self.pids.discard(pid)
+            self._files.forget(f"{pid}/stat")
+
+    def close(self) -> None:
+        """Ends the reading."""
+        self._files.close()
 
 
 class SweepProcesses:
@@ -156,7 +163,7 @@ class SweepProcesses:
         self._seen = living
         self.launch.update(living, new_parents)
         self.others.update(living, new_parents)
-        self.others.pids -= self.launch.pids
+        self.others.leave_out(self.launch.pids)
         self.others.read()
         return True
 
@@ -166,3 +173,8 @@ class SweepProcesses:
         look.
         """
         return self.launch.cpu_s + self.others.cpu_s
+
+    def close(self) -> None:
+        """Ends the reading."""
+        self.launch.close()
+        self.others.close()

@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.telemetry.proc_files import ProcFiles
 from orchestrator.telemetry.processes import (
     LOOK_EVERY_S,
+    PROC,
     ProcessFamily,
     SweepProcesses,
     read_process,
@@ -67,13 +69,15 @@ def write_stat(proc: Path, pid: int, parent: int) -> None:
 
 def test_a_process_is_read_as_psutil_reads_it() -> None:
     own = psutil.Process()
-    reading = read_process(os.getpid())
+    files = ProcFiles(PROC)
+    reading = read_process(os.getpid(), files)
     assert reading is not None
     times = own.cpu_times()
     assert reading.parent == own.ppid()
     assert reading.cpu_s == pytest.approx(times.user + times.system, abs=0.05)
     assert reading.rss_bytes == pytest.approx(own.memory_info().rss, rel=0.05)
-    assert read_process(2**22 + 1) is None
+    assert read_process(2**22 + 1, files) is None
+    files.close()
 
 
 def test_the_cpu_time_of_a_family_is_what_its_processes_used_since() -> None:
