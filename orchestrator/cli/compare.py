@@ -76,7 +76,7 @@ is undecided, with --strict alone; 2 bad input.
     "--fail-on",
     "gated",
     metavar="NAMES",
-    default=",".join(GATED),
+    default=", ".join(GATED),
     show_default=True,
     help="Figures that are compared, as JSON of `results` names them; of a part of a mix as "
     "chat:ttft_ms.p99, of each part as *:ttft_ms.p99.",
