@@ -359,7 +359,8 @@ def _print_answer(judged: JudgedExperiment, rankings: Answers) -> bool:
     from orchestrator.report.written_form import TextForm
 
     width = output_width(err=True)
-    view = AnswerView(TextForm(shown_by="orchestrator best", width=width), width, MOST_ROWS)
+    form = TextForm("orchestrator best", width, "orchestrator best --format json")
+    view = AnswerView(form, width, MOST_ROWS)
     try:
         echo("\n".join(answer_text(rankings, view)), err=True)
         missing = unmeasured(judged.experiment, judged.points)

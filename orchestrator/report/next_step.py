@@ -105,11 +105,11 @@ def next_step_text(step: NextStep) -> str:
     cost = f"up to about {hours(step.most_s)}"
     if step.most_gpu_s:
         cost = f"up to about {step.most_gpu_s / 3600:.2g} h of GPU time"
-    deployments = counted(step.deployments, "deployment")
+    deployments = f", of {counted(step.deployments, 'deployment')}" if step.deployments > 1 else ""
     command = step.command
     if step.change is not None:
         command = f"{step.change} in the file, then\n      {step.command}"
-    return f"next: {command}\n      ({cost}: {step.effect}, of {deployments})"
+    return f"next: {command}\n      ({cost}: {step.effect}{deployments})"
 
 
 def shortlist_run(

@@ -48,10 +48,13 @@ class Form(Protocol):
 
 @dataclass(slots=True)
 class TextForm:
-    """For a terminal. ``shown_by``: names what shows the columns for which there is no room."""
+    """For a terminal. ``shown_by`` names what shows the columns for which there is no room, and
+    ``reasons_by`` what shows the sentences that were cut.
+    """
 
     shown_by: str
     width: int = field(default_factory=output_width)
+    reasons_by: str = "--format json"
     _left_out: dict[str, Column] = field(default_factory=dict)
     _was_cut: bool = False
 
@@ -86,7 +89,7 @@ class TextForm:
             columns = list(self._left_out.values())
             yield styled(left_out_text(columns, self.shown_by, self.width), "dim")
         if self._was_cut:
-            yield styled("… --format json has these reasons whole", "dim")
+            yield styled(f"… {self.reasons_by} has these reasons whole", "dim")
 
 
 @dataclass(frozen=True, slots=True)

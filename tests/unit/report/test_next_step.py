@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,5 @@ def test_what_it_costs_is_said(gpu_s: float, cost: str) -> None:
         "next: orchestrator run x\n"
         f"      ({cost}: it measures what can still change who is best, of 3 deployments)"
     )
+    alone = next_step_text(replace(step, deployments=1))
+    assert alone.endswith("who is best)")

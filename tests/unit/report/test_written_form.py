@@ -32,6 +32,8 @@ def test_only_short_notes_are_cut_and_it_is_said_where_they_stand_whole() -> Non
     assert list(form.closing()) == []
     assert unstyled(list(form.short_note(long, "dim"))) == ["a reason that is lo…"]
     assert unstyled(list(form.closing())) == ["… --format json has these reasons whole"]
+    form.reasons_by = "orchestrator best --format json"
+    assert unstyled(list(form.closing()))[0].startswith("… orchestrator best --format json has")
 
 
 def test_control_characters_are_shown_before_a_line_is_cut() -> None:
