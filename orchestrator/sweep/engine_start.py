@@ -61,6 +61,10 @@ if TYPE_CHECKING:
     from orchestrator.cluster.protocol import Agent
 
 LOOPBACK = "127.0.0.1"
+EXTRA_PORTS = 4  # of each rank
+# SGLang with data-parallel attention listens on up to seven ports after that of the rendezvous
+# (srt/server_args.py: PortArgs), so these are reserved, too.
+PORTS_AFTER_MASTER = 7
 ENDPOINT_LIMIT_S = 30.0
 # seconds that a launch waits in Ray's queue for nodes that others hold; after them it looks for
 # other nodes, or new ones
@@ -418,7 +422,9 @@ class EngineStart:
         placement = self._placements[index]
         hardware = self._deployment.hardware
         first = placement.agents[0]
-        port, master_port, rpc_port, *extra = first.reserve_ports(7)
+        port, rpc_port, *ports = first.reserve_ports(3 + EXTRA_PORTS + PORTS_AFTER_MASTER)
+        extra = ports[:EXTRA_PORTS]
+        master_port = ports[EXTRA_PORTS]
         address = first.allocation.address
         is_one_host = self._is_the_only_host(address)
         base = Node(
@@ -436,7 +442,7 @@ class EngineStart:
         url = f"http://{base.bind}:{port}"
         self._workers.append(Worker(replica.role, url, rpc_port))
         for rank, agent in enumerate(placement.agents):
-            extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
+            extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(EXTRA_PORTS))
             allocation = agent.allocation
             node = replace(
                 base,

@@ -183,6 +183,7 @@ def test_every_rank_listens_at_its_own_address_and_all_meet_at_that_of_the_first
     assert first.master_host == second.master_host == first.host
     ports = [first.port, first.master_port, first.rpc_port, *first.extra_ports]
     assert len(set(ports)) == len(ports) == 7, "each has a port of its own"
+    assert first.master_port == max(ports), "SGLang listens on the ports after it"
 
 
 def test_the_first_rank_hears_how_the_others_download_and_waits_for_them(store: Store) -> None:
