@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -34,8 +35,17 @@ _HIDDEN = {"engine", "startup_timeout_s", "api_key_env", "roles", "router"}
 LabelRow = dict[str, Any]  # settings of a deployment by the names that labels show
 
 
-def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]) -> list[str]:
-    """One label per (settings, hardware name), in order; unique if ``ids`` are.
+@dataclass(frozen=True, slots=True)
+class Unlabelled:
+    """A deployment without a label yet. ``hardware``: the name of its class of nodes."""
+
+    id: str
+    settings: EngineSettings
+    hardware: str
+
+
+def labels(deployments: Sequence[Unlabelled]) -> list[str]:
+    """One label for each deployment, in order; unique if their ids are.
 
     A label shows the settings in which deployments of the same engine differ.
     """
@@ -46,8 +56,10 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
     texts = [_label(row, names_shown[row["engine"]]) for row in rows]
     times = Counter(texts)
     return [
-        text if times[text] == 1 and len(text) <= LONGEST else f"{text[:LONGEST]} #{id_[:6]}"
-        for text, id_ in zip(texts, ids, strict=True)
+        text
+        if times[text] == 1 and len(text) <= LONGEST
+        else f"{text[:LONGEST]} #{deployment.id[:6]}"
+        for text, deployment in zip(texts, deployments, strict=True)
     ]
 
 
@@ -58,20 +70,20 @@ def _by_engine(rows: Iterable[LabelRow]) -> dict[str, list[LabelRow]]:
     return groups
 
 
-def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[LabelRow]:
+def _rows(deployments: Sequence[Unlabelled]) -> list[LabelRow]:
     """``_row`` of each deployment, without the settings in which no deployment differs from others
     of its engine. Most settings are such, and would take most of the memory: so whole rows are made
     one at a time, and twice.
     """
     first_rows: dict[str, LabelRow] = {}  # engine -> the whole row of its first deployment
     kept = {"engine", "engine_version", *LOCATION, *_PATHS}
-    for settings, hardware in deployments:
-        row = _row(settings, hardware)
-        first_row = first_rows.setdefault(settings.engine, row)
+    for deployment in deployments:
+        row = _row(deployment)
+        first_row = first_rows.setdefault(deployment.settings.engine, row)
         kept |= _differences(row, first_row)
     rows: list[LabelRow] = []
-    for settings, hardware in deployments:
-        row = _row(settings, hardware)
+    for deployment in deployments:
+        row = _row(deployment)
         rows.append({name: value for name, value in row.items() if name in kept})
     return rows
 
@@ -80,9 +92,10 @@ def _differences(row: LabelRow, other: LabelRow) -> set[str]:
     return {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
 
 
-def _row(settings: EngineSettings, hardware: str) -> LabelRow:
+def _row(deployment: Unlabelled) -> LabelRow:
     """Settings by name, with one entry for each flag and environment variable."""
-    row: LabelRow = {"engine": settings.engine, "hardware": hardware}
+    settings = deployment.settings
+    row: LabelRow = {"engine": settings.engine, "hardware": deployment.hardware}
     for name, value in settings:
         if name in ("env", "extra_args"):
             row |= {str(key): entry for key, entry in value.items()}

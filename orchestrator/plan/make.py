@@ -21,7 +21,7 @@ from orchestrator.base.text import counted, hours
 from orchestrator.capacity.choose_level import FIRST_RATE
 from orchestrator.plan.candidates import Candidate, drained, engines_of, expand
 from orchestrator.plan.checks import check_candidates, checked_predictions
-from orchestrator.plan.labels import labels
+from orchestrator.plan.labels import Unlabelled, labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.loads import note_on_rounds, planned_loads
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
@@ -208,8 +208,10 @@ def _judged_deployments(
     need the memory.
     """
     titles = labels(
-        [(candidate.settings, candidate.hardware.name) for candidate in candidates],
-        [candidate.id for candidate in candidates],
+        [
+            Unlabelled(candidate.id, candidate.settings, candidate.hardware.name)
+            for candidate in candidates
+        ]
     )
     return [
         _deployment(candidate, title, loads, levels.get(candidate.id, ()), cluster_nodes)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.labels import LONGEST, labels
+from orchestrator.plan.labels import LONGEST, Unlabelled, labels
 from orchestrator.spec.settings import EngineSettings
 
 
@@ -17,7 +17,7 @@ def settings(**fields: Any) -> EngineSettings:
 
 
 def labelled(*every: EngineSettings, hardware: str = "h100") -> list[str]:
-    return labels([(one, hardware) for one in every], [f"{i:016x}" for i in range(len(every))])
+    return labels([Unlabelled(f"{place:016x}", one, hardware) for place, one in enumerate(every)])
 
 
 def test_one_deployment_is_its_engine() -> None:
@@ -62,10 +62,11 @@ def test_values_are_short(fields: dict[str, Any], label: str) -> None:
 
 
 def test_hardware_is_shown_when_it_differs() -> None:
-    assert labels([(settings(), "h100"), (settings(), "a100")], ["1" * 16, "2" * 16]) == [
-        "vllm h100",
-        "vllm a100",
+    deployments = [
+        Unlabelled("1" * 16, settings(), "h100"),
+        Unlabelled("2" * 16, settings(), "a100"),
     ]
+    assert labels(deployments) == ["vllm h100", "vllm a100"]
 
 
 def test_places_are_shown_by_as_many_names_as_tell_them_apart() -> None:
@@ -84,10 +85,11 @@ def test_the_folder_of_the_user_is_a_path_as_any_other() -> None:
 
 
 def test_equal_labels_get_a_piece_of_the_id() -> None:
-    found = labels(
-        [(settings(model="a/m"), "h"), (settings(model="a//m"), "h")], ["a" * 16, "b" * 16]
-    )
-    assert found == ["vllm model=m #aaaaaa", "vllm model=m #bbbbbb"]
+    deployments = [
+        Unlabelled("a" * 16, settings(model="a/m"), "h"),
+        Unlabelled("b" * 16, settings(model="a//m"), "h"),
+    ]
+    assert labels(deployments) == ["vllm model=m #aaaaaa", "vllm model=m #bbbbbb"]
 
 
 @given(
@@ -99,6 +101,6 @@ def test_equal_labels_get_a_piece_of_the_id() -> None:
 )
 def test_labels_are_unique_and_short(rows: list[tuple[int, int | None, bool]]) -> None:
     every = [settings(tensor_parallel_size=a, max_num_seqs=b, enforce_eager=c) for a, b, c in rows]
-    found = labels([(one, "h") for one in every], [f"{i:06x}" for i in range(len(every))])
+    found = labelled(*every)
     assert len(set(found)) == len(found)
     assert all(len(label) <= LONGEST + 8 for label in found)
