@@ -159,7 +159,7 @@ def main() -> int:
                 print(f"{measured} points, {memory_mb[-1]} MB", file=sys.stderr, flush=True)
             for noted in (
                 world.log,
-                world.crowds,
+                world.client_counts,
                 world.loads,
                 world.firsts,
                 world.ranks,

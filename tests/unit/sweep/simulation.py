@@ -99,14 +99,14 @@ class VirtualClock(Clock):
         turn.wait()
 
     def _pass_on(self) -> None:
-        """To whoever is next: who waits for something that happened, else whose time comes first."""
+        """Lets the next thread run: one whose event has happened, else the one whose time comes
+        first.
+        """
         if not self._waiting:
             return
-        first = min(
-            self._waiting, key=lambda one: (self._now_s if one.ready else one.until_s, one.order)
-        )
+        first = min(self._waiting, key=lambda waiter: (waiter.goes_on_s(self._now_s), waiter.order))
         self._waiting.remove(first)
-        self._now_s = self._now_s if first.ready else max(self._now_s, first.until_s)
+        self._now_s = max(self._now_s, first.goes_on_s(self._now_s))
         first.turn.set()
 
 
@@ -117,13 +117,20 @@ class _Waiter:
     turn: threading.Event
     event: threading.Event | None = None
 
-    @property
-    def ready(self) -> bool:
-        return self.event is not None and self.event.is_set()
+    def goes_on_s(self, now_s: float) -> float:
+        """When it may go on: now if its event has happened, else when its time is over."""
+        has_happened = self.event is not None and self.event.is_set()
+        return now_s if has_happened else self.until_s
 
 
 def node(name: str, gpus: int = 8, cpus: float = 96.0, **labels: str) -> Machine:
     return Machine(name, f"10.0.0.{name}", gpus, cpus, labels)
+
+
+@dataclass(frozen=True)
+class EngineDeath:
+    at_s: float
+    failure: Failure
 
 
 @dataclass
@@ -131,11 +138,12 @@ class World:
     """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None
     for nothing.
 
-    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop (GPUs whose
-    memory is still in use). ``log`` has what was asked. A load says None (all well), a Failure (the
-    engine dies under it), ClientLost, or a word: slow (the client was), refused, redirected,
-    broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
-    full (a client's disk is full).
+    Steps: place, lease, queue, put back, start, ready, clients, prepare, first (requests), load,
+    has work, stop (GPUs whose memory is still in use). ``log`` has the steps that were taken, and
+    what was released and dropped. A load says None (all well), a Failure (the engine dies under
+    it), or a word: lost (a client was), full (a client's disk is), slow (the client was), refused,
+    redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s
+    later).
     """
 
     clock: VirtualClock
@@ -145,20 +153,22 @@ class World:
     grows_by: list[Machine] = field(default_factory=list)  # what an autoscaler adds, in this order
     grow_after_s: float = 60.0
     autoscaler: bool = False
-    says: Growth = Growth()  # the autoscaler
+    known_growth: Growth = Growth()  # what the autoscaler tells, if there is one
+    engine_death: EngineDeath | None = None
+    is_disturbed: bool = False  # other programs load the engines' hosts
     ready_after_s: float = 10.0
     kv_transport: str = "rc_mlx5/mlx5_0:1"
     client_limit: int = 4
     # where clients run, the first first, until these are taken back
     client_nodes: Sequence[str] = ()
-    # nodes without room for rows, once there is none for a client's; None: all
+    # the nodes whose disks have no room for rows, once a client's disk was full; None: all nodes
     unfit: set[str] | None = None
     keeps_cache: bool = False  # engines say that they do not empty it
     # to the fixed prompts, of each launch
     replies: list[tuple[Reply, ...]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     ranks: list[Node] = field(default_factory=list)  # as they were started
-    api_keys: list[str] = field(default_factory=list)  # the rank got this one
+    api_keys: list[str] = field(default_factory=list)  # of each rank, in the same order
     # each node that was told how many bytes of the model the other nodes have, and how many
     heard: list[tuple[str, int]] = field(default_factory=list)
     # node -> where its rank serves /metrics, for ranks that a replica's first rank reads, too
@@ -170,8 +180,9 @@ class World:
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
-    crowds: list[int] = field(default_factory=list)
-    avoided: list[dict[str, int]] = field(default_factory=list)  # of each call of ``clients``
+    # of each call of ``clients``: how many it asked for, and the nodes that it avoided
+    client_counts: list[int] = field(default_factory=list)
+    avoided: list[dict[str, int]] = field(default_factory=list)
     loads: list[LoadPoint] = field(default_factory=list)
     firsts: list[LoadPoint] = field(default_factory=list)
     events: list[Event | Phase] = field(default_factory=list)
@@ -186,8 +197,8 @@ class World:
     def step(self, name: str) -> Any:
         """Note it; raise or return what was scripted for it."""
         self.log.append(name)
-        script = self.fails.get(name) or [None]
-        outcome = script.pop(0) if name in self.fails and self.fails[name] else script[0]
+        script = self.fails.get(name)
+        outcome = script.pop(0) if script else None
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -207,7 +218,7 @@ class World:
         return {name: max(0.0, gone_s - now_s) for name, gone_s in self.gone_s.items()}
 
     def growth(self) -> Growth:
-        return self.says if self.autoscaler else Growth(may=False)
+        return self.known_growth if self.autoscaler else Growth(may=False)
 
     def check_nodes(self) -> list[str]:
         return []
@@ -243,7 +254,7 @@ class World:
     def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
         self.avoided.append(dict(avoid))
         self.step("clients")
-        self.crowds.append(count)
+        self.client_counts.append(count)
         nodes = [name for name in self.client_nodes if name not in self.gone_s]
         return FakeClients(self, [f"10.0.1.{index}" for index in range(count)], nodes[:count])
 
@@ -273,20 +284,20 @@ class FakeAgent:
     @property
     def allocation(self) -> Allocation:
         return Allocation(
-            self.node,
-            f"10.0.0.{self.node}",
-            self.node,
-            ("0",),
-            tuple(range(8)),
-            1,
-            (),
-            "/tmp/engine.log",
+            node_id=self.node,
+            address=f"10.0.0.{self.node}",
+            hostname=self.node,
+            devices=("0",),
+            cores=tuple(range(8)),
+            pid=1,
+            log_path="/tmp/engine.log",
         )
 
     def _reach(self) -> None:
-        # most are not, and in a thousand nodes a search would take the cache
-        lost = self.node in self.world.lost
-        if lost and all(one.node_id != self.node for one in self.world.nodes):
+        """Raises HostLost if the node was lost and did not come back."""
+        # asked first: hardly any node was ever lost, and a thousand nodes take long to look through
+        was_lost = self.node in self.world.lost
+        if was_lost and all(node.node_id != self.node for node in self.world.nodes):
             raise HostLost(f"node {self.node} is gone")
 
     def lease(self, wish: Wish) -> tuple[int, ...]:
@@ -334,9 +345,10 @@ class FakeAgent:
 
     def failure(self) -> Failure | None:
         self._reach()
-        dies = self.world.fails.get("dies")
-        if dies and self.world.clock.now_s() >= dies[0][0]:
-            self.died = dies.pop(0)[1]
+        death = self.world.engine_death
+        if death is not None and self.world.clock.now_s() >= death.at_s:
+            self.died = death.failure
+            self.world.engine_death = None  # the next engine lives
         return self.died
 
     def empty_cache(self) -> bool:
@@ -360,8 +372,13 @@ class FakeAgent:
     def begin_host(self) -> None: ...
 
     def end_host(self, ours: object) -> HostLoad:
-        disturbed = "disturbed" in self.world.fails
-        return HostLoad(self.node, 50.0 if disturbed else 0.1, 0.6 if disturbed else 0.01, 0)
+        is_disturbed = self.world.is_disturbed
+        return HostLoad(
+            host=self.node,
+            foreign_cpu_s=50.0 if is_disturbed else 0.1,
+            foreign_cpu_share=0.6 if is_disturbed else 0.01,
+            foreign_launches=0,
+        )
 
     def environment(self) -> dict[str, Any]:
         self._reach()
@@ -388,7 +405,7 @@ class FakeAgent:
         self.world.metrics_begun.append((self.node, *urls_of_other_ranks))
 
     def has_work(self) -> bool:
-        return bool(self.world.step("idle"))
+        return bool(self.world.step("has work"))
 
     def end_metrics(self) -> list[Sample]:
         return [Sample(1, {"running": 2.0})]
@@ -449,10 +466,10 @@ class FakeRun:
         drain_s = 30.0 if self.outcome == "drains" else 0.0
         self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0) + drain_s
         if isinstance(self.outcome, Failure):
-            self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
+            self.world.engine_death = EngineDeath(self._start_s, self.outcome)
         if self.outcome == "dying":
             late = Failure(FailureKind.ENGINE_DEAD, "It died late.")
-            self.world.fails["dies"] = [(self._end_s + 3.0, late)]
+            self.world.engine_death = EngineDeath(self._end_s + 3.0, late)
 
     def wait(self, wait_s: float) -> bool:
         self.world.clock.sleep(min(wait_s, max(0.0, self._end_s - self.world.clock.now_s())))
@@ -485,8 +502,23 @@ class FakeRun:
         }
 
     def _report(self, index: int, lag_ms: float, replies: tuple[Reply, ...]) -> ClientReport:
-        """One client's; gaps only where it stores them."""
-        stats = ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0)
+        """What one client reports, with token events only where clients store their rows."""
+        stats = ClientStats(
+            client=index,
+            wall_s=1.0,
+            cpu_s=0.1,
+            cpu_share=0.1,
+            loop_lag_p99_ms=0.0,
+            loop_lag_max_ms=0.0,
+            send_lag_p50_ms=lag_ms,
+            send_lag_p99_ms=lag_ms,
+            sockets_opened=1,
+            sockets_max=1,
+            reads=1,
+            coalesced_reads=0,
+            in_flight_max=1,
+            start_error_ms=0.0,
+        )
         rows = part_of("requests", self._requests(index))
         gaps = part_of("token_events", events({index: []})) if self.world.store else None
         return ClientReport(stats, self._stored(index, rows, gaps), rows, gaps, replies)

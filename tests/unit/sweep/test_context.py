@@ -137,7 +137,7 @@ def test_clients_keep_off_nodes_that_are_unfit(store: Store) -> None:
     world = world_of()
     context_of(world, store).borrow_clients("d", unfit=["a"])
     assert world.avoided == [{"a": UNFIT}]
-    assert world.crowds == [1]
+    assert world.client_counts == [1]
 
 
 def test_no_launch_starts_while_the_sweep_pauses(store: Store) -> None:

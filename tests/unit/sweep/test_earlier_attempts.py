@@ -111,7 +111,7 @@ def test_the_next_sweep_starts_no_wrong_configuration_again(store: Store) -> Non
 
 def disturbed() -> World:
     """A world in which every measurement is disturbed."""
-    return world_of(fails={"disturbed": [True]})
+    return world_of(is_disturbed=True)
 
 
 def test_what_was_spoilt_is_measured_again_and_the_valid_attempt_counts(store: Store) -> None:

@@ -38,7 +38,7 @@ from orchestrator.sweep.measure import Attempt, Loaded
 from tests.in_flight import record_of
 from tests.unit.results.builders import part_of, request, requests
 from tests.unit.sweep import simulation
-from tests.unit.sweep.simulation import FakeRun, World, steps, sweep, world_of
+from tests.unit.sweep.simulation import EngineDeath, FakeRun, World, steps, sweep, world_of
 
 SLOTS, SERVICE_S = 8, 0.4
 MOST = SLOTS / SERVICE_S  # requests/s
@@ -488,7 +488,7 @@ def test_a_search_is_client_bound_where_all_clients_are_too_slow(
     assert found["status"] == "client_bound"
     assert 8 <= found["claim"] <= 10
     assert found["high"] is None
-    assert world.crowds == [1, 2, 4], "more clients are tried first"
+    assert world.client_counts == [1, 2, 4], "more clients are tried first"
     rows = store.read("points", include_failed=True).to_pylist()
     assert {row["validity"] for row in rows if row["level"] > 10} == {"client_bound"}
     (stored,) = capacity_documents(
@@ -503,9 +503,9 @@ class DeadlyRun(QueueRun):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.point.level.value >= 10:
-            self.world.fails["dies"] = [
-                (self.world.clock.now_s(), Failure(FailureKind.DIED, "It died."))
-            ]
+            self.world.engine_death = EngineDeath(
+                self.world.clock.now_s(), Failure(FailureKind.DIED, "It died.")
+            )
 
 
 def test_a_level_at_which_the_engine_dies_twice_fails(

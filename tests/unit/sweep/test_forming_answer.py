@@ -132,7 +132,7 @@ def test_a_race_ends_when_nobody_can_beat_the_claim_of_the_leader(tmp_path: Path
 
 def test_a_level_that_was_spoilt_keeps_it_from_being_decided(tmp_path: Path) -> None:
     cases = "{max_num_seqs: 2}, {max_num_seqs: 8}"
-    world = world_of(fails={"disturbed": [None]})
+    world = world_of(is_disturbed=True)
     report = sweep(
         world, planned(RATES, cases=cases), Store.open(str(tmp_path), "x"), decided_within=0.05
     )

@@ -195,7 +195,7 @@ def test_a_client_bound_point_is_repeated_with_twice_as_many_clients(
 ) -> None:
     world = world_of(fails={"load": ["slow", "slow", "slow"]}, client_limit=4)
     sweep(world, plan_of(), store)
-    assert world.crowds == [1, 2, 4]
+    assert world.client_counts == [1, 2, 4]
     assert outcomes(store) == [("failed", "client_bound")] * 2 + [("ok", None)]
     assert [row.validity for row in points(store) if row.status == "ok"] == ["client_bound"]
 
@@ -203,7 +203,7 @@ def test_a_client_bound_point_is_repeated_with_twice_as_many_clients(
 def test_no_more_clients_are_asked_for_than_there_are_requests_in_flight(store: Store) -> None:
     world = world_of(fails={"load": ["slow", "slow"]}, client_limit=64)
     sweep(world, plan_of(levels="2"), store)
-    assert world.crowds == [1, 2]
+    assert world.client_counts == [1, 2]
 
 
 def test_a_repeated_attempt_sends_other_prompts_and_its_row_has_their_seed(store: Store) -> None:

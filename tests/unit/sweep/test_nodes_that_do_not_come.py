@@ -141,7 +141,7 @@ SET_UP_S = 900.0
 
 
 @pytest.mark.parametrize(
-    ("says", "after_s", "why"),
+    ("known_growth", "after_s", "why"),
     [
         (
             Growth(impossible=frozenset({NODE8})),
@@ -162,14 +162,14 @@ SET_UP_S = 900.0
     ],
 )
 def test_a_wait_for_nodes_ends_with_what_the_autoscaler_said(
-    says: Growth, after_s: float, why: str, store: Store
+    known_growth: Growth, after_s: float, why: str, store: Store
 ) -> None:
-    world = growing(0, 0, says=says)
+    world = growing(0, 0, known_growth=known_growth)
     report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
     assert after_s <= report.wall_s < after_s + 10
     (row,) = launches(store)
     assert str(row.reason).endswith(f"cannot hold one node with 1 GPU (H100-80GB), and {why}")
-    reason = says.why_no_nodes()
+    reason = known_growth.why_no_nodes()
     assert event_texts(world, "autoscaler") == ([reason] if reason else [])
 
 
@@ -177,7 +177,7 @@ def test_node_types_that_no_label_tells_apart_are_told_once(
     store: Store,
 ) -> None:
     types = tuple(NodeType(name, 8, 96.0, 4, {"accelerator": name}) for name in ("H100", "A10"))
-    world = growing(0, 8, says=Growth(types=types))
+    world = growing(0, 8, known_growth=Growth(types=types))
     sweep(world, plan_of(EIGHT), store)
     (text,) = event_texts(world, "autoscaler")
     assert text.startswith(
@@ -186,7 +186,7 @@ def test_node_types_that_no_label_tells_apart_are_told_once(
 
 
 def test_a_node_that_is_being_set_up_is_waited_for(store: Store) -> None:
-    world = growing(0, 1, grow_after_s=SET_UP_S, says=Growth(coming={"h8": 1}))
+    world = growing(0, 1, grow_after_s=SET_UP_S, known_growth=Growth(coming={"h8": 1}))
     assert sweep(world, plan_of(), store, placement_timeout_s=300.0).counts.measured == 1
 
 

@@ -135,7 +135,7 @@ def test_exclusive_launches_on_cores_get_all_their_nodes_at_once(
     world = packing(
         gpus=0,
         cpus=8.0,
-        says=Growth(types=(NodeType("c8", 0, 8.0, 9, labels), NodeType("g", 8, 96.0, 9))),
+        known_growth=Growth(types=(NodeType("c8", 0, 8.0, 9, labels), NodeType("g", 8, 96.0, 9))),
     )
     assert sweep(world, on_cores(6), store).counts.measured == 24
     assert world.joined_s == [JOINS_S] * 6
@@ -152,17 +152,17 @@ def unsized(cases: str, more: str = "") -> Plan:
 
 def test_gpu_nodes_are_as_large_as_the_type_that_may_be_added(store: Store) -> None:
     """All come at once, and a launch of 8 replicas with a GPU each takes one, not 8."""
-    world = packing(says=H8)
+    world = packing(known_growth=H8)
     assert sweep(world, unsized(cases(6)), store).counts.measured == 6
     assert world.joined_s == [JOINS_S] * 6
-    world = packing(says=H8)
+    world = packing(known_growth=H8)
     replicas = unsized("{tensor_parallel_size: 1, replicas: 8}")
     assert (
         sweep(world, replicas, Store.open(f"{store.uri}/one", "x"), most_nodes=1).counts.measured
         == 1
     )
     assert len(world.joined_s) == 1
-    world = packing(says=H8)
+    world = packing(known_growth=H8)
     shared = unsized(cases(32), more="isolation: shared")
     sweep(world, shared, Store.open(f"{store.uri}/shared", "x"), most_nodes=4)
     assert world.joined_s == [JOINS_S] * 4
@@ -194,7 +194,7 @@ def test_node_types_that_are_never_added_set_no_size(
     store: Store,
 ) -> None:
     types = (NodeType("head", 0, 4.0, 0, {}), NodeType("worker", 0, 8.0, 9, {}))
-    world = packing([node("large", 0, 96.0)], gpus=0, cpus=8.0, says=Growth(types=types))
+    world = packing([node("large", 0, 96.0)], gpus=0, cpus=8.0, known_growth=Growth(types=types))
     sweep(world, on_cores(6), store)
     assert world.joined_s == [JOINS_S] * 5
     need = ResourceRequest(((Bundle(0, 4.0),),))
@@ -313,7 +313,7 @@ def test_a_host_that_another_sweep_holds_is_none_that_will_do(store: Store) -> N
 
 def test_why_nodes_do_not_come_is_told_also_where_some_are_there(store: Store) -> None:
     refused = Growth(refused={"h8": RefusedNodes(3, "VcpuLimitExceeded")})
-    world = World(VirtualClock(), [node("a")], autoscaler=True, says=refused)
+    world = World(VirtualClock(), [node("a")], autoscaler=True, known_growth=refused)
     assert sweep(world, plan_of(cases(3, gpus=8)), store).counts.measured == 3
     assert event_texts(world, "autoscaler") == [refused.why_no_nodes()]
 
