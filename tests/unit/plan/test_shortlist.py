@@ -158,11 +158,11 @@ def test_limits_that_none_can_hold_make_no_deployment_a_candidate() -> None:
     assert plan.shortlist.candidates == 1
 
 
-def test_a_deployment_that_may_hold_nothing_does_not_lead_beside_one_that_may() -> None:
-    """The leader holds nothing if its latencies are longer."""
-    leader, other = prediction(100.0, 1.1), prediction(0.0, 1.1)
+def test_a_deployment_that_holds_nothing_is_left_out_even_if_the_leader_may_hold_nothing() -> None:
+    """The leader holds nothing if its latencies are longer by the error of its prediction."""
+    leader, holds_nothing = prediction(100.0, 1.1), prediction(0.0, 1.1)
     leader["capacity"]["fast"]["chat"]["interval_per_gpu"] = [0.0, 110.0]
-    plan = shortlisted(predicted(plan_of(2), [leader, other]), 2)
+    plan = shortlisted(predicted(plan_of(2), [leader, holds_nothing]), 2)
     assert [deployment.runs for deployment in plan.deployments] == [True, False]
 
 
@@ -207,7 +207,7 @@ def test_the_best_is_listed_whenever_true_values_lie_within_the_stated_errors(se
     best = plan.deployments[int(np.argmax(truth))]
     whole = shortlisted(plan, COUNT)
     assert best in whole.runnable()
-    # of fewer places than candidates, nothing is said to be ruled out that is not
+    # with too few places for all candidates, one without a place is not called beaten
     size = rng.randint(1, COUNT)
     limited = shortlisted(plan, size)
     assert len(limited.runnable()) <= size
