@@ -13,7 +13,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Any
 
@@ -80,8 +80,15 @@ class _SearchProgress:
     lead: float
     reach: float
     reach_counts: bool
-    # not compared: others see only what follows from it, which is in ``reach_counts``
-    asks: bool = field(compare=False)
+    asks: bool
+
+    def is_alike_for_rivals(self, other: _SearchProgress) -> bool:
+        """Whether rivals see no difference. They see neither claims nor whether a search asks."""
+        return (
+            self.lead == other.lead
+            and self.reach == other.reach
+            and self.reach_counts == other.reach_counts
+        )
 
     @property
     def upper_estimate(self) -> float:
@@ -170,11 +177,11 @@ class Race:
             rivals = self._fields[workload, slo, entrant.group]
             before = rivals.progress.get(name)
             now = _progress(before, claim, reach, asks)
-            if before is None or replace(before, claim=claim) != now:
+            if before is not None and before.is_alike_for_rivals(now):
+                rivals.progress[name] = now
+            else:
                 self.version += 1
                 rivals.put(name, now, self.entrants)
-            else:
-                rivals.progress[name] = now
 
     def to_equal(self, name: str, workload: str, slo: str) -> LevelsToEqual:
         """What a deployment has to equal to be as good as the best of the others."""
@@ -317,8 +324,8 @@ def _progress(
 
     While it asks, a level that was once shown to hold and not to fail since remains its lead, or
     rivals would come back at every doubt. When it stops asking, its reach no longer counts until it
-    is probed again. So of two deployments that wait for each other one goes on, and after such a
-    change there is no other before something is probed.
+    is probed again. So of two deployments that wait for each other one goes on, and the two cannot
+    take turns at waiting without a probe in between.
     """
     lead = leading_level(claim, is_over=not reach)
     if before is None or not asks:
