@@ -81,23 +81,30 @@ def standing_of_rates(claim: Claim, target: float, divisor: float, is_over: bool
     """
     if claim.pointless:
         return OUT
-    rank = ranking_level(claim, target) or 0.0
-    claimed = claim.claim or 0.0
-    most = claim.high
+    ranked = ranking_level(claim, target) or 0.0
     if is_over and _is_final(claim):
-        claimed = most = rank
-    level = claim.claim
-    if claim.claim is None and claim.estimate is not None:
-        rank = level = claim.estimate.level
-    return Standing(
-        rank=rank / divisor,
+        shown = most = ranked
+    else:
+        shown = claim.claim or 0.0
+        most = claim.high
+    standing = Standing(
+        rank=ranked / divisor,
         is_shown=claim.claim is not None,
-        shown=claimed / divisor,
+        shown=shown / divisor,
         most=most / divisor,
-        level=Level(control="request_rate", value=level) if level else None,
+        level=_rate(claim.claim),
         claim=claim.claim,
         estimate=claim.estimate,
     )
+    if claim.claim is None and claim.estimate is not None:
+        expected = claim.estimate.level
+        return replace(standing, rank=expected / divisor, level=_rate(expected))
+    return standing
+
+
+def _rate(requests_per_s: float | None) -> Level | None:
+    """The level of a rate; None where there is none."""
+    return Level(control="request_rate", value=requests_per_s) if requests_per_s else None
 
 
 def standing_of_concurrency(
@@ -172,7 +179,7 @@ def standing_of_levels(
 
 
 def is_measured_again(point: StoredPoint) -> bool:
-    """Whether another run measures a level again, since this time says nothing about the engine."""
+    """Whether another run measures a level again, as its repeats do not show how the engine did."""
     if point.used:
         return point.validity in SPOILT
     return not point.engine_failures
