@@ -212,10 +212,7 @@ def attempt_of_rows(
     """
     if token_events is None:
         token_events = store.lazy_rows("token_events", manifest)
-    committed = sum(part.rows for part in manifest.files if part.table == "token_events")
-    has_all = token_events.num_rows == committed  # events of some requests only would mislead
-    if not committed:
-        has_all = has_all and requests["first_token_ns"].null_count == requests.num_rows
+    has_all = _has_all_token_events(manifest, requests, token_events)
     return CommittedAttempt(
         manifest=manifest,
         point=point,
@@ -225,6 +222,19 @@ def attempt_of_rows(
         engine_metrics=engine_metrics,
         telemetry=store.read_manifests("telemetry", [manifest]),
     )
+
+
+def _has_all_token_events(manifest: Manifest, requests: Rows, token_events: Rows) -> bool:
+    """Whether no row of ``token_events`` is missing, since those of some requests would mislead.
+
+    Where none was committed, none is missing only if no request got a token.
+    """
+    committed = sum(part.rows for part in manifest.files if part.table == "token_events")
+    if token_events.num_rows != committed:
+        return False
+    if committed:
+        return True
+    return bool(requests["first_token_ns"].null_count == requests.num_rows)
 
 
 def store_computed(computed_rows: ComputedRows, rows: Sequence[Record]) -> None:

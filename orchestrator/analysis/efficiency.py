@@ -228,16 +228,16 @@ def _bytes_per_device(
 ) -> Bounds:
     """Bytes per second that the tokens make one device read and write.
 
-    With pipeline stages up to ``stages`` micro-batches are in flight, and each of them makes every
-    weight be read. Fewer than one running request means that the devices idle in between.
+    With pipeline stages up to ``stages`` micro-batches are in flight, and each pass of one makes
+    every weight be read. Fewer than one running request means that the devices idle in between.
     """
     step, routing = work.step, work.step.routing
     output_s = served.output_tokens_s / work.data_ranks
     computed_s = served.input_tokens_s * (1 - served.hit_share) / work.data_ranks
-    passes_s = min(work.stages, running) / (served.token_s * tokens_per_step)
-    in_flight = max(1.0, min(work.stages, running))
-    decoded = max(1.0, running) * (1 + work.draft_tokens) / in_flight
-    with_prompts = decoded + computed_s / passes_s
+    micro_batches = min(work.stages, running)
+    passes_s = micro_batches / (served.token_s * tokens_per_step)
+    decoded_per_pass = max(1.0, running) * (1 + work.draft_tokens) / max(1.0, micro_batches)
+    tokens_per_pass = decoded_per_pass + computed_s / passes_s
     windowed = min(served.context, work.window)
     context_bytes = served.context * step.context_token + windowed * step.window_token
     read_s = output_s / tokens_per_step * context_bytes
@@ -249,8 +249,8 @@ def _bytes_per_device(
 
     return Bounds(
         lower=bytes_s(routing.least_share),
-        estimate=bytes_s(routing.expected_share(decoded)),
-        upper=bytes_s(routing.most_share(with_prompts)),
+        estimate=bytes_s(routing.expected_share(decoded_per_pass)),
+        upper=bytes_s(routing.most_share(tokens_per_pass)),
     )
 
 

@@ -92,9 +92,9 @@ def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Flo
     step_ns = np.where(step_ns > 0, step_ns, np.inf)
     came = np.empty(edges.size)
     for place, edge_ns in enumerate(edges):
-        under_way = np.clip(np.ceil((edge_ns - first_ns) / step_ns), 1, tokens)
-        not_over = np.where(last_ns < edge_ns, tokens, under_way)
-        came[place] = np.where(first_ns >= edge_ns, 0, not_over).sum()
+        if_under_way = np.clip(np.ceil((edge_ns - first_ns) / step_ns), 1, tokens)
+        if_begun = np.where(last_ns < edge_ns, tokens, if_under_way)
+        came[place] = np.where(first_ns < edge_ns, if_begun, 0).sum()
     return came
 
 
@@ -114,15 +114,16 @@ def _timed_before(
     is_over = last_ns < edges[:, None]
     came: Floats = is_over @ output_tokens  # whole numbers: exact in any order
 
-    # one entry for each pair of an edge and a request that is under way there
-    edge, place_of_request = np.nonzero((first_ns < edges[:, None]) & ~is_over)
+    # from here on, one entry for each pair of an edge and a request that is under way there
+    place_of_edge, place_of_request = np.nonzero((first_ns < edges[:, None]) & ~is_over)
     row = rows[place_of_request]
     start, end = block.starts[row], block.starts[row + 1]
     elapsed_us = _running_sum(block.gaps_us)
-    since_first_ns = edges[edge] - first_ns[place_of_request]
+    since_first_ns = edges[place_of_edge] - first_ns[place_of_request]
     since_first_us = np.ceil(since_first_ns / 1e3).astype(np.int64)
-    limit_us = since_first_us + elapsed_us[start]
-    chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
+    # the edge on the axis of the running sums, where the request's first chunk lies at its start
+    edge_us = elapsed_us[start] + since_first_us
+    chunk = np.clip(np.searchsorted(elapsed_us, edge_us, side="left") - 1, start, end)
 
     if block.tokens is None:
         tokens = np.arange(elapsed_us.size)
@@ -132,9 +133,9 @@ def _timed_before(
     shown_by_edge = in_first_chunk + tokens[chunk] - tokens[start]
     shown_in_all = in_first_chunk + tokens[end] - tokens[start]
     under_way = shown_by_edge / shown_in_all * output_tokens[place_of_request]
-    ends = np.searchsorted(edge, np.arange(edges.size + 1))
-    for place in np.flatnonzero(np.diff(ends)):
-        came[place] += under_way[ends[place] : ends[place + 1]].sum()
+    first_pair = np.searchsorted(place_of_edge, np.arange(edges.size + 1))  # of each edge
+    for place in np.flatnonzero(np.diff(first_pair)):
+        came[place] += under_way[first_pair[place] : first_pair[place + 1]].sum()
     return came
 
 
