@@ -65,6 +65,7 @@ AT_TARGET = (np.arange(4000) % 20 > 0,)  # 95 % to the last request: no number o
 def claim(
     low: float, high: float = math.inf, status: ClaimStatus = "budget", *levels: LevelEvidence
 ) -> Claim:
+    """What a search shows that has confirmed no level, so its ``claim`` is None."""
     return Claim(None, low, high, status, levels)
 
 

@@ -10,7 +10,7 @@ from orchestrator.capacity.choose_level import level_to_confirm, level_to_explor
 from orchestrator.capacity.claim import Claim, claim_of
 from orchestrator.capacity.dominance import RivalClaim, is_dominated, lead_of
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
-from orchestrator.capacity.race import CAUTION, Entrant, Race
+from orchestrator.capacity.race import CAUTION, Entrant, Race, _SearchProgress
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
 from orchestrator.capacity.strategy import SearchQuestion
@@ -56,7 +56,8 @@ def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     assert race.to_equal("small", "w", "fast").lead == 10.0
-    race.tell("large", "w", "fast", Claim(64.0, 80.0, 96.0, "unresolved", ()), 0.0, asks=False)
+    claims_64 = Claim(claim=64.0, low=80.0, high=96.0, status="unresolved", levels=())
+    race.tell("large", "w", "fast", claims_64, 0.0, asks=False)
     assert (
         race.to_equal("small", "w", "fast").lead
         == race.to_equal("small", "w", "fast").leader_estimate
@@ -64,15 +65,9 @@ def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     )
     race.tell("large", "w", "fast", claim(80.0, 96.0, "unresolved"), 0.0, asks=False)
     assert race.to_equal("small", "w", "fast").lead == 0.0
-    assert (
-        lead_of(
-            [
-                RivalClaim(claim(80.0, 96.0, "unresolved"), 8.0),
-                RivalClaim(Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0),
-            ]
-        )
-        == 6.0
-    )
+    claims_6 = Claim(claim=6.0, low=9.0, high=12.0, status="unresolved", levels=())
+    claims_nothing = claim(80.0, 96.0, "unresolved")
+    assert lead_of([RivalClaim(claims_nothing, 8.0), RivalClaim(claims_6, 1.0)]) == 6.0
 
 
 def test_a_doubted_lead_stays_until_it_fails_or_nothing_is_asked() -> None:
@@ -93,13 +88,27 @@ GRID = [float(f"{2.0 ** (step / STEPS):.4g}") for step in range(70, 100)]
 def probed(
     level: float, verdict: LevelVerdict | None, share: float, whole: int, confirmed: bool = False
 ) -> LevelEvidence:
-    evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
+    undecided = Evidence(
+        requests=3000, share=0.95, effective=150.0, design_effect=20.0, holds=0.0, fails=0.0
+    )
     return LevelEvidence(
-        level, whole, verdict, confirmed, share, 3000, evidence, whole, False, False, False, 20.0
+        level=level,
+        probes=whole,
+        verdict=verdict,
+        confirmed=confirmed,
+        share=share,
+        requests=3000,
+        tests=(undecided,),
+        whole=whole,
+        blocked=False,
+        client_bound=False,
+        collapsed=False,
+        usual_effect=20.0,
     )
 
 
-ONE_WAITS = [  # as long as the other asks, which asks as long as this one waits
+# ONE_WAITS waits while OTHER asks, and OTHER asks while ONE_WAITS waits.
+ONE_WAITS = [
     *(
         probed(level, None, share, 8)
         for level, share in ((8.0, 0.945), (8.98, 0.955), (11.31, 0.95))
@@ -117,25 +126,25 @@ OTHER = [
 
 @st.composite
 def near_ties(draw: st.DrawFn) -> list[LevelEvidence]:
-    """What probes of one deployment may show: what holds, above that what nobody knows, above that
-    what fails.
+    """What probes of one deployment may show: the lowest levels hold, those above them are
+    undecided, and the highest fail.
     """
     steps = sorted(draw(st.sets(st.integers(0, len(GRID) - 1), min_size=2, max_size=6)))
-    holds = draw(st.integers(0, len(steps) - 1))
-    open_ones = draw(st.integers(holds, len(steps)))
+    first_undecided = draw(st.integers(0, len(steps) - 1))
+    first_failing = draw(st.integers(first_undecided, len(steps)))
     found = []
     for index, step in enumerate(steps):
         verdict: LevelVerdict | None = None
-        if index < holds:
+        if index < first_undecided:
             verdict = "holds"
-        elif index >= open_ones:
+        elif index >= first_failing:
             verdict = "fails"
         share = {
             "holds": 0.98,
             None: draw(st.sampled_from([0.945, 0.95, 0.955, 0.96])),
             "fails": 0.8,
         }[verdict]
-        # of eight no more tell anything
+        # an undecided level gets MOST_REPEATS (8) whole probes, one that holds twice as many
         whole = 1 if verdict == "fails" else draw(st.sampled_from([1, 3, 8, 16]))
         confirmed = verdict == "holds" and draw(st.integers(0, 3)) == 0
         found.append(probed(GRID[step], verdict, share, whole, confirmed))
@@ -162,20 +171,19 @@ class Contest:
 
     def shows(self, name: str, levels: list[LevelEvidence]) -> None:
         """As if these had been probed."""
-        one = self.searches[name]
-        (tier,) = one._tiers
-        tier._claim, tier._is_over, one._wanted, one._probes = (
-            claim_of(levels, 0.95),
-            None,
-            None,
-            1,
-        )
-        one.look()
+        search = self.searches[name]
+        (tier,) = search._tiers
+        tier._claim = claim_of(levels, 0.95)
+        tier._is_over = None  # computed again
+        search._wanted = None  # computed again
+        search._probes = 1
+        search.look()
         self.tell(name)
 
     def tell(self, name: str) -> None:
-        one = self.searches[name]
-        self.race.tell(name, "w", "s", one.claims()["s"], one.reaches()["s"], one.ask() is not None)
+        search = self.searches[name]
+        asks = search.ask() is not None
+        self.race.tell(name, "w", "s", search.claims()["s"], search.reaches()["s"], asks)
 
     def give_up(self, name: str) -> None:
         self.given_up[name] = claim = self.searches.pop(name).claims()["s"]
@@ -184,51 +192,53 @@ class Contest:
     def follow(self) -> None:
         for _ in range(3 * len(self.searches) + 2):
             seen = self.race.version
-            for name, one in self.searches.items():
-                if one.look():
+            for name, search in self.searches.items():
+                if search.look():
                     self.tell(name)
             if self.race.version == seen:
                 return
         pytest.fail("it goes on for ever")
 
     def check(self) -> None:
-        """Whoever asks nothing is beaten by what others hold now, knows what it can, or waits for
-        one that asks.
+        """A search that asks nothing waits for one that asks, unless it is beaten by what others
+        hold now, would ask nothing without rivals either, or is too near to the lead to tell.
         """
-        leads, known = (
-            {name: self._lead(name) for name in self.race.entrants},
-            self.race._fields["w", "s", "g"].progress,
-        )
-        asking = {name for name, one in self.searches.items() if one.ask() is not None}
+        leads = {name: self._lead(name) for name in self.race.entrants}
+        asking = {name for name, search in self.searches.items() if search.ask() is not None}
+        estimates_of_asking = [
+            self._progress(name).leader_estimate for name in self.race.entrants if name in asking
+        ]
         for name in self.searches.keys() - asking:
             (tier,) = self.searches[name]._tiers
-            alone = level_to_explore(tier.state, None) or level_to_confirm(tier.state)
-            # too near to the lead to tell
-            near = self.searches[name].claims()["s"].status == "unresolved"
-            if (
-                alone is None
-                or near
-                or is_dominated(tier.claim, max(leads[other] for other in leads if other != name))
-            ):
+            lead_of_others = max(leads[other] for other in leads if other != name)
+            if is_dominated(tier.claim, lead_of_others):
                 continue
-            assert (
-                max((known[other].leader_estimate for other in asking), default=0.0) * SAME >= alone
+            level_without_rivals = level_to_explore(tier.state, None) or level_to_confirm(
+                tier.state
             )
+            is_near_the_lead = self.searches[name].claims()["s"].status == "unresolved"
+            if level_without_rivals is None or is_near_the_lead:
+                continue
+            assert max(estimates_of_asking, default=0.0) * SAME >= level_without_rivals
 
     def _lead(self, name: str) -> float:
-        """What counts as held by it: while it asks, also what was doubted since."""
+        """The level that counts as held by a deployment: while it asks, also one that was doubted
+        since it was shown to hold.
+        """
         if name in self.given_up:
             return self.given_up[name].claim or 0.0
-        one = self.searches[name]
-        claim, over, known = (
-            one.claims()["s"],
-            not one.reaches()["s"],
-            self.race._fields["w", "s", "g"].progress[name],
-        )
-        lead = claim.claim or 0.0 if over else claim.low
-        if one.ask() is None or known.lead >= claim.high:
-            assert known.lead == lead
-        return max(lead, known.lead)
+        search = self.searches[name]
+        claim = search.claims()["s"]
+        is_over = not search.reaches()["s"]
+        shown = claim.claim if is_over else claim.low
+        lead = shown or 0.0
+        known_lead = self._progress(name).lead
+        if search.ask() is None or known_lead >= claim.high:
+            assert known_lead == lead
+        return max(lead, known_lead)
+
+    def _progress(self, name: str) -> _SearchProgress:
+        return self.race._fields["w", "s", "g"].progress[name]
 
 
 @settings(max_examples=150, deadline=None)
