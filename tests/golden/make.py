@@ -226,6 +226,7 @@ mkdir /mnt/repo /mnt/out
 mount --bind "$1" /mnt/repo
 mount --bind "$2" /mnt/out
 cd /mnt/out
+# exit status 3: something has no valid measurement, and the store is to hold that too
 for name in levels capacity; do
   env -i HOME=/mnt USER=user LOGNAME=user PATH=/usr/bin:/bin TZ=UTC HF_HUB_OFFLINE=1 \
     ORCHESTRATOR_LEASES=/mnt/leases PYTHONPATH=/mnt/repo /mnt/repo/.venv/bin/python \

@@ -206,26 +206,24 @@ def test_a_running_count_that_falls_tells_nothing_of_single_events() -> None:
 def test_reasoning_that_was_never_streamed_is_hidden(
     thought: str | None, ids: list[int] | None, hidden: int
 ) -> None:
-    """Two answer events of a chat; usage says 8 tokens (or what the ids and 6 more say), 6 of them
-    thought.
+    """Two events of a chat, whose usage says 8 tokens, 6 of them reasoning. These were streamed if
+    an event holds a thought, or if the events hold the ids of all 8 tokens. ``ids``: of each event.
     """
-    streamed = 2 if ids is None else 2 * len(ids)
-    total = 8 if ids is None or len(ids) == 1 else streamed
     token_ids = {} if ids is None else {"token_ids": ids}
     first = {"reasoning_content": thought} if thought else {"content": "a"}
     events: list[dict[str, Any]] = [
         {"choices": [{"delta": first, **token_ids}]},
         {"choices": [{"delta": {"content": "b"}, "finish_reason": "stop", **token_ids}]},
     ]
-    details = {"completion_tokens": total, "completion_tokens_details": {"reasoning_tokens": 6}}
+    details = {"completion_tokens": 8, "completion_tokens_details": {"reasoning_tokens": 6}}
     last = chunk(event({"choices": [], "usage": details})) + chunk(DONE) + END
     reads = [(1000 * at, chunk(event(data))) for at, data in enumerate(events, start=1)]
-    request = with_reads((0, HEAD), *reads, (3000, last), asked=total)
+    request = with_reads((0, HEAD), *reads, (3000, last), asked=8)
     record = finish(request, "openai_chat", DIALECT)
     assert record.status == "ok"
-    assert (record.output_tokens, record.hidden_tokens) == (total, hidden)
-    is_one_each = total - hidden == record.chunks
-    assert record.itl_kind == ("token" if is_one_each and ids in (None, [1]) else "chunk")
+    assert (record.chunks, record.output_tokens, record.hidden_tokens) == (2, 8, hidden)
+    is_a_token_each = 8 - hidden == 2
+    assert record.itl_kind == ("token" if is_a_token_each else "chunk")
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["at the end", "while it runs"])
