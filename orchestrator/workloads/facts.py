@@ -152,12 +152,14 @@ def _facts_of_sessions(
             answers.append(kind.output_tokens(session, turn))
             if tokens:
                 prompts.append(tokens)
-            else:
-                text = _text(kind, session, turn)
-                characters.append(len(text))
-                counted = prompter.count(text)
-                if counted is not None:
-                    prompts.append(counted)
+                continue
+            text = _text(kind, session, turn)
+            if text is None:
+                continue
+            characters.append(len(text))
+            counted = prompter.count(text)
+            if counted is not None:
+                prompts.append(counted)
         pauses_s += [kind.pause_s(session, turn) for turn in range(turns - 1)]
     return WorkloadFacts(
         sessions=len(sessions),
@@ -176,9 +178,12 @@ def _facts_of_sessions(
     )
 
 
-def _text(kind: WorkloadKind, session: int, turn: int) -> str:
+def _text(kind: WorkloadKind, session: int, turn: int) -> str | None:
+    """The text of a prompt; None where it is made of token ids or of their names."""
     messages = kind.prompt(session, turn, "measure", ()).messages
-    return "".join(message.text for message in messages)
+    parts = [part for message in messages for part in message.content]
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else None
 
 
 def sampled(

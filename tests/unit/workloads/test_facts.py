@@ -10,6 +10,7 @@ import pytest
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.facts import NumberSummary, facts_of, sampled, sessions_within
+from orchestrator.workloads.segments import NameOfDraw
 from tests.unit.workloads import traces
 from tests.unit.workloads.traces import trace
 
@@ -39,6 +40,15 @@ def test_numbers_are_summarized_by_mean_extremes_and_percentiles() -> None:
 
 def test_no_numbers_have_no_summary() -> None:
     assert NumberSummary.of([]) is None
+
+
+def test_prompts_with_images_have_no_length_where_there_is_no_text_to_count() -> None:
+    """As in the page, which draws no tokens."""
+    seen = {"name": "w", "api": "chat", "images": {"sizes": ["8x8"]}}
+    workload = Workload.model_validate(seen | {"input_tokens": 10, "output_tokens": 5})
+    facts = facts_of(workload, NameOfDraw(), seed=0, requests=3)
+    assert (facts.prompt_tokens, facts.prompt_characters) == (None, None)
+    assert facts.answer_tokens is not None and facts.answer_tokens.count == 3
 
 
 def test_conversations_have_turns_and_pauses() -> None:
