@@ -157,10 +157,20 @@ class DrawnImages:
         ]
 
     def of_message(self, session: int, turn: int, phase: str) -> tuple[bytes, ...]:
-        """The parts of one user message."""
-        self.make()
-        rng = stream(self._seed, IMAGE_STREAM, _CHOICE, session, turn)
+        """The parts of one user message, whose number is drawn."""
+        rng = self._choices(session, turn)
         (count,) = draw(self._images.count, (1,), rng)
+        return self._chosen(int(count), phase, rng)
+
+    def so_many(self, count: int, session: int, turn: int, phase: str) -> tuple[bytes, ...]:
+        """The parts of one user message that has ``count`` pictures."""
+        return self._chosen(count, phase, self._choices(session, turn))
+
+    def _choices(self, session: int, turn: int) -> np.random.Generator:
+        return stream(self._seed, IMAGE_STREAM, _CHOICE, session, turn)
+
+    def _chosen(self, count: int, phase: str, rng: np.random.Generator) -> tuple[bytes, ...]:
+        self.make()
         first = PHASES[phase] * self._images.distinct
         numbers = first + rng.integers(0, self._images.distinct, count)
         return tuple(self._parts[number] for number in numbers)

@@ -206,9 +206,7 @@ def _are_counted(kind: WorkloadKind) -> bool:
         return all(_are_counted(of_part) for of_part in kind.kinds.values())
     if isinstance(kind, FileRequests):
         return kind.has_lengths
-    if isinstance(kind, DrawnRequests) and kind.has_images:
-        return False
-    return isinstance(kind, DrawnRequests | TraceRequests)
+    return isinstance(kind, DrawnRequests | TraceRequests) and not kind.has_images
 
 
 def share_tokens(workload: Workload) -> bool:

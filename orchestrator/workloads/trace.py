@@ -17,10 +17,12 @@ from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import counted
 from orchestrator.spec.document import wrong
+from orchestrator.spec.images import Images
 from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Duration, Level, Scale, Workload
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
 from orchestrator.workloads.file_reading import listed
+from orchestrator.workloads.images import DrawnImages
 from orchestrator.workloads.kind import (
     ARRIVAL_STREAM,
     PROMPT_STREAM,
@@ -47,6 +49,7 @@ class TraceWorkload(Workload):
     """``kind: trace``: the rows of a recorded trace."""
 
     reason_against_mixing = "its times and sessions are those of all of its requests"
+    LATER_KEYS = frozenset({"images"})
 
     kind: Literal["trace"] = Field(
         description="`trace`: lengths, sessions and times of a recorded trace."
@@ -89,6 +92,13 @@ class TraceWorkload(Workload):
         gt=0,
         description="Pauses within a session are cut to this, for example `60s`.",
     )
+    images: Images | None = Field(
+        default=None,
+        examples=[{"sizes": ["1120x700"], "distinct": 64}],
+        description="The pictures of a trace that counts them (Azure 2025; `api: chat`), by their "
+        "sizes: each request has as many as the trace says. The recorded prompt lengths are then "
+        "those of the text alone.",
+    )
     rows_digest: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{16}$",
@@ -107,6 +117,17 @@ class TraceWorkload(Workload):
             raise wrong("format", "'format' and 'columns' exclude each other")
         return self
 
+    @model_validator(mode="after")
+    def _images_can_be_sent(self) -> Self:
+        if self.images is None:
+            return self
+        if self.api != "chat":
+            text = f"'images' are sent through the API chat, not through {self.api!r}"
+            raise wrong("images", text, "set 'api' to chat")
+        if self.images.count.bounds != (1, 1):
+            raise wrong(("images", "count"), "the trace says how many images a request has")
+        return self
+
     def rules(self) -> TraceRules:
         return TraceRules(
             path=self.trace,
@@ -118,6 +139,7 @@ class TraceWorkload(Workload):
             keep=self.keep,
             spread_s=self.spread,
             longest_pause_s=self.longest_pause,
+            with_images=self.images is not None,
         )
 
     def rows(self, last_row: int | None = None) -> TraceRows:
@@ -143,18 +165,25 @@ class TraceWorkload(Workload):
         """What is sent: its digest in place of the file and of the rules that choose its rows."""
         digest = self.rows_digest or self.rows().digest
         asked = super().identity()
-        options = {key: asked[key] for key in Workload.LATER_KEYS if key in asked}
+        kept = Workload.LATER_KEYS | self.LATER_KEYS
+        options = {key: asked[key] for key in kept if key in asked}
         return {"kind": self.kind, "api": self.api, "rows": digest, **options}
 
     def token_bounds(self) -> tuple[int, int | None]:
         lengths = self.rows().lengths
         assert lengths is not None  # all rows are read
-        return lengths.totals
+        least, most = lengths.totals
+        return least, None if self.sends_images() else most
 
-    def longer_prompts(self, tokens: int) -> float:
+    def longer_prompts(self, tokens: int) -> float | None:
         lengths = self.rows().lengths
         assert lengths is not None  # all rows are read
-        return lengths.share_longer(tokens)
+        share = lengths.share_longer(tokens)
+        return None if share < 1 and self.sends_images() else share
+
+    def sends_images(self) -> bool:
+        images = self.rows().images
+        return images is not None and bool(images.any())
 
     def most_turns(self) -> int:
         """1: the lengths of sessions are not drawn, so they take no memory."""
@@ -200,14 +229,15 @@ class TraceWorkload(Workload):
         return notes
 
     def requests(self, prompter: Prompter, seed: int) -> TraceRequests:
-        return TraceRequests(self.rows(self.last_row), prompter, seed)
+        images = None if self.images is None else DrawnImages(self.images, seed)
+        return TraceRequests(self.rows(self.last_row), prompter, seed, images)
 
 
 class TraceRequests(WorkloadKind):
     """The sessions of a trace, round after round.
 
-    ``chosen``: the sessions of a round; None: all. ``stretched``: by how much recorded times are
-    stretched.
+    ``images``: the pictures of requests that have some. ``chosen``: the sessions of a round; None:
+    all. ``stretched``: by how much recorded times are stretched.
     """
 
     def __init__(
@@ -215,12 +245,15 @@ class TraceRequests(WorkloadKind):
         rows: TraceRows,
         prompter: Prompter,
         seed: int,
+        images: DrawnImages | None = None,
         chosen: Ints | None = None,
         stretched: float = 1.0,
     ) -> None:
         self._rows = rows
         self._prompter = prompter
         self._seed = seed
+        self._images = images
+        self.warmup_differs = images is not None
         self._chosen = np.arange(rows.sessions) if chosen is None else chosen
         self._stretched = stretched
         counts = np.diff(rows.first_request)[self._chosen]
@@ -241,7 +274,7 @@ class TraceRequests(WorkloadKind):
             raise InputError("the trace has no times: take other arrivals, such as poisson")
         if arrivals.scale is Scale.STRETCH:
             factor = min(recorded / level.value, LONGEST_STRETCH)
-            return TraceRequests(self._rows, self._prompter, self._seed, stretched=factor)
+            return self._with(stretched=factor)
         if arrivals.scale is Scale.THIN:
             share = level.value / recorded
             if share > 1 + 1e-9:
@@ -249,8 +282,22 @@ class TraceRequests(WorkloadKind):
                     f"thinning leaves out sessions, so {level.value:g} requests/s are more than "
                     f"the recorded {recorded:.4g}: take scale: stretch"
                 )
-            return TraceRequests(self._rows, self._prompter, self._seed, self._thinned(share))
+            return self._with(chosen=self._thinned(share))
         return self
+
+    def _with(self, chosen: Ints | None = None, stretched: float = 1.0) -> TraceRequests:
+        """The same requests, fewer of them or at other times."""
+        return TraceRequests(
+            self._rows, self._prompter, self._seed, self._images, chosen, stretched
+        )
+
+    @property
+    def has_images(self) -> bool:
+        return self._images is not None
+
+    def prepare(self) -> None:
+        if self._images is not None:
+            self._images.make()
 
     def _thinned(self, share: float) -> Ints:
         """This share of the sessions, drawn. A lower share has only sessions of a higher one."""
@@ -323,8 +370,17 @@ class TraceRequests(WorkloadKind):
             self._prompter.make(stream(self._seed, PROMPT_STREAM, *name), tokens)
             for name, tokens in self.parts(session, turn)
         )
-        tokens = self.input_tokens(session, turn)
-        return Prompt((Message("user", content, tokens),), tokens)
+        text_tokens = int(self._rows.inputs[self._row(session, turn)])
+        count = self._image_count(session, turn)
+        images: tuple[bytes, ...] = ()
+        if self._images is not None and count:
+            images = self._images.so_many(count, session, turn, phase)
+        message = Message("user", content, text_tokens, images)
+        return Prompt((message,), self.input_tokens(session, turn))
+
+    def _image_count(self, session: int, turn: int) -> int:
+        images = self._rows.images
+        return 0 if images is None else int(images[self._row(session, turn)])
 
     def parts(self, session: int, turn: int) -> list[tuple[tuple[int, ...], int]]:
         """The parts of a prompt: a name and its tokens. Parts of one name are equal tokens, but for
@@ -352,6 +408,9 @@ class TraceRequests(WorkloadKind):
         return blocks
 
     def input_tokens(self, session: int, turn: int) -> int:
+        """Tokens of a prompt; 0 where it has images, whose tokens only the engine knows."""
+        if self._image_count(session, turn):
+            return 0
         return int(self._rows.inputs[self._row(session, turn)])
 
     def output_tokens(self, session: int, turn: int) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.base.arrays import Bools, Floats, Ints
+from orchestrator.spec.images import MOST_IMAGES
 from orchestrator.spec.load import MOST_REQUESTS
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window, cell_text
 from orchestrator.workloads.trace_formats import (
@@ -38,18 +39,21 @@ from orchestrator.workloads.trace_reader import (
 )
 
 # Why a row is left out.
-BEFORE, OUTSIDE, FILTERED, EMPTY, OTHER_LENGTHS = (
+BEFORE, OUTSIDE, FILTERED, EMPTY, OTHER_LENGTHS, MANY_IMAGES = (
     "before the first row of the file, from which the window counts",
     "outside the window",
     "not of the wanted values",
     "without tokens (a failed request)",
     "of other lengths",
+    f"with more than {MOST_IMAGES} images",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRules:
-    """Which file is read, how, and which of its rows are sent."""
+    """Which file is read, how, and which of its rows are sent. ``with_images``: requests have the
+    images that the file counts; otherwise it may count none.
+    """
 
     path: str
     name: str | None  # of the format
@@ -60,6 +64,7 @@ class TraceRules:
     keep: Keep | None
     spread_s: float | None
     longest_pause_s: float | None
+    with_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,8 @@ class TraceRows:
     the trace has no times. ``offsets_ns``: of requests, since the start of their session.
     ``pauses_s``: before each request, after the answer before it; None where a trace does not say
     how long answers took. ``blocks``: names of blocks of all requests; those of request r are
-    ``first_block[r]:first_block[r + 1]``.
+    ``first_block[r]:first_block[r + 1]``. ``images``: of each request, how many it has; None: none
+    has any.
     """
 
     format: TraceFormat
@@ -107,6 +113,7 @@ class TraceRows:
     pauses_s: Floats | None = None
     blocks: Ints | None = None
     first_block: Ints | None = None
+    images: Ints | None = None
     block_tokens: int = 0
     local_blocks: bool = False  # equal names mean equal blocks only within a session
     total: int = 0  # rows of the file
@@ -156,6 +163,8 @@ class TraceRows:
         ):
             content.update(b"-" if array is None else array.tobytes())
         content.update(f"{self.block_tokens} {self.local_blocks}".encode())
+        if self.images is not None:
+            content.update(self.images.tobytes())
         return content.hexdigest()[:16]
 
 
@@ -180,6 +189,8 @@ def read_rows(rules: TraceRules, last_row: int | None = None) -> TraceRows:
 def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> TraceRows:
     header = header_of(rules.path)
     trace_format = wanted_format(rules.path, rules.name, rules.columns, rules.unit, header)
+    if rules.with_images and trace_format.images is None:
+        raise problem(rules.path, "does not count images: leave 'images' out")
     if trace_format.columns is None:
         rows = _weka_rows(rules, trace_format)
     else:
@@ -235,7 +246,10 @@ class _Selection:
         is_kept = self._narrowed(EMPTY, is_kept, has_tokens)
         if self._rules.keep is not None:
             is_kept = self._narrowed(OTHER_LENGTHS, is_kept, _is_within(self._rules.keep, batch))
-        self._refuse_images(batch, is_kept)
+        if batch.images is not None:
+            if not self._rules.with_images:
+                self._refuse_images(batch.row, batch.images[is_kept])
+            is_kept = self._narrowed(MANY_IMAGES, is_kept, batch.images <= MOST_IMAGES)
         places = np.flatnonzero(is_kept)
         if not len(places):
             return
@@ -248,15 +262,15 @@ class _Selection:
         self._row_numbers.append(places + batch.row)
         self._kept.append(_selected(batch, places))
 
-    def _refuse_images(self, batch: RowBatch, is_kept: Bools) -> None:
-        if batch.images is None:
-            return
-        with_images = int(np.count_nonzero(batch.images[is_kept]))
+    def _refuse_images(self, row: int, images: Ints) -> None:
+        """Raises ProblemsError where there are any. ``row``: the first of the batch."""
+        with_images = int(np.count_nonzero(images))
         if with_images:
             raise problem(
                 self._rules.path,
-                f"has requests with images ({with_images:,} from row {batch.row} on), which are "
-                f"not sent: give where: {{{self._format.images}: 0}} for those without",
+                f"has requests with images ({with_images:,} from row {row} on), and nothing says "
+                "of what size: give images: {sizes: [1120x700]} and api: chat, or where: "
+                f"{{{self._format.images}: 0}} for the requests without",
             )
 
     def _narrowed(self, reason: str, is_kept: Bools, condition: Bools) -> Bools:
@@ -277,6 +291,9 @@ class _Selection:
         elapsed_ns = None
         if any(batch.elapsed_ns is not None for batch in self._kept):
             elapsed_ns = _joined([b.elapsed_ns for b in self._kept if b.elapsed_ns is not None])
+        images = None
+        if self._rules.with_images:
+            images = _joined([b.images for b in self._kept if b.images is not None])
         blocks: list[Sequence[int]] | None = None
         if self._format.block_tokens is not None:
             blocks = [row for batch in self._kept for row in batch.blocks or ()]
@@ -292,6 +309,7 @@ class _Selection:
                 inputs=_joined([batch.inputs for batch in self._kept])[order],
                 outputs=_joined([batch.outputs for batch in self._kept])[order],
                 rows=numbers[order],
+                images=None if images is None else images[order],
                 block_tokens=self._format.block_tokens or 0,
                 total=self.total,
                 left_out=tuple(sorted(self._left_out.items())),
@@ -351,7 +369,7 @@ def _selected(batch: RowBatch, places: Ints) -> RowBatch:
         sessions=of_list(batch.sessions),
         parents=of_list(batch.parents),
         elapsed_ns=of_array(batch.elapsed_ns),
-        images=None,
+        images=of_array(batch.images),
         blocks=of_list(batch.blocks),
     )
 

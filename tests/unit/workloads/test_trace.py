@@ -49,6 +49,35 @@ def many(tmp_path: Path, count: int = 2000) -> TraceWorkload:
     return trace(tmp_path / "many.csv", "\n".join([head, *body]))
 
 
+def test_requests_have_as_many_images_as_the_trace_counts(tmp_path: Path) -> None:
+    workload = trace(tmp_path / "t.csv", traces.AZURE_2025, **traces.PICTURES)
+    assert workload.sends_images()
+    assert workload.token_bounds() == (105, None)
+    assert workload.longer_prompts(50) == 1.0
+    assert workload.longer_prompts(9000) is None, "nobody knows how many tokens images have"
+    requests = at_rate(workload, 0.1, "stretch")  # the images stay when the rate is another
+    prompts = [requests.prompt(session, 0, "measure", ()) for session in range(4)]
+    assert [prompt.images for prompt in prompts] == [0, 3, 0, 1]
+    assert [prompt.tokens for prompt in prompts] == [100, 0, 300, 0]
+    assert [requests.input_tokens(session, 0) for session in range(4)] == [100, 0, 300, 0]
+    assert requests.warmup_differs
+    warmup = requests.prompt(1, 0, "warmup", ()).messages[0].images
+    assert not set(warmup) & set(prompts[1].messages[0].images)
+    again = trace(tmp_path / "t.csv", traces.AZURE_2025, **traces.PICTURES).requests(IDS, 7)
+    repeated = again.prompt(1, 0, "measure", ()).messages[0].images
+    assert repeated == prompts[1].messages[0].images
+
+
+def test_images_of_a_trace_have_sizes_and_no_number_of_their_own(tmp_path: Path) -> None:
+    pictures = traces.PICTURES["images"]
+    for keys, problem in (
+        ({"images": pictures}, "through the API chat"),
+        ({"api": "chat", "images": pictures | {"count": 2}}, "the trace says how many images"),
+    ):
+        with pytest.raises(ValidationError, match=problem):
+            trace(tmp_path / "t.csv", traces.AZURE_2025, **keys)
+
+
 def test_equal_blocks_are_equal_tokens_up_to_a_shorter_last_one(tmp_path: Path) -> None:
     requests = trace(tmp_path / "t.jsonl", traces.MOONCAKE).requests(IDS, 7)
     first, second, third = (ids(requests, session) for session in range(3))

@@ -50,12 +50,22 @@ def test_nothing_to_send_is_a_problem_with_its_reasons(tmp_path: Path) -> None:
         rows(tmp_path / "t.csv", traces.BURSTGPT_1, where={"Model": "Llama"})
 
 
-def test_images_are_refused_unless_rows_without_them_are_wanted(tmp_path: Path) -> None:
-    with pytest.raises(ProblemsError, match=r"requests with images.*give where: \{NumImages: 0\}"):
+def test_images_need_sizes_or_rows_without_them(tmp_path: Path) -> None:
+    remedies = r"images \(3 from row 1 on\).*give images: .* or where: \{NumImages: 0\}"
+    with pytest.raises(ProblemsError, match=remedies):
         rows(tmp_path / "t.csv", traces.AZURE_2025)
-    read = rows(tmp_path / "t.csv", traces.AZURE_2025, where={"NumImages": 0})
-    assert read.inputs.tolist() == [100, 300]
-    assert read.left_out == (("not of the wanted values", 1),)
+    without = rows(tmp_path / "t.csv", traces.AZURE_2025, where={"NumImages": 0})
+    assert without.inputs.tolist() == [100, 300]
+    assert without.left_out == (("not of the wanted values", 3),)
+    read = rows(tmp_path / "t.csv", traces.AZURE_2025, **traces.PICTURES)
+    assert read.images is not None
+    assert read.images.tolist() == [0, 3, 0, 1]
+    assert read.inputs.tolist() == [100, 4000, 300, 150]
+    assert read.left_out == (("with more than 100 images", 1),)
+    fewer = traces.AZURE_2025.replace("Z,3,", "Z,2,")
+    assert rows(tmp_path / "t.csv", fewer, **traces.PICTURES).digest != read.digest
+    with pytest.raises(ProblemsError, match="does not count images: leave 'images' out"):
+        rows(tmp_path / "t.csv", traces.AZURE_2024, **traces.PICTURES)
 
 
 def test_sessions_keep_their_order_and_pauses_begin_when_answers_end(tmp_path: Path) -> None:

@@ -23,10 +23,13 @@ AZURE_2024 = (
 )
 AZURE_2025 = (
     "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n"
-    "2025-03-01 00:00:00.5,0,100,5\n"
-    "2025-03-01 00:00:02.5,3,4000,7\n"
-    "2025-03-01 00:00:04.5,0,300,9\n"
+    "2024-10-15T12:00:00.269Z,0,100,5\n"
+    "2024-10-15T12:00:05.819Z,3,4000,7\n"
+    "2024-10-15T12:00:06.513Z,101,900,7\n"
+    "2024-10-15T12:00:07.332Z,0,300,9\n"
+    "2024-10-15T12:00:07.566Z,1,150,2\n"
 )
+PICTURES: dict[str, Any] = {"api": "chat", "images": {"sizes": ["16x16", "32x16"], "distinct": 4}}
 BURSTGPT_1 = (
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     "5,ChatGPT,472,18,490,Conversation log\n"
