@@ -1,4 +1,4 @@
-"""The main job on real engines: the quickstart's deployments, shortened, beside real ways to fail,
+"""The main job on real engines: deployments of the quickstart, shortened, beside real ways to fail,
 in one sweep.
 """
 
@@ -38,6 +38,8 @@ VLLM = {"engine": "vllm", "hardware": "cpu", "dtype": "float32", "max_model_len"
 # checkpoints of the same shape: the rows of every down_proj in another order; no number at all
 # before the output
 SPOILED = {"shuffled": "down_proj.weight", "nan": "lm_head.weight"}
+# cases of the quickstart that are left out: each starts for half a minute, and others show the same
+LEFT_OUT = {"vllm": {"tensor_parallel_size": 2}, "sglang": {"tensor_parallel_size": 1}}
 BROKEN = {
     "no model": {"model": "./not-there", "tokenizer": str(ROOT / ".demo" / "model")},
     "dies at the first request": {"pipeline_parallel_size": 2, "enforce_eager": True},
@@ -46,8 +48,8 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The quickstart, with short points, absolute paths, two spoiled models and two broken
-    deployments more.
+    """Most of the quickstart, with short points and absolute paths, and beside it two spoiled models
+    and two broken deployments.
 
     Only the one with pipeline stages is compiled, which takes half a minute: in eager mode it is
     one of the broken.
@@ -64,6 +66,10 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
     experiment["load"] = {"levels": experiment["load"]["levels"], "warmup": "0s", "requests": 12}
     for deployment in experiment["deployments"]:
         deployment["executable"] = str(ROOT / ".engines" / deployment["engine"])
+    for deployment in experiment["deployments"]:
+        if deployment["engine"] in LEFT_OUT:
+            (block,) = deployment["vary"]
+            block["cases"].remove(LEFT_OUT[deployment["engine"]])
     base = VLLM | {
         "executable": str(ROOT / ".engines" / "vllm"),
         "env": experiment["deployments"][0]["env"],
@@ -115,9 +121,9 @@ def of(results: Path, table: str, **settings: Any) -> list[dict[str, Any]]:
     return [row for row in rows(results, table) if row["deployment_id"] in ids]
 
 
-def test_nine_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
+def test_seven_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
     ok = [one for one in manifests(swept) if one["status"] == "ok"]
-    assert len(ok) == 9 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
+    assert len(ok) == 7 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
     assert not any(row["emulated"] for row in rows(swept, "points"))
     counts = assert_rows_equal_schedule(swept)
     assert all(counts[one["attempt_id"]] >= 12 for one in ok)
@@ -138,7 +144,7 @@ def test_answers_agree_however_the_model_is_cut_and_a_spoiled_one_is_told(swept:
     }
     good = [one for one in points.values() if one not in spoiled.values()]
     (reference,) = {one["agreement_reference"] for one in points.values()}
-    assert len(good) == 7
+    assert len(good) == 5
     for one in good:
         known = (None, 0) if one["label"] == reference else (one["agreement"], one["agreement_n"])
         assert known == (None, 0) or (one["agreement"] >= 0.95 and one["agreement_n"] >= 256), one[
