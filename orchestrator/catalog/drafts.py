@@ -18,7 +18,7 @@ from orchestrator.catalog.memory import (
     weights,
 )
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.settings import EngineSettings, Speculative
 
 # beginnings of methods that look tokens up instead of using a model, as "ngram_gpu"
 WITHOUT_MODEL = ("ngram", "suffix")
@@ -59,8 +59,25 @@ def draft_bytes(
         return _own_layers(facts, settings)
     if draft is None or not draft.has_parameter_count:
         return None
+    of_draft = settings_of_draft(settings, speculative)
+    kv = kv_bytes_per_token(draft, of_draft, stages=1)
+    if is_head(draft, speculative):
+        return DraftBytes(_head_bytes(draft, settings, of_draft.tensor_parallel_size), kv)
+    weight_bytes = weight_bytes_per_rank(draft, weights(draft, settings.dtype), of_draft)
+    return DraftBytes(weight_bytes, kv)
+
+
+def is_head(draft: ModelFacts, speculative: Speculative) -> bool:
+    """Whether a draft model reads the hidden states of the model, and shares its embedding."""
+    method = (speculative.method or "").lower()
+    architecture = " ".join(draft.architectures).lower()
+    return any(head in method or head in architecture for head in HEADS)
+
+
+def settings_of_draft(settings: EngineSettings, speculative: Speculative) -> EngineSettings:
+    """How the draft model of a deployment runs: on the ranks of the last stage."""
     ranks = speculative.draft_tensor_parallel_size or settings.tensor_parallel_size
-    settings_of_draft = settings.model_copy(
+    return settings.model_copy(
         update={
             "tensor_parallel_size": ranks,
             "pipeline_parallel_size": 1,
@@ -69,13 +86,6 @@ def draft_bytes(
             "speculative": None,
         }
     )
-    kv = kv_bytes_per_token(draft, settings_of_draft, stages=1)
-    method = (speculative.method or "").lower()
-    architecture = " ".join(draft.architectures).lower()
-    if any(head in method or head in architecture for head in HEADS):
-        return DraftBytes(_head_bytes(draft, settings, ranks), kv)
-    weight_bytes = weight_bytes_per_rank(draft, weights(draft, settings.dtype), settings_of_draft)
-    return DraftBytes(weight_bytes, kv)
 
 
 def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | None:

@@ -129,8 +129,8 @@ class ProgressLine:
     "assumed",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Take as given what only an engine knows: constrained_answers=asked or adapters=free. "
-    "Repeatable.",
+    help="Take as given what only an engine knows: drafts_accepted=SHARE, "
+    "constrained_answers=asked or adapters=free. Repeatable.",
 )
 def simulate(
     experiment: Path,

@@ -31,7 +31,7 @@ from orchestrator.emulator.prefix import BLOCK_TOKENS
 
 _NEVER = -1
 # a step with a prompt counts as so many decode steps (SGLang's SchedulerRecvSkipper)
-_PROMPT_STEP = 1000
+PROMPT_STEP = 1000
 
 
 class Life(NamedTuple):
@@ -40,6 +40,13 @@ class Life(NamedTuple):
     """
 
     start_step: int
+    tokens: int
+
+
+class GivenTokens(NamedTuple):
+    """Tokens that a sequence gave out at the end of a step, in seconds on the batch's clock."""
+
+    at_s: float
     tokens: int
 
 
@@ -64,6 +71,8 @@ class Sequence:
     first_token_s: float = math.nan
     last_token_s: float = math.nan
     lives: list[Life] | None = None  # before the present one, if it was preempted
+    # the tokens of each step, where one may give out several (drafting_batch.py); else None
+    given: list[GivenTokens] | None = None
 
     def tokens_at(self, step: int) -> int:
         """Tokens given out by the end of ``step``."""
@@ -93,6 +102,7 @@ class Batch:
         self._ready_s = -math.inf  # when the last request came to the scheduler
         self._looked_s = -math.inf  # when the scheduler last looked for new requests
         self._steps_since_look = 0
+        self.tokens_per_decode = 1  # that a step computes of each sequence that decodes
         self.clock = 0.0  # end of the last step
         self.began_s = 0.0  # where the last steps began
         self.step = 0
@@ -192,7 +202,8 @@ class Batch:
         if self._steps_since_look >= self.limits.recv_interval:
             self._looked_s = self.clock
             self._steps_since_look = 0
-        if self.kv_used + len(self.decoding) > self.limits.kv_tokens:
+        next_tokens = len(self.decoding) * self.tokens_per_decode
+        if self.kv_used + next_tokens > self.limits.kv_tokens:
             self._make_room()
         if self.prefilling or (self.waiting and self.waiting[0].ready_s <= self._looked_s):
             chunks = self._schedule()
@@ -201,8 +212,13 @@ class Batch:
         return self._decode_steps(max_steps, until_s)
 
     def _make_room(self) -> None:
-        """Preempts the newest sequences until every decode has room for its next token."""
-        while self.kv_used + len(self.decoding) > self.limits.kv_tokens:
+        """Preempts the newest sequences until every decode has room for its next tokens. One alone
+        has room for all that it will give out.
+        """
+        while (
+            len(self.decoding) + len(self.prefilling) > 1
+            and self.kv_used + len(self.decoding) * self.tokens_per_decode > self.limits.kv_tokens
+        ):
             if self.limits.prefix_caching and not self._free_room:
                 # from here on the order of free room is kept; this room is free already
                 self._free_room.append(FreeRoom(None, self.limits.kv_tokens - self.kv_used))
@@ -265,7 +281,7 @@ class Batch:
         """Hands out the step's token budget to prefills. Returns their chunks."""
         budget = self.limits.max_num_batched_tokens
         if not self.limits.prefill_first:
-            budget -= len(self.decoding)
+            budget -= len(self.decoding) * self.tokens_per_decode
         chunks: list[Chunk] = []
         for sequence in self.prefilling:
             budget = self._give(sequence, budget, chunks)
@@ -296,7 +312,8 @@ class Batch:
             # prompt and its answer so far may exceed the budget even without chunked prefill.
             return True
         has_slot = running < limits.max_num_seqs
-        has_kv = self.kv_used + sequence.prefill_tokens + running + 1 <= limits.kv_tokens
+        next_tokens = (running + 1) * self.tokens_per_decode
+        has_kv = self.kv_used + sequence.prefill_tokens + next_tokens <= limits.kv_tokens
         if not (has_slot and has_kv):
             return False
         return limits.chunked_prefill or sequence.prefill_tokens - sequence.cached_tokens <= budget
@@ -323,12 +340,20 @@ class Batch:
         else:
             step_s = self.costs.mixed(0, 0, 0.0, chunks)
         self.clock += self._varied_s(step_s, 1)
-        self._steps_since_look += _PROMPT_STEP
+        self._steps_since_look += PROMPT_STEP
         if not decodes_rest:
             self.step += 1
             self.context_tokens += decodes
             self._take(decodes)
         finished = self._finished()
+        begun = self._begin_decodes(finished)
+        self._note_token_times(finished, begun)
+        return finished
+
+    def _begin_decodes(self, finished: list[Sequence]) -> list[Sequence]:
+        """Lets the sequences decode whose prefill is done, and returns them. Those whose first
+        token is their last one are added to ``finished``.
+        """
         begun = []
         while (
             self.prefilling
@@ -339,8 +364,7 @@ class Batch:
                 finished.append(sequence)
             else:
                 begun.append(sequence)
-        self._note_token_times(finished, begun)
-        return finished
+        return begun
 
     def _first_token(self, sequence: Sequence) -> bool:
         """Lets a sequence decode whose prefill is done and gave a token. Returns True when that
@@ -451,12 +475,16 @@ class Batch:
         """Takes a sequence out of those that decode. ``may_return``: it was preempted, and may find
         its content again.
         """
-        context_tokens = sequence.prefill_tokens + self.step - sequence.start_step
+        context_tokens = self._context_of(sequence)
         del self.decoding[sequence]
         sequence.finish_step = _NEVER
         self.context_tokens -= context_tokens
         self._give_back(context_tokens, content_of=sequence if may_return else None)
         self.window_tokens -= sequence.window_tokens
+
+    def _context_of(self, sequence: Sequence) -> int:
+        """Tokens of a sequence that decodes in the KV cache."""
+        return sequence.prefill_tokens + self.step - sequence.start_step
 
 
 def refusal(limits: RankLimits, prompt_tokens: int, output_tokens: int) -> str | None:

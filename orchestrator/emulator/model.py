@@ -6,9 +6,11 @@ many stages there are. But ``m = min(stages, sequences)`` micro-batches are in f
 time, and each of them has 1/m of the other work.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
@@ -16,6 +18,9 @@ from orchestrator.catalog.arithmetic import attention_pair_flops
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.emulator.profile import Constants, resolved
 from orchestrator.spec.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.drafts import Drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +98,12 @@ class Costs:
         """Micro-batches that share the work of a step."""
         return 1 if self.stages == 1 else min(self.stages, sequences)
 
-    def without_attention(self, sequences: int, tokens: int) -> float:
-        """Seconds of a step that do not depend on how long the context is."""
+    def without_attention(self, sequences: int, tokens: int, drafts: int = 0) -> float:
+        """Seconds of a step that do not depend on how long the context is. ``drafts``: those of its
+        tokens that have logits beside the last one of each sequence.
+        """
         m = self.in_flight(sequences)
-        arithmetic_s = (tokens * self.token_s + sequences * self.sample_s) / m
+        arithmetic_s = (tokens * self.token_s + (sequences + drafts) * self.sample_s) / m
         dense_s = math.hypot(self.weights_s, arithmetic_s)
         if self.routing.num_experts:
             expert_reads_s = self.experts_s * self.routing.expected_share(tokens / m)
@@ -110,8 +117,15 @@ class Costs:
         growth_s = sequences * self.context_s / m
         return step_s, growth_s
 
-    def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
-        tokens = decodes
+    def mixed(
+        self,
+        decodes: int,
+        context: int,
+        windowed: float,
+        chunks: list[Chunk],
+        drafts: int = 0,
+    ) -> float:
+        tokens = decodes + drafts
         attention_s = context * self.context_s + windowed * self.window_s
         floor_s = self.prefill_s if chunks else 0.0
         for start, chunk_tokens in chunks:
@@ -122,7 +136,7 @@ class Costs:
         sequences = decodes + len(chunks)
         return (
             floor_s
-            + self.without_attention(sequences, tokens)
+            + self.without_attention(sequences, tokens, drafts)
             + attention_s / self.in_flight(sequences)
         )
 
@@ -137,6 +151,7 @@ class Replica:
     request_overhead_s: float
     token_interval_s: float
     jitter: float = 0.0  # standard deviation of a step's length, as a share of it
+    drafts: Drafts | None = None  # None: no speculative decoding
 
 
 # bytes of the KV cache where a profile imitates a CPU whose memory is not known
@@ -169,7 +184,7 @@ def replica(
         max_requests=max_requests,
         recv_interval=settings.scheduler_recv_interval or 1,
     )
-    costs: StepTimes = _costs(settings, facts, device, constants)
+    costs: StepTimes = step_costs(settings, facts, device, constants)
     if constants.tables:
         from orchestrator.emulator.step_tables import tables_of  # a package that few have
 
@@ -184,9 +199,16 @@ def replica(
     )
 
 
-def _costs(
-    settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
+def step_costs(
+    settings: EngineSettings,
+    facts: ModelFacts,
+    device: Accelerator,
+    constants: Constants,
+    decode_tokens: int = 1,
 ) -> Costs:
+    """The costs of a rank by formula. ``constants``: with all that are typical of its engine.
+    ``decode_tokens``: of each sequence that one step computes while it decodes.
+    """
     shape = facts.shape
     tensor = settings.tensor_parallel_size
     step = memory.step_bytes(facts, settings)
@@ -207,7 +229,7 @@ def _costs(
     activations_s = _activation_bytes(settings, facts) / traffic_bandwidth
     layers_s = shape.num_hidden_layers * _layer_s(settings, facts, constants)
     routing_s = shape.num_moe_layers * constants.expert_layer_overhead_s
-    attention = _attention(step, settings, facts, device, constants)
+    attention = _attention(step, settings, facts, device, constants, decode_tokens)
     return Costs(
         step_s=constants.step_overhead_s + layers_s + routing_s + communication.step_s,
         prefill_s=shape.num_hidden_layers * constants.prefill_layer_overhead_s,
@@ -269,9 +291,10 @@ def _attention(
     facts: ModelFacts,
     device: Accelerator,
     constants: Constants,
+    decode_tokens: int,
 ) -> _AttentionCosts:
     """The costs of layers with full attention and with a sliding window. For each token of context,
-    a decode takes the time of reading it or of computing on it, whichever is longer; a prefill
+    a decode takes the time of reading it once or of computing on it, whichever is longer; a prefill
     takes that of computing. Attention is computed in 16 bit whatever the weights are (an FP8 cache
     is widened for it). MLA decodes in its latent space (absorbed) and prefills in its heads.
     """
@@ -282,9 +305,10 @@ def _attention(
     bandwidth = device.bandwidth_bytes_s * constants.kv_efficiency
     sliding_layers = facts.num_sliding_layers
     full_layers = shape.num_attention_layers - sliding_layers
+    decode_pair_s = decode_tokens * pair_flops.decode / flops
     return _AttentionCosts(
-        context_s=max(step.context_token / bandwidth, full_layers * pair_flops.decode / flops),
-        window_s=max(step.window_token / bandwidth, sliding_layers * pair_flops.decode / flops),
+        context_s=max(step.context_token / bandwidth, full_layers * decode_pair_s),
+        window_s=max(step.window_token / bandwidth, sliding_layers * decode_pair_s),
         attend_s=full_layers * pair_flops.prefill / flops,
         attend_window_s=sliding_layers * pair_flops.prefill / flops,
     )

@@ -26,7 +26,7 @@ from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, model_key
-from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, EngineFact
+from orchestrator.spec.assumptions import DRAFTS, NOTHING_ASSUMED, Assumptions, EngineFact
 from orchestrator.spec.experiment import SweepRules
 from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Objective, Slo, Workload
 from orchestrator.spec.settings import Hardware, Strict
@@ -555,8 +555,10 @@ class Plan(SweepRules):
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields} | changed)
 
     def engine_facts(self, deployment: Deployment) -> list[EngineFact]:
-        """What only an engine knows of the loads that a deployment can serve."""
+        """What only an engine knows of a deployment, and of the loads that it can serve."""
         facts: list[EngineFact] = []
+        if deployment.settings.speculative is not None:
+            facts.append(DRAFTS)
         for load in self.loads_served_by(deployment):
             facts += load.workload.engine_facts()
         return facts

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.arithmetic import no_term
+from orchestrator.catalog.drafts import is_head, is_own_layers, looks_tokens_up
 from orchestrator.catalog.memory import MemoryEstimate
 from orchestrator.catalog.models import ModelFacts, model_facts
+from orchestrator.emulator.drafts import Drafts, drafts_of
 from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import (
     Constants,
@@ -38,17 +40,16 @@ from orchestrator.emulator.profile import (
 from orchestrator.emulator.step_tables import NoRow
 from orchestrator.engines.registry import ENGINES
 from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
-from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, EngineFact
+from orchestrator.spec.assumptions import DRAFTS, NOTHING_ASSUMED, Assumptions, EngineFact
 from orchestrator.spec.experiment import Predictions
 from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.workloads.content import SAFE_IDS, RandomIds
 from orchestrator.workloads.mix import MixWorkload
 
 NO_TERM = {
     "roles": "replicas with roles",
     "router": "a router",
-    "speculative": "speculative decoding",
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",
 }
@@ -99,6 +100,16 @@ class ErrorEstimate:
         if self.counted is not None:
             return self.counted
         return ErrorFactors((1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND)
+
+    def doubled(self, what: str) -> Self:
+        """The error of a deployment that the points do not cover. ``what``: what none of them is or
+        has.
+        """
+        counted = self.counted
+        if counted is not None:
+            counted = ErrorFactors(counted.ttft**2, counted.tpot**2)
+        source = f"{self.source}, none of them {what}: twice their error"
+        return type(self)(2 * self.ttft, 2 * self.tpot, source, counted)
 
     def document(self) -> dict[str, Any]:
         """The estimate as a plan stores it."""
@@ -282,6 +293,8 @@ class Predictor:
         settings, hardware = configuration.settings, configuration.hardware
         model = self._step_model(configuration, tables)
         rank = model.rank
+        if rank.drafts is not None:
+            raise NotPredictable("only a simulation has a term for speculative decoding")
         # fields that do not change the figures are emptied, so that deployments that differ in
         # nothing else are predicted only once
         rank = replace(rank, limits=replace(rank.limits, max_model_len=0), estimate=_NO_MEMORY)
@@ -302,6 +315,8 @@ class Predictor:
         for field, name in NO_TERM.items():
             if getattr(settings, field):
                 raise NotPredictable(f"the model has no term for {name}")
+        if settings.speculative is not None and self._assumptions.drafts_accepted is None:
+            raise NotPredictable("the model has no term for speculative decoding", DRAFTS)
         moved = engine.rules.memory_overrides(settings)
         if moved:
             raise NotPredictable(f"the model has no term for {', '.join(moved)}")
@@ -319,7 +334,30 @@ class Predictor:
             source.device,
             source.profile.constants,
         )
-        return StepModel(rank, source.error)
+        if settings.speculative is None:
+            return StepModel(rank, source.error)
+        rank = replace(rank, drafts=self._drafts(settings, source))
+        return StepModel(rank, source.error.doubled("with drafts"))
+
+    def _drafts(self, settings: EngineSettings, source: _ModelSource) -> Drafts:
+        """What a deployment drafts. Raises NotPredictable, and NoRow if tables were asked for."""
+        accepted_share = self._assumptions.drafts_accepted
+        speculative = settings.speculative
+        assert speculative is not None
+        assert accepted_share is not None
+        if source.profile.constants.tables:
+            raise NoRow("the tables have no speculative decoding")
+        draft: ModelFacts | None = None
+        if not looks_tokens_up(settings):
+            draft = _draft_model(settings, speculative)
+        return drafts_of(
+            settings,
+            source.facts,
+            draft,
+            source.device,
+            source.profile.constants,
+            accepted_share,
+        )
 
     def _emulated_source(self, configuration: Configuration) -> _ModelSource:
         settings = configuration.settings
@@ -442,6 +480,25 @@ class Predictor:
         return _LoadPrediction(figures, capacities)
 
 
+def _draft_model(settings: EngineSettings, speculative: Speculative) -> ModelFacts:
+    """The facts of a draft model. Raises NotPredictable for drafts of another kind."""
+    facts: ModelFacts | None = None
+    if speculative.model is not None and not is_own_layers(settings):
+        facts = model_facts(speculative.model)
+        if facts is None:
+            raise NotPredictable(
+                f"nothing is known of the draft model {speculative.model} (no config.json at hand)"
+            )
+    if facts is None or is_head(facts, speculative):
+        method = speculative.method or speculative.model
+        raise NotPredictable(f"the model has no term for drafts by {method}")
+    if not facts.all_parameters_counted or no_term(facts):
+        raise NotPredictable(
+            f"the model has no term for a part of the draft model {speculative.model}"
+        )
+    return facts
+
+
 def _shared_prefixes(workload: Workload) -> dict[str | None, int]:
     """Tokens that all prompts begin with, by part of a mix; by None for other workloads."""
     if isinstance(workload, MixWorkload):
@@ -485,16 +542,15 @@ def _published_error(settings: EngineSettings, device: Accelerator, tables: bool
         source = f"{source}, constants fitted on {published.fitted_on}"
     if tables:
         source = f"{source}, by tables of kernels"
-    widening = 1.0
+    error = published.error
+    counted = ErrorFactors(error["ttft_within"], error["tpot_within"])
+    estimate = ErrorEstimate(error["ttft"], error["tpot"], source, counted)
     if (
         settings.world_size != settings.tensor_parallel_size
         or settings.tensor_parallel_size > COMPARED_TENSOR_PARALLEL_SIZE
     ):
-        source = f"{source}, none of them parallel like this one: twice their error"
-        widening = 2.0
-    error = published.error
-    counted = ErrorFactors(error["ttft_within"] ** widening, error["tpot_within"] ** widening)
-    return ErrorEstimate(widening * error["ttft"], widening * error["tpot"], source, counted)
+        return estimate.doubled("parallel like this one")
+    return estimate
 
 
 def _ladder(model: _Model, rank: Rank, control: Control) -> list[_FiniteLevel]:

@@ -101,8 +101,14 @@ def assumption_lines(points: Iterable[StoredPoint]) -> list[str]:
 
 
 def assumption_texts(assumptions: Assumptions) -> list[str]:
-    """What is assumed."""
+    """What is assumed, and what would measure it."""
     texts: list[str] = []
+    share = assumptions.drafts_accepted
+    if share is not None:
+        texts.append(
+            f"{share * 100:g} % of drafted tokens are accepted; a run measures it "
+            "(spec_accepted_share)"
+        )
     if assumptions.constrained_answers == "asked":
         texts.append(
             "constrained answers are as long as output_tokens asks, and the constraint costs nothing"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.emulator.batch import Batch, refusal
+from orchestrator.emulator.drafting_batch import batch_of
 from orchestrator.emulator.model import Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 from orchestrator.simulation.contents import Cache
@@ -35,7 +36,7 @@ class VirtualRank:
     """One data-parallel rank: its batch, its prefix cache, and when its steps ended."""
 
     def __init__(self, model: Replica, seed: str, wants: FleetNeeds) -> None:
-        self.batch = Batch(model, seed)
+        self.batch = batch_of(model, seed)
         self.cache = Cache(model.limits.kv_tokens) if wants.prefix_caches else None
         self._steps = StepEnds() if wants.gaps else None
 
@@ -74,6 +75,8 @@ class VirtualRank:
             request.first_token_s = sequence.first_token_s
             request.last_token_s = sequence.last_token_s
             request.finish(RequestEnd.OK, sequence.last_token_s)
+            if sequence.given is not None:
+                request.chunks = len(sequence.given)
             if self._steps is not None:
                 request.gaps = self._steps.gaps(request.planned.index, sequence)
             ended.append(request)

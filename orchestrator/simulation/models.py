@@ -71,7 +71,9 @@ def model_digest(model: StepModel) -> str:
     if not isinstance(costs, Costs):
         costs = type(costs).__name__  # tables: their figures are those of the installed package
     limits = asdict(rank.limits)
-    times = [rank.request_overhead_s, rank.token_interval_s, rank.jitter]
+    times: list[object] = [rank.request_overhead_s, rank.token_interval_s, rank.jitter]
+    if rank.drafts is not None:
+        times.append(asdict(rank.drafts))
     return digest([costs, limits, times])
 
 

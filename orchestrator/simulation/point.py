@@ -168,6 +168,7 @@ class PointSimulator:
         kind = self._kind(point.workload, point.seed).at_level(point.level, point.arrivals)
         shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
         is_simple = not (shares_tokens or kind.has_sessions or early_end or self._wants_gaps)
+        is_simple = is_simple and engines.rank.drafts is None
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
         if is_simple and has_one_rank:
             result: _Result | None = None

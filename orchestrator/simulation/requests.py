@@ -52,6 +52,7 @@ class VirtualRequest:
     sequence: Sequence | None = None
     held: HeldSegments | None = None
     gaps: TokenGaps | None = None  # between its tokens, if they are wanted
+    chunks: int | None = None  # in which its tokens came; None: each came by itself
 
     def finish(self, end: RequestEnd, done_s: float) -> None:
         """Note how and when the request ended.

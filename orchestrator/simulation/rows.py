@@ -1,7 +1,7 @@
 """Makes rows of ``requests`` for simulated requests, in the order of their index.
 
 The rows assume that an engine reports how many tokens an answer has, and that each token comes by
-itself.
+itself, or with the others of a step that accepts drafts.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class RequestOutcomes:
     ends: Ints
     refusals: dict[int, str]
     parts: Sequence[str | None] | None = None
+    chunks: Ints | None = None  # None: each token came by itself
 
     @classmethod
     def of(cls, requests: Sequence[VirtualRequest], are_conversations: bool) -> RequestOutcomes:
@@ -65,6 +66,8 @@ class RequestOutcomes:
             place: request.refusal for place, request in enumerate(ordered) if request.refusal
         }
         turns = [request.planned.turn for request in ordered]
+        has_chunks = any(request.chunks is not None for request in ordered)
+        chunks = [request.chunks or 0 for request in ordered]
         return cls(
             indices=_ints([request.planned.index for request in ordered]),
             replicas=_ints([request.replica for request in ordered]),
@@ -82,6 +85,7 @@ class RequestOutcomes:
             ends=_ints([int(request.end) for request in ordered]),
             refusals=refusals,
             parts=[request.part for request in ordered],
+            chunks=_ints(chunks) if has_chunks else None,
         )
 
     def table(self, point: LoadPoint, reports_cached: bool, has_gaps: bool = False) -> pa.Table:
@@ -92,6 +96,7 @@ class RequestOutcomes:
         rows = len(self.indices)
         is_ok = self.ends == RequestEnd.OK
         answers = pa.array(self.output_tokens, pa.int32(), mask=~is_ok)
+        chunks = self.output_tokens if self.chunks is None else self.chunks
         first_ns = _nanoseconds(self.first_token_s)
         warmup_ns = round((point.warmup_s or 0.0) * 1e9)
         columns: dict[str, pa.Array] = {
@@ -113,7 +118,7 @@ class RequestOutcomes:
             "output_tokens": answers,
             "output_tokens_counted": answers,
             "token_count_source": _repeated(TokenCounts.USAGE, rows, ~is_ok),
-            "chunks": pa.array(np.where(is_ok, self.output_tokens, 0), pa.int32()),
+            "chunks": pa.array(np.where(is_ok, chunks, 0), pa.int32()),
             "coalesced_chunks": pa.array(np.zeros(rows, np.int32)),
             "finish_reason": _repeated(FINISH_REASON, rows, ~is_ok),
         }
@@ -123,7 +128,8 @@ class RequestOutcomes:
             expected = self.expected_cached_tokens
             columns["expected_cached_tokens"] = pa.array(expected, pa.int32(), mask=~is_ok)
         if has_gaps:
-            columns["itl_kind"] = _repeated("token", rows, ~is_ok)
+            itl_kind = "token" if self.chunks is None else "chunk"
+            columns["itl_kind"] = _repeated(itl_kind, rows, ~is_ok)
         if self.turns is not None:
             columns["session"] = pa.array(self.sessions, pa.int32())
             columns["turn"] = pa.array(self.turns, pa.int16())
@@ -167,6 +173,7 @@ def record_of(request: VirtualRequest, point: LoadPoint) -> RequestRecord:
     planned = request.planned
     is_ok = request.end is RequestEnd.OK
     warmup_ns = round((point.warmup_s or 0.0) * 1e9)
+    chunks = request.output_tokens if request.chunks is None else request.chunks
     record = RequestRecord(
         request_index=planned.index,
         client=0,
@@ -185,9 +192,10 @@ def record_of(request: VirtualRequest, point: LoadPoint) -> RequestRecord:
         output_tokens_asked=request.output_tokens,
         output_tokens=request.output_tokens if is_ok else None,
         token_count_source=TokenCounts.USAGE if is_ok else None,
-        chunks=request.output_tokens if is_ok else 0,
-        itl_kind="token" if request.gaps is not None else None,
+        chunks=chunks if is_ok else 0,
     )
+    if request.gaps is not None:
+        record.itl_kind = "token" if request.chunks is None else "chunk"
     error_class = _ERRORS.get(request.end)
     if error_class is not None:
         record.fail(error_class, request.refusal or _words(request.end, point) or "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import nearest
@@ -28,9 +28,11 @@ ANSWER_LENGTHS = EngineFact("how long constrained answers are", "constrained_ans
 TOOL_TOKENS = EngineFact("how many tokens the tools in a prompt have")
 ADAPTER_COSTS = EngineFact("what LoRA adapters cost", "adapters=free")
 IMAGE_TOKENS = EngineFact("how many tokens images have")
+DRAFTS = EngineFact("how many drafts are accepted", "drafts_accepted=SHARE")
 
 # name of an assumption -> its values, in words
 VALUES = {
+    "drafts_accepted": "a share from 0 to 1, as 0.6",
     "constrained_answers": "asked",
     "adapters": "free",
 }
@@ -39,10 +41,12 @@ VALUES = {
 class Assumptions(Strict):
     """What a simulation assumes. A field is None where nothing is assumed.
 
+    ``drafts_accepted``: accepted tokens over drafted ones, as ``spec_accepted_share`` of results.
     ``constrained_answers``: they are as long as is asked, and constraining them costs no time.
     ``adapters``: they cost no time, and no request waits until its adapter is loaded.
     """
 
+    drafts_accepted: Annotated[float, Field(ge=0, le=1)] | None = None
     constrained_answers: Literal["asked"] | None = None
     adapters: Literal["free"] | None = None
 
@@ -82,7 +86,7 @@ def with_option(reason: str, fact: EngineFact | None) -> str:
 
 
 def parse_assumptions(options: Sequence[str]) -> Assumptions:
-    """The assumptions of options such as ``adapters=free``. Raises ProblemsError with
+    """The assumptions of options such as ``drafts_accepted=0.6``. Raises ProblemsError with
     everything that is wrong with them.
     """
     problems: list[Problem] = []

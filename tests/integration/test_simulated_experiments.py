@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "experiments"
 WHOLE = (
     *("adapters", "batch-size-knee", "chat-beside-rag", "guided", "llama70b-quantization"),
     *("load-formats", "max-concurrency", "multi-node-405b", "offline", "quickstart-emulated"),
-    *("readers", "replicas-or-tp", "workloads"),
+    *("readers", "replicas-or-tp", "speculation", "workloads"),
 )
 # at one short load
 SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
@@ -32,10 +32,6 @@ REFUSED = {
     "roles": "the model has no term for a router",
     # the second where its config.json can be had
     "vision": "(no config.json at hand|only the engine knows how many tokens images have)",
-}
-# what each says of the deployments or workloads that the model does not cover, beside others
-PARTLY_REFUSED = {
-    "speculation": "the model has no term for speculative decoding",
 }
 
 
@@ -89,7 +85,7 @@ def points(folder: Path) -> list[Any]:
 
 def test_no_file_is_forgotten() -> None:
     names = {path.stem for path in FOLDER.glob("*.yaml")}
-    assert names == {*WHOLE, *SHORTENED, *REFUSED, *PARTLY_REFUSED}
+    assert names == {*WHOLE, *SHORTENED, *REFUSED}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
@@ -127,14 +123,3 @@ def test_a_file_of_which_nothing_is_simulated_is_refused(name: str, tmp_path: Pa
     with pytest.raises(ProblemsError, match=f"cannot be simulated: .*{REFUSED[name]}"):
         simulated(FOLDER / f"{name}.yaml", tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", PARTLY_REFUSED)
-def test_a_deployment_that_is_not_simulated_says_why(name: str, tmp_path: Path) -> None:
-    done = simulated(FOLDER / f"{name}.yaml", tmp_path)
-    assert done.status == 3
-    assert PARTLY_REFUSED[name] in done.stderr
-    listed = json.loads(invoke("results", str(tmp_path / "results"), "--format", "json").stdout)
-    reasons = [row["reason"] for row in listed if row.get("failure_kind") == "not_simulated"]
-    assert reasons
-    assert all(reason.startswith("It cannot be simulated: ") for reason in reasons)

@@ -19,6 +19,7 @@ from orchestrator.plan.predictions import with_predictions
 from orchestrator.predict import predictor
 from orchestrator.predict.predictor import LADDER, ErrorEstimate
 from orchestrator.report.predictions import predictions_text
+from orchestrator.spec.assumptions import Assumptions
 from tests.unit.emulator.test_step_tables import Kernels
 from tests.unit.plan.files import planned
 from tests.unit.plan.predicted import (
@@ -328,3 +329,28 @@ def test_without_levels_a_ladder_up_to_the_highest_load_is_predicted() -> None:
     rows = prediction_of(with_predictions(bare).deployments[0])["levels"]
     assert [row["level"] / rows[-1]["level"] for row in rows] == pytest.approx(list(LADDER))
     assert rows[0]["tpot_ms"] < rows[-2]["tpot_ms"]
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "reason"),
+    [
+        ("eagle3", "yuhuili/EAGLE-LLaMA3.1-Instruct-8B", "no config.json at hand"),
+        ("mtp", None, "the model has no term for drafts by mtp"),
+        ("draft_model", "acme/none", "nothing is known of the draft model acme/none"),
+        ("draft_model", "meta-llama/Llama-3.2-1B-Instruct", None),
+        ("ngram", None, None),
+    ],
+)
+def test_drafts_are_simulated_where_their_acceptance_is_assumed_and_their_cost_known(
+    method: str, model: str | None, reason: str | None
+) -> None:
+    speculative = {"method": method, "num_speculative_tokens": 3, "model": model}
+    plan = planned(**EXPERIMENT | {"deployments": deployments(speculative=speculative)})
+    assuming = with_predictions(plan.assuming(Assumptions(drafts_accepted=0.5)))
+    (found,) = reasons_not_predicted(assuming)
+    assert (reason or "only a simulation has a term for speculative decoding") in found
+    predictions = [prediction_of(deployment) for deployment in assuming.deployments]
+    sources = {predicted.get("error", {}).get("source", "") for predicted in predictions}
+    is_simulated = {source.endswith("with drafts: twice their error") for source in sources}
+    assert is_simulated == {reason is None}
+    assert {str(predicted["assumed"]) for predicted in predictions} == {"{'drafts_accepted': 0.5}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
 from orchestrator.capacity.strategy import ProbeWatch
+from orchestrator.emulator.drafts import Drafts
+from orchestrator.emulator.model import Costs
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.predict.simulate import Trace, run
 from orchestrator.simulation.point import PointSimulator, SimulatedEngines
@@ -35,6 +38,7 @@ def attempt(
     level: float,
     control: str = "request_rate",
     watch: ProbeWatch | None = None,
+    gaps: bool = False,
     **more: Any,
 ) -> Attempt:
     rules: dict[str, Any] = {"workload": WORKLOAD, "duration_s": 10.0, "warmup_s": 0.0} | more
@@ -46,7 +50,7 @@ def attempt(
         attempt_id="a",
         **rules,
     )
-    return PointSimulator().attempt(used, point, watch, 10**18).attempt
+    return PointSimulator(gaps).attempt(used, point, watch, 10**18).attempt
 
 
 def rows(made: Attempt) -> pa.Table:
@@ -204,6 +208,33 @@ def test_jitter_differs_between_repeats() -> None:
         seconds(made, "done_ns")[:9] - seconds(made, "first_token_ns")[:9] for made in (once, other)
     ]
     assert not np.allclose(*tpot)
+
+
+def test_drafts_come_in_the_chunk_of_their_step_and_shorten_answers() -> None:
+    workload = RandomWorkload(name="w", input_tokens=8, output_tokens=41)
+    plain = engines(max_num_seqs=4)
+    assert isinstance(plain.rank.costs, Costs)
+    drafts = Drafts(4, 1.0, plain.rank.costs, drafter=None)  # all are accepted
+    drafting = replace(plain, rank=replace(plain.rank, drafts=drafts))
+    wanted: dict[str, Any] = {"control": "concurrency", "workload": workload, "gaps": True}
+    made, without = attempt(drafting, 4, **wanted), attempt(plain, 4, **wanted)
+    is_ok = column(made, "status") == "ok"
+    assert set(column(made, "chunks")[is_ok]) == {9}  # one token, then eight times five
+    assert set(column(made, "itl_kind")[is_ok]) == {"chunk"}
+    assert made.loaded is not None
+    file = made.loaded.reports[0].token_events
+    assert file is not None
+    events: Any = file.file
+    assert events["tokens_per_chunk"][0].as_py() == [1, *[5] * 8]
+    assert len(events["gaps_us"][0]) == 8
+    tpot_s = [
+        np.nanmean(seconds(of, "last_token_ns") - seconds(of, "first_token_ns")) / 40
+        for of in (made, without)
+    ]
+    assert tpot_s[0] == pytest.approx(tpot_s[1] / 5, rel=0.1)
+    again = attempt(drafting, 4, control="concurrency", workload=workload)
+    assert column(again, "itl_kind").tolist() == [None] * len(rows(again))
+    assert (column(again, "last_token_ns") == column(made, "last_token_ns")).all()
 
 
 def watch(**limits: Any) -> ProbeWatch:

@@ -122,17 +122,21 @@ def test_nothing_is_simulated_twice(tmp_path: Path) -> None:
 
 
 def test_what_the_model_does_not_know_is_stored_as_failed(tmp_path: Path) -> None:
-    text = EXPERIMENT.replace("{tensor_parallel_size: 2}", "{cpu_offload_gb: 1}")
+    drafts = "{speculative: {method: ngram, num_speculative_tokens: 2}}"
+    text = EXPERIMENT.replace("{tensor_parallel_size: 2}", f"{{cpu_offload_gb: 1}}, {drafts}")
     store, report = simulated(planned(text), tmp_path)
     assert report.counts.measured == 2
-    assert report.counts.failed == 2
+    assert report.counts.failed == 4
     failed = [row for row in points(store) if row.status == "failed"]
     assert {row.failure_kind for row in failed} == {FailureKind.NOT_SIMULATED}
     assert all(row.simulated for row in failed)
-    assert all("weights offloaded to the host" in (row.reason or "") for row in failed)
-    assert [row.status for row in launches(store)].count("failed") == 1
+    assert {(row.reason or "").partition("has no term for ")[2] for row in failed} == {
+        "weights offloaded to the host.",
+        "speculative decoding, unless --assume drafts_accepted=SHARE.",
+    }
+    assert [row.status for row in launches(store)].count("failed") == 2
     _, report = simulated(planned(text), tmp_path)
-    assert report.counts.refused == 2
+    assert report.counts.refused == 4
 
 
 def test_a_budget_of_gpu_hours_ends_it(tmp_path: Path) -> None:

@@ -16,24 +16,29 @@ from orchestrator.spec.assumptions import (
 
 
 def test_assumptions_are_read_from_options() -> None:
-    assumptions = parse_assumptions(["constrained_answers=asked", "adapters=free"])
-    assert assumptions.stated() == {"constrained_answers": "asked", "adapters": "free"}
+    options = ["drafts_accepted=0.6", "constrained_answers=asked", "adapters=free"]
+    assert parse_assumptions(options).stated() == {
+        "drafts_accepted": 0.6,
+        "constrained_answers": "asked",
+        "adapters": "free",
+    }
     assert parse_assumptions([]) == NOTHING_ASSUMED
 
 
 def test_all_problems_of_assumptions_are_found_at_once() -> None:
     options = ["adapter=free", "constrained_answers=short", "adapters=free", "adapters=free"]
     with pytest.raises(ProblemsError) as raised:
-        parse_assumptions(options)
+        parse_assumptions([*options, "drafts_accepted=60"])
     assert [str(problem) for problem in raised.value.problems] == [
         "--assume adapter=free: unknown name (did you mean 'adapters'?)",
         "--assume adapters=free: adapters is given twice",
+        "--assume drafts_accepted=60: the value of drafts_accepted must be a share from 0 to 1, as 0.6",
         "--assume constrained_answers=short: the value of constrained_answers must be asked",
     ]
 
 
 def test_a_name_like_no_other_is_refused_with_all_names() -> None:
-    with pytest.raises(ProblemsError, match="known: adapters, constrained_answers"):
+    with pytest.raises(ProblemsError, match="known: adapters, constrained_answers, drafts"):
         parse_assumptions(["x"])
 
 

@@ -1,0 +1,126 @@
+"""``Batch`` with speculative decoding: a step gives each sequence one token, and those of its drafts
+that are accepted.
+
+As in vLLM, all drafts count in ``max_num_batched_tokens``, and a step needs room for them in the KV
+cache; what is rejected leaves it again. Steps are taken one by one: no two give out the same tokens.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from orchestrator.base.arrays import Ints
+from orchestrator.emulator.batch import PROMPT_STEP, Batch, GivenTokens, Sequence
+from orchestrator.emulator.drafts import Drafts
+from orchestrator.emulator.model import Chunk, Replica
+
+_DRAWN_AT_ONCE = 4096
+
+
+class DraftingBatch(Batch):
+    """One data-parallel rank with drafts. Of its sequences ``earlier_tokens`` counts all tokens that
+    were given out.
+    """
+
+    def __init__(self, replica: Replica, drafts: Drafts, seed: int | str = 0) -> None:
+        """``seed``: of the jitter, and of which drafts are accepted."""
+        super().__init__(replica, seed)
+        self.tokens_per_decode = drafts.tokens + 1
+        self._drafts = drafts
+        self._accepts = np.random.default_rng(random.Random(f"{seed} drafts").getrandbits(64))
+        self._accepted: list[int] = []  # drawn ahead
+
+    def earliest_end_s(self) -> float:
+        """As in ``Batch``. The next step may end a sequence."""
+        return self.clock
+
+    def _decode_steps(self, max_steps: int, until_s: float) -> list[Sequence]:
+        """Runs one step of decodes alone."""
+        return self._step([])
+
+    def _mixed_step(self, chunks: list[Chunk]) -> list[Sequence]:
+        """Runs a step of decodes and prefill chunks."""
+        return self._step(chunks)
+
+    def _step(self, chunks: list[Chunk]) -> list[Sequence]:
+        """Runs a step. Returns the sequences that finished."""
+        decodes_rest = bool(chunks) and self.limits.prefill_first
+        decoding = [] if decodes_rest else list(self.decoding)
+        decodes = len(decoding)
+        self.skipped_decodes = len(self.decoding) - decodes
+        self.computed_tokens = decodes * self.tokens_per_decode
+        self.computed_tokens += sum(chunk.tokens for chunk in chunks)
+        context = self.context_tokens if decodes else 0
+        windowed = self.window_tokens if decodes else 0.0
+        step_s = self._drafts.step_s(decodes, context, windowed, chunks)
+        self.clock += self._varied_s(step_s, 1)
+        self._steps_since_look += PROMPT_STEP if chunks else 1
+        finished = self._give_out(decoding)
+        begun = self._begin_decodes(finished)
+        self._note_token_times(finished, begun)
+        return finished
+
+    def _give_out(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Gives each sequence the tokens of this step. Returns those that have all."""
+        given_tokens = 0
+        finished: list[Sequence] = []
+        for sequence in decoding:
+            remaining = sequence.output_tokens - sequence.earlier_tokens
+            tokens = min(1 + self._accepted_drafts(), remaining)
+            self._note(sequence, tokens)
+            given_tokens += tokens
+            if tokens == remaining:
+                finished.append(sequence)
+        self.context_tokens += given_tokens
+        self._take(given_tokens)
+        for sequence in finished:
+            self._leave(sequence)
+        return finished
+
+    def _first_token(self, sequence: Sequence) -> bool:
+        self._note(sequence, 1)
+        remaining = sequence.output_tokens - sequence.earlier_tokens
+        if remaining == 0:
+            self._give_back(sequence.prefill_tokens)
+            return True
+        if self.costs.window:
+            sequence.window_tokens = min(sequence.prefill_tokens + remaining / 2, self.costs.window)
+            self.window_tokens += sequence.window_tokens
+        self.decoding[sequence] = None
+        self.context_tokens += sequence.prefill_tokens
+        return False
+
+    def _note(self, sequence: Sequence, tokens: int) -> None:
+        """Notes that a sequence gives out tokens at the end of this step."""
+        sequence.earlier_tokens += tokens
+        if sequence.given is None:
+            sequence.given = []
+        sequence.given.append(GivenTokens(self.clock, tokens))
+
+    def _context_of(self, sequence: Sequence) -> int:
+        # the last token is not in the cache before the next step computes it
+        return sequence.prompt_tokens + sequence.earlier_tokens - 1
+
+    def _accepted_drafts(self) -> int:
+        """How many drafts of the next sequence are accepted."""
+        if not self._accepted:
+            self._accepted = self._drawn().tolist()
+        return self._accepted.pop()
+
+    def _drawn(self) -> Ints:
+        """Drafts accepted before the first that is not."""
+        drafts = self._drafts
+        if drafts.acceptance >= 1:
+            return np.full(_DRAWN_AT_ONCE, drafts.tokens)
+        until_rejected = self._accepts.geometric(1 - drafts.acceptance, _DRAWN_AT_ONCE) - 1
+        accepted: Ints = np.minimum(until_rejected, drafts.tokens)
+        return accepted
+
+
+def batch_of(replica: Replica, seed: int | str) -> Batch:
+    """The batch of a rank, with drafts if its model has them."""
+    if replica.drafts is not None:
+        return DraftingBatch(replica, replica.drafts, seed)
+    return Batch(replica, seed)
