@@ -84,12 +84,16 @@ def levels_of_workloads(
     is_timed = arrivals.process == "trace"
     if is_timed and load.search != "levels" and arrivals.scale is not Scale.STRETCH:
         message = f"search {load.search!r} cannot change the rate of recorded arrivals"
+        hint = "give arrivals: {process: trace, scale: stretch}"
         if arrivals.scale is Scale.THIN:
             message = (
                 f"search {load.search!r} also tries rates above the recorded one, and thinning "
                 "leaves out sessions"
             )
-        hint = "give arrivals: {process: trace, scale: stretch}"
+            hint = (
+                "measure parts of the recorded rate, as levels: {request_rate: [0.5 * recorded, "
+                "recorded]}, or take scale: stretch"
+            )
         problems.add(("load", "search"), message, hint)
         return {}
     levels: dict[str, tuple[Level, ...]] = {}

@@ -190,7 +190,13 @@ def test_a_search_over_a_thinned_trace_is_refused(search: str, tmp_path: Path) -
     assert problem.message == (
         f"search {search!r} also tries rates above the recorded one, and thinning leaves out sessions"
     )
-    assert problem.hint == "give arrivals: {process: trace, scale: stretch}"
+    parts = {"request_rate": ["0.5 * recorded", "recorded"]}
+    assert problem.hint == (
+        "measure parts of the recorded rate, as levels: {request_rate: [0.5 * recorded, recorded]}, "
+        "or take scale: stretch"
+    )
+    measured = {"arrivals": arrivals, "levels": parts}
+    assert planned(tmp_path / "x.yaml", **of_trace(tmp_path, measured), slos=slos).points
     arrivals["scale"] = "stretch"
     assert planned(tmp_path / "x.yaml", **of_trace(tmp_path, load), slos=slos).points
 
