@@ -1,5 +1,5 @@
-"""How long ``orchestrator simulate`` takes for a grid, in CPU seconds of one core, and how much
-memory.
+"""What ``orchestrator simulate`` costs for a grid, with its rows, its answer and its page: CPU
+seconds of one core, and memory.
 
     taskset -c 0 python -m benchmarks.simulate.grid [--deployments 200] [--levels 10]
         [--requests 2000]
@@ -13,17 +13,11 @@ from __future__ import annotations
 
 import argparse
 import resource
+import subprocess
+import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-
-from orchestrator.plan.make import make_plan
-from orchestrator.plan.predictions import with_predictions
-from orchestrator.results.pandas_hook import leave_pandas_out
-from orchestrator.results.store import Store
-from orchestrator.simulation.sweep import SimulatedSweep
-from orchestrator.spec.experiment import parse_experiment
 
 EXPERIMENT = """
 version: 1
@@ -50,7 +44,6 @@ PER_SEQS = 4 * 5  # deployments for each number of sequences
 
 
 def main() -> None:
-    leave_pandas_out()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deployments", type=int, default=200)
     parser.add_argument("--levels", type=int, default=10)
@@ -59,20 +52,20 @@ def main() -> None:
     seqs = ", ".join(str(16 * (step + 1)) for step in range(options.deployments // PER_SEQS))
     rates = ", ".join(str(2 * (step + 1)) for step in range(options.levels))
     text = EXPERIMENT.format(seqs=seqs, rates=rates, requests=options.requests)
-    began_s, cpu_s = time.monotonic(), time.process_time()
-    plan = with_predictions(make_plan(parse_experiment(text, "grid.yaml")))
-    print(f"plan of {len(plan.runnable())} deployments: {time.process_time() - cpu_s:.1f} s CPU")
     with tempfile.TemporaryDirectory() as folder:
-        store = Store.open(folder, plan.name, survives_power_loss=False)
-        report = SimulatedSweep(plan, store, lambda item: None, threading.Event()).run()
-        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        file = Path(folder) / "grid.yaml"
+        file.write_text(text)
+        results = Path(folder) / "results"
+        command = ["orchestrator", "simulate", str(file), "--results", str(results)]
+        began_s = time.monotonic()
+        subprocess.run([sys.executable, "-m", *command], check=True)
+        took_s = time.monotonic() - began_s
+        files = [path for path in results.rglob("*") if path.is_file()]
         megabytes = sum(path.stat().st_size for path in files) / 1e6
-    counts = report.counts
-    most_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"{counts.measured} points simulated, {counts.failed} failed, of {options.requests} requests: "
-        f"{time.process_time() - cpu_s:.1f} s CPU, {time.monotonic() - began_s:.1f} s, "
-        f"{most_mb:.0f} MB of memory, {len(files)} files of {megabytes:.0f} MB"
+        f"{used.ru_utime + used.ru_stime:.1f} s CPU, {took_s:.1f} s, "
+        f"{used.ru_maxrss / 1e3:.0f} MB of memory, {len(files)} files of {megabytes:.0f} MB"
     )
 
 

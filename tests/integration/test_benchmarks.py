@@ -24,6 +24,7 @@ SMALL = [
     "benchmarks.telemetry.sampler --seconds 1",
     "benchmarks.simulate.trace --requests 100",
     "benchmarks.simulate.grid --deployments 20 --levels 1 --requests 20",
+    "benchmarks.simulate.against_emulator --short",
     "benchmarks.cluster.scale --deployments 4 --nodes 2",
     "benchmarks.workloads.trace_window --rows 20000",
 ]
