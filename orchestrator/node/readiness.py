@@ -379,7 +379,7 @@ class _Watch:
         place = f"the key in {variable}" if variable else "its key"
         return self._unproven(
             FailureKind.KEY_UNCHECKED,
-            f"{self.engine.title} does not check {place}: {answer}, not with 401 or 403 "
+            f"{self.engine.title} does not check {place}, since {answer}, not with 401 or 403 "
             "(engines without keys are declared with guarded=False)",
         )
 

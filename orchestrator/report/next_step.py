@@ -104,7 +104,9 @@ def next_step_text(step: NextStep) -> str:
     """``next: orchestrator run … --until decided``, with what it costs and measures below."""
     cost = f"up to about {hours(step.most_s)}"
     if step.most_gpu_s:
-        cost = f"up to about {step.most_gpu_s / 3600:.2g} h of GPU time"
+        gpu_hours = step.most_gpu_s / 3600
+        digits = ".2g" if gpu_hours < 100 else ",.0f"
+        cost = f"up to about {gpu_hours:{digits}} h of GPU time"
     deployments = f", of {counted(step.deployments, 'deployment')}" if step.deployments > 1 else ""
     command = step.command
     if step.change is not None:

@@ -1,6 +1,7 @@
 """The code blocks of Markdown pages, and what the comment above one says of it.
 
-``<!-- not run: REASON -->`` leaves commands out that need a cluster, a GPU or hours.
+``<!-- not run: REASON -->`` leaves commands out that need a cluster, a GPU or hours; of these,
+``run`` is planned, and ``status`` and ``stop`` are run.
 ``<!-- server: FOR WHOM -->`` starts a server that serves until the page is read.
 ``<!-- file: NAME -->`` says under which name a reader is to save a block, and ``<!-- printed -->``
 that the commands above it print its lines.

@@ -37,7 +37,18 @@ def rounded_as(written: str, number: str) -> str:
     return f"{float(number):.{decimals}f}"
 
 
-CHECKS: Mapping[str, Callable[[str, str], None]] = {MEASUREMENTS: errors_of_predictions}
+def hours_of_simulation(page: str, printed: str) -> None:
+    """Compares the simulated hours and deployments of the first page with those of its command."""
+    (in_page,) = re.findall(r"of (\d+) \[deployments\].* in (\d+) hours", page)
+    (hours,) = re.findall(r"^([\d.]+) h of virtual time", printed, re.MULTILINE)
+    (deployments,) = re.findall(r"within model error \(all (\d+)\)", printed)
+    assert in_page == (deployments, rounded_as("1", hours))
+
+
+CHECKS: Mapping[str, Callable[[str, str], None]] = {
+    MEASUREMENTS: errors_of_predictions,
+    "README.md": hours_of_simulation,
+}
 
 
 def compare_figures(page_id: str, printed: str) -> None:

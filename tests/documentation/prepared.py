@@ -123,11 +123,18 @@ def checkout_with_another_engine(folder: Path) -> Replacements:
     return {"/opt/toy/toy-server": str(program), "org/model": str(MODEL)}
 
 
+def results_of_a_cluster(folder: Path) -> Replacements:
+    """``results/`` stands for where the page's cluster would store them."""
+    return {"s3://BUCKET/sweeps": "results", "/shared/sweeps": "results"}
+
+
 PREPARATIONS: dict[str, Callable[[Path], Replacements]] = {
     "docs/explained/predictions.md": measured_on_a_gpu,
     "docs/guides/ci.md": gate_and_baseline,
     "docs/guides/compare-versions.md": two_sweeps,
+    "docs/guides/kubernetes.md": results_of_a_cluster,
     "docs/guides/other-tools.md": files_of_other_tools,
+    "docs/guides/slurm.md": results_of_a_cluster,
     "docs/guides/your-own-engine.md": checkout_with_another_engine,
     "docs/measurements.md": published_points,
 }

@@ -1,5 +1,6 @@
 """The commands of README and documentation, run as they stand, as far as that needs no cluster, no
-GPU and no hours; those that do need one are parsed.
+GPU and no hours. Those that do need one are parsed; of them, what looks at active runs is run all
+the same, and ``run`` becomes ``plan``.
 
 A page is run from its first block to its last, in a folder with what a checkout has and with the
 simulated sweep of the README in ``simulated/`` and in ``results/``, or with what ``prepared.py``
@@ -35,13 +36,16 @@ from tests.unit.documentation.pages import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
+# commands that are run where the rest of their block is not: without an active run they do nothing
+OF_ACTIVE_RUNS = {"status", "stop"}
+OF_SHORTLISTS = ("--shortlist", "--simulated")  # options that run and plan share
 # The pages of the first hour are read one after the other; others stand alone.
 FIRST_HOUR = [ROOT / "docs" / "start" / f"{name}.md" for name in ("server", "sweep", "answer")]
 SERVERS = {block.page: block for block in SHELL if block.is_server}
 RUN = [block for block in SHELL if block.not_run is None and not block.is_server]
-WITH_COMMANDS = sorted({block.page for block in RUN})
-READ_TOGETHER = [FIRST_HOUR, *([page] for page in WITH_COMMANDS if page not in FIRST_HOUR)]
 PARSED = [block for block in SHELL if block.not_run is not None]
+WITH_COMMANDS = sorted({block.page for block in (*RUN, *PARSED)})
+READ_TOGETHER = [FIRST_HOUR, *([page] for page in WITH_COMMANDS if page not in FIRST_HOUR)]
 LANGUAGES = {"sh", "text", "yaml", "toml", "csv", "json", "python", "py", "sql"}
 
 SERVER = "http://127.0.0.1:8000"  # the address in all pages
@@ -205,7 +209,31 @@ def run_pages(pages: list[Path], replacements: Replacements, folder: Path) -> No
             elif block in RUN:
                 for line in lines(block, replacements):
                     output += run_line(line, folder)
+            elif block in PARSED:
+                for line in lines_of(replaced(block.text, replacements)):
+                    instead = what_is_run_instead(line, folder)
+                    if instead is not None:
+                        output += run_line(instead, folder)
         compare_figures(page_id(page), output)
+
+
+def what_is_run_instead(line: str, folder: Path) -> str | None:
+    """What stands for a line that is not run: the line itself if it is about active runs, and the
+    plan of what it would run if the file is here. None: nothing does.
+    """
+    argv = of_this_program(shlex.split(line, comments=True))
+    if not argv:
+        return None
+    command, *options = argv
+    if command in OF_ACTIVE_RUNS:
+        return shlex.join(["orchestrator", *argv])
+    if command != "run" or not (folder / options[0]).exists():
+        return None
+    planned = ["orchestrator", "plan", options[0]]
+    for option in OF_SHORTLISTS:
+        if option in options:
+            planned += [option, options[options.index(option) + 1]]
+    return shlex.join(planned)
 
 
 def replaced(text: str, replacements: Replacements) -> str:
@@ -223,10 +251,15 @@ def lines_missing(text: str, output: str) -> list[str]:
 
 def lines(block: Block, replacements: Replacements) -> Iterator[str]:
     """The commands of a block, one a line, with what is here and shorter than written."""
-    text = replaced(block.text.replace("\\\n", " "), replacements)
+    text = replaced(block.text, replacements)
     for written, shorter in SHORTER:
         text = re.sub(written, shorter, text)
-    for line in text.splitlines():
+    return lines_of(text)
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The commands of a text, one a line."""
+    for line in text.replace("\\\n", " ").splitlines():
         if shlex.split(line, comments=True):
             yield line
 
@@ -238,8 +271,12 @@ def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Bloc
         if argv:
             parse(argv)
         if words[0] == "make":
-            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            assert words[1] in targets
+            subprocess.run([*words, "--dry-run"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        if words[0] == "python" and words[1].startswith("benchmarks/"):
+            has_options(words[1], words[2:])
+        if "--target" in words:
+            stage = words[words.index("--target") + 1]
+            assert f"AS {stage}\n" in (ROOT / words[words.index("-f") + 1]).read_text()
         for word in words:
             if word.startswith(FOLDERS_OF_FILES):
                 assert (ROOT / word).exists(), word
@@ -335,15 +372,30 @@ SCRIPTS = sorted(
 
 @pytest.mark.parametrize(("file", "options"), SCRIPTS)
 def test_scripts_within_sentences_exist_and_have_these_options(file: str, options: str) -> None:
+    has_options(file, options.split())
+
+
+def has_options(file: str, words: list[str]) -> None:
+    """Fails where a script does not have an option among these words."""
     source = (ROOT / file).read_text(encoding="utf-8")
-    for option in re.findall(r"--[a-z-]+", options):
-        assert f'"{option}"' in source, option
+    for word in words:
+        if word.startswith("--"):
+            assert f'"{word}"' in source, word
 
 
 def test_a_figure_that_a_command_did_not_print_is_found() -> None:
     lines_of_groups = [f"{group} 1 2.0% 3.0% 4 5" for group in GROUPS.values()]
     with pytest.raises(AssertionError, match="H100, H200, vLLM"):
         compare_figures(MEASUREMENTS, "\n".join(lines_of_groups))
+
+
+def test_a_run_is_planned_with_its_shortlist_where_it_cannot_be_run() -> None:
+    submitted = (
+        f"ray job submit -- python -m orchestrator run {SIMULATED} --results r --shortlist 3"
+    )
+    assert what_is_run_instead(submitted, ROOT) == f"orchestrator plan {SIMULATED} --shortlist 3"
+    assert what_is_run_instead("orchestrator stop r", ROOT) == "orchestrator stop r"
+    assert what_is_run_instead("orchestrator run yours.yaml --results r", ROOT) is None
 
 
 def test_a_line_that_was_not_printed_is_found() -> None:

@@ -145,7 +145,12 @@ def test_without_gpus_time_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu_s", "cost"), [(3600.0, "up to about 1 h of GPU time"), (0.0, "up to about 2 min")]
+    ("gpu_s", "cost"),
+    [
+        (3600.0, "up to about 1 h of GPU time"),
+        (583920.0, "up to about 162 h of GPU time"),
+        (0.0, "up to about 2 min"),
+    ],
 )
 def test_what_it_costs_is_said(gpu_s: float, cost: str) -> None:
     step = NextStep("orchestrator run x", None, 3, gpu_s, 120.0)
