@@ -22,7 +22,7 @@ OPTIONAL_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class DraftMethods:
     """An engine's methods of speculative decoding, and what they need."""
 
     # method in the common vocabulary -> the engine's own name, which is accepted too

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, FlagTable, Node
 from orchestrator.engines.command_lines import command_lines, is_same_release
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.extra_args import extra_arguments
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -162,7 +162,7 @@ class Engine:
     open_flags: Mapping[str, Collection[str]] = field(default_factory=dict)
     # other spelling of a flag -> who sets it
     aliases: Mapping[str, str] = field(default_factory=dict)
-    drafts: Drafts | None = None
+    drafts: DraftMethods | None = None
     # Environment variable that names its plugins; where it is set, values that plugins may add are
     # accepted.
     plugins_variable: str | None = None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -191,7 +191,7 @@ ENGINE = Engine(
         *("--host", "--port", "--model_dir", "--model_name", "--run_mode"),
         *("--nnodes", "--node_rank", "--nccl_host", "--nccl_port"),
     ),
-    drafts=Drafts(MTP, flag="--mtp_mode", tokens_flags=("--mtp_step",)),
+    drafts=DraftMethods(MTP, flag="--mtp_mode", tokens_flags=("--mtp_step",)),
     several_nodes=True,
     pins=_pins,
     more_problems=_problems,

@@ -15,7 +15,7 @@ from functools import partial
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
@@ -312,7 +312,7 @@ ENGINE = Engine(
             "int4": "q4_0",
         }
     },
-    drafts=Drafts(
+    drafts=DraftMethods(
         TYPES,
         flag="--spec-type",
         no_methods=("none",),

@@ -13,7 +13,7 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -177,7 +177,7 @@ ENGINE = Engine(
         *("--server-name", "--server-port", "--api-keys", "--model-name"),
         *("--nnodes", "--node-rank", "--dist-init-addr"),
     ),
-    drafts=Drafts(
+    drafts=DraftMethods(
         ALGORITHMS,
         flag="--speculative-algorithm",
         with_model=("eagle", "eagle3", "dflash"),

@@ -16,7 +16,7 @@ from orchestrator.catalog.memory import GIB
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine, Reported, estimates_of_work
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
@@ -582,7 +582,7 @@ ENGINE = Engine(
         "kv_cache_dtype": {"fp8": "fp8_e4m3"},
         "quantization": {"int8": "w8a8_int8", "fp8_per_channel": "w8a8_fp8", "gptq": "gptq_marlin"},
     },
-    drafts=Drafts(
+    drafts=DraftMethods(
         ALGORITHMS,
         flag="--speculative-algorithm",
         with_model=("draft_model", "eagle", "eagle3", "STANDALONE", "DFLASH", "dflash"),

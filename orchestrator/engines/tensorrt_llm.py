@@ -16,7 +16,7 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.base.registry import data_beside, did_you_mean
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, LogFigure, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -231,7 +231,7 @@ def _is_known(path: str, keys: Mapping[str, Sequence[str] | None]) -> bool:
 
 def _method(spec: Speculative) -> str:
     """The method in the common vocabulary; the file may give TensorRT-LLM's own name instead."""
-    assert spec.method is not None  # ``Drafts`` refuses speculation without a method
+    assert spec.method is not None  # ``DraftMethods`` refuses speculation without a method
     return METHOD_OF_DECODING.get(spec.method, spec.method)
 
 
@@ -311,7 +311,7 @@ ENGINE = Engine(
         "--moe_expert_parallel_size": "the field enable_expert_parallel",
         "--kv_cache_free_gpu_memory_fraction": "the field gpu_memory_utilization",
     },
-    drafts=Drafts(
+    drafts=DraftMethods(
         DECODING,
         with_model=("draft_model", "eagle3", "DraftTarget", "Eagle"),
         without_model=("ngram", "NGram"),

@@ -16,7 +16,7 @@ from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
@@ -200,7 +200,7 @@ ENGINE = Engine(
     ),
     aliases={"--max-input-length": "the field max_input_len"},
     # the checkpoint decides whether the method is ngram or medusa
-    drafts=Drafts({"ngram": "ngram", "medusa": "medusa"}, tokens_flags=("--speculate",)),
+    drafts=DraftMethods({"ngram": "ngram", "medusa": "medusa"}, tokens_flags=("--speculate",)),
     on_cpus=True,
     on_amd=True,
     pins=_pins,

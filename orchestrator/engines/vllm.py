@@ -13,7 +13,7 @@ from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine, estimates_of_work, named_as_vllm
 from orchestrator.engines.extra_args import present_flags
 from orchestrator.engines.log_words import LogWords
@@ -326,7 +326,7 @@ ENGINE = Engine(
         "--device-memory-utilization": "the field gpu_memory_utilization",
     },
     # config/speculative.py: __post_init__
-    drafts=Drafts(
+    drafts=DraftMethods(
         flag="--spec-method",
         no_methods=("None",),
         with_model=(

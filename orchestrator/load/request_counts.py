@@ -112,7 +112,7 @@ class EndOfRun:
     over: int
 
 
-class OpenRequests:
+class OpenRequestCounts:
     """How many requests were open while a point ran, warm-up included, and how long they took.
 
     ``from_s``, ``until_s``: the time in which requests of the window are due, from the point's
@@ -247,7 +247,7 @@ class RequestCounts:
         # answers
         self.due_from_s = start_ns / 1e9
         self.due_until_s = _due_until_s(requests, point, start_ns)
-        self.open = OpenRequests(self.due_from_s, self.due_until_s)
+        self.open = OpenRequestCounts(self.due_from_s, self.due_until_s)
         self.prompt_lengths = PromptLengths()
         self._over_s = 0.0  # when the last request was over
         # how long each request took after the last one was due, added up

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines.command import Command, Flag, LogFigure, Node, reading
-from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.registry import ENGINES
@@ -57,7 +57,7 @@ ACME = Engine(
     allowed_values={"load_format": ("dummy",)},
     reserved=("--port",),
     aliases={"-b": "the field max_num_seqs", "--ranks": "the field tensor_parallel_size"},
-    drafts=Drafts({"ngram": "ngram"}),
+    drafts=DraftMethods({"ngram": "ngram"}),
     pins=lambda settings, hardware: {"max_num_seqs": 64},
     start=lambda settings, hardware, node: Command(
         ("acme", "--port", str(node.port), "--ranks", str(settings.tensor_parallel_size)),
