@@ -76,6 +76,7 @@ def limited(written: Plan, request: ShortlistRequest, earlier: Plan | None) -> L
     predicted.
     """
     from orchestrator.plan.shortlist import shortlisted, without_shortlist
+    from orchestrator.report.origin import assumption_texts
     from orchestrator.report.shortlist_words import shortlist_lines
 
     if request.size is None:
@@ -91,6 +92,7 @@ def limited(written: Plan, request: ShortlistRequest, earlier: Plan | None) -> L
     lines: list[str] = []
     if plan.shortlist is not None:
         lines += shortlist_lines(plan, plan.shortlist)
+        lines += [f"assumed: {text}" for text in assumption_texts(plan.assumptions)]
     if earlier is not None:
         lines += _changed_lines(plan, earlier)
     return LimitedPlan(plan, tuple(lines))

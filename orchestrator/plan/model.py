@@ -302,7 +302,8 @@ class Plan(SweepRules):
     # digest of the options of `orchestrator load`; None where a file made the plan
     load_options: str | None = None
     shortlist: PredictedShortlist | None = None  # `run --shortlist`
-    assumptions: Assumptions = NOTHING_ASSUMED  # `simulate --assume`
+    # `simulate --assume`; of a run, what its predictions rest on
+    assumptions: Assumptions = NOTHING_ASSUMED
 
     def asks_the_same(self, stored: Plan) -> bool:
         """Whether a run of ``orchestrator load`` sends what a stored one sent, whatever their seeds

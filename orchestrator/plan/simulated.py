@@ -112,8 +112,12 @@ def _contenders(experiment: StoredExperiment, slo: Slo) -> set[str]:
 
 
 def _with_simulation_of(plan: Plan, experiment: StoredExperiment, uri: str) -> Plan:
-    """The plan with what a stored simulation found. ``uri``: where it is stored."""
-    plan = with_predictions(_without_simulation(plan))
+    """The plan with what a stored simulation found and assumed. ``uri``: where it is stored."""
+    plan = _without_simulation(plan)
+    stored = experiment.plan
+    if stored is not None:
+        plan = plan.assuming(stored.assumptions)
+    plan = with_predictions(plan)
     simulation = _Simulation(plan, experiment)
     return plan.with_deployments(
         deployment.model_copy(update={"predicted": simulation.predicted(deployment, uri)})

@@ -10,6 +10,7 @@ import pytest
 
 import orchestrator
 from orchestrator.base.errors import FailureKind, ProblemsError
+from orchestrator.cli.shortlist import ShortlistRequest, limited
 from orchestrator.plan.model import Plan
 from orchestrator.plan.predictions import with_predictions
 from orchestrator.results.events import Event
@@ -251,9 +252,10 @@ def test_constrained_answers_are_simulated_where_their_length_is_assumed(tmp_pat
     with pytest.raises(ProblemsError, match="under other assumptions.*another --results"):
         check(planned(workloads=CONSTRAINED), store)
     said = invoke("results", str(tmp_path)).stdout.splitlines()
-    assert [line for line in said if line.startswith("assumed:")] == [
-        "assumed: constrained answers are as long as output_tokens asks, and the constraint costs nothing"
-    ]
+    assumed = "assumed: constrained answers are as long as output_tokens asks, and the constraint costs nothing"
+    assert [line for line in said if line.startswith("assumed:")] == [assumed]
+    shortlist = ShortlistRequest(size=1, simulated=str(tmp_path))
+    assert limited(planned(workloads=CONSTRAINED), shortlist, earlier=None).lines[-1] == assumed
 
 
 def test_tools_are_not_simulated(tmp_path: Path) -> None:
