@@ -22,7 +22,8 @@ from orchestrator.spec.settings import EngineSettings, Speculative
 
 # beginnings of methods that look tokens up instead of using a model, as "ngram_gpu"
 WITHOUT_MODEL = ("ngram", "suffix")
-HEADS = ("eagle", "dflash", "dspark")  # methods, and parts of architectures, that share embeddings
+EAGLE = "eagle"
+HEADS = (EAGLE, "dflash", "dspark")  # methods, and parts of architectures, that share embeddings
 MTP = ("mtp", "nextn")
 AUXILIARY_STATES = 3  # hidden states of the model that EAGLE-3 joins
 
@@ -69,9 +70,18 @@ def draft_bytes(
 
 def is_head(draft: ModelFacts, speculative: Speculative) -> bool:
     """Whether a draft model reads the hidden states of the model, and shares its embedding."""
-    method = (speculative.method or "").lower()
-    architecture = " ".join(draft.architectures).lower()
-    return any(head in method or head in architecture for head in HEADS)
+    names = _kind_of_draft(draft, speculative)
+    return any(head in names for head in HEADS)
+
+
+def is_eagle(draft: ModelFacts, speculative: Speculative) -> bool:
+    """Whether a draft model is an EAGLE head, which drafts one token after the other."""
+    return EAGLE in _kind_of_draft(draft, speculative)
+
+
+def _kind_of_draft(draft: ModelFacts, speculative: Speculative) -> str:
+    """The method and the architectures of a draft model, in lower case."""
+    return " ".join((speculative.method or "", *draft.architectures)).lower()
 
 
 def settings_of_draft(settings: EngineSettings, speculative: Speculative) -> EngineSettings:
@@ -102,18 +112,30 @@ def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | Non
     return DraftBytes(facts.draft_layers * layer_bytes, facts.draft_layers * layer_kv)
 
 
-def _head_bytes(draft: ModelFacts, settings: EngineSettings, ranks: int) -> float:
-    """The least bytes of a head on one of ``ranks`` ranks. Parts that it shares with the model are
-    not counted, nor are parts that only some heads have.
+def head_as_model(draft: ModelFacts) -> ModelFacts:
+    """A head with all parameters that it reads for a token, those of the model's output layer
+    included where it has none of its own. Parts that only some heads have are not counted.
     """
-    parts = draft.parameters
     shape = draft.shape
     hidden = shape.hidden_size
-    layers = parts.attention + parts.mlp + parts.experts
     # queries, keys and values read the embedding beside the hidden state
-    layers += hidden * shape.head_dim * shape.num_attention_heads
-    layers += 2 * hidden * shape.head_dim * shape.num_key_value_heads
+    attention = draft.parameters.attention
+    attention += hidden * shape.head_dim * shape.num_attention_heads
+    attention += 2 * hidden * shape.head_dim * shape.num_key_value_heads
+    vocab_size = shape.vocab_size
     if draft.draft_vocab_size:
-        joined = AUXILIARY_STATES * hidden * hidden
-        layers += joined + draft.draft_vocab_size * hidden
-    return layers * dtype_bytes(settings.dtype) / ranks
+        attention += AUXILIARY_STATES * hidden * hidden
+        vocab_size = draft.draft_vocab_size
+    parameters = replace(draft.parameters, attention=attention, lm_head=vocab_size * hidden)
+    return replace(draft, shape=replace(shape, vocab_size=vocab_size), parameters=parameters)
+
+
+def _head_bytes(draft: ModelFacts, settings: EngineSettings, ranks: int) -> float:
+    """The least bytes of a head on one of ``ranks`` ranks. Parts that it shares with the model are
+    not counted.
+    """
+    parts = head_as_model(draft).parameters
+    own = parts.attention + parts.mlp + parts.experts
+    if draft.draft_vocab_size:
+        own += parts.lm_head
+    return own * dtype_bytes(settings.dtype) / ranks

@@ -23,7 +23,7 @@ from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.arithmetic import no_term
-from orchestrator.catalog.drafts import is_head, is_own_layers, looks_tokens_up
+from orchestrator.catalog.drafts import is_eagle, is_head, is_own_layers, looks_tokens_up
 from orchestrator.catalog.memory import MemoryEstimate
 from orchestrator.catalog.models import ModelFacts, model_facts
 from orchestrator.emulator.drafts import Drafts, drafts_of
@@ -489,9 +489,11 @@ def _draft_model(settings: EngineSettings, speculative: Speculative) -> ModelFac
             raise NotPredictable(
                 f"nothing is known of the draft model {speculative.model} (no config.json at hand)"
             )
-    if facts is None or is_head(facts, speculative):
-        method = speculative.method or speculative.model
+    method = speculative.method or str(speculative.model)
+    if facts is None or (is_head(facts, speculative) and not is_eagle(facts, speculative)):
         raise NotPredictable(f"the model has no term for drafts by {method}")
+    if speculative.num_draft_tokens or (speculative.eagle_topk or 1) > 1:
+        raise NotPredictable("the model has no term for trees of drafts")
     if not facts.all_parameters_counted or no_term(facts):
         raise NotPredictable(
             f"the model has no term for a part of the draft model {speculative.model}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.drafts import draft_bytes
+from orchestrator.catalog.drafts import draft_bytes, head_as_model
 from orchestrator.catalog.memory import GIB, NO_DRAFT, estimate_memory
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 from orchestrator.plan.feasibility import Feasibility, assess
@@ -134,3 +134,15 @@ def test_settings_without_speculation_have_no_draft() -> None:
     plain = settings("ngram").model_copy(update={"speculative": None})
     assert draft_bytes(facts(LLAMA_8B), plain, facts(LLAMA_3B)) is NO_DRAFT
     assert isinstance(settings("ngram").speculative, Speculative)
+
+
+def test_a_head_reads_an_output_layer_for_each_token_whosever_it_is() -> None:
+    own = facts_from_config("x", EAGLE3)
+    shared = facts_from_config("x", EAGLE3 | {"draft_vocab_size": None})
+    assert own is not None
+    assert shared is not None
+    assert head_as_model(own).parameters.lm_head == 32000 * 4096
+    assert head_as_model(own).shape.vocab_size == 32000
+    assert head_as_model(shared).parameters.lm_head == 128256 * 4096
+    added = head_as_model(own).parameters.attention - head_as_model(shared).parameters.attention
+    assert added == 3 * 4096 * 4096  # joins three hidden states

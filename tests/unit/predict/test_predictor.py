@@ -20,6 +20,7 @@ from orchestrator.predict import predictor
 from orchestrator.predict.predictor import LADDER, ErrorEstimate
 from orchestrator.report.predictions import predictions_text
 from orchestrator.spec.assumptions import Assumptions
+from tests.unit.catalog.test_drafts import EAGLE3
 from tests.unit.emulator.test_step_tables import Kernels
 from tests.unit.plan.files import planned
 from tests.unit.plan.predicted import (
@@ -354,3 +355,23 @@ def test_drafts_are_simulated_where_their_acceptance_is_assumed_and_their_cost_k
     is_simulated = {source.endswith("with drafts: twice their error") for source in sources}
     assert is_simulated == {reason is None}
     assert {str(predicted["assumed"]) for predicted in predictions} == {"{'drafts_accepted': 0.5}"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "spec", "reason"),
+    [
+        ("vllm", {"method": "eagle3"}, None),
+        ("vllm", {}, None),  # vLLM finds it out by the architecture
+        ("sglang", {"method": "eagle3", "eagle_topk": 4, "num_draft_tokens": 8}, "trees of drafts"),
+    ],
+)
+def test_a_head_is_simulated_where_it_drafts_a_chain(
+    engine: str, spec: dict[str, Any], reason: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(EAGLE3))
+    speculative = {"num_speculative_tokens": 3, "model": str(tmp_path), **spec}
+    changed = deployments(engine=engine, speculative=speculative, vary=[])
+    plan = planned(**EXPERIMENT | {"deployments": changed})
+    assuming = with_predictions(plan.assuming(Assumptions(drafts_accepted=0.5)))
+    (found,) = reasons_not_predicted(assuming)
+    assert (reason or "only a simulation has a term for speculative decoding") in found
