@@ -31,6 +31,7 @@ from orchestrator.report.text import (
 )
 from orchestrator.report.words import level_text
 from orchestrator.report.written_form import TextForm
+from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import Distribution
 
 LATENCIES = (
@@ -59,7 +60,7 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     yield _lengths(document)
     yield f"in flight: {_number(document.all_requests.in_flight_mean)} on average"
     cached = _cached_tokens(document, "it")
-    yield f"prefix cache at the start: {document.source.cache_state}{cached}"
+    yield f"prefix cache at the start: {_cache_text(document.source.cache_state)}{cached}"
     yield from _adapters(document)
     if document.guidance is not None:
         yield guidance_text(document.guidance)
@@ -72,6 +73,13 @@ def run_text(document: LevelDocument) -> Iterator[str]:
     for reason in document.validity_reasons:
         yield styled(f"  {reason}", "yellow")
     yield from _ending([document])
+
+
+def _cache_text(state: CacheState) -> str:
+    """The state of a prefix cache, and what a word means that is not the reader's."""
+    if state == "salted":
+        return "salted (no request finds prompts of an earlier run)"
+    return state
 
 
 def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
@@ -87,7 +95,7 @@ def runs_text(documents: Sequence[LevelDocument]) -> Iterator[str]:
     yield from form.closing()
     yield ""
     cache_states = dict.fromkeys(document.source.cache_state for document in documents)
-    yield f"prefix cache at the start: {', '.join(cache_states)}"
+    yield f"prefix cache at the start: {', '.join(map(_cache_text, cache_states))}"
     if first.slo_result is not None:
         yield f"limits: {format_slo(first.slo_result.slo)}"
     parts = _part_rows(documents, with_load=True)

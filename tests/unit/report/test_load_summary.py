@@ -58,6 +58,14 @@ def test_percentiles_of_too_few_answers_have_their_number_beside_them() -> None:
     assert row.split()[-2:] == ["50.00", "(n=50)"]
 
 
+def test_a_salted_prefix_cache_is_explained() -> None:
+    document = document_of(answered())
+    assert "prefix cache at the start: unknown" in lines_of(document)
+    salted = replace(document, source=replace(document.source, cache_state="salted"))
+    line = "prefix cache at the start: salted (no request finds prompts of an earlier run)"
+    assert line in lines_of(salted)
+
+
 def test_several_levels_have_a_line_each_with_window_lengths_and_cached_tokens() -> None:
     first = at_rate(document_of(answered(cached_tokens=[3] * 400)), 20.0)
     counted_by_chunks = document_of(answered(token_count_source=["chunks"] * 400))
