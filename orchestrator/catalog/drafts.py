@@ -130,6 +130,36 @@ def head_as_model(draft: ModelFacts) -> ModelFacts:
     return replace(draft, shape=replace(shape, vocab_size=vocab_size), parameters=parameters)
 
 
+def own_layer_as_model(facts: ModelFacts) -> ModelFacts:
+    """One of a model's own layers for multi-token prediction as a model: the mean of its layers,
+    with the experts of the last one, a projection of two hidden states to one, and the model's
+    output layer.
+    """
+    shape = facts.shape
+    layers = shape.num_hidden_layers
+    expert_layers = max(1, shape.num_moe_layers)
+    parts = facts.parameters
+    parameters = replace(
+        parts,
+        attention=parts.attention // layers + 2 * shape.hidden_size**2,
+        mlp=parts.mlp // layers,
+        experts=parts.experts // expert_layers,
+        norms=parts.norms // layers,
+        lm_head=shape.vocab_size * shape.hidden_size,
+        kv_projection=parts.kv_projection // layers,
+        latents=parts.latents // layers,
+        routers=parts.routers // expert_layers,
+    )
+    one_layer = replace(shape, num_hidden_layers=1, mixers=("attention",), mlps=shape.mlps[-1:])
+    return replace(
+        facts,
+        shape=one_layer,
+        parameters=parameters,
+        num_sliding_layers=0,
+        checkpoint_bytes=None,
+    )
+
+
 def _head_bytes(draft: ModelFacts, settings: EngineSettings, ranks: int) -> float:
     """The least bytes of a head on one of ``ranks`` ranks. Parts that it shares with the model are
     not counted.

@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.catalog.accelerators import Accelerator
-from orchestrator.catalog.drafts import head_as_model, is_head, settings_of_draft
+from orchestrator.catalog.drafts import (
+    head_as_model,
+    is_head,
+    is_own_layers,
+    own_layer_as_model,
+    settings_of_draft,
+)
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.emulator.model import Chunk, Costs, step_costs
 from orchestrator.emulator.profile import Constants, resolved
@@ -25,8 +31,8 @@ class Drafts:
 
     ``tokens``: drafted for each sequence in a step. ``acceptance``: the probability that a draft is
     accepted if all before it are. ``verifying``: the costs of the model, whose attention is that of
-    ``tokens`` + 1 tokens of each sequence. ``drafter``: those of the draft model or head; None: drafts
-    are looked up in earlier tokens, which is taken to cost nothing.
+    ``tokens`` + 1 tokens of each sequence. ``drafter``: those of the draft model, head or layer; None:
+    drafts are looked up in earlier tokens, which is taken to cost nothing.
     """
 
     tokens: int
@@ -71,7 +77,8 @@ def drafts_of(
 ) -> Drafts:
     """The drafts of a deployment with ``speculative``.
 
-    ``draft``: facts of the draft model or head; None: drafts are looked up. ``accepted_share``: accepted
+    ``draft``: facts of the draft model or head; None: drafts are looked up, or come from the model's
+    own layers. ``accepted_share``: accepted
     tokens over drafted ones.
     """
     speculative = settings.speculative
@@ -79,13 +86,16 @@ def drafts_of(
     tokens = speculative.num_speculative_tokens
     constants = resolved(constants, settings.engine, device)
     drafter: Costs | None = None
-    if draft is not None:
+    # what the host does for each sequence is done once in a step
+    launched = constants.model_copy(update={"sequence_overhead_s": 0.0})
+    if is_own_layers(settings):
+        of_draft = settings.model_copy(update={"pipeline_parallel_size": 1})
+        drafter = step_costs(of_draft, own_layer_as_model(facts), device, launched)
+    elif draft is not None:
         if is_head(draft, speculative):
             draft = head_as_model(draft)
         unquantized = {"model": draft.model, "quantization": None}
         of_draft = settings_of_draft(settings, speculative).model_copy(update=unquantized)
-        # what the host does for each sequence is done once in a step
-        launched = constants.model_copy(update={"sequence_overhead_s": 0.0})
         drafter = step_costs(of_draft, draft, device, launched)
     return Drafts(
         tokens=tokens,

@@ -348,8 +348,11 @@ class Predictor:
         if source.profile.constants.tables:
             raise NoRow("the tables have no speculative decoding")
         draft: ModelFacts | None = None
-        if not looks_tokens_up(settings):
-            draft = _draft_model(settings, speculative)
+        if is_own_layers(settings):
+            if not source.facts.draft_layers:
+                raise NotPredictable(f"{source.facts.model} has no layers for drafts")
+        elif not looks_tokens_up(settings):
+            draft = _draft_model(speculative)
         return drafts_of(
             settings,
             source.facts,
@@ -480,10 +483,10 @@ class Predictor:
         return _LoadPrediction(figures, capacities)
 
 
-def _draft_model(settings: EngineSettings, speculative: Speculative) -> ModelFacts:
+def _draft_model(speculative: Speculative) -> ModelFacts:
     """The facts of a draft model. Raises NotPredictable for drafts of another kind."""
     facts: ModelFacts | None = None
-    if speculative.model is not None and not is_own_layers(settings):
+    if speculative.model is not None:
         facts = model_facts(speculative.model)
         if facts is None:
             raise NotPredictable(

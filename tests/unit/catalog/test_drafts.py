@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.drafts import draft_bytes, head_as_model
+from orchestrator.catalog.drafts import draft_bytes, head_as_model, own_layer_as_model
 from orchestrator.catalog.memory import GIB, NO_DRAFT, estimate_memory
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 from orchestrator.plan.feasibility import Feasibility, assess
@@ -146,3 +146,9 @@ def test_a_head_reads_an_output_layer_for_each_token_whosever_it_is() -> None:
     assert head_as_model(shared).parameters.lm_head == 128256 * 4096
     added = head_as_model(own).parameters.attention - head_as_model(shared).parameters.attention
     assert added == 3 * 4096 * 4096  # joins three hidden states
+
+
+def test_a_layer_for_drafts_has_the_parameters_of_its_file() -> None:
+    parts = own_layer_as_model(facts(DEEPSEEK)).parameters
+    own = parts.total - parts.embedding - parts.lm_head
+    assert own == pytest.approx(11.5e9, rel=0.02)  # in FP8, one byte each

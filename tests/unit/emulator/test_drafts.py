@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.catalog.models import facts_from_config, known_configs
 from orchestrator.emulator.drafts import Drafts, acceptance_of, drafts_of
-from orchestrator.emulator.model import Chunk, Costs
+from orchestrator.emulator.model import Chunk, Costs, step_costs
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
 
 SMALL = {"hidden_size": 1024, "num_hidden_layers": 4, "intermediate_size": 2048}
@@ -58,3 +59,18 @@ def test_a_draft_model_takes_a_step_of_its_own_for_each_draft() -> None:
     with_prompt_s = with_model.step_s(8, 8000, 0.0, prompt) - looked_up.step_s(8, 8000, 0.0, prompt)
     following_s = 3 * drafter.decode(9, 8500, 0.0)[0]
     assert with_prompt_s == pytest.approx(drafter.mixed(8, 8000, 0.0, prompt) + following_s)
+
+
+def test_a_models_own_layer_costs_as_any_of_its_layers_and_its_output_layer() -> None:
+    model = facts_from_config("deepseek", known_configs()["deepseek-ai/DeepSeek-V3"])
+    assert model is not None
+    deployment = settings(
+        tensor_parallel_size=8, speculative={"method": "mtp", "num_speculative_tokens": 1}
+    )
+    drafter = drafts_of(deployment, model, None, device(), IDEAL, 0.5).drafter
+    costs = step_costs(deployment, model, device(), IDEAL)
+    assert drafter is not None
+    assert drafter.sample_s == costs.sample_s
+    assert drafter.context_s == pytest.approx(costs.context_s / 61)
+    assert drafter.experts_s == pytest.approx(costs.experts_s / 58)
+    assert drafter.weights_s < 0.1 * costs.weights_s

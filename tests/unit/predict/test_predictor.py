@@ -336,7 +336,12 @@ def test_without_levels_a_ladder_up_to_the_highest_load_is_predicted() -> None:
     ("method", "model", "reason"),
     [
         ("eagle3", "yuhuili/EAGLE-LLaMA3.1-Instruct-8B", "no config.json at hand"),
-        ("mtp", None, "the model has no term for drafts by mtp"),
+        ("mtp", None, "meta-llama/Llama-3.1-8B-Instruct has no layers for drafts"),
+        (
+            "dflash",
+            "meta-llama/Llama-3.2-1B-Instruct",
+            "the model has no term for drafts by dflash",
+        ),
         ("draft_model", "acme/none", "nothing is known of the draft model acme/none"),
         ("draft_model", "meta-llama/Llama-3.2-1B-Instruct", None),
         ("ngram", None, None),
