@@ -67,7 +67,7 @@ class Patience:
     refusing: dict[int, float] = field(default_factory=dict)
     given_up: str = ""
     ended_s: float = -math.inf
-    _has_told: bool = False  # the user, of a refusal that is not over yet
+    _has_notified: bool = False  # the user knows of a refusal that is not over yet
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _open_calls: dict[int, _OpenCall] = field(default_factory=dict)  # by thread
     _is_listening: bool = False
@@ -99,36 +99,36 @@ class Patience:
         """
         with self._lock:
             since_s = self.refusing.setdefault(caller, self.now_s())
-            sentence = self._sentence_to_tell(caller, text)
-        self._say(sentence)
+            is_shown = bool(text) and self._may_notify(caller)
+            if is_shown:
+                self._has_notified = True
+        if is_shown:
+            self._say(text)
         return self.now_s() - since_s
 
-    def _sentence_to_tell(self, caller: int, text: str) -> str:
-        """``text`` if no other thread whose call is refused has waited longer; otherwise "". The
-        caller holds the lock.
+    def _may_notify(self, caller: int) -> bool:
+        """Whether the user is to hear of this thread's refusal: of all threads whose calls are
+        refused, only the one that has waited longest is shown. The caller holds the lock.
         """
         longest_waiting = min(self.refusing, key=self.refusing.__getitem__)
-        if self.tell is None or not text or caller != longest_waiting:
-            return ""
-        self._has_told = True
-        return text
+        return self.tell is not None and caller == longest_waiting
 
     def _say(self, text: str) -> None:
-        if text and self.tell:
+        if self.tell:
             self.tell(text)
 
-    def ended(self, passed: bool) -> None:
-        """Notes that this thread's call succeeded (``passed``), or was given up."""
+    def ended(self, has_answer: bool) -> None:
+        """Notes that this thread's call was answered, or was given up."""
         caller = threading.get_ident()
         if caller not in self.refusing:  # it was never refused, like nearly all calls
             return
         with self._lock:
             since_s = self.refusing.pop(caller)
             self.ended_s = self.now_s()
-            is_over = self._has_told and not self.refusing
+            is_over = self._has_notified and not self.refusing
             if is_over:
-                self._has_told = False
-        if is_over and passed:
+                self._has_notified = False
+        if is_over and has_answer:
             self._say(f"the {self.of} answers again after {self.ended_s - since_s:.0f} s")
 
     @contextmanager
@@ -166,6 +166,7 @@ class Patience:
                 )
             for sentence in sentences:
                 self._say(sentence)
+            # a call that begins meanwhile is late no sooner: it has ``silent_s`` from then on
             time.sleep(max(0.0, next_s - time.monotonic()))
             with self._lock:
                 if not self._open_calls:
@@ -181,7 +182,9 @@ class Patience:
         for caller, call in late.items():
             del self._open_calls[caller]
             self.refusing.setdefault(caller, self.now_s())
-            sentences.append(self._sentence_to_tell(caller, call.text))
+            if self._may_notify(caller):
+                self._has_notified = True
+                sentences.append(call.text)
         return sentences
 
 
@@ -210,7 +213,7 @@ class Retry:
         with what failed (``what``), how often and why. FileNotFoundError passes through.
         """
         tries = _Tries(self, what, patience)
-        passed = True
+        has_answer = True
         try:
             return retried(
                 lambda: tries.once(call),
@@ -220,21 +223,22 @@ class Retry:
                 sleep=tries.pause,
             )
         except FileNotFoundError:
-            raise
+            raise  # an answer of the storage, not a refusal
         except OSError as error:
-            passed = False
-            raise tries.given_up(error) from error
+            has_answer = False
+            tries.note_given_up(error)
+            raise ResultsError(tries.text) from error
         except ResultsError:
-            passed = False
+            has_answer = False
             raise
         finally:
-            patience.ended(passed)
+            patience.ended(has_answer)
 
 
 @dataclass(slots=True)
 class _Tries:
     """The tries of one call. ``number``: of the last one. ``refused_s``: for how long the call has
-    been refused.
+    been refused. ``text``: the last refusal, in words.
     """
 
     retry: Retry
@@ -293,9 +297,10 @@ class _Tries:
         elif self.patience.wait(pause_s):
             raise ResultsError(f"{self.text}; not tried again: the sweep was stopped")
 
-    def given_up(self, error: OSError) -> ResultsError:
-        """The failure of a call that is not tried again after this error."""
+    def note_given_up(self, error: OSError) -> None:
+        """Completes ``text`` when the call is not tried again after this error. ``Patience`` gets
+        it too where only the time was up: then the whole run ends for this reason.
+        """
         if self.is_passing(error) and self.patience.limit_s:
             self.text = f"the {self.patience.of} refused for {self.refused_s:.0f} s: {self.text}"
             self.patience.given_up = self.text
-        return ResultsError(self.text)
