@@ -448,7 +448,8 @@ class StoredPoint:
     def output_token_throughput(self) -> Interval | None:
         """Output tokens/s with an interval, which shows the model's error where it was simulated.
 
-        Of requests that are due at once only repeats show how much the throughput varies.
+        Where all requests are due at once, the tenths of a window are not alike: the engine first
+        computes prompts and at last drains. Only repeats then show how much the throughput varies.
         """
         batches = [repeat.output_tokens for repeat in self.used]
         if math.isinf(self.head.level):
@@ -760,8 +761,11 @@ class _AttemptColumns:
         values = LimitValues(_flat(judged["request_ok"]), seconds, parts)
         ends = np.cumsum(requests).tolist()
         verdicts_by_slo = [judge_each(values, slo, ends) for slo in self._slos]
-        verdicts_of_ok = zip(*verdicts_by_slo, strict=True)
-        return [next(verdicts_of_ok) if ok else () for ok in is_ok]
+        verdicts: list[tuple[Verdicts, ...]] = [()] * rows.num_rows
+        ok_rows = np.flatnonzero(is_ok).tolist()
+        for row, *verdicts_of_row in zip(ok_rows, *verdicts_by_slo, strict=True):
+            verdicts[row] = tuple(verdicts_of_row)
+        return verdicts
 
     def _latencies_in_seconds(self, rows: pa.Table) -> dict[str, Floats]:
         """By name, the latencies of the requests of all attempts, one attempt after the other.
@@ -780,18 +784,16 @@ def _joined_parts(rows: pa.Table, requests: Ints) -> RequestParts:
     """The parts of the requests of all attempts, one attempt after the other. ``requests``: how many
     each attempt has.
     """
-    names: dict[str, int] = {}
+    code_of_name: dict[str, int] = {}
     codes: list[Ints] = []
     parts = zip(rows["request_part"], rows["part_names"].to_pylist(), requests, strict=True)
-    for part_codes, names_of_attempt, count in parts:
+    for part_codes, names, count in parts:
         if not part_codes.is_valid:
             codes.append(np.full(count, -1))
             continue
-        known = [names.setdefault(name, len(names)) for name in names_of_attempt]
-        own_codes = part_codes.values.to_numpy(zero_copy_only=False)
-        # -1 (of no part) picks the last entry, which is -1
-        codes.append(np.array([*known, -1])[own_codes])
-    return RequestParts(tuple(names), np.concatenate([np.zeros(0, np.int64), *codes]))
+        of_attempt = RequestParts(tuple(names), part_codes.values.to_numpy(zero_copy_only=False))
+        codes.append(of_attempt.recoded(code_of_name))
+    return RequestParts(tuple(code_of_name), np.concatenate([np.zeros(0, np.int64), *codes]))
 
 
 def _scaled_latencies(
@@ -816,33 +818,43 @@ class _PooledFigures:
 
 
 def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_PooledFigures]:
-    """The pooled figures of each group; those that are not stored yet are computed."""
+    """The pooled figures of each group; those that are not stored yet are computed.
+
+    The figures of a repeat that is alone in its group are its own, without pooling.
+    """
+    groups_to_pool = [group for group in groups if len(group) > 1]
+    pools = iter(_pools(store, groups_to_pool))
+    figures: list[_PooledFigures] = []
+    for group in groups:
+        if len(group) > 1:
+            figures.append(next(pools))
+        else:
+            figures.append(_PooledFigures(group[0]._figures, group[0]._part_figures))
+    return figures
+
+
+def _pools(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_PooledFigures]:
+    """The pooled figures of each of these groups of several repeats."""
     ids_of_groups = [
         [(repeat.head.measurement_id, repeat.head.attempt_id) for repeat in group]
         for group in groups
-        if len(group) > 1
     ]
     empty = arrow_schema(PooledFigures).empty_table()
     empty = empty.select(["attempt_ids", "figures", "part_figures"])
     rows = pa.concat_tables([empty, *pooled(store, ids_of_groups)], promote_options="permissive")
     row_of_key = {key: row for row, key in enumerate(rows["attempt_ids"].to_pylist())}
-    keys = [pool_key(attempt_id for _, attempt_id in ids) for ids in ids_of_groups]
-    # in the order of the groups, since neighbours are decoded together
-    in_order = rows.take(pa.array([row_of_key[key] for key in keys], pa.int64()))
-    records = LazyRecords[Figures](in_order["figures"], Figures)
-    of_parts = LazyRecords[tuple[PartFigures, ...]](in_order["part_figures"], PARTS)
-    figures_of_key = {
-        key: _PooledFigures(_StoredRecord(records, row), _StoredRecord(of_parts, row))
-        for row, key in enumerate(keys)
-    }
-    figures: list[_PooledFigures] = []
+    row_of_group: list[int] = []
     for group in groups:
-        if len(group) > 1:
-            key = pool_key(repeat.head.attempt_id for repeat in group)
-            figures.append(figures_of_key[key])
-        else:
-            figures.append(_PooledFigures(group[0]._figures, group[0]._part_figures))
-    return figures
+        key = pool_key(repeat.head.attempt_id for repeat in group)
+        row_of_group.append(row_of_key[key])
+    # in the order of the groups, since neighbours are decoded together
+    in_order = rows.take(pa.array(row_of_group, pa.int64()))
+    figures = LazyRecords[Figures](in_order["figures"], Figures)
+    part_figures = LazyRecords[tuple[PartFigures, ...]](in_order["part_figures"], PARTS)
+    return [
+        _PooledFigures(_StoredRecord(figures, place), _StoredRecord(part_figures, place))
+        for place in range(len(groups))
+    ]
 
 
 def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
