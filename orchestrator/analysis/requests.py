@@ -33,6 +33,13 @@ class RequestParts:
             return np.zeros(self.codes.size, np.bool_)
         return np.asarray(self.codes == self.names.index(name))
 
+    def recoded(self, code_of_name: dict[str, int]) -> Ints:
+        """The codes by another numbering of names, which is extended by the names it lacks."""
+        new_codes = [code_of_name.setdefault(name, len(code_of_name)) for name in self.names]
+        # code -1 (of no part) picks the last entry, and stays -1
+        recoded: Ints = np.array([*new_codes, -1])[self.codes]
+        return recoded
+
 
 @dataclass(frozen=True, slots=True)
 class RequestArrays:

@@ -18,7 +18,7 @@ from orchestrator.analysis.requests import (
     WindowNs,
     request_arrays,
 )
-from orchestrator.base.arrays import Bools, Floats, Ints
+from orchestrator.base.arrays import Bools, Floats
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import unknown_name
 from orchestrator.results.columns import NumberColumn
@@ -81,8 +81,9 @@ class Verdicts:
 
     ``tests``: each has one entry per request that it is about and that was due in the window, in
     order of schedule; an error met nothing. First comes the test of all limits on single requests
-    together, then one test per limit on a percentile; so for each part, where limits are on parts.
-    The SLO holds where all of them hold.
+    together, then one test per limit on a percentile. The limits of an SLO are either all on parts
+    of a mix or all on all requests; where they are on parts, each part has such tests of its own,
+    one part after the other. The SLO holds where all of its tests hold.
     """
 
     tests: tuple[Test, ...]
@@ -95,14 +96,14 @@ class Verdicts:
 
     @property
     def requests_in_limits(self) -> int:
-        """How many requests met all limits on single requests together, those of their part."""
-        of_requests = [test for test in self.tests if is_joint_test(test.name)]
-        return sum(int(np.count_nonzero(test.met)) for test in of_requests)
+        """How many requests met all limits on single requests that are about them."""
+        joint_tests = [test for test in self.tests if is_joint_test(test.name)]
+        return sum(int(np.count_nonzero(test.met)) for test in joint_tests)
 
     @property
     def attainment(self) -> float | None:
-        """The share that met the first test; where limits are on parts, the test that is worst off.
-        None without requests.
+        """The share of requests that met the first test. Where limits are on parts, it is the share
+        of the test that misses its target by most. None without requests.
         """
         if self.tests[0].part is None:
             return float(self.met.mean()) if self.met.size else None
@@ -264,8 +265,7 @@ def _bounds(slo: Slo) -> dict[str, float]:
         for limit in group.limits:
             bounds[limit.name] = limit.seconds
         if group.is_joint:
-            name = JOINT if group.part is None else f"{group.part}:{JOINT}"
-            bounds[name] = group.attainment
+            bounds[joint_name(group.part)] = group.attainment
     if slo.agreement is not None:
         bounds["agreement"] = slo.agreement
     return bounds
@@ -287,6 +287,7 @@ def format_limits(slo: Slo) -> str:
     terms: list[str] = []
     for group in slo.groups:
         terms += [f"{limit.name}<={format_duration(limit.seconds)}" for limit in group.limits]
+        # only a part can have another attainment than the SLO
         if group.is_joint and group.attainment != slo.attainment:
             terms.append(f"{group.part}:attainment>={group.attainment:g}")
     if any(group.is_joint and group.attainment == slo.attainment for group in slo.groups):
@@ -295,8 +296,9 @@ def format_limits(slo: Slo) -> str:
 
 
 def is_joint(slo: Slo) -> bool:
-    """Whether an SLO has limits on single requests, not only on percentiles: also that requests are
-    answered, where it has no others.
+    """Whether an SLO has limits on single requests, not only on percentiles.
+
+    An SLO without any limit has one on single requests too: that they are answered.
     """
     return any(group.is_joint for group in slo.groups)
 
@@ -325,8 +327,9 @@ def parts_of(slo: Slo) -> list[str | None]:
     """The part that each test is about, in the order of ``tests``."""
     parts: list[str | None] = []
     for group in slo.groups:
-        tests_of_group = [limit for limit in group.limits if limit.share is not None]
-        parts += [group.part] * (len(tests_of_group) + group.is_joint)
+        if group.is_joint:
+            parts.append(group.part)
+        parts += [group.part for limit in group.limits if limit.share is not None]
     return parts
 
 
@@ -346,7 +349,7 @@ class LimitColumns:
         self._index = NumberColumn(np.int32)
         self._scheduled_ns = NumberColumn()
         self._ok = NumberColumn(np.bool_)
-        self._part_names: dict[str, int] = {}
+        self._part_names: dict[str, int] = {}  # with their codes
         self._part_codes = NumberColumn(np.int16)
         self._seconds = defaultdict[str, NumberColumn](NumberColumn)
 
@@ -356,14 +359,9 @@ class LimitColumns:
         self._index.add(columns.index[due])
         self._scheduled_ns.add(columns.scheduled_ns[due])
         self._ok.add(columns.ok[due])
-        self._part_codes.add(self._codes(columns.part)[due])
+        self._part_codes.add(columns.part.recoded(self._part_names)[due])
         for name, seconds in _values_by_limit(columns):
             self._seconds[name].add(seconds[due])
-
-    def _codes(self, parts: RequestParts) -> Ints:
-        """The codes of these requests' parts among all names so far."""
-        known = [self._part_names.setdefault(name, len(self._part_names)) for name in parts.names]
-        return np.array([*known, -1])[parts.codes]
 
     def values(self) -> LimitValues:
         """The values of all requests that were added, in order of schedule."""
@@ -492,8 +490,9 @@ def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
 
 
 def _tests(by_limit: Mapping[str, Bools], ok: Bools, slo: Slo) -> tuple[Test, ...]:
-    """The tests of an SLO with an entry for every request, those of other parts included. ``ok``:
-    which requests were answered; all that is asked of them where there is no limit.
+    """The tests of an SLO with an entry for every request, those of other parts included.
+
+    ``ok``: which requests were answered. Where an SLO has no limit, such a request has met it.
     """
     tests_of_slo: list[Test] = []
     for group in slo.groups:
@@ -529,9 +528,9 @@ def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
     return judge(values, slo).tests
 
 
-def met_by_all(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
-    """The same tests with an entry for every request; those that a test is not about did not meet
-    it.
+def tests_over_all_requests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
+    """As ``tests``, but each test has an entry for every request. Requests that a test is not about
+    did not meet it.
     """
     return _tests(_met(values, slo), values.ok, slo)
 
@@ -550,13 +549,16 @@ def _itl_p99(arrays: RequestArrays) -> Floats:
 def _p99_of_rows(block: TokenEventBlock) -> Floats:
     """99th percentile (linear) of each row's own gaps in us; -inf for a row without gaps."""
     gaps = token_gaps(block)
-    sorted_us = np.sort((gaps.row << 32) | gaps.us) & 0xFFFFFFFF  # by row, then by gap
+    # Sorted by row, then by gap: both are packed into one number, row above gap, because one sort
+    # of numbers is faster than a sort by two keys.
+    packed = np.sort((gaps.row << 32) | gaps.us)
+    sorted_us = packed & 0xFFFFFFFF
     lengths = np.bincount(gaps.row, minlength=block.request.size)
     has_gaps = lengths > 0
     rank = 0.99 * (lengths[has_gaps] - 1)
     low = np.floor(rank).astype(np.int64)
     high = np.ceil(rank).astype(np.int64)
-    start = (np.cumsum(lengths) - lengths)[has_gaps]
+    start = (np.cumsum(lengths) - lengths)[has_gaps]  # of each row's gaps
     below, above = sorted_us[start + low], sorted_us[start + high]
     p99_us = np.full(block.request.size, -np.inf)
     p99_us[has_gaps] = below + (above - below) * (rank - low)

@@ -8,7 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis.requests import RequestParts
-from orchestrator.analysis.slo import LimitValues, limit_values, met_by_all, parts_of
+from orchestrator.analysis.slo import (
+    LimitValues,
+    limit_values,
+    parts_of,
+    tests_over_all_requests,
+)
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.load.point import SoFar
 from orchestrator.spec.load import LIMITS, Slo
@@ -110,7 +115,7 @@ def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
 def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
     columns: list[Bools] = []
     for slo in slos:
-        columns += [test.met for test in met_by_all(values, slo)]
+        columns += [test.met for test in tests_over_all_requests(values, slo)]
     return np.stack(columns, axis=-1)
 
 

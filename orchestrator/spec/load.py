@@ -935,8 +935,8 @@ class LimitGroup(NamedTuple):
 
     @property
     def is_joint(self) -> bool:
-        """Whether it has limits on single requests, not only on percentiles: also that requests are
-        answered, where it has no others.
+        """Whether it has limits on single requests, not only on percentiles. A group without any
+        limit has one on single requests too: that they are answered.
         """
         return not self.limits or any(limit.share is None for limit in self.limits)
 
