@@ -20,6 +20,7 @@ from orchestrator.spec.load import Slo, load_text
 
 MOST_ROWS = 200
 MOST_LABELS = 8  # named with a reason; the others are counted
+MOST_WITH_ERROR = 3  # likewise with an error
 
 
 def predictions_text(plan: Plan) -> Iterator[str]:
@@ -28,14 +29,23 @@ def predictions_text(plan: Plan) -> Iterator[str]:
     for slo in limits_of(plan):
         for load in plan.loads:
             yield from _table(deployments, load.workload.name, slo)
-    errors = dict.fromkeys(deployment.error for deployment in deployments)
-    for error in errors:
-        if error is not None:
-            yield _error_text(error)
+    yield from _errors(deployments)
     yield from _reasons(deployments)
     if predicted_share(plan):
         yield _order_text(plan)
     yield ""
+
+
+def _errors(deployments: Sequence[PredictedDeployment]) -> Iterator[str]:
+    """Each error once; of several with the deployments whose error it is."""
+    labels_by_error = values_by_key(
+        (deployment.error, deployment.label)
+        for deployment in deployments
+        if deployment.error is not None
+    )
+    for error, labels in labels_by_error.items():
+        names = f": {listed(labels, most=MOST_WITH_ERROR)}" if len(labels_by_error) > 1 else ""
+        yield f"{_error_text(error)}{names}"
 
 
 def _error_text(error: PredictionError) -> str:

@@ -37,6 +37,10 @@ def test_the_error_of_predictions_is_said_once() -> None:
     text = shown(predicting(capacity(96.0), capacity(200.0)))
     error = "median error of predictions: 30% (TTFT), 5% (TPOT), on points of x; intervals would"
     assert text.count(error) == 1
+    larger = capacity(200.0) | {"error": ERROR | {"ttft": 0.6}}
+    text = shown(predicting(capacity(96.0), larger))
+    assert "error of predictions: 30% (TTFT)" in text and "normal: emulator seqs=8\n" in text
+    assert "error of predictions: 60% (TTFT)" in text and "normal: emulator seqs=16\n" in text
 
 
 def test_counted_intervals_hold_nine_in_ten() -> None:
