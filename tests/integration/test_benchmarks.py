@@ -25,6 +25,7 @@ SMALL = [
     "benchmarks.simulate.trace --requests 100",
     "benchmarks.simulate.grid --deployments 20 --levels 1 --requests 20",
     "benchmarks.simulate.against_emulator --short",
+    "benchmarks.simulate.late_arrivals --repetitions 1",
     "benchmarks.cluster.scale --deployments 4 --nodes 2",
     "benchmarks.workloads.trace_window --rows 20000",
 ]
