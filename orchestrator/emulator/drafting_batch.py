@@ -2,7 +2,9 @@
 that are accepted.
 
 As in vLLM, all drafts count in ``max_num_batched_tokens``, and a step needs room for them in the KV
-cache; what is rejected leaves it again. Steps are taken one by one: no two give out the same tokens.
+cache; what is rejected leaves it again. ``Batch`` takes many decode steps in one jump, because each
+gives every sequence one token. With drafts each step gives other numbers of tokens, so they are
+taken one by one.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ _DRAWN_AT_ONCE = 4096
 
 
 class DraftingBatch(Batch):
-    """One data-parallel rank with drafts. Of its sequences ``earlier_tokens`` counts all tokens that
-    were given out.
+    """One data-parallel rank with drafts.
+
+    The field ``earlier_tokens`` of its sequences counts all tokens that were given out so far, not
+    only those before a preemption as in ``Batch``.
     """
 
     def __init__(self, replica: Replica, drafts: Drafts, seed: int | str = 0) -> None:
@@ -29,8 +33,9 @@ class DraftingBatch(Batch):
         super().__init__(replica, seed)
         self.tokens_per_decode = drafts.tokens + 1
         self._drafts = drafts
-        self._accepts = np.random.default_rng(random.Random(f"{seed} drafts").getrandbits(64))
-        self._accepted: list[int] = []  # drawn ahead
+        self._random_drafts = np.random.default_rng(random.Random(f"{seed} drafts").getrandbits(64))
+        # numbers of accepted drafts, drawn ahead as ``_normals`` is
+        self._next_accepted: list[int] = []
 
     def earliest_end_s(self) -> float:
         """As in ``Batch``. The next step may end a sequence."""
@@ -56,6 +61,7 @@ class DraftingBatch(Batch):
         windowed = self.window_tokens if decodes else 0.0
         step_s = self._drafts.step_s(decodes, context, windowed, chunks)
         self.clock += self._varied_s(step_s, 1)
+        # the scheduler looks for new requests after every step with a prompt, as in ``Batch``
         self._steps_since_look += PROMPT_STEP if chunks else 1
         finished = self._give_out(decoding)
         begun = self._begin_decodes(finished)
@@ -80,12 +86,16 @@ class DraftingBatch(Batch):
         return finished
 
     def _first_token(self, sequence: Sequence) -> bool:
+        """As in ``Batch``: lets a sequence decode whose prefill gave a token. Returns True when that
+        token was also its last one.
+        """
         self._note(sequence, 1)
         remaining = sequence.output_tokens - sequence.earlier_tokens
         if remaining == 0:
             self._give_back(sequence.prefill_tokens)
             return True
         if self.costs.window:
+            # on average a step finds half of the tokens that are still to come
             sequence.window_tokens = min(sequence.prefill_tokens + remaining / 2, self.costs.window)
             self.window_tokens += sequence.window_tokens
         self.decoding[sequence] = None
@@ -105,16 +115,16 @@ class DraftingBatch(Batch):
 
     def _accepted_drafts(self) -> int:
         """How many drafts of the next sequence are accepted."""
-        if not self._accepted:
-            self._accepted = self._drawn().tolist()
-        return self._accepted.pop()
+        if not self._next_accepted:
+            self._next_accepted = self._drawn_numbers().tolist()
+        return self._next_accepted.pop()
 
-    def _drawn(self) -> Ints:
-        """Drafts accepted before the first that is not."""
+    def _drawn_numbers(self) -> Ints:
+        """Draws for _DRAWN_AT_ONCE sequences how many drafts come before the first rejected one."""
         drafts = self._drafts
         if drafts.acceptance >= 1:
             return np.full(_DRAWN_AT_ONCE, drafts.tokens)
-        until_rejected = self._accepts.geometric(1 - drafts.acceptance, _DRAWN_AT_ONCE) - 1
+        until_rejected = self._random_drafts.geometric(1 - drafts.acceptance, _DRAWN_AT_ONCE) - 1
         accepted: Ints = np.minimum(until_rejected, drafts.tokens)
         return accepted
 
