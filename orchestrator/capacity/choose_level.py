@@ -43,8 +43,6 @@ RAISE = 3.0
 # The same where time is limited: fewer levels are then shown to fail. With 3, median claims after
 # an hour (of four servers, 8 searches each) were lower by up to 2 % of the capacity.
 RAISE_IN_TIME = 6.0
-
-
 # the most probes of full length that a level gets to be decided, and again to be confirmed
 MOST_REPEATS = 8
 MOST_REQUESTS = 130_000.0  # the most that a verdict on a level may be expected to take
@@ -106,11 +104,12 @@ def level_to_explore(
         level_to_estimate = _level_to_estimate(state, budget.estimate, level is not None)
         if level_to_estimate is not None:
             return level_to_estimate
-    if level is not None:
-        is_left_to_confirm = state.is_shown_to_hold(level)
-        return None if is_left_to_confirm else level
-    some_level_holds = state.low > 0
-    return None if some_level_holds else _further_out(state)
+    if level is None:
+        # a level that holds can be claimed, if not precisely; without one, others are tried
+        some_level_holds = state.low > 0
+        return None if some_level_holds else _further_out(state)
+    # a level that was shown to hold is left to ``level_to_confirm``
+    return None if state.is_shown_to_hold(level) else level
 
 
 def _level_to_screen(state: SearchState, is_limited: bool) -> float | None:
@@ -177,12 +176,19 @@ def is_screening(state: SearchState, left_s: float) -> bool:
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
     """The highest level that was shown to hold and that more probes may confirm.
 
-    None: it is confirmed, or there is none. ``starts``: 2 where a claim is confirmed on a second
-    start of the engine.
+    None: there is none, or a level as high is confirmed. ``starts``: 2 where a claim is confirmed
+    on a second start of the engine.
     """
     if starts == 1 and state.is_precise(state.confirmed_level):
         return None
-    return _unconfirmed(state, starts)
+    for evidence in reversed(state.levels):
+        if evidence.verdict != "holds" or evidence.level >= state.high:
+            continue
+        if evidence.confirmed and (starts == 1 or evidence.start):
+            return None
+        if not is_spent(evidence):
+            return evidence.level
+    return None
 
 
 def level_among_rivals(
@@ -222,8 +228,9 @@ def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> Pr
     budget = _budget(state, left_s)
     if budget is None:
         if requests is None:
-            # so few that the probe may end, as one that takes far more than was expected, once it
-            # has FEWEST independent requests
+            # A verdict is out of reach. A running probe may be ended for taking far more requests
+            # than expected, but only after 1 / PATIENT of those expected. With this number that is
+            # once it has FEWEST independent requests, which are enough to know the share.
             requests = PATIENT * FEWEST * fit.effect
         return ProbeSize(requests)
     if requests is not None and requests <= budget.for_a_proof:
@@ -254,21 +261,6 @@ def is_spent(evidence: LevelEvidence) -> bool:
 
 def _is_done(evidence: LevelEvidence) -> bool:
     return evidence.confirmed or evidence.verdict == "fails" or is_spent(evidence)
-
-
-def _unconfirmed(state: SearchState, starts: int) -> float | None:
-    """The highest level that was shown to hold and that more probes may confirm.
-
-    None: it is confirmed, or there is none.
-    """
-    for evidence in reversed(state.levels):
-        if evidence.verdict != "holds" or evidence.level >= state.high:
-            continue
-        if evidence.confirmed and (starts == 1 or evidence.start):
-            return None
-        if not is_spent(evidence):
-            return evidence.level
-    return None
 
 
 def _further_out(state: SearchState) -> float | None:
@@ -452,7 +444,9 @@ def _bracket(
         low = fit.level_of(state.target) / WORTHLESS
     high = state.ceiling
     if budget is not None:
-        high = min(high, max(budget.estimate.upper, low * (1 + 2 * state.precision)))
+        # twice the precision, because ``high`` itself is not probed
+        high_to_end_search = low * (1 + 2 * state.precision)
+        high = min(high, max(budget.estimate.upper, high_to_end_search))
     return _Bracket(low, high)
 
 

@@ -98,10 +98,11 @@ def claim_of(
 ) -> Claim:
     """What these levels, the lowest first, show. The arguments are those of ``search_state``."""
     state = search_state(levels, target, whole_numbers, precision)
-    verdicts = {evidence.pointless for evidence in levels}
-    if Validity.BROKEN_OUTPUT in verdicts:  # nothing that was measured counts
+    final_validities = {evidence.final_validity for evidence in levels}
+    if Validity.BROKEN_OUTPUT in final_validities:  # nothing that was measured counts
         return Claim(None, 0.0, math.inf, "broken_output", tuple(levels))
-    pointless = [status for status in POINTLESS if status in verdicts]
+    # the names of these statuses are those of the verdicts
+    pointless = [status for status in POINTLESS if status in final_validities]
     status = pointless[0] if pointless else _status(state)
     claim = state.confirmed_level or None
     return Claim(

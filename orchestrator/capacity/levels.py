@@ -76,9 +76,10 @@ class LevelEvidence:
     (``client_bound``) or because something else made its probes invalid. ``collapsed``: not even
     half the target was met. ``usual_effect``: the design effect that was learned. ``proof``: how
     many probes it took to show first that the level holds; only those that are evidence count.
-    ``start``: the last start of the engine that was probed. ``pointless``: a verdict on one of its
-    probes that no other load changes; None: there is none. ``parts``: of all probes that count in
-    ``share``. ``seconds``: for how long requests were due in these probes.
+    ``start``: the last start of the engine that was probed. ``final_validity``: a
+    verdict on one of its probes that no other load changes, so that no other probe would tell more;
+    None: there is none. ``parts``: of all probes that count in ``share``. ``seconds``: for how long
+    requests were due in these probes.
     """
 
     level: float
@@ -95,7 +96,7 @@ class LevelEvidence:
     usual_effect: float
     proof: int = 0
     start: int = 0
-    pointless: Validity | None = None
+    final_validity: Validity | None = None
     parts: tuple[Part, ...] = ()
     seconds: float = 0.0
 
@@ -409,7 +410,7 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
         proof=proof,
         start=max((probe.start for probe in able), default=0),
         collapsed=met.requests > 0 and worst < COLLAPSED,
-        pointless=_first_pointless(probes),
+        final_validity=_final_validity(probes),
         parts=met.parts,
         seconds=met.seconds,
     )
@@ -433,7 +434,7 @@ def _verdict_on(
     return "holds" if judge.holds(telling) else None
 
 
-def _first_pointless(probes: Sequence[ProbeOutcome]) -> Validity | None:
+def _final_validity(probes: Sequence[ProbeOutcome]) -> Validity | None:
     """The first verdict on a probe that no other load changes; None: there is none."""
     for probe in probes:
         if probe.shows is Shows.POINTLESS:
