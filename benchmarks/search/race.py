@@ -3,12 +3,15 @@ grid.
 
     python -m benchmarks.search.race [--repetitions 200] [--sizes 24 96 200] [--server smooth]
     python -m benchmarks.search.race --sizes 24 --budget 2h           # where it stands after 2 hours
+    python -m benchmarks.search.race --sizes 24 --budget 2h --gpus 1  # after 2 hours of GPU time
     python -m benchmarks.search.race --sizes 24 --within 0.05         # until it is decided
 
 A grid of TP x PP x quantization x max_num_seqs x GPU whose capacities per GPU are drawn anew in
-each repetition; the predictor is off by a log-normal factor of sigma 0.4. One deployment runs at a
-time, race and searches are the program's own, and probes run as in claims.py, on a server whose
-misses are independent (in every other repetition in runs of 5).
+each repetition; the predictor is off by a log-normal factor of sigma 0.4. A deployment has TP x PP
+GPUs, 1 to 32, or as many as --gpus says. One deployment runs at a time, so a budget is time, whatever
+the number of its GPUs; with one GPU each it is GPU time. Race and searches are the program's own, and
+probes run as in claims.py, on a server whose misses are independent (in every other repetition in
+runs of 5).
 """
 
 from __future__ import annotations
@@ -70,7 +73,9 @@ class Search(Capacity):
                 self.yielded_when_known.add(is_well_known(self.tier.claim))
                 return
             cap_s = min(CAP_S, trial.left_s)
+            begun_s = trial.spent.seconds
             self.tier.tell(probe(self.server, level.value, rng, trial.spent, self.tier, cap_s))
+            trial.gpu_s += (trial.spent.seconds - begun_s) * self.devices
             self._probes += 1
             self._wanted = None
             self.look()
@@ -93,7 +98,7 @@ class Search(Capacity):
 @dataclass
 class Trial:
     """A race with an end: its budget in seconds, starts of engines included, or that it is decided
-    within a share.
+    within a share. ``gpu_s``: for how long GPUs were held, the time of each GPU added.
     """
 
     budget_s: float = math.inf
@@ -101,13 +106,14 @@ class Trial:
     start_s: float = 0.0
     spent: Spent = field(default_factory=Spent)
     starts: int = 0
+    gpu_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.standings = Standings(self.within or 0.0)
 
     @property
     def held_s(self) -> float:
-        """For how long GPUs were held."""
+        """For how long a deployment held GPUs."""
         return self.spent.seconds + self.starts * self.start_s
 
     @property
@@ -118,6 +124,11 @@ class Trial:
     def is_over(self) -> bool:
         return self.left_s <= 0
 
+    def start(self, search: Search) -> None:
+        """Starts an engine of this deployment."""
+        self.starts += 1
+        self.gpu_s += self.start_s * search.devices
+
     def note(self, search: Search) -> None:
         self.standings.put(ALL, search.name, search.standing())
 
@@ -125,8 +136,10 @@ class Trial:
         return self.within is None or self.standings.needs(search.name)
 
 
-def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[Race, list[Search]]:
-    """So many deployments, those predicted best first."""
+def grid(
+    size: int, kind: str, runs: float, rng: np.random.Generator, gpus: int | None = None
+) -> tuple[Race, list[Search]]:
+    """So many deployments, those predicted best first. ``gpus``: of each; None: TP x PP."""
     cells = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
     gains: dict[str, dict[str, float]] = {}
     for axis, values in AXES.items():
@@ -138,7 +151,7 @@ def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[R
     for number in rng.permutation(len(cells))[:size]:
         cell = cells[number]
         name = str(number)
-        devices = cell["tensor_parallel_size"] * cell["pipeline_parallel_size"]
+        devices = gpus or cell["tensor_parallel_size"] * cell["pipeline_parallel_size"]
         gain = np.prod([gains[axis][str(value)] for axis, value in cell.items()])
         capacity = 4.0 * float(gain * rng.lognormal(0, 0.1)) * devices
         server = Server("", curve(capacity, STEEPNESS[kind], runs), 0.5, (1.0, 2.0))
@@ -170,12 +183,12 @@ def gives_way(race: Race, search: Search, searches: Sequence[Search]) -> bool:
     return any(not other.probes or race.priority(other.name) > priority for other in others)
 
 
-def alone(kind: str, count: int) -> float:
-    """Mean load of a search to its end, in seconds."""
+def alone(kind: str, count: int, gpus: int | None) -> float:
+    """Mean load of a search to its end, in seconds. ``gpus``: see ``grid``."""
     alone = Trial()
     for seed in range(count):
         rng = np.random.default_rng([seed, 1])
-        _, (search,) = grid(1, kind, (1, 5)[seed % 2], rng)
+        _, (search,) = grid(1, kind, (1, 5)[seed % 2], rng, gpus)
         search.go_on(lambda: False, rng, alone)
     return alone.spent.seconds / count
 
@@ -194,17 +207,24 @@ class Outcome:
     is_decided: bool
 
 
-def run(size: int, kind: str, seed: int, patient: bool, trial: Trial | None = None) -> Outcome:
-    """One race. ``patient``: leaders give way once."""
+def run(
+    size: int,
+    kind: str,
+    seed: int,
+    patient: bool,
+    trial: Trial | None = None,
+    gpus: int | None = None,
+) -> Outcome:
+    """One race. ``patient``: leaders give way once. ``gpus``: see ``grid``."""
     rng = np.random.default_rng([seed, size])
     trial = trial or Trial()
-    race, searches = grid(size, kind, (1, 5)[seed % 2], rng)
+    race, searches = grid(size, kind, (1, 5)[seed % 2], rng, gpus)
     for search in searches:
         trial.note(search)
     queue = follow(race, searches)
     while queue and not trial.is_over:
         search = min(queue, key=lambda other: (other.probes > 0, -race.priority(other.name)))
-        trial.starts += 1
+        trial.start(search)
         yields = partial(gives_way, race, search, searches) if patient else lambda: False
         search.go_on(yields, rng, trial)
         queue = [other for other in follow(race, searches) if trial.needs(other)]
@@ -222,17 +242,20 @@ def ended(options: argparse.Namespace) -> None:
     budget_s = parse_duration(options.budget) if options.budget else math.inf
     print(
         "| deployments | repetitions | regret <= 2 % | <= 5 % | worst | claimed | decided | decided "
-        "and regret above | held s: median, p90 | probes | starts |"
+        "and regret above | held s: median, p90 | GPU hours: median | probes | starts |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
         began = time.process_time()
         races = []
         held_s = []
+        gpu_s = []
         for seed in range(options.first_seed, options.first_seed + options.repetitions):
             trial = Trial(budget_s, options.within, START_S)
-            races.append(run(size, options.server, seed, not options.impatient, trial))
+            patient = not options.impatient
+            races.append(run(size, options.server, seed, patient, trial, options.gpus))
             held_s.append(trial.held_s)
+            gpu_s.append(trial.gpu_s)
         regrets = np.array([race.regret for race in races])
         decided = np.array([race.is_decided for race in races])
         allowed = options.within or 0.0
@@ -243,6 +266,7 @@ def ended(options: argparse.Namespace) -> None:
             f"{np.mean(regrets <= 0.05):.1%} | {regrets.max():.1%} | "
             f"{np.mean([race.is_claimed for race in races]):.1%} | {decided.mean():.1%} | "
             f"{wrong.mean():.1%} | {median_s:,.0f}, {late_s:,.0f} | "
+            f"{np.median(gpu_s) / 3600:.1f} | "
             f"{np.mean([race.spent.probes for race in races]):.0f} | "
             f"{np.mean([race.starts for race in races]):.1f} |",
             flush=True,
@@ -266,6 +290,7 @@ def main() -> None:
     parser.add_argument(
         "--impatient", action="store_true", help="every leader is searched to its end at once"
     )
+    parser.add_argument("--gpus", type=int, help="of each deployment; default: TP x PP, 1 to 32")
     parser.add_argument("--budget", help="of one race, engine starts of 60 s included: 2h")
     parser.add_argument("--within", type=float, help="end once it is decided within this share")
     parser.add_argument("--first-seed", type=int, default=0)
@@ -273,7 +298,7 @@ def main() -> None:
     if options.budget or options.within is not None:
         ended(options)
         return
-    each_s = alone(options.server, options.alone)
+    each_s = alone(options.server, options.alone, options.gpus)
     print(
         "| deployments | repetitions | regret <= 2 % | worst | load s, race | whole grid | ratio "
         "| probes | starts |"
@@ -282,7 +307,7 @@ def main() -> None:
     for size in options.sizes:
         began = time.process_time()
         races = [
-            run(size, options.server, seed, not options.impatient)
+            run(size, options.server, seed, not options.impatient, gpus=options.gpus)
             for seed in range(options.repetitions)
         ]
         regrets = np.array([race.regret for race in races])
