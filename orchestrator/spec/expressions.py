@@ -51,8 +51,8 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 _PLAIN = (str, int, float, type(None))  # values without elements
-# computes an expression, or a part of one, from the values of names
-Reading = Callable[[Mapping[str, Any]], Any]
+# a function that computes an expression, or a part of one, from the values of names
+Evaluate = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Expression:
     """A checked expression, the function that computes it, and the names that it reads."""
 
     text: str
-    read: Reading = field(repr=False, compare=False)
+    compute: Evaluate = field(repr=False, compare=False)
     names: frozenset[str] = field(repr=False, compare=False)
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
@@ -68,7 +68,7 @@ class Expression:
         none.
         """
         try:
-            return _bounded(self.read(values))
+            return _bounded(self.compute(values))
         except (TypeError, ZeroDivisionError, OverflowError, RecursionError) as error:
             unset = sorted(name for name in self.names if values.get(name) is None)
             remark = f"; not set here: {', '.join(unset)}" if unset else ""
@@ -100,7 +100,7 @@ def parse_expression(
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
     try:
-        read = _Compiler(text).reading(tree)
+        compute = _Compiler(text).compile(tree)
     except RecursionError:
         raise ValueError(f"{text!r} is nested too deeply") from None
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
@@ -110,7 +110,7 @@ def parse_expression(
             guess = did_you_mean(name, known)
             hint = f"; {guess}" if guess else f": {unknown}"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
-    return Expression(text, read, names)
+    return Expression(text, compute, names)
 
 
 class _Dotted(ast.NodeTransformer):
@@ -144,19 +144,24 @@ class _Compiler:
 
     text: str
 
-    def reading(self, node: ast.expr) -> Reading:
-        """The function for one node. Raises ValueError for what is not allowed."""
+    def compile(self, node: ast.expr) -> Evaluate:
+        """The function for one node. Raises ValueError for what is not allowed.
+
+        Where the node names nothing, its value is computed here, once for all combinations.
+        """
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-        inner = [self.reading(child) for child in children]
-        read = self._reading(node, inner)
-        if not isinstance(node, ast.Name) and all(isinstance(part, _Constant) for part in inner):
+        inner = [self.compile(child) for child in children]
+        compute = self._function_of(node, inner)
+        is_constant = all(isinstance(part, _Constant) for part in inner)
+        if is_constant and not isinstance(node, ast.Name):
             try:
-                return _Constant(read({}))
+                return _Constant(compute({}))
             except (TypeError, ZeroDivisionError, OverflowError):
                 pass  # evaluating the expression raises it again
-        return read
+        return compute
 
-    def _reading(self, node: ast.expr, inner: Sequence[Reading]) -> Reading:
+    def _function_of(self, node: ast.expr, inner: Sequence[Evaluate]) -> Evaluate:
+        """The function for one node. ``inner``: those of the nodes right below it."""
         match node:
             case ast.Constant(value=value) if _is_plain(value):
                 return _Constant(value)
@@ -166,17 +171,19 @@ class _Compiler:
                 return lambda values: [item(values) for item in inner]
             case ast.Tuple():
                 return lambda values: tuple(item(values) for item in inner)
-            case ast.BoolOp(op=op):
-                return partial(_boolean, isinstance(op, ast.And), inner)
+            case ast.BoolOp(op=ast.And()):
+                return partial(_and, inner)
+            case ast.BoolOp(op=ast.Or()):
+                return partial(_or, inner)
             case ast.UnaryOp(op=ast.Not()):
                 return lambda values: not inner[0](values)
             case ast.UnaryOp(op=sign) if type(sign) in _UNARY:
                 return lambda values: _UNARY[type(sign)](_number(inner[0](values)))
             case ast.BinOp(op=operation) if type(operation) in _ARITHMETIC:
-                compute = _ARITHMETIC[type(operation)]
+                calculate = _ARITHMETIC[type(operation)]
                 left, right = inner
                 return lambda values: _number(
-                    compute(_number(left(values)), _number(right(values)))
+                    calculate(_number(left(values)), _number(right(values)))
                 )
             case ast.Compare(ops=ops, comparators=others) if all(map(_is_comparison, ops, others)):
                 return partial(_compare, [_COMPARISONS[type(op)] for op in ops], inner)
@@ -227,18 +234,29 @@ def _is_comparison(op: ast.cmpop, right: ast.expr) -> bool:
     return isinstance(right, ast.Name) and right.id in _CONSTANTS
 
 
-def _boolean(is_and: bool, parts: Sequence[Reading], values: Mapping[str, Any]) -> Any:
-    value: Any = is_and
+def _and(parts: Sequence[Evaluate], values: Mapping[str, Any]) -> Any:
+    """The first value that is false, else the last one."""
+    value: Any = True
     for part in parts:
         value = part(values)
-        if bool(value) != is_and:
+        if not value:
+            break
+    return value
+
+
+def _or(parts: Sequence[Evaluate], values: Mapping[str, Any]) -> Any:
+    """The first value that is true, else the last one."""
+    value: Any = False
+    for part in parts:
+        value = part(values)
+        if value:
             break
     return value
 
 
 def _compare(
     comparisons: Sequence[Callable[[Any, Any], Any]],
-    parts: Sequence[Reading],
+    parts: Sequence[Evaluate],
     values: Mapping[str, Any],
 ) -> Any:
     result = True
