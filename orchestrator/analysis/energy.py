@@ -52,16 +52,17 @@ class _Gpu:
         if not self.energy_j.values.size:
             return EnergyNote.NO_COUNTER if self.power_w.covered(window) else EnergyNote.GPU_LOST
         try:
-            power_w = self.energy_j.rate(window)
+            counted_w = self.energy_j.rate(window)
         except CounterFell:
             return EnergyNote.RESET
-        if math.isnan(power_w):
+        if math.isnan(counted_w):
             return EnergyNote.GPU_LOST
-        # a counter and a power that both say nothing agree; false where power was not read (NaN)
-        power_agrees = self.power_w.mean(window) < DRAWS_NOTHING_W
-        if power_w < DRAWS_NOTHING_W and not power_agrees:
+        counter_stands = counted_w < DRAWS_NOTHING_W
+        # False too where power was not read in the window, since its mean is NaN then
+        draws_nothing = self.power_w.mean(window) < DRAWS_NOTHING_W
+        if counter_stands and not draws_nothing:
             return EnergyNote.STANDS_STILL
-        return power_w * window.length_s
+        return counted_w * window.length_s
 
     def integral_j(self, window: TimeWindow) -> float:
         """Joules by the integral of power; NaN where power was not read in the window."""
@@ -76,24 +77,24 @@ def device_side(telemetry: pa.Table, window: TimeWindow, devices: int) -> Device
     if not telemetry.num_rows or window.length_s <= 0:
         return None
     gpus = _gpus(telemetry)
-    notes: dict[EnergyNote, None] = {}
+    notes: list[EnergyNote] = []
     if len(gpus) < devices:
-        notes[EnergyNote.GPU_LOST] = None
+        notes.append(EnergyNote.GPU_LOST)
     if window.length_s < LEAST_WINDOW_S:
-        notes[EnergyNote.SHORT_WINDOW] = None
+        notes.append(EnergyNote.SHORT_WINDOW)
     energy_j = 0.0
     for gpu in gpus:
         counted_j = gpu.counted_j(window)
         if isinstance(counted_j, EnergyNote):
-            notes[counted_j] = None
+            notes.append(counted_j)
         else:
             energy_j += counted_j
     has_energy = not notes
     integral_j = _sum([gpu.integral_j(window) for gpu in gpus])
     if has_energy and integral_j is not None and _differ(energy_j, integral_j):
-        notes[EnergyNote.DISAGREES] = None
+        notes.append(EnergyNote.DISAGREES)
     if any((gpu.foreign_bytes.values > MOST_FOREIGN_BYTES).any() for gpu in gpus):
-        notes[EnergyNote.FOREIGN] = None
+        notes.append(EnergyNote.FOREIGN)
     return DeviceSide(
         gpus=len(gpus),
         window_s=window.length_s,
@@ -101,8 +102,13 @@ def device_side(telemetry: pa.Table, window: TimeWindow, devices: int) -> Device
         integral_j=integral_j,
         dram_share=_mean([gpu.dram_share.mean(window) for gpu in gpus]),
         tensor_share=_mean([gpu.tensor_share.mean(window) for gpu in gpus]),
-        energy_notes=tuple(notes),
+        energy_notes=_each_once(notes),
     )
+
+
+def _each_once(notes: Sequence[EnergyNote]) -> tuple[EnergyNote, ...]:
+    """The notes without repetitions, in the order in which each came first."""
+    return tuple(dict.fromkeys(notes))
 
 
 def _differ(energy_j: float, integral_j: float) -> bool:
@@ -209,9 +215,9 @@ def point_energy(repeats: Sequence[RepeatEnergy]) -> PointEnergy | None:
     """The energy of several repeats together; None without repeats."""
     if not repeats:
         return None
-    notes: dict[EnergyNote, None] = {}
+    notes: list[EnergyNote] = []
     for repeat in repeats:
-        notes.update((EnergyNote(note), None) for note in repeat.devices.energy_notes)
+        notes += [EnergyNote(note) for note in repeat.devices.energy_notes]
     window_s = [repeat.devices.window_s for repeat in repeats]
     figures = [repeat.figures for repeat in repeats]
     return PointEnergy(
@@ -223,7 +229,7 @@ def point_energy(repeats: Sequence[RepeatEnergy]) -> PointEnergy | None:
         requests=_amount([each.request_throughput for each in figures], window_s) or 0.0,
         dram_share=_weighted([repeat.devices.dram_share for repeat in repeats], window_s),
         tensor_share=_weighted([repeat.devices.tensor_share for repeat in repeats], window_s),
-        notes=tuple(notes),
+        notes=_each_once(notes),
     )
 
 
