@@ -743,6 +743,8 @@ const app = (() => {
       if (per === "usd") return "There is no price to rank by: set one above 0.";
       return `How many ${group().device}s the deployments have is not known: rank them per deployment.`;
     }
+    const isValid = (point) => point.excluded === null;
+    if (!ranked.some((each) => each.points.some(isValid))) return "No point has a valid measurement.";
     return "No deployment holds these limits at any level with a valid measurement.";
   }
 
