@@ -36,7 +36,7 @@ class WidestMiss:
 
     @property
     def excess(self) -> float:
-        """How many more requests met it than must, as a share; negative: fewer did."""
+        """How many more requests met it than must, as a share: it is negative."""
         return self.met - self.needed
 
 
@@ -113,16 +113,28 @@ def _requests_per_second(probes: Sequence[Repeat], level: float) -> float:
 
 
 def _widest_miss(probes: Sequence[Repeat], slo: Slo) -> WidestMiss | None:
-    """The widest miss at the lowest level that has requests; None: no level has any."""
-    with_requests = [probe for probe in probes if probe.verdicts and probe.requests.scheduled]
-    if not with_requests:
-        return None
-    probe = min(with_requests, key=lambda probe: probe.head.level)
+    """The widest miss at the lowest level that missed a limit; None: no level missed one by itself.
+
+    Requests can miss limits together of which each alone is met by enough of them.
+    """
+    for probe in sorted(probes, key=lambda probe: probe.head.level):
+        misses = _misses(probe, slo)
+        if misses:
+            return min(misses, key=lambda miss: miss.excess)
+    return None
+
+
+def _misses(probe: Repeat, slo: Slo) -> list[WidestMiss]:
+    """The limits that too few of a probe's requests met."""
+    if not probe.verdicts:
+        return []
     misses: list[WidestMiss] = []
     for limit in slo.limits:
         count = probe.verdicts[0].by_limit[limit.name]
-        if count.requests:
-            met = count.met / count.requests
-            needed = slo.to_meet(limit)
+        if not count.requests:
+            continue
+        met = count.met / count.requests
+        needed = slo.to_meet(limit)
+        if met < needed:
             misses.append(WidestMiss(probe.head.level, limit, needed, met, count.needed_s))
-    return min(misses, key=lambda miss: miss.excess, default=None)
+    return misses

@@ -52,10 +52,26 @@ def test_where_nothing_holds_the_limit_is_named_that_most_requests_miss() -> Non
     assert (miss.needed, miss.value_s) == (0.95, 0.8)
 
 
+def test_a_lower_level_that_met_every_limit_is_passed_over() -> None:
+    few = probe(0.25, [0.3] * 20)
+    miss = change("nothing_holds", [few, probe(0.5, [0.3] * 60 + [0.8] * 40)])
+    assert isinstance(miss, WidestMiss)
+    assert miss.level == 0.5
+
+
 def test_the_limit_that_is_missed_by_more_requests_comes_first() -> None:
     miss = change("nothing_holds", [probe(0.5, [0.3] * 60 + [0.8] * 40, e2e_s=3.0)])
     assert isinstance(miss, WidestMiss)
     assert (miss.limit.name, miss.value_s) == ("e2e", 3.0)
+
+
+def test_limits_that_are_missed_only_together_name_none() -> None:
+    data = attempt(0.5, [0.3] * 96 + [0.8] * 4)
+    requests = SimpleNamespace(scheduled=100)
+    figures: Any = SimpleNamespace(window_s=10, requests=requests)
+    late = [3.0] * 4 + [1.0] * 96  # other requests than those with a late first token
+    both = repeat_of(replace(data, request_e2e_s=late, figures=figures), SLO)
+    assert change("nothing_holds", [both]) is None
 
 
 def test_requests_without_an_answer_are_within_no_limit() -> None:
