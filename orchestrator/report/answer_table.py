@@ -56,6 +56,7 @@ from orchestrator.report.words import (
     unanswered_text,
 )
 from orchestrator.report.written_form import Form
+from orchestrator.results.validity import SPOILT
 from orchestrator.spec.load import Per
 
 MOST_ROWS = 5  # of a ranking
@@ -188,8 +189,11 @@ def next_commands(experiment: StoredExperiment, points: Points, rankings: Answer
     is_measured = any(point.used for point in points.current)
     has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
     commands = []
+    again = _again_where_all_is_spoilt(points)
     # without a measurement there is nothing to rank
-    if is_measured and (experiment.slos or is_offline(experiment)):
+    if again is not None:
+        commands.append(experiment.run_command(again))
+    elif is_measured and (experiment.slos or is_offline(experiment)):
         commands.append(f"orchestrator best {options}")
     elif is_measured:
         commands.append(f'orchestrator best {options} --slo "ttft<=500ms,attainment>=0.95"')
@@ -205,6 +209,16 @@ def next_commands(experiment: StoredExperiment, points: Points, rankings: Answer
     for command in commands:
         yield before + command
         before = " " * len(before)
+
+
+def _again_where_all_is_spoilt(points: Points) -> int | None:
+    """The N with which ``run --again N`` measures everything again; None where anything was not
+    spoilt.
+    """
+    repeats = [repeat for point in points.current for repeat in point.used]
+    if not repeats or any(repeat.head.validity not in SPOILT for repeat in repeats):
+        return None
+    return max(repeat.attempts for repeat in repeats)
 
 
 # One comparison

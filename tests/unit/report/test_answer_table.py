@@ -32,6 +32,7 @@ from orchestrator.report.selection import answers, limits, ranking_limits
 from orchestrator.report.text import SIMULATED
 from orchestrator.report.written_form import MarkdownForm, TextForm
 from orchestrator.results.store import Store
+from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row
 from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned, store_attempt, store_sweep
@@ -391,6 +392,12 @@ def test_where_nothing_was_measured_no_command_asks_for_the_ranking(store: Store
     assert next_of(store) == [
         f"next: orchestrator results {shlex.quote(store.uri)} --experiment exp"
     ]
+
+
+def test_where_everything_was_spoilt_it_is_measured_again_next(store: Store) -> None:
+    store_sweep(store, planned(), validity="disturbed")
+    again = StoredExperiment(store).run_command(MOST_AGAIN)
+    assert next_of(store)[0] == f"next: {again}"
 
 
 def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
