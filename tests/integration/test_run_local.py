@@ -187,7 +187,7 @@ def test_nothing_is_broken_on_a_terminal(columns: int, tmp_path: Path) -> None:
     too_long = [line for line in lines if len(line) > columns]
     # what is there to be copied stays whole: a command, and the address of the page alone on its line
     page = str(tmp_path / "results" / "two" / "report.html")
-    may_be_long = ("orchestrator best ", "--experiment")
+    may_be_long = ("orchestrator best ", "orchestrator run ", "--experiment")
     assert [
         line
         for line in too_long
