@@ -43,9 +43,9 @@ from orchestrator.results.schemas import (
 )
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep.attempt import Attempt as Tried
+from orchestrator.sweep.attempt import Loaded
 from orchestrator.sweep.commit import AttemptRecord, deployment_row
-from orchestrator.sweep.measure import Attempt as Tried
-from orchestrator.sweep.measure import Loaded
 
 EXPERIMENT = """
 version: 1

@@ -34,9 +34,9 @@ from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep.attempt import Loaded, judged
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.endpoint import EndpointRun
-from orchestrator.sweep.measure import Loaded, judged
 
 AT_ONCE, SECONDS = 5_000, 65  # of a template
 URL = "http://127.0.0.1:1"  # nobody asks it

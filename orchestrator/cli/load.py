@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.results.store import Store
     from orchestrator.spec.address import ServerAddress
     from orchestrator.spec.dialect import Dialect
+    from orchestrator.sweep.attempt import Attempt
     from orchestrator.sweep.detect_dialect import EndpointDialect, ModelListing
     from orchestrator.sweep.endpoint import EndpointRun
-    from orchestrator.sweep.measure import Attempt
 
 _CLIENTS = WholeNumber(1, MOST_CLIENTS)
 _COUNT = WholeNumber(min=1)

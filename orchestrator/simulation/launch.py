@@ -23,6 +23,7 @@ from orchestrator.simulation.models import engines_of, model_digest
 from orchestrator.simulation.point import SimulatedEngines
 from orchestrator.simulation.virtual_clock import launch_id_at, ulid_at
 from orchestrator.spec.assumptions import with_option
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.commit import (
     AttemptRecord,
     commit_attempt,
@@ -32,7 +33,6 @@ from orchestrator.sweep.commit import (
 )
 from orchestrator.sweep.deployment_work import DeploymentWork, NextMeasurement, expected_s
 from orchestrator.sweep.launch_lifecycle import leave_out
-from orchestrator.sweep.measure import Attempt
 from orchestrator.sweep.words import level_words
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from orchestrator.simulation.requests import RequestEnd
 from orchestrator.simulation.rows import RequestOutcomes
 from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, with_option
 from orchestrator.spec.load import Level, Workload
+from orchestrator.sweep.attempt import Attempt, Loaded, judged
 from orchestrator.sweep.early_end import EarlyEnd
-from orchestrator.sweep.measure import Attempt, Loaded, judged
 from orchestrator.workloads.kind import WorkloadKind
 from orchestrator.workloads.segments import NameOfDraw, PromptContents, share_tokens
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.spec.load import Level
 from orchestrator.spec.request_options import Adapters
+from orchestrator.sweep.attempt import Loaded
 from orchestrator.sweep.fixed_prompts import fixed_prompts
-
-if TYPE_CHECKING:
-    from orchestrator.sweep.measure import Loaded
 
 PROMPTS = 4  # of the fixed ones that each adapter is asked
 MOST_TRIED = 32  # adapters, the most popular ones: each takes as long as an answer
@@ -41,7 +38,7 @@ class AdapterTrial:
     error: str = ""
 
 
-Load = Callable[[LoadPoint], "Loaded"]
+Load = Callable[[LoadPoint], Loaded]
 
 
 def tried_adapters(load: Load, point: LoadPoint) -> list[AdapterTrial]:

@@ -34,8 +34,8 @@ from orchestrator.results.schemas import (
 )
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.attempt import Attempt, Loaded
 from orchestrator.sweep.early_end import EarlyStop
-from orchestrator.sweep.measure import Attempt, Loaded
 from orchestrator.sweep.sample_rows import engine_metrics, telemetry_rows
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 

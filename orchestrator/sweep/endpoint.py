@@ -18,8 +18,9 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Level
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect
-from orchestrator.sweep.measure import Attempt, Measurer
+from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.replicas import Replicas
 
 START_LEAD_S = 0.05  # seconds before the common start of clients on this machine

@@ -23,11 +23,12 @@ from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, best_ok
 from orchestrator.results.validity import MOST_AGAIN, Validity
 from orchestrator.spec.load import Level, load_text
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
-from orchestrator.sweep.measure import Attempt, Measurer
+from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 

@@ -32,6 +32,7 @@ from orchestrator.results.phases import LaunchState, Phase, PhaseName
 from orchestrator.results.records import AnswerRow, AttemptData, Committed, LaunchRow
 from orchestrator.results.validity import SPOILT
 from orchestrator.sweep.admission import Nodes
+from orchestrator.sweep.attempt import OF_THE_POINT, Attempt, Loaded
 from orchestrator.sweep.commit import AttemptRecord, commit_attempt
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.deployment_work import (
@@ -42,7 +43,7 @@ from orchestrator.sweep.deployment_work import (
 )
 from orchestrator.sweep.engine_start import EngineStart, LaunchHooks, SweepStopped
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
-from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Loaded, Measurer
+from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.outlook import Outlook
 from orchestrator.sweep.state import MeasurementCounts, SweepState
 from orchestrator.sweep.words import (

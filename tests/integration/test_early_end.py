@@ -23,9 +23,9 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Control, Lengths, Level, Slo
 from orchestrator.sweep import find_capacity
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.endpoint import measure_here
-from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (

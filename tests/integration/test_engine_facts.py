@@ -22,8 +22,8 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Workload
+from orchestrator.sweep.attempt import Attempt, judged
 from orchestrator.sweep.endpoint import measure_here
-from orchestrator.sweep.measure import Attempt, judged
 from orchestrator.telemetry.engine_metrics import Sample, read
 from orchestrator.workloads.content import TokenizedText, load_tokenizer
 from tests.integration.engine_real import CPU, Running, home_of, running, script, settings

@@ -35,7 +35,7 @@ from orchestrator.spec.load import Lengths, Level, Workload
 from orchestrator.spec.request_options import Adapters
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
-from orchestrator.sweep.measure import Loaded
+from orchestrator.sweep.attempt import Loaded
 from orchestrator.telemetry.engine_metrics import normalize
 from orchestrator.workloads.drawn import RandomWorkload
 from orchestrator.workloads.kind import Message, Prompt

@@ -19,7 +19,7 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
-from orchestrator.sweep.measure import Loaded
+from orchestrator.sweep.attempt import Loaded
 from tests.harness import MODEL, orchestrator, rows
 from tests.integration.engine_real import INSTALL_LIMIT_S, WEATHER, Running, running, settings
 from tests.integration.llama_cpp_files import experiment_of, gguf_of

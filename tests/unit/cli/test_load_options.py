@@ -34,9 +34,9 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import Levels, Load
 from orchestrator.spec.load import MOST_TOKENS, PRESETS, Lengths, Uniform, Workload
 from orchestrator.sweep import endpoint
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect, constraining, salted_first
 from orchestrator.sweep.endpoint import EndpointRun
-from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import RandomWorkload
 from orchestrator.workloads.file import FileWorkload
 from orchestrator.workloads.hub import HubDataset

@@ -20,7 +20,7 @@ from orchestrator.simulation.point import PointSimulator, SimulatedEngines
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Level, Slo
 from orchestrator.spec.sessions import ContentSource
-from orchestrator.sweep.measure import Attempt
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from tests.unit.emulator.builders import IDEAL, a_replica
 

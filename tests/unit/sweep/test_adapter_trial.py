@@ -15,7 +15,7 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.spec.request_options import Adapters
 from orchestrator.sweep.adapter_trial import PROMPTS, AdapterFinding, tried_adapters
-from orchestrator.sweep.measure import Loaded
+from orchestrator.sweep.attempt import Loaded
 from orchestrator.sweep.words import adapter_words
 from orchestrator.workloads.drawn import RandomWorkload
 from tests.unit.load.test_validity import CALM

@@ -26,6 +26,7 @@ from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import REQUESTS, rows_of, table_of
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep.attempt import Attempt, Loaded
 from orchestrator.sweep.commit import (
     AttemptRecord,
     commit_attempt,
@@ -34,7 +35,6 @@ from orchestrator.sweep.commit import (
     launch_row,
     telemetry_rows,
 )
-from orchestrator.sweep.measure import Attempt, Loaded
 from orchestrator.telemetry.clock_offset import ClockOffset
 from orchestrator.telemetry.engine_metrics import Sample
 from orchestrator.telemetry.gpu_sample import GpuSample

@@ -14,9 +14,9 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.commit import AttemptRecord, commit_attempt
 from orchestrator.sweep.default_hardware import check_same, on_this_cluster
-from orchestrator.sweep.measure import Attempt
 from tests.unit.plan.files import measurements
 
 CORES = Machine("c", "10.0.0.1", cpus=8)

@@ -15,9 +15,9 @@ from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep import endpoint
+from orchestrator.sweep.attempt import Attempt, Loaded
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.endpoint import EndpointRun, measure_here, runs_of
-from orchestrator.sweep.measure import Attempt, Loaded
 from tests.unit.results.builders import request, requests
 
 TARGET = Target("http://127.0.0.1:1", "m")

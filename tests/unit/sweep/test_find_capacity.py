@@ -32,9 +32,9 @@ from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
+from orchestrator.sweep.attempt import Attempt, Loaded
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.find_capacity import CapacitySearch
-from orchestrator.sweep.measure import Attempt, Loaded
 from tests.in_flight import record_of
 from tests.unit.results.builders import part_of, request, requests
 from tests.unit.sweep import simulation

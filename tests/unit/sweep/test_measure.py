@@ -14,21 +14,17 @@ from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Slo
-from orchestrator.sweep.early_end import EarlyStop
+from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.measure import (
     COMMIT_S,
     SETTLE_S,
-    Attempt,
     End,
     LateClients,
-    Loaded,
     Measurer,
     PointSnapshot,
-    judged,
     look_for_errors,
 )
 from orchestrator.sweep.replicas import Replicas
-from tests.unit.results.builders import failed_request, requests
 from tests.unit.sweep.simulation import (
     FakeAgent,
     FakeRun,
@@ -132,25 +128,6 @@ def test_a_failure_says_whether_the_launch_is_over(
     assert (attempt.failure.kind, attempt.launch_over) == (kind, over)
     assert attempt.verdict.validity != "valid"
     assert attempt.loaded is not None, "what was measured until then is kept"
-
-
-@pytest.mark.parametrize(
-    ("told", "kind"), [("aborted", None), ("http_5xx", FailureKind.NO_REQUEST_OK)]
-)
-def test_a_probe_that_was_ended_before_any_answer_is_measured(
-    told: str, kind: FailureKind | None
-) -> None:
-    rows = [
-        failed_request(index, error_class=name)
-        for index, name in enumerate(("aborted", told, told))
-    ]
-    rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
-    early = EarlyStop(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
-    loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
-    attempt = judged(load_point(warmup_s=None), loaded)
-    assert (attempt.failure and attempt.failure.kind) == kind
-    assert attempt.verdict.reasons[0] == early.sentence
-    assert loaded.lasted_s(None, 60.0) == 3.0
 
 
 def test_requests_of_a_lost_client_come_back_as_rows() -> None:
