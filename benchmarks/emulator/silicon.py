@@ -33,8 +33,9 @@ import numpy as np
 from orchestrator.catalog.accelerators import Accelerator, find
 from orchestrator.catalog.arithmetic import no_term
 from orchestrator.catalog.models import ModelFacts, facts_from_config
-from orchestrator.emulator.model import Replica, StepTimes, replica
+from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import Constants
+from orchestrator.emulator.step_costs import StepTimes
 from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestrator.emulator.model import Chunk, RankLimits, Replica
+from orchestrator.emulator.model import RankLimits, Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
+from orchestrator.emulator.step_costs import Chunk
 
 _NEVER = -1
 # a step with a prompt counts as so many decode steps (SGLang's SchedulerRecvSkipper)

@@ -16,7 +16,8 @@ import numpy as np
 from orchestrator.base.arrays import Ints
 from orchestrator.emulator.batch import PROMPT_STEP, Batch, GivenTokens, Sequence
 from orchestrator.emulator.drafts import Drafts
-from orchestrator.emulator.model import Chunk, Replica
+from orchestrator.emulator.model import Replica
+from orchestrator.emulator.step_costs import Chunk
 
 _DRAWN_AT_ONCE = 4096
 

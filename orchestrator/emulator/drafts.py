@@ -18,8 +18,8 @@ from orchestrator.catalog.drafts import (
     settings_of_draft,
 )
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.emulator.model import Chunk, Costs, step_costs
 from orchestrator.emulator.profile import Constants, resolved
+from orchestrator.emulator.step_costs import Chunk, Costs, step_costs
 from orchestrator.spec.settings import EngineSettings
 
 _HALVINGS = 50  # of the range of a probability

@@ -67,7 +67,7 @@ class Constants(Strict):
     prefill_first: bool = False
     # standard deviation of one step's length, as a share of it
     jitter: float = Field(default=0.0, ge=0, le=1)
-    # whether kernels are timed by the tables (tables.py), not by formula; the host's part stays the
+    # whether kernels are timed by the tables (step_tables.py), not by formula; the host's part stays the
     # same
     tables: bool = False
 

@@ -19,8 +19,8 @@ from orchestrator.base.extras import how_to_install
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, read_config
-from orchestrator.emulator.model import Chunk
 from orchestrator.emulator.profile import Constants
+from orchestrator.emulator.step_costs import Chunk
 from orchestrator.spec.settings import EngineSettings
 
 PACKAGE = "aiconfigurator_core"

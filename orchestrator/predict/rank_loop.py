@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestrator.emulator.model import Costs, Replica
+from orchestrator.emulator.model import Replica
+from orchestrator.emulator.step_costs import Costs
 
 NORMALS_AT_ONCE = 256  # as ``Batch`` draws them
 

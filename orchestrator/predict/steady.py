@@ -20,7 +20,8 @@ from scipy.special import ndtr, ndtri
 
 from orchestrator.analysis.requests import RequestParts
 from orchestrator.base.arrays import Floats
-from orchestrator.emulator.model import Chunk, Replica
+from orchestrator.emulator.model import Replica
+from orchestrator.emulator.step_costs import Chunk
 from orchestrator.spec.load import Control
 
 SAMPLES = 256  # requests that stand for a workload

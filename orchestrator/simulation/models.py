@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 
-from orchestrator.emulator.model import Costs
+from orchestrator.emulator.step_costs import Costs
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.predict.predictor import (
     Configuration,

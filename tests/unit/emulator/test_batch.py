@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orchestrator.emulator.batch import Batch, Sequence, refusal
-from orchestrator.emulator.model import Chunk
 from orchestrator.emulator.profile import Constants
+from orchestrator.emulator.step_costs import Chunk
 from tests.unit.emulator.builders import IDEAL, a_replica
 
 REQUEST = st.tuples(st.floats(0, 2), st.integers(1, 300), st.integers(1, 120), st.integers(0, 200))

@@ -13,7 +13,8 @@ import pytest
 from orchestrator.emulator.batch import Batch, Sequence
 from orchestrator.emulator.drafting_batch import DraftingBatch, batch_of
 from orchestrator.emulator.drafts import Drafts, acceptance_of
-from orchestrator.emulator.model import Costs, Replica
+from orchestrator.emulator.model import Replica
+from orchestrator.emulator.step_costs import Costs
 from tests.unit.emulator.builders import IDEAL, a_replica
 
 LIMITED = {"kv_cache_tokens": 900, "max_num_batched_tokens": 128, "max_model_len": 450}

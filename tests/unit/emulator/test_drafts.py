@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.catalog.models import facts_from_config, known_configs
 from orchestrator.emulator.drafts import Drafts, acceptance_of, drafts_of
-from orchestrator.emulator.model import Chunk, Costs, step_costs
+from orchestrator.emulator.step_costs import Chunk, Costs, step_costs
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
 
 SMALL = {"hidden_size": 1024, "num_hidden_layers": 4, "intermediate_size": 2048}

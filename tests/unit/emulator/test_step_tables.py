@@ -15,8 +15,9 @@ from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
 from orchestrator.catalog.quantization import quantization_from_config
 from orchestrator.emulator import step_tables
-from orchestrator.emulator.model import Chunk, Replica, replica
+from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import Constants
+from orchestrator.emulator.step_costs import Chunk
 from orchestrator.emulator.step_tables import NoRow, Tables
 from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings

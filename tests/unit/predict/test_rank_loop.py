@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from orchestrator.emulator.batch import Batch
-from orchestrator.emulator.model import Costs, Replica
+from orchestrator.emulator.model import Replica
+from orchestrator.emulator.step_costs import Costs
 from orchestrator.predict.rank_loop import is_covered, serve
 from tests.unit.emulator.builders import IDEAL, a_replica
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.emulator.drafts import Drafts
-from orchestrator.emulator.model import Costs
+from orchestrator.emulator.step_costs import Costs
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.predict.simulate import Trace, run
 from orchestrator.simulation.point import PointSimulator, SimulatedEngines
