@@ -19,8 +19,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from orchestrator.load.http import Head, parse_head
 from orchestrator.load.request_record import RequestRecord, TokenGaps
-from orchestrator.load.response.http import Head, parse_head
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.constraint import Constraint

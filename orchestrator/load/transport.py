@@ -8,8 +8,7 @@ match the framing is checked once. One thread calls everything here.
 import time
 from collections.abc import Callable
 
-from orchestrator.load.in_flight import InFlight
-from orchestrator.load.response.http import (
+from orchestrator.load.http import (
     END_MARK,
     TRAILERS_MARK,
     BadHttp,
@@ -17,6 +16,7 @@ from orchestrator.load.response.http import (
     since_event_chunk,
     unwrap_chunks,
 )
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.sockets import (
     LOCAL_LIMITS,
     MAX_EVENTS,

@@ -6,6 +6,8 @@ model and committed as a sweep commits what it measured. Every row says that it 
 |---|---|
 | ``refusals.py`` | what cannot be simulated, found before anything starts |
 | ``sweep.py`` | which deployment is next, launch by launch, with races and budgets |
+| ``so_far.py`` | what the sweep has come to, which its launches read and add to |
+| ``launch.py`` | one launch, measurement after measurement |
 | ``stored.py`` | what an earlier simulation left, from which the next one goes on |
 | ``point.py`` | one attempt at a measurement, from schedule to verdict |
 | ``client.py`` | the load client in virtual time |

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.base.text import counted
@@ -21,6 +20,7 @@ from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.results.records import Committed, LaunchRow
 from orchestrator.simulation.models import engines_of, model_digest
 from orchestrator.simulation.point import SimulatedEngines
+from orchestrator.simulation.so_far import SweepSoFar
 from orchestrator.simulation.virtual_clock import launch_id_at, ulid_at
 from orchestrator.spec.assumptions import with_option
 from orchestrator.sweep.attempt import Attempt
@@ -35,9 +35,6 @@ from orchestrator.sweep.deployment_work import DeploymentWork, NextMeasurement, 
 from orchestrator.sweep.launch_lifecycle import leave_out
 from orchestrator.sweep.words import level_words
 
-if TYPE_CHECKING:
-    from orchestrator.simulation.sweep import SimulatedSweep
-
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
@@ -48,9 +45,9 @@ class SimulatedLaunch:
     Raises PlanChanged, also from ``run``, if an earlier simulation went on otherwise at this point.
     """
 
-    def __init__(self, sweep: SimulatedSweep, work: DeploymentWork) -> None:
-        self._sweep = sweep
-        self._clock = sweep.clock
+    def __init__(self, so_far: SweepSoFar, work: DeploymentWork) -> None:
+        self._so_far = so_far
+        self._clock = so_far.clock
         self._work = work
         self._deployment = work.deployment
         self._start_index = work.start
@@ -58,25 +55,25 @@ class SimulatedLaunch:
         self._clock.unix_ns = -(-self._clock.unix_ns // MILLISECOND_NS) * MILLISECOND_NS
         self._began_s = self._clock.now_s
         self._row = self._new_row()
-        self._stored = sweep.stored.launch(self._row.launch_id)
+        self._stored = so_far.stored.launch(self._row.launch_id)
 
     def _new_row(self) -> LaunchRow:
-        sweep = self._sweep
+        so_far = self._so_far
         began_unix_ns = self._clock.unix_ns
-        number = sweep.launches[self._deployment.id]
-        rules = sweep.models.rules_digest(self._deployment)
-        row = launch_row(self._deployment, sweep.store.experiment, began_unix_ns)
+        number = so_far.launches[self._deployment.id]
+        rules = so_far.models.rules_digest(self._deployment)
+        row = launch_row(self._deployment, so_far.store.experiment, began_unix_ns)
         launch_id = launch_id_at(began_unix_ns, self._deployment.id, number, rules)
         return replace(row, launch_id=launch_id, simulated=True)
 
     def run(self) -> None:
         """Simulate measurement after measurement, and commit the launch."""
-        sweep = self._sweep
+        so_far = self._so_far
         text = f"launch {self._row.launch_id}, {counted(self._work.left, 'measurement')} to do"
-        sweep.tell(Event("launch", text, self._deployment.label, self._row.launch_id))
+        so_far.tell(Event("launch", text, self._deployment.label, self._row.launch_id))
         failure: Failure | None = None
         try:
-            model = sweep.models.step_model(self._deployment)
+            model = so_far.models.step_model(self._deployment)
         except NotPredictable as reason:
             text = with_option(str(reason), reason.fact)
             failure = Failure(FailureKind.NOT_SIMULATED, f"It cannot be simulated: {text}.")
@@ -101,7 +98,7 @@ class SimulatedLaunch:
             following = self._work.next
             if following is None or following.measurement.start != self._start_index:
                 return True
-            if self._sweep.is_stopped:
+            if self._so_far.is_stopped:
                 return False
             if self._must_end(following):
                 return True
@@ -109,36 +106,36 @@ class SimulatedLaunch:
 
     def _must_end(self, following: NextMeasurement) -> bool:
         """Whether the launch ends so that others are probed first, or because of the budget."""
-        if self._sweep.should_yield(self._work):
+        if self._so_far.should_yield(self._work):
             self._work.yield_to_others()
             text = "it ends so that others are probed first; it goes on unless they hold more"
-            self._sweep.tell(Event("gives_way", text, self._deployment.label, self._row.launch_id))
+            self._so_far.tell(Event("gives_way", text, self._deployment.label, self._row.launch_id))
             return True
         held_s = self._clock.now_s - self._began_s
-        over = self._sweep.over_budget(self._work, expected_s(following.point), held_s)
+        over = self._so_far.over_budget(self._work, expected_s(following.point), held_s)
         if over is None:
             return False
-        leave_out(self._sweep, self._work, over)
+        leave_out(self._so_far, self._work, over)
         return True
 
     def _measure(self, engines: SimulatedEngines, following: NextMeasurement) -> None:
         """Make one attempt and commit it, or take it from the store."""
         clock = self._clock
-        sweep = self._sweep
+        so_far = self._so_far
         began_unix_ns = clock.unix_ns
         point = self._load_point(engines, following)
-        sweep.tell(Phase(self._deployment.label, PhaseName.MEASURE, level_words(point)))
+        so_far.tell(Phase(self._deployment.label, PhaseName.MEASURE, level_words(point)))
         if self._stored is not None:
             stored = self._stored.attempt(point.attempt_id)
             clock.unix_ns = stored.committed.created_unix_ns
-            sweep.state.took(
+            so_far.state.took(
                 expected_s(following.point), (clock.unix_ns - began_unix_ns) / SECOND_NS
             )
             self._settle(stored.committed, stored.failure)
             return
-        simulated = sweep.points.attempt(engines, point, self._work.watch, began_unix_ns)
+        simulated = so_far.points.attempt(engines, point, self._work.watch, began_unix_ns)
         clock.go_on(simulated.took_s)
-        sweep.state.took(expected_s(following.point), simulated.took_s)
+        so_far.state.took(expected_s(following.point), simulated.took_s)
         attempt = simulated.attempt
         committed = self._commit_attempt(following, point.seed, point.attempt_id, attempt)
         self._settle(committed, attempt.failure)
@@ -177,7 +174,7 @@ class SimulatedLaunch:
             self._row,
             began_unix_ns=self._clock.unix_ns,
         )
-        return commit_attempt(self._sweep.store, record, self._clock.unix_ns)
+        return commit_attempt(self._so_far.store, record, self._clock.unix_ns)
 
     def _settle(
         self, committed: Committed, failure: Failure | None, given_up: bool = False
@@ -187,16 +184,16 @@ class SimulatedLaunch:
         """
         key = committed.measurement_id
         if failure is None or given_up or not self._work.count_failure(key, failure):
-            self._sweep.close(self._work, committed, failure, given_up)
+            self._so_far.close(self._work, committed, failure, given_up)
         else:
             text = f"{failure.kind}: {failure.sentence}"
             label = self._deployment.label
-            self._sweep.tell(Event("retry", text, label, self._row.launch_id, key))
+            self._so_far.tell(Event("retry", text, label, self._row.launch_id, key))
 
     def _give_up(self, failure: Failure) -> None:
         """Commit every open measurement as failed; of a search, only the one that it asks for."""
         label = self._deployment.label
-        self._sweep.tell(Event("gave_up", failure.sentence, label, self._row.launch_id))
+        self._so_far.tell(Event("gave_up", failure.sentence, label, self._row.launch_id))
         for _ in range(self._work.left):
             following = self._work.next
             if following is None:
@@ -215,16 +212,16 @@ class SimulatedLaunch:
         """End the launch, and commit it unless it is stored. ``failure``: why it could not be
         simulated; None if it was.
         """
-        sweep = self._sweep
+        so_far = self._so_far
         held_s = self._clock.now_s - self._began_s
         row = replace(self._row, held_s=held_s, stopped_s=0.0, **how_it_ended(failure))
-        sweep.spend(self._deployment, held_s)
-        sweep.launches[self._deployment.id] += 1
-        sweep.tell(Phase(self._deployment.label, PhaseName.ENDED))
-        events = sweep.take_events()
+        so_far.spend(self._deployment, held_s)
+        so_far.launches[self._deployment.id] += 1
+        so_far.tell(Phase(self._deployment.label, PhaseName.ENDED))
+        events = so_far.take_events()
         if self._stored is not None:
-            sweep.stored.repeated(self._stored)
+            so_far.stored.repeated(self._stored)
             return
         commit_launch(
-            sweep.store, self._deployment, row, events, created_unix_ns=self._clock.unix_ns
+            so_far.store, self._deployment, row, events, created_unix_ns=self._clock.unix_ns
         )

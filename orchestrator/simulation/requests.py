@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from orchestrator.emulator.batch import Sequence
 from orchestrator.load.request_record import TokenGaps
 from orchestrator.load.schedule import PlannedRequest
-
-if TYPE_CHECKING:
-    from orchestrator.emulator.batch import Sequence
-    from orchestrator.simulation.contents import HeldSegments
-    from orchestrator.simulation.fleet import VirtualRank
+from orchestrator.simulation.contents import HeldSegments
+from orchestrator.workloads.segments import Segment
 
 
 class RequestEnd(IntEnum):
@@ -27,6 +25,16 @@ class RequestEnd(IntEnum):
     NOT_DRAINED = auto()  # still open when the time to drain was over
     NEVER_SENT = auto()  # max_in_flight requests were in flight until the end
     ABORTED = auto()  # the probe was ended
+
+
+class ServingRank(Protocol):
+    """The data-parallel rank that a request was given to."""
+
+    def over(self, request: VirtualRequest, answer: Segment | None) -> None:
+        """Give back the segments of a request that is over."""
+
+    def cancel(self, request: VirtualRequest) -> None:
+        """Forget a request whose client has gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +56,7 @@ class VirtualRequest:
     expected_cached_tokens: int = 0  # that a prefix cache of unlimited size would have held
     end: RequestEnd = RequestEnd.OPEN
     refusal: str = ""  # what the engine said
-    rank: VirtualRank | None = None
+    rank: ServingRank | None = None
     sequence: Sequence | None = None
     held: HeldSegments | None = None
     gaps: TokenGaps | None = None  # between its tokens, if they are wanted

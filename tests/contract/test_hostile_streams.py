@@ -18,10 +18,10 @@ from orchestrator.analysis.metrics import figures, observe
 from orchestrator.analysis.slo import judge as judge_limits
 from orchestrator.analysis.slo import limit_values
 from orchestrator.load.fast_path import fast_path_of
+from orchestrator.load.http import END_MARK
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.requests import Assignment
-from orchestrator.load.response.http import END_MARK
 from orchestrator.load.rows import RowCollector, tables
 from orchestrator.load.validity import judge
 from orchestrator.results.records import Figures

@@ -22,8 +22,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.load.fast_path import fast_path_of
+from orchestrator.load.http import END_MARK
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.response.http import END_MARK
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.dialect import Dialect

@@ -4,9 +4,9 @@ stream.
 
 from __future__ import annotations
 
+from orchestrator.load.http import Head
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.request_record import ERROR_CHARACTERS, RequestRecord
-from orchestrator.load.response.http import Head
 from orchestrator.load.wire.events import error_class
 from orchestrator.load.wire.finish_reasons import is_failed_end
 from orchestrator.load.wire.parsed import Parsed

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from orchestrator.load.http import BadHttp, Body, Head, split, unwrap
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.response.counts import count_tokens
-from orchestrator.load.response.http import BadHttp, Body, Head, split, unwrap
 from orchestrator.load.response.judge import judge_no_stream, judge_stream
 from orchestrator.load.wire.wires import Wire
 from orchestrator.results.outcomes import ErrorClass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.load.http import BadHttp
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.response.http import BadHttp
 from tests.in_flight import sent_request
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.load.http import BadHttp, parse_head
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import Target
 from orchestrator.load.request_record import RequestRecord, TokenGaps
 from orchestrator.load.requests import Assignment
-from orchestrator.load.response.http import BadHttp, parse_head
 from orchestrator.load.rows import POINT_IDS, RowCollector, lost_requests
 from orchestrator.load.schedule import PlannedRequest, Schedule
 from orchestrator.results.outcomes import ErrorClass

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.load.http import END_MARK
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.request_record import RequestRecord
-from orchestrator.load.response.http import END_MARK
 from orchestrator.spec.dialect import Dialect
 from tests.in_flight import finish, sent_request
 from tests.integration.load_server import DONE, END, HEAD, chunk, token, usage

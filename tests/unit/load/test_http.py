@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.load.response.http import (
+from orchestrator.load.http import (
     MAX_HEAD_BYTES,
     BadHttp,
     Head,

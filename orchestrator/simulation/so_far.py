@@ -1,0 +1,138 @@
+"""What a simulated sweep has come to: its clock, its queue, and what was told, spent and committed.
+A launch notes its outcomes here, and asks here about the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orchestrator.base.errors import Failure
+from orchestrator.plan.model import Deployment, Plan
+from orchestrator.plan.order import queue_priority
+from orchestrator.results.events import Event, Listener
+from orchestrator.results.phases import Phase
+from orchestrator.results.records import Committed
+from orchestrator.results.store import Store
+from orchestrator.simulation.models import EngineModels
+from orchestrator.simulation.point import PointSimulator
+from orchestrator.simulation.stored import LaunchesToRepeat
+from orchestrator.simulation.virtual_clock import VirtualClock
+from orchestrator.sweep.admission import Spending
+from orchestrator.sweep.competition import race_of, shortlist_of
+from orchestrator.sweep.deployment_work import DeploymentWork
+from orchestrator.sweep.launch_lifecycle import close
+from orchestrator.sweep.state import MeasurementCounts, SweepState, cost_of, used_up
+
+
+class SweepSoFar:
+    """The state of a simulated sweep. ``plan`` must have predictions. ``stop`` is set when the user
+    ends the simulation.
+    """
+
+    def __init__(self, plan: Plan, store: Store, listener: Listener, stop: threading.Event) -> None:
+        self.plan = plan
+        self.store = store
+        limits = [limit for slo in plan.slos for limit in slo.limits]
+        wants_gaps = any(limit.of == "itl_p99" for limit in limits)
+        self.points = PointSimulator(wants_gaps, plan.assumptions)
+        self.models = EngineModels(plan)
+        self.stored = LaunchesToRepeat()
+        self.priority = queue_priority(plan)
+        self.queued_s = 0.0  # estimated for all that is queued, when the launch that runs began
+        self._listener = listener
+        self._stop = stop
+        self.begin({})
+
+    def begin(self, committed: Mapping[str, Committed]) -> None:
+        """Queue every deployment that runs, at the beginning of time. ``committed``: measurement id
+        -> its outcome; these measurements are not made.
+        """
+        plan = self.plan
+        self.state = SweepState()
+        self.clock = VirtualClock()
+        self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
+        self._events: list[Event] = []  # since the last commit of a launch
+        race = race_of(plan)
+        self.shortlist = shortlist_of(plan, race, self.priority)
+        self._spent = Spending()
+        self.queued: dict[str, DeploymentWork] = {}
+        for deployment in plan.runnable():
+            self.queued[deployment.id] = DeploymentWork(plan, deployment, committed, race=race)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the user ends the simulation. Launches that are stored are repeated first."""
+        return self._stop.is_set() and not self.stored.are_left
+
+    def tell(self, item: Event | Phase) -> None:
+        """Pass on what happened, at the time of the simulation."""
+        if isinstance(item, Event):
+            item = replace(item, unix_ns=self.clock.unix_ns)
+            self._events.append(item)
+        if not self.stored.are_left:  # what is repeated was told by the earlier simulation
+            self._listener(item)
+
+    def take_events(self) -> list[Event]:
+        """The events since the last call, for the launch that stores them."""
+        events = self._events
+        self._events = []
+        return events
+
+    def close(
+        self,
+        work: DeploymentWork,
+        committed: Committed,
+        failure: Failure | None,
+        given_up: bool = False,
+    ) -> None:
+        """Close the next measurement of a deployment with this attempt, and report it."""
+        if self.stored.are_left:
+            work.close(committed, given_up)
+            is_ok = committed.status == "ok"
+            self.state.count(MeasurementCounts(skipped=int(is_ok), refused=int(not is_ok)))
+        else:
+            close(self, self, work, committed, failure, given_up)
+
+    def left_s(self) -> float:
+        """Estimated virtual seconds until all is simulated, when the launch that runs began."""
+        return self.queued_s
+
+    def should_yield(self, work: DeploymentWork) -> bool:
+        """Whether a launch should end so that others of its race are probed first."""
+        if not work.can_yield:
+            return False
+        for name, other in self.queued.items():
+            goes_first = not other.has_begun or other.standing > work.standing
+            if other is not work and self.shortlist.has(name) and goes_first:
+                return True
+        return False
+
+    def is_better_off_elsewhere(self, deployment: Deployment) -> bool:
+        """Whether a launch that waits for a host should queue again. No launch waits here, because
+        nobody else holds a host.
+        """
+        return False
+
+    def over_budget(self, work: DeploymentWork, next_s: float, held_s: float = 0.0) -> str | None:
+        """Says which part of the budget is used up, or would be if a deployment that has held its
+        devices for ``held_s`` seconds went on for ``next_s`` seconds; None if the budget suffices.
+        Wall time does not count, because it depends on how many nodes there are.
+        """
+        budget = self.plan.budget
+        if budget is None:
+            return None
+        spent = self._spent + cost_of(work.deployment, held_s)
+        over = used_up(budget, spent, wall_s=0.0)
+        if over is not None:
+            return f"{over} is used up"
+        ahead_s = next_s + self.state.overrun_s
+        then_spent = spent + cost_of(work.deployment, ahead_s)
+        over = used_up(budget, then_spent, wall_s=0.0)
+        return f"{over} would be exceeded by the next point" if over is not None else None
+
+    def spend(self, deployment: Deployment, held_s: float) -> None:
+        """Note for how many seconds a launch held its devices."""
+        self._spent += cost_of(deployment, held_s)
