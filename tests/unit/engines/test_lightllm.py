@@ -15,32 +15,41 @@ from tests.command_lines import by_flag
 from tests.unit.engines.builders import H100, command_of, settings_of
 
 
+def flags_of(**settings: Any) -> dict[str, list[str]]:
+    return by_flag(command_of("lightllm", **settings).argv)
+
+
 def test_command() -> None:
     off = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
-    made = command_of("lightllm", tensor_parallel_size=2, max_model_len=9000, **off)
-    assert by_flag(made.argv) == by_flag(
+    assert flags_of(tensor_parallel_size=2, max_model_len=9000, **off) == by_flag(
         "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L "
         "--host 127.0.0.1 "
         "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 "
         "--running_max_req_size 256 "
         "--disable_chunked_prefill --disable_dynamic_prompt_cache"
     )
-    split = by_flag(command_of("lightllm").argv)  # server/api_start.py: its defaults
-    assert (split["--running_max_req_size"], split["--batch_max_tokens"]) == (["256"], ["16384"])
-    assert "--enable_ep_moe" in command_of("lightllm", enable_expert_parallel=True).argv
-    ranks = by_flag(
-        command_of("lightllm", data_parallel_size=8).argv
-    )  # all on the 8 GPUs of one node
-    assert ranks["--tp"] == ["8"]
-    assert ranks["--dp"] == ["8"]
+    assert "--enable_ep_moe" in flags_of(enable_expert_parallel=True)
+
+
+def test_sizes_that_are_not_given_are_those_of_lightllm_itself() -> None:
+    flags = flags_of()  # its defaults are in server/api_start.py
+    assert flags["--running_max_req_size"] == ["256"]
+    assert flags["--batch_max_tokens"] == ["16384"]
+
+
+def test_data_parallel_ranks_take_a_gpu_each_of_one_node() -> None:
+    flags = flags_of(data_parallel_size=8)
+    assert flags["--tp"] == ["8"]
+    assert flags["--dp"] == ["8"]
     assert settings_of("lightllm", data_parallel_size=8).world_size == 8
-    assert ranks["--batch_max_tokens"] == ["2048"]
-    draft = by_flag(
-        command_of("lightllm", speculative={"method": "mtp", "num_speculative_tokens": 1}).argv
-    )
-    # of the model's own folder
-    assert (draft["--mtp_mode"], draft["--mtp_step"]) == (["eagle_with_att"], ["1"])
-    assert "--mtp_draft_model_dir" not in draft
+    assert flags["--batch_max_tokens"] == ["2048"]
+
+
+def test_layers_that_predict_further_tokens_come_from_the_models_own_folder() -> None:
+    flags = flags_of(speculative={"method": "mtp", "num_speculative_tokens": 1})
+    assert flags["--mtp_mode"] == ["eagle_with_att"]
+    assert flags["--mtp_step"] == ["1"]
+    assert "--mtp_draft_model_dir" not in flags
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What logs say of the network between nodes and between roles, and what is told of it."""
+"""What logs say of the network between nodes and between roles, and the doubts that it raises."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ LONG = NIXL.replace(
         (OVER_TCP, "tcp/lo"),
         (NIXL + OVER_TCP + NIXL, "cma/memory tcp/lo"),
         (LONG, "rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1"),
-        (NIXL.replace("(multi)", ""), NOT_SAID),  # a test of itself
+        # a table without "(multi)" is of a test that UCX makes of itself, not of a transfer
+        (NIXL.replace("(multi)", ""), NOT_SAID),
+        # what UCX has, which is no choice for a transfer
         (
             (
                 "[1795458093.9] [vm:1:0] ucp_worker.c:1997 UCX  INFO  a intra-node cfg#1 "
@@ -105,7 +107,7 @@ def test_tcp_and_networks_without_a_name_raise_a_doubt(
 
 
 @pytest.mark.parametrize(
-    ("name_is", "address", "expected"),
+    ("address_of_name", "address", "expected"),
     [
         ("127.0.1.1", "10.0.0.7", {GLOO: "eth1"}),
         (socket.gaierror(), "10.0.0.7", {GLOO: "eth1"}),
@@ -116,20 +118,20 @@ def test_tcp_and_networks_without_a_name_raise_a_doubt(
     ],
 )
 def test_gloo_is_told_the_interface_where_the_hosts_name_is_loopback(
-    name_is: str | Exception,
+    address_of_name: str | Exception,
     address: str,
     expected: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def resolve(_: str) -> str:
-        if isinstance(name_is, Exception):
-            raise name_is
-        return name_is
+        if isinstance(address_of_name, Exception):
+            raise address_of_name
+        return address_of_name
 
-    there = {
+    interfaces = {
         "lo": [SimpleNamespace(address="127.0.0.1")],
         "eth1": [SimpleNamespace(address="10.0.0.7")],
     }
     monkeypatch.setattr(socket, "gethostbyname", resolve)
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
     assert for_gloo(address) == expected
