@@ -3,7 +3,7 @@ many architectures.
 
 vLLM for the CPU logs its KV tokens but not its weights, so each rank's own parameters are added up
 as soon as they are loaded, before the CPU's kernels pack them into buffers of their own. One
-process imports vLLM and forks for each case and its ranks; a case is over as soon as it has said
+process imports vLLM and forks for each case and its ranks; a case is over as soon as it has logged
 its KV tokens.
 """
 
@@ -111,7 +111,8 @@ from vllm import LLM, ModelRegistry
 from vllm.v1.executor import multiproc_executor
 from vllm.v1.executor.abstract import Executor
 multiproc_executor.get_mp_context = lambda: multiprocessing.get_context("fork")
-Executor.initialize_from_config = lambda *_: os._exit(0)  # caches and warm-up, when sizes are known
+# It is called after the sizes are logged, and would make the caches and warm up: the case ends here.
+Executor.initialize_from_config = lambda *_: os._exit(0)
 for line in sys.stdin:
     name, folder, architecture, options = json.loads(line)
     os.write(1, f"CASE {name}\\n".encode())
@@ -128,7 +129,7 @@ for line in sys.stdin:
 
 
 @dataclass(frozen=True)
-class Said:
+class Engine:
     """What one engine holds: bytes of parameters of every rank, KV tokens and concurrency; and the
     end of its log.
     """
@@ -157,14 +158,27 @@ def plugin(folder: Path) -> Path:
     return folder
 
 
+def case_line(name: str, folder: Path) -> str:
+    """The line of ENGINES' input for a case, with the model's configuration in ``folder``."""
+    model, options = CASES[name]
+    (folder / "config.json").write_text(json.dumps(model))
+    return json.dumps([name, str(folder), model["architectures"][0], COMMON | options])
+
+
+def remove_left_segments(before: set[str]) -> None:
+    """Removes the shared memory of 8 MB that each worker of a case leaves. ``before``: the names of
+    the segments that were there earlier. Segments that a process uses are of others' engines.
+    """
+    used = {segment.path for segment in mapped(psutil.pids(), limit_s=60)}
+    for name in names() - before:
+        if name.startswith("vllm_dist_") and FOLDER + name not in used:
+            os.unlink(FOLDER + name)
+
+
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
-    lines = []
-    for name, (model, options) in CASES.items():
-        folder = tmp_path_factory.mktemp(name)
-        (folder / "config.json").write_text(json.dumps(model))
-        given = COMMON | options
-        lines.append(json.dumps([name, str(folder), model["architectures"][0], given]))
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
+    """By case, what real vLLM holds."""
+    lines = [case_line(name, tmp_path_factory.mktemp(name)) for name in CASES]
     env = {
         "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": KV_GIB, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -180,17 +194,14 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        # others may run engines, too
-        used = {segment.path for segment in mapped(psutil.pids(), limit_s=60)}
-        for name in names() - before:
-            # its workers leave 8 MB each
-            if name.startswith("vllm_dist_") and FOLDER + name not in used:
-                os.unlink(FOLDER + name)
+        remove_left_segments(before)
     parts = (part.partition("\n") for part in log.split("CASE ")[1:])
-    return {name: said_in(text) for name, _, text in parts}
+    return {name: engine_of(case_log) for name, _, case_log in parts}
 
 
-def said_in(log: str) -> Said:
+def engine_of(log: str) -> Engine:
+    """What an engine holds, as its log says."""
+    weight_bytes = [int(size) for size in re.findall(r"WEIGHTS (\d+)", log)]
     cache = re.search(
         (
             r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: "
@@ -198,30 +209,30 @@ def said_in(log: str) -> Said:
         ),
         log,
     )
-    weights = [int(size) for size in re.findall(r"WEIGHTS (\d+)", log)]
-    tokens, concurrency = (
-        (int(cache[1].replace(",", "")), float(cache[2])) if cache else (None, 0.0)
-    )
-    return Said(weights, tokens, concurrency, log[-3000:])
+    if cache is None:
+        return Engine(weight_bytes, None, 0.0, log[-3000:])
+    kv_cache_tokens = int(cache[1].replace(",", ""))
+    return Engine(weight_bytes, kv_cache_tokens, float(cache[2]), log[-3000:])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_weights_and_kv_tokens_are_what_real_vllm_holds(name: str, said: dict[str, Said]) -> None:
+def test_weights_and_kv_tokens_are_what_real_vllm_holds(
+    name: str, engines: dict[str, Engine]
+) -> None:
     model, options = CASES[name]
     facts = facts_from_config(name, model)
     given = {"env": {"VLLM_CPU_KVCACHE_SPACE": KV_GIB}} | COMMON | options
     predicted = assess(
         EngineSettings(engine="vllm", model=name, **given), facts, Hardware(name="cpu")
     ).predicted
-    held = said[name]
-    assert held.kv_cache_tokens is not None, held.log
-    assert len(held.weight_bytes) == options.get("tensor_parallel_size", 1) * options.get(
-        "pipeline_parallel_size", 1
-    )
+    engine = engines[name]
+    assert engine.kv_cache_tokens is not None, engine.log
+    ranks = options.get("tensor_parallel_size", 1) * options.get("pipeline_parallel_size", 1)
+    assert len(engine.weight_bytes) == ranks
     print(
-        f"{name}: weights {max(held.weight_bytes):,} predicted {predicted['weight_bytes']:,}, "
-        f"KV tokens {held.kv_cache_tokens:,} predicted {predicted['kv_cache_tokens']:,}"
+        f"{name}: weights {max(engine.weight_bytes):,} predicted {predicted['weight_bytes']:,}, "
+        f"KV tokens {engine.kv_cache_tokens:,} predicted {predicted['kv_cache_tokens']:,}"
     )
-    assert predicted["weight_bytes"] == pytest.approx(max(held.weight_bytes), rel=0.02)
-    assert predicted["kv_cache_tokens"] == pytest.approx(held.kv_cache_tokens, rel=0.05)
-    assert predicted["max_concurrency"] == pytest.approx(held.max_concurrency, rel=0.05)
+    assert predicted["weight_bytes"] == pytest.approx(max(engine.weight_bytes), rel=0.02)
+    assert predicted["kv_cache_tokens"] == pytest.approx(engine.kv_cache_tokens, rel=0.05)
+    assert predicted["max_concurrency"] == pytest.approx(engine.max_concurrency, rel=0.05)
