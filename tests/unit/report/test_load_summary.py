@@ -13,7 +13,14 @@ from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.load_summary import run_text, runs_text
 from orchestrator.spec.load import Level
 from tests.unit.load.test_validity import table
-from tests.unit.report.test_level import POINT, SECRET, SOURCE, answered, document_of, failed
+from tests.unit.report.documents.test_level import (
+    POINT,
+    SECRET,
+    SOURCE,
+    answered,
+    document_of,
+    failed,
+)
 
 
 def lines_of(document: LevelDocument) -> list[str]:

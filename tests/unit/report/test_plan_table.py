@@ -15,7 +15,7 @@ from orchestrator.report.documents.predicted_deployment import PredictedMemory
 from orchestrator.report.plan_table import footprint_text, memory_cells, show
 from orchestrator.spec.experiment import parse_experiment
 from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned
-from tests.unit.report.test_predicted_deployment import MEMORY, predicting
+from tests.unit.report.documents.test_predicted_deployment import MEMORY, predicting
 
 DEPLOYMENTS = (
     "{{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: {max_num_seqs}}}}}]}}"
