@@ -74,7 +74,7 @@ def _wait(run: _StoppingRun, end_s: float) -> str:
 
     Returns what is wrong with its end; empty: nothing.
     """
-    from orchestrator.results.runs import Liveness
+    from orchestrator.results.runs import Liveness, RunState
 
     watch = Liveness()
     problem = ""
@@ -86,7 +86,7 @@ def _wait(run: _StoppingRun, end_s: float) -> str:
             break
         record = stored.record
         problem = _problem(record, watch.silent_s(record, stored.text), end_s)
-        if problem or record.state == "ended":
+        if problem or record.state is RunState.ENDED:
             break
         time.sleep(LOOK_S)
     outcome = redact(problem) if problem else "ended"
@@ -96,9 +96,9 @@ def _wait(run: _StoppingRun, end_s: float) -> str:
 
 def _problem(record: RunRecord, silent_s: float, end_s: float) -> str:
     """What is wrong with a run that was asked to stop; empty: nothing so far."""
-    from orchestrator.results.runs import SILENT_S
+    from orchestrator.results.runs import SILENT_S, RunState
 
-    if record.state == "ended":
+    if record.state is RunState.ENDED:
         return "; ".join(event.text for event in record.events if event.kind in LEFTOVERS)
     if record.lives() is False:
         return (

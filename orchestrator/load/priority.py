@@ -2,8 +2,8 @@
 
 Niceness alone does not put a client before an engine: under Linux's autogroups it only counts among
 the processes of one session, and an engine has a session of its own. Real-time scheduling does. No
-cost to the engine could be measured, even on a shared core (docs/measurements.md): the client needs
-the same CPU time, and only gets it at once.
+cost to the engine could be measured, even on a shared core (benchmarks/client/RESULTS.md): the
+client needs the same CPU time, and only gets it at once.
 """
 
 import gc

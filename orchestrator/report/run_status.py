@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from orchestrator.base.redaction import redact
 from orchestrator.base.text import hours
 from orchestrator.report.documents.run import RunDocument
-from orchestrator.results.runs import RunRecord
+from orchestrator.results.runs import RunRecord, RunState
 
 # what a run that is starting waits for, by its state
 _WAITS_FOR = {
-    "claiming": "it waits until it is clear whether an earlier run is over",
-    "starting": "it joins its cluster",
+    RunState.CLAIMING: "it waits until it is clear whether an earlier run is over",
+    RunState.STARTING: "it joins its cluster",
 }
 
 
@@ -26,12 +26,12 @@ def run_text(document: RunDocument) -> str:
 
 def _lines(document: RunDocument) -> Iterator[str]:
     record = document.record
-    state = "starting" if document.is_starting else document.state
-    heard = "it ended" if state == "ended" else "its last heartbeat was"
+    state = RunState.STARTING if document.is_starting else document.state
+    heard = "it ended" if state is RunState.ENDED else "its last heartbeat was"
     since = since_text(record)
     age = f"{heard} {hours(document.age_s)} ago"
     yield f"{document.experiment}: {state}, {record.name}, since {since}; {age}"
-    if state in ("dead", "silent"):
+    if state in (RunState.DEAD, RunState.SILENT):
         yield (
             "  running the same command again takes its place and continues; what it measured "
             "is kept"
@@ -67,7 +67,7 @@ def _progress(document: RunDocument) -> str:
         f"{record.measured} of {record.total} measured, {record.failed} failed,"
         f" {record.skipped} done before"
     )
-    if record.left_s and document.state == "running":
+    if record.left_s and document.state is RunState.RUNNING:
         text += f", ~{hours(record.left_s)} left"
     if record.says not in ("", "ended"):
         text += f"; {record.says}"
@@ -75,7 +75,7 @@ def _progress(document: RunDocument) -> str:
 
 
 def _deployments(document: RunDocument) -> Iterator[str]:
-    is_at_work = document.state in ("running", "stopping")
+    is_at_work = document.state in (RunState.RUNNING, RunState.STOPPING)
     for label, deployment in document.record.deployments.items():
         text = f"  {label}: {deployment.measured} measured, {deployment.failed} failed"
         if deployment.left is not None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -82,6 +83,18 @@ class DeploymentProgress:
             self.why = event.text
 
 
+class RunState(StrEnum):
+    """What a run does. A record has any but the last two, which others see from outside."""
+
+    CLAIMING = "claiming"  # it waits until it is clear whether an earlier run is over
+    STARTING = "starting"  # it joins its cluster
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+    DEAD = "dead"  # its process is gone
+    SILENT = "silent"  # it runs on another host, and gave no sign of life for SILENT_S
+
+
 @dataclass(frozen=True, slots=True)
 class EventNote:
     """An event as a run's record keeps it."""
@@ -97,7 +110,7 @@ class RunRecord:
     """What a driver reports about itself. ``deployments``: by label."""
 
     run_id: str
-    state: str = "running"  # claiming | starting | running | stopping | ended
+    state: RunState = RunState.RUNNING
     host: str = "?"
     # kernel boot and PID namespace, within which ``pid`` and ``pid_started`` identify a process
     place: str = ""
@@ -128,7 +141,7 @@ class RunRecord:
     def of_this_process(cls, options: Iterable[str] = ()) -> RunRecord:
         return cls(
             run_id=new_ulid(),
-            state="claiming",
+            state=RunState.CLAIMING,
             host=platform.node(),
             place=_place(),
             pid=os.getpid(),
@@ -158,7 +171,7 @@ class RunRecord:
 
     def lives(self) -> bool | None:
         """Whether its process is alive; None where this host cannot know."""
-        if self.state == "ended":
+        if self.state is RunState.ENDED:
             return False
         if self.place != _place():
             return None
@@ -305,7 +318,7 @@ class Runs:
                 sleep(LOOK_S)
                 record.beats += 1
                 self.put(record.run_id, record.to_json())
-            record.state = "starting"
+            record.state = RunState.STARTING
             self.put(record.run_id, record.to_json())
         except BaseException:
             self.remove(record.run_id)
@@ -328,7 +341,7 @@ class Runs:
             if other.run_id in dead:
                 continue
             has_rival = True
-            is_first = other.state != "claiming" or other.run_id < record.run_id
+            is_first = other.state is not RunState.CLAIMING or other.run_id < record.run_id
             if lives and is_first:
                 raise InputError(self._refusal(other))
         return has_rival
@@ -452,7 +465,7 @@ class ActiveRun:
             if not self._keeps:
                 self._runs.remove(self._record.run_id)
                 return
-            self._record.state = "ended"
+            self._record.state = RunState.ENDED
             stopped = "stopped" if self._stop.is_set() else ""
             self._record.says = redact(f"{kind.__name__}: {error}") if kind else stopped
             self._runs.put(self._record.run_id, self._record.to_json())
@@ -464,7 +477,7 @@ class ActiveRun:
         """
         self._has_begun = True
         with self._lock:
-            self._record.state = "running"
+            self._record.state = RunState.RUNNING
             content = self._record.to_json()
         self._runs.put(self._record.run_id, content)
         self._remove_earlier_runs()
@@ -505,7 +518,7 @@ class ActiveRun:
         with self._lock:
             self._record.beats += 1
             if self._stop.is_set():
-                self._record.state = "stopping"
+                self._record.state = RunState.STOPPING
             content = self._record.to_json()
         self._runs.put(ours, content)
 
@@ -513,7 +526,7 @@ class ActiveRun:
         """The one of these runs that took this run's place; None where there is none."""
         for run_id in run_ids:
             stored = self._runs.read(run_id)
-            if stored is not None and stored.record.state in ("starting", "running"):
+            if stored is not None and stored.record.state in (RunState.STARTING, RunState.RUNNING):
                 return stored.record
         return None
 

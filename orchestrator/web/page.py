@@ -10,6 +10,7 @@ from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.page.html import LiveState, page_html
 from orchestrator.report.page.packing import packed_bins
 from orchestrator.report.run_status import since_text
+from orchestrator.results.runs import RunState
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched
 
@@ -72,9 +73,9 @@ def _run_text(run: RunDocument) -> str:
     text = f"{run.experiment}: {run.state}, {record.measured} of {record.total} measured"
     if record.failed:
         text += f", {record.failed} failed"
-    if record.left_s and run.state == "running":
+    if record.left_s and run.state is RunState.RUNNING:
         text += f", ~{hours(record.left_s)} left"
     doing = [f"{label}: {each.doing}" for label, each in record.deployments.items() if each.doing]
-    if doing and run.state == "running":
+    if doing and run.state is RunState.RUNNING:
         text += f" ({', '.join(doing[:3])}{', …' if len(doing) > 3 else ''})"
     return text

@@ -17,6 +17,7 @@ from orchestrator.report.documents.part import part_documents
 from orchestrator.report.documents.point import PointDocument, SloResult
 from orchestrator.report.page.html import PageDocument
 from orchestrator.results.records import Distribution, Figures
+from orchestrator.results.runs import RunState
 from orchestrator.spec.load import load_text
 from orchestrator.web.watched import Watched
 
@@ -69,7 +70,7 @@ def _add_runs(registry: CollectorRegistry, watched: Watched) -> None:
         measurements.labels(experiment, "failed").set(record.failed)
         measurements.labels(experiment, "skipped").set(record.skipped)
         heartbeat.labels(experiment).set(watched.seen_unix_s - run.age_s)
-        if record.left_s is not None and run.state == "running":
+        if record.left_s is not None and run.state is RunState.RUNNING:
             left.labels(experiment).set(record.left_s)
 
 

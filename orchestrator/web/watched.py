@@ -15,7 +15,7 @@ from orchestrator.report.selection import experiments, ranked_by_files
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.root import Results, open_results
-from orchestrator.results.runs import Runs
+from orchestrator.results.runs import Runs, RunState
 
 LOCAL_PAUSE_S = 2.0  # between two looks at a folder of this machine
 REMOTE_PAUSE_S = 10.0  # between two listings of an object store, which costs money
@@ -76,7 +76,7 @@ class WatchedResults:
             page_content(uri, ranked_by_files(())), edition=time.time_ns() // 1_000_000
         )
         self._listing = StampedFiles()
-        self._run_states: list[str] = []  # at the last look
+        self._run_states: list[RunState] = []  # at the last look
         self._requests_of_stops = 0  # how many there were when the stops were chosen
         self._looking_cpu_s = 0.0  # processor time of the last look, for listing files
         self._reading_cpu_s = 0.0  # the same, for reading what changed

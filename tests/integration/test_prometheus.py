@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results.runs import RunRecord
+from orchestrator.results.runs import RunRecord, RunState
 from orchestrator.results.store import Store
 from tests.harness import ROOT, environment, free_port, orchestrator, wait_for, write_experiment
 from tests.unit.plan.stored_sweeps import planned, planned_mix, store_sweep
@@ -92,7 +92,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> str:
     store_sweep(Store.open(uri, "mixed"), planned_mix(name="mixed"), ttft_ms=by_part)
     store_sweep(Store.open(uri, "exp"), planned())
     record = RunRecord.of_this_process()
-    record.state = "running"
+    record.state = RunState.RUNNING
     record.total, record.measured, record.left_s = 4, 2, 90.0
     runs = Path(uri, "exp", "runs")
     runs.mkdir(exist_ok=True)

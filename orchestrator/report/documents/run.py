@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from orchestrator.results.runs import SILENT_S, RunRecord, Runs
+from orchestrator.results.runs import SILENT_S, RunRecord, Runs, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,29 +14,24 @@ class RunDocument:
     age_s: float
 
     @property
-    def state(self) -> str:
-        """The state of the record, ``dead`` or ``silent``.
-
-        The record says ``claiming``, ``starting``, ``running``, ``stopping`` or ``ended``. A run is
-        ``dead`` if its process is gone, and ``silent`` if it runs on another host and gave no sign of
-        life for SILENT_S.
-        """
-        if self.record.state == "ended":
-            return "ended"
+    def state(self) -> RunState:
+        """The state of the record, unless it is seen from outside that the run is dead or silent."""
+        if self.record.state is RunState.ENDED:
+            return RunState.ENDED
         lives = self.record.lives()
         if lives is None:  # its program runs on another host
-            return "silent" if self.age_s >= SILENT_S else self.record.state
-        return self.record.state if lives else "dead"
+            return RunState.SILENT if self.age_s >= SILENT_S else self.record.state
+        return self.record.state if lives else RunState.DEAD
 
     @property
     def is_starting(self) -> bool:
         """Whether it lives and has not joined its cluster yet."""
-        return self.state in ("claiming", "starting")
+        return self.state in (RunState.CLAIMING, RunState.STARTING)
 
     @property
     def is_over(self) -> bool:
         """Whether it does nothing any more, so that another run may take its place."""
-        return self.state in ("ended", "dead")
+        return self.state in (RunState.ENDED, RunState.DEAD)
 
 
 @dataclass(frozen=True, slots=True)

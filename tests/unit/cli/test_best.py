@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.results.events import Event
-from orchestrator.results.runs import RunRecord, Runs
+from orchestrator.results.runs import RunRecord, Runs, RunState
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.stored_sweeps import planned, store_sweep
@@ -119,7 +119,7 @@ def test_a_ranking_of_nothing_that_was_measured_is_status_3(tmp_path: Path) -> N
 def test_what_a_run_left_out_because_it_was_decided_is_noted(store: Store) -> None:
     record = RunRecord.of_this_process()
     record.note(Event("decided", "decided within 5 %: 2 deployments not measured to the end"))
-    record.state = "ended"
+    record.state = RunState.ENDED
     Runs(store.uri, "exp").put(record.run_id, record.to_json())
     said = "decided within 5 %: 2 deployments not measured to the end; run it without --until"
     assert said in invoke("best", store.uri).stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.results.runs import Runs
+from orchestrator.results.runs import Runs, RunState
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.results.builders import commit_measurement, request
@@ -29,8 +29,8 @@ def test_each_run_is_shown_as_text(runs: Runs) -> None:
 
 
 def test_a_run_that_joins_its_cluster_is_shown_instead_of_the_one_before_it(runs: Runs) -> None:
-    written(runs, state="ended", measured=8, total=8)
-    written(runs, state="starting")
+    written(runs, state=RunState.ENDED, measured=8, total=8)
+    written(runs, state=RunState.STARTING)
     text = invoke("status", runs.uri).stdout
     assert text.startswith(f"x: starting, pid {os.getpid()} of ")
     assert "8 of 8" not in text

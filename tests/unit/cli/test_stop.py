@@ -10,7 +10,7 @@ import click
 import pytest
 
 from orchestrator.results import runs as module
-from orchestrator.results.runs import Runs
+from orchestrator.results.runs import Runs, RunState
 from tests.unit.cli.commands import invoke
 from tests.unit.results.test_runs import Time, written
 
@@ -62,7 +62,7 @@ def test_what_became_of_the_run_is_said_and_is_the_exit_status(
 
 
 def test_where_nothing_runs_it_says_so(runs: Runs) -> None:
-    written(runs, state="ended")
+    written(runs, state=RunState.ENDED)
     done = invoke("stop", runs.uri)
     assert (done.status, done.stdout) == (0, f"no run is active at {runs.uri}\n")
 

@@ -8,7 +8,7 @@ from orchestrator.report.documents.run import RunDocument
 from orchestrator.report.run_status import run_text
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase, PhaseName
-from orchestrator.results.runs import RunRecord
+from orchestrator.results.runs import RunRecord, RunState
 
 
 def running(*items: Event | Phase, **changes: object) -> RunDocument:
@@ -16,7 +16,7 @@ def running(*items: Event | Phase, **changes: object) -> RunDocument:
     record = RunRecord.of_this_process()
     for item in items:
         record.note(item)
-    return RunDocument("exp", replace(record, **{"state": "running", **changes}), 3.0)
+    return RunDocument("exp", replace(record, **{"state": RunState.RUNNING, **changes}), 3.0)
 
 
 def test_the_progress_of_the_run_and_of_each_deployment_is_shown() -> None:
@@ -42,7 +42,12 @@ def test_the_last_events_are_shown_with_their_deployments() -> None:
 
 def test_a_run_that_ended_does_nothing_and_has_no_time_left() -> None:
     text = run_text(
-        running(Phase("tp=2", PhaseName.MEASURE, "chat"), state="ended", left_s=60.0, says="ended")
+        running(
+            Phase("tp=2", PhaseName.MEASURE, "chat"),
+            state=RunState.ENDED,
+            left_s=60.0,
+            says="ended",
+        )
     )
     assert "it ended 3 s ago" in text
     assert "  tp=2: 0 measured, 0 failed" in text.splitlines()
@@ -50,7 +55,9 @@ def test_a_run_that_ended_does_nothing_and_has_no_time_left() -> None:
 
 
 def test_how_a_run_ended_is_said() -> None:
-    assert "done before; it was stopped" in run_text(running(state="ended", says="it was stopped"))
+    assert "done before; it was stopped" in run_text(
+        running(state=RunState.ENDED, says="it was stopped")
+    )
 
 
 def test_a_dead_run_says_how_to_go_on() -> None:
@@ -60,14 +67,14 @@ def test_a_dead_run_says_how_to_go_on() -> None:
 
 
 def test_a_run_that_joins_its_cluster_is_starting_and_has_no_progress_yet() -> None:
-    lines = run_text(running(state="starting", began_unix_ns=10**18)).splitlines()
+    lines = run_text(running(state=RunState.STARTING, began_unix_ns=10**18)).splitlines()
     assert lines[0].startswith("exp: starting, pid ")
     assert ", since 2001-09-" in lines[0]
     assert lines[1:] == ["  it joins its cluster"]
 
 
 def test_a_run_that_looks_for_others_is_starting() -> None:
-    text = run_text(running(state="claiming"))
+    text = run_text(running(state=RunState.CLAIMING))
     assert text.startswith("exp: starting, pid ")
     assert "whether an earlier run is over" in text
 

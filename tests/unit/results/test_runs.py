@@ -28,6 +28,7 @@ from orchestrator.results.runs import (
     Liveness,
     RunRecord,
     Runs,
+    RunState,
     StoredRun,
 )
 
@@ -104,7 +105,7 @@ def test_a_process_that_ended_and_was_not_waited_for_is_dead(runs: Runs) -> None
 
 
 def test_runs_that_ended_or_died_hinder_nobody_and_their_records_are_replaced(runs: Runs) -> None:
-    earlier = [written(runs, state="ended"), written(runs, pid_started=1)]
+    earlier = [written(runs, state=RunState.ENDED), written(runs, pid_started=1)]
     active, _ = entered(runs)
     with active:
         active.begin()
@@ -120,14 +121,14 @@ def test_a_simulation_leaves_no_record_of_an_earlier_one(runs: Runs) -> None:
 
 
 def test_a_refused_run_leaves_the_record_of_the_run_before_it(runs: Runs) -> None:
-    before = written(runs, state="ended", options=["--address", "local"])
+    before = written(runs, state=RunState.ENDED, options=["--address", "local"])
     with pytest.raises(InputError), entered(runs)[0]:
         raise InputError("no Ray cluster at auto")
     assert [record.options for record in runs.records()] == [before.options]
 
 
 def test_a_run_that_began_keeps_its_record_though_its_input_turns_out_wrong(runs: Runs) -> None:
-    written(runs, state="ended", says="the run before it")
+    written(runs, state=RunState.ENDED, says="the run before it")
     active, _ = entered(runs)
 
     def measure() -> None:
@@ -427,7 +428,7 @@ def test_a_run_whose_place_was_taken_by_one_that_is_starting_stops(runs: Runs) -
     stop = threading.Event()
     active, _ = entered(runs, stop)
     with active:
-        written(runs, place="elsewhere", state="starting")
+        written(runs, place="elsewhere", state=RunState.STARTING)
         active.beat()
         assert stop.is_set()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.report.documents.run import RunDocument
-from orchestrator.results.runs import DeploymentProgress, RunRecord
+from orchestrator.results.runs import DeploymentProgress, RunRecord, RunState
 from orchestrator.results.store import Store
 from orchestrator.web.page import WAITING, change_since, live_page, runs_text
 from orchestrator.web.texts import KeptTexts
@@ -81,15 +81,19 @@ def record(**given: object) -> RunDocument:
 
 
 def test_the_line_says_what_the_latest_run_does() -> None:
-    earlier = record(state="ended", total=9, measured=1)
+    earlier = record(state=RunState.ENDED, total=9, measured=1)
     latest = record(
-        state="ended", total=9, measured=4, failed=1, deployments={"vllm": DeploymentProgress()}
+        state=RunState.ENDED,
+        total=9,
+        measured=4,
+        failed=1,
+        deployments={"vllm": DeploymentProgress()},
     )
     assert runs_text((earlier, latest)) == "exp: ended, 4 of 9 measured, 1 failed"
 
 
 def test_of_a_run_that_joins_its_cluster_the_line_says_since_when() -> None:
-    text = runs_text((record(state="starting", began_unix_ns=10**18),))
+    text = runs_text((record(state=RunState.STARTING, began_unix_ns=10**18),))
     assert text.startswith("exp: starting since 2001-09-")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.results.runs import RunRecord, process_start
+from orchestrator.results.runs import RunRecord, RunState, process_start
 from orchestrator.results.store import Store
 from orchestrator.web.watched import LOCAL_PAUSE_S, REMOTE_PAUSE_S, WatchedResults
 from tests.unit.plan.stored_sweeps import planned, store_sweep
@@ -53,7 +53,7 @@ def test_a_run_whose_process_is_gone_is_seen_although_no_file_changes(
     store_sweep(store, planned())
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
         record = RunRecord.of_this_process()
-        record.state = "running"
+        record.state = RunState.RUNNING
         record.pid = driver.pid
         record.pid_started = process_start(driver.pid) or 0
         file = Path(store.uri, "exp", "runs", f"{record.run_id}.json")
