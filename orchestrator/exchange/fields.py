@@ -50,7 +50,7 @@ def read_fields(model: type[ModelT], document: object) -> ModelT:
 
 
 def _reason(detail: Mapping[str, Any]) -> str:
-    """``benchmarks.0.metrics: it is missing``."""
+    """``benchmarks.0.metrics is missing``."""
     place = ".".join(map(str, detail["loc"])) or "the document"
     if detail["type"] == "missing":
         return redact(f"{place} is missing")
