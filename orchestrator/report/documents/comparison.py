@@ -344,6 +344,7 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
             "engine": deployment.engine,
             "engine_version": deployment.engine_version,
             "hardware": deployment.hardware,
+            "accelerator": deployment.accelerator,  # two may have been called by one name
             "devices": deployment.devices,
         }
         texts = {name: json.dumps(value, sort_keys=True) for name, value in settings.items()}

@@ -20,7 +20,7 @@ from orchestrator.report.documents.comparison import (
 from orchestrator.report.documents.comparison_defaults import ACROSS, GATED
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
-from tests.unit.plan.stored_sweeps import planned, store_attempt
+from tests.unit.plan.stored_sweeps import planned, store_attempt, store_sweep
 from tests.unit.report.stores import commit_starts, points_of
 
 RULES = DifferenceRules(ACROSS, 0.03, tuple(metric_named(name) for name in GATED))
@@ -84,6 +84,22 @@ def test_the_name_of_a_workload_does_not_matter(tmp_path: Path) -> None:
     comparison = compared(base, new)
     assert len(comparison.changes) == 6
     assert not comparison.without_partner
+
+
+def test_another_accelerator_of_the_same_hardware_name_is_no_partner(tmp_path: Path) -> None:
+    sides = []
+    for name, accelerator in (("base", "H100-80GB"), ("new", "H200-141GB")):
+        plan = planned(max_num_seqs=[8])
+        (deployment,) = plan.deployments
+        hardware = deployment.hardware.model_copy(update={"accelerator": accelerator})
+        renamed = deployment.model_copy(update={"hardware": hardware})
+        sides.append(store(tmp_path, name))
+        store_sweep(sides[-1], plan.model_copy(update={"deployments": (renamed,)}))
+    base, new = sides
+    alone = compared(base, new).without_partner
+    assert [each.differs_in for each in alone] == [("accelerator",), ("accelerator",)]
+    across = replace(RULES, across=(*ACROSS, "accelerator"))
+    assert len(compared(base, new, across).changes) == 3
 
 
 def test_another_content_of_a_workload_is_no_partner(tmp_path: Path) -> None:
