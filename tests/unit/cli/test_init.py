@@ -14,7 +14,6 @@ from orchestrator.base.errors import InputError
 from orchestrator.cli import init as init_module
 from orchestrator.cli.main import cli
 from orchestrator.cli.schema import schema_text
-from orchestrator.cli.starter import Gpus, experiment_name, gpus_of, server_of, slo_of, workload_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.load import PRESETS
@@ -145,53 +144,6 @@ def test_at_a_terminal_questions_are_asked_until_an_answer_can_be_read(
     assert "limits: {ttft: 2s, attainment: 0.95}" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
-        ("8 x H100-80GB", Gpus(8, "H100-80GB")),
-        ("8xH100-80GB", Gpus(8, "H100-80GB")),
-        ("8 H100-80GB", Gpus(8, "H100-80GB")),
-        ("l4-24gb", Gpus(1, "L4-24GB")),
-        ("cpu", Gpus(1, "cpu")),
-    ],
-)
-def test_gpus_are_a_number_and_a_name_of_the_catalogue(text: str, gpus: Gpus) -> None:
-    assert gpus_of(text, "vllm") == gpus
-
-
-@pytest.mark.parametrize(
-    ("text", "engine", "reason"),
-    [
-        ("8 x H999", "vllm", "unknown accelerator"),
-        ("0 x H100-80GB", "vllm", "not 0"),
-        ("none", "vllm", "unknown accelerator"),
-        ("cpu", "lmdeploy", "not started on CPUs"),
-        ("cpu", "emulator", "imitates"),
-        ("", "vllm", "no number of GPUs"),
-    ],
-)
-def test_gpus_that_cannot_be_are_refused(text: str, engine: str, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        gpus_of(text, engine)
-
-
-@pytest.mark.parametrize("text", ["0/5", "chatt", "512", "512/"])
-def test_workloads_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(InputError):
-        workload_of(text)
-
-
-def test_an_endpoint_needs_its_url() -> None:
-    with pytest.raises(InputError, match="URL"):
-        server_of("endpoint")
-
-
-@pytest.mark.parametrize("url", ["ftp://host", "http://[::1", "http://", "http://host:0"])
-def test_a_url_of_no_server_is_refused(url: str) -> None:
-    with pytest.raises(InputError):
-        server_of(url)
-
-
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 @pytest.mark.parametrize("workload", ["chat", "512/128"])
 def test_a_url_of_one_api_gets_requests_of_that_api(
@@ -201,20 +153,10 @@ def test_a_url_of_one_api_gets_requests_of_that_api(
     planned(written(tmp_path, "--engine", url, "--model", "llama", "--workload", workload))
 
 
-def test_limits_of_parts_are_refused_because_no_mix_is_written() -> None:
-    with pytest.raises(InputError, match="limits of parts are for mixes"):
-        slo_of("chat:ttft<=500ms")
-
-
 @pytest.mark.parametrize("model", ["a: b", "it's", "{x}", "# no", "org/model"])
 def test_a_model_is_text_whatever_it_contains(model: str, tmp_path: Path) -> None:
     file = written(tmp_path, "--model", model)
     assert parse_document(file.read_text(), str(file)).value["model"] == model
-
-
-def test_names_of_results_are_made_of_names_of_files() -> None:
-    assert experiment_name("my sweep (2)") == "my-sweep-2"
-    assert experiment_name("...") == "experiment"
 
 
 def test_a_folder_that_is_missing_is_said_before_anything_is_asked(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -19,31 +18,11 @@ from orchestrator.report.as_json import csv_lines, point_json
 from orchestrator.report.documents.part import part_documents
 from orchestrator.report.documents.point import point_document
 from orchestrator.report.formats import csv_text, json_text
-from orchestrator.report.part_columns import USUAL_OF_PARTS
 from orchestrator.report.part_table import parts_text
 from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
-from tests.unit.results.builders import commit_measurement, failed_request, request, requests
-
-SLO_TEXT = "chat:ttft<=150ms,rag:ttft<=1s,rag:attainment>=0.5,attainment>=0.9"
-SLO = parse_slo(SLO_TEXT)
-WINDOW_NS = (0, 10**9)
-
-
-def rows_of(repeat: int) -> list[dict[str, Any]]:
-    """Eight chats of 100 ms to the first token (110 ms in the second repeat), four longer requests
-    of another part, one of which failed.
-    """
-    first_ms = 100 + 10 * repeat
-    chats = [
-        request(n, 50 * n, first_ms=50 * n + first_ms, last_ms=50 * n + 200, tokens=5, part="chat")
-        for n in range(8)
-    ]
-    rags = [
-        request(8 + n, 60 * n, first_ms=60 * n + 400, last_ms=60 * n + 700, tokens=9, part="rag")
-        for n in range(3)
-    ]
-    return [*chats, *rags, failed_request(11, 300, part="rag")]
+from tests.unit.report.mixes import SLO, SLO_TEXT, WINDOW_NS, rows_of, store_of_mix
+from tests.unit.results.builders import commit_measurement, request, requests
 
 
 @pytest.fixture
@@ -52,18 +31,8 @@ def uri(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def store(uri: str) -> Store:
-    store = Store.open(uri, "exp")
-    for repeat in range(2):
-        commit_measurement(
-            store,
-            f"m{repeat}",
-            rows_of(repeat),
-            attempt_id=f"a{repeat}",
-            repeat=repeat,
-            window_end_ns=WINDOW_NS[1],
-        )
-    return store
+def store(tmp_path: Path) -> Store:
+    return store_of_mix(tmp_path)
 
 
 def point_of(store: Store) -> StoredPoint:
@@ -88,18 +57,6 @@ def test_figures_of_a_part_are_those_of_its_requests_alone(uri: str, store: Stor
         assert whole is not None
         of_parts = [chat.output_token_throughput, rag.output_token_throughput]
         assert sum(each or 0 for each in of_parts) == pytest.approx(whole)
-
-
-def test_shares_of_parts_add_up_and_limits_are_those_of_the_part(store: Store) -> None:
-    chat, rag = part_documents(point_document(point_of(store), [SLO]))
-    assert (chat.share_of_requests, rag.share_of_requests) == pytest.approx((2 / 3, 1 / 3))
-    assert (chat.share_of_output_tokens or 0) + (rag.share_of_output_tokens or 0) == 1.0
-    (of_chat,), (of_rag,) = chat.slo_results, rag.slo_results
-    assert [test.name for test in of_chat.tests] == ["chat:attainment"]
-    assert of_chat.attainment is not None and of_chat.attainment.estimate == 1.0
-    assert of_rag.attainment is not None and of_rag.attainment.estimate == 0.75
-    assert of_rag.is_met and of_rag.share_by_limit == {"rag:ttft": 0.75}
-    assert of_rag.goodput == pytest.approx(3.0)
 
 
 def test_a_point_of_a_mix_holds_where_all_parts_do(store: Store) -> None:
@@ -128,20 +85,6 @@ def test_json_and_csv_have_a_row_per_part(store: Store) -> None:
     assert "rag" in csv_text(lines)
     without_parts = [line for line in lines if line["row"] != "part"]
     assert not any("parts" in line or "part" in line for line in without_parts)
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
-@pytest.mark.usefixtures("store")
-def test_a_frame_has_a_row_per_point_and_part(library: Any, uri: str) -> None:
-    frame = orchestrator.parts(uri, slo=SLO_TEXT, library=library)
-    names = frame.column_names if library == "arrow" else list(frame.columns)
-    assert names == list(USUAL_OF_PARTS)
-    values = frame["attainment"].to_pylist() if library == "arrow" else list(frame["attainment"])
-    assert values == [1.0, 0.75]
-    every = orchestrator.parts(uri, slo=SLO_TEXT, columns="all", library="arrow")
-    assert {"ttft_ms.p95", "errors.http_5xx", "slo", "settings.max_num_seqs"} <= set(
-        every.column_names
-    )
 
 
 def test_the_table_has_a_line_per_part_and_says_which_limit_fails(store: Store) -> None:

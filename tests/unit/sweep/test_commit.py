@@ -31,9 +31,7 @@ from orchestrator.sweep.commit import (
     AttemptRecord,
     commit_attempt,
     commit_launch,
-    engine_metrics,
     launch_row,
-    telemetry_rows,
 )
 from orchestrator.telemetry.clock_offset import ClockOffset
 from orchestrator.telemetry.engine_metrics import Sample
@@ -151,19 +149,6 @@ def test_a_row_says_how_it_was_loaded() -> None:
     assert (rules["duration_s"], rules["warmup_s"], rules["request_timeout_s"]) == (5.0, 2.0, 7.0)
 
 
-def test_a_silent_replica_beside_others_has_a_row_of_nulls() -> None:
-    rows = engine_metrics(
-        {0: [Sample(1, {"running": 3.0}), Sample(2, {"running": 4.0})], 1: []}, **KEYS
-    )
-    assert rows["running"].to_pylist() == [3.0, 4.0, None]
-
-
-def test_when_no_replica_says_anything_there_are_no_rows() -> None:
-    assert (
-        engine_metrics({0: [], 1: []}, **KEYS).num_rows == engine_metrics({}, **KEYS).num_rows == 0
-    )
-
-
 def test_what_was_sampled_of_gpus_and_hosts_is_committed_with_the_attempt(tmp_path: Path) -> None:
     node = NodeTelemetry(
         host_samples=[HostSample(5, {"cpu_share": 0.5})],
@@ -183,12 +168,6 @@ def test_what_was_sampled_of_gpus_and_hosts_is_committed_with_the_attempt(tmp_pa
     (host,) = store.read("hosts", include_failed=True).to_pylist()
     assert (host["cpu_share"], host["clock_offset_ns"], host["clock_error_ns"]) == (0.5, 40, 3)
     assert host["attempt_id"] == gpus[0]["attempt_id"] == record.attempt_id
-
-
-def test_samples_of_a_host_whose_clock_is_unknown_have_no_offset() -> None:
-    rows = telemetry_rows([NodeTelemetry(host_samples=[HostSample(5, {})], host="h")], KEYS)
-    assert rows["hosts"]["clock_offset_ns"].to_pylist() == [None]
-    assert rows["telemetry"].num_rows == 0
 
 
 def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:

@@ -110,24 +110,6 @@ def test_lengths_of_prompts_with_pictures_are_not_known() -> None:
     assert workload.token_bounds() == (120, None)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"sizes": ["32"]}, "no size"),
-        ({"sizes": ["0x7"]}, "no size"),
-        ({"sizes": ["9000x10"]}, "at most 8,192"),
-        ({"sizes": []}, "at least 1"),
-        ({"sizes": ["8x8", "9x9"], "distinct": 1}, "need as many"),
-        ({"sizes": ["8x8"], "count": 101}, "at most 100"),
-        ({"sizes": ["8x8"], "count": {"lognormal": {"mean": 2, "sigma": 1}}}, "at most 100"),
-        ({"sizes": ["8000x8000"], "distinct": 100}, "6,400,000,000 pixels"),
-    ],
-)
-def test_pictures_that_cannot_be_made_are_refused(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        Images.model_validate(fields)
-
-
 def test_only_chats_have_pictures() -> None:
     fields = {"name": "w", "input_tokens": 100, "output_tokens": 20}
     with pytest.raises(ValidationError, match="through the API chat, not through 'completions'"):

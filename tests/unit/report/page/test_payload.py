@@ -27,8 +27,8 @@ from orchestrator.report.page.stops import bins_of
 from orchestrator.report.selection import JudgedExperiment, answers, limits, with_limits
 from orchestrator.results.store import Store
 from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.report.mixes import rows_of
 from tests.unit.report.stores import commit_answers
-from tests.unit.report.test_part_table import rows_of
 from tests.unit.results.builders import commit_measurement
 
 planes = arrays(np.uint8, st.integers(0, 60))
