@@ -471,7 +471,7 @@ def _doubts_text(
             continue  # the lines on what is left out say why there is no ranking
         before = UNCERTAIN if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
-        yield from view.form.short_note(before + text, "yellow" if ranked else None)
+        yield from view.form.note(before + text, "yellow" if ranked else None)
         for change in line.first_changes:
             yield from view.form.note(f"  change first: {change}")
     if with_command and any(line.is_run_again for line in lines):
