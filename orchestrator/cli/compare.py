@@ -40,11 +40,13 @@ partner, and what is invalid on either side, is listed and fails nothing.
   same            certainly within --within
   undecided       so many more starts of each side would decide; with one start
                   nothing is ever decided
+  failed          NEW's engine failed or gave broken output where BASE's did
+                  neither; what a client or a neighbour distorted is no failure
 
 What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/guides/compare-versions.md).
 A server that already ran, as `load` measures it, has one start.
 
-Exit status: 0; 4 if anything is certainly worse; 3 if nothing could be compared or files are damaged; 5 if anything
+Exit status: 0; 4 if anything is certainly worse or failed; 3 if nothing could be compared or files are damaged; 5 if anything
 is undecided, with --strict alone; 2 bad input.
 """
 

@@ -70,6 +70,8 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.table(_COLUMNS, [_row(change) for change in shown])
     if len(shown) < count:
         yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
+    for text in failed_texts(comparison):
+        yield from form.short_note(text, "red")
     for text in not_compared_texts(comparison):
         yield from form.short_note(text, "yellow")
     for text in across_texts(comparison):
@@ -99,27 +101,48 @@ def _shown(comparison: SweepComparison, top: int) -> list[MetricChange]:
 
 
 def counts_text(comparison: SweepComparison) -> str:
-    """``30 figures of 10 pairs: 1 worse, 2 undecided, 27 same``."""
-    if not comparison.changes:
-        return "nothing could be compared"
+    """``30 figures of 10 pairs: 1 worse, 2 undecided, 27 same; 1 pair failed in NEW``."""
+    texts: list[str] = []
+    if comparison.changes:
+        texts.append(_verdict_counts_text(comparison))
+    if comparison.failed:
+        texts.append(_failed_count_text(comparison))
+    return "; ".join(texts) or "nothing could be compared"
+
+
+def _verdict_counts_text(comparison: SweepComparison) -> str:
     pairs = {id(change.pair) for change in comparison.changes}  # a pair has a change per figure
     counts = [f"{count} {verdict}" for verdict, count in comparison.counts.items() if count]
     figures = counted(len(comparison.changes), "figure")
     return f"{figures} of {counted(len(pairs), 'pair')}: {', '.join(counts)}"
 
 
+def _failed_count_text(comparison: SweepComparison) -> str:
+    return f"{counted(len(comparison.failed), 'pair')} failed in NEW"
+
+
 def headline_text(comparison: SweepComparison) -> str:
-    """``2 of 6 figures are worse``."""
+    """``2 of 6 figures are worse``, with ``1 pair failed in NEW`` before it where one did."""
     figures = counted(len(comparison.changes), "figure")
     worse = comparison.counts[Verdict.WORSE]
     undecided = comparison.counts[Verdict.UNDECIDED]
+    worse_text = f"{worse} of {figures} {'is' if worse == 1 else 'are'} worse"
+    if comparison.failed:
+        failed_text = _failed_count_text(comparison)
+        return f"{failed_text}; {worse_text}" if worse else failed_text
     if not comparison.changes:
         return "Nothing could be compared"
     if worse:
-        return f"{worse} of {figures} {'is' if worse == 1 else 'are'} worse"
+        return worse_text
     if undecided:
         return f"Nothing is certainly worse; {undecided} of {figures} undecided"
     return f"Nothing is worse, of {figures}"
+
+
+def failed_texts(comparison: SweepComparison) -> Iterator[str]:
+    """A sentence on each point of NEW that failed where BASE holds."""
+    for point in comparison.failed:
+        yield f"failed where BASE holds: {_point_text(point)}: {_failure_reason_text(point)}"
 
 
 def not_compared_texts(comparison: SweepComparison) -> Iterator[str]:
@@ -228,6 +251,10 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
             metric.name: None if spread is None else spread.is_even
             for metric, spread in comparison.spreads.items()
         },
+        "failed": [
+            {**_point_object(point), "why": _failure_reason_text(point)}
+            for point in comparison.failed
+        ],
         "changes": [_change_object(change) for change in comparison.changes],
         "invalid": [
             {"side": side.side, **_point_object(side.point), "why": _reason_text(side.point)}
@@ -329,8 +356,16 @@ def _reason_text(point: StoredPoint) -> str:
     return f"{point.validity}: {'; '.join(point.reasons) or NO_REASON}"
 
 
+def _failure_reason_text(point: StoredPoint) -> str:
+    """Why the engine of this point failed, or what was wrong with its output."""
+    if point.engine_failures:
+        return failure_text(point.engine_failures[0].head)
+    return _reason_text(point)
+
+
 def _invalid_text(side: InvalidSide) -> str:
-    return f"not compared: {_point_text(side.point)}: {side.side} is {_reason_text(side.point)}"
+    verb = "is" if side.point.used else "failed:"
+    return f"not compared: {_point_text(side.point)}: {side.side} {verb} {_reason_text(side.point)}"
 
 
 def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:

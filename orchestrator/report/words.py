@@ -129,7 +129,10 @@ def claim_text(control: str, claim: Claim) -> str:
 
 def failure_text(row: PointHead | LaunchRow) -> str:
     """Why something failed, with the class and kind of the failure."""
-    kinds = [kind for kind in (row.failure_class, row.failure_kind) if kind]
+    named = dict.fromkeys(
+        [row.failure_class, row.failure_kind]
+    )  # a kind may be named like its class
+    kinds = [name for name in named if name]
     return f"{row.reason} ({': '.join(kinds)})" if kinds else str(row.reason)
 
 

@@ -212,7 +212,9 @@ class SweepComparison:
     """What became of the points of BASE in NEW.
 
     ``changes``: the worst first. ``spreads``: by metric, the variance between starts that its pairs
-    share; None: each pair is judged by its own starts alone.
+    share; None: each pair is judged by its own starts alone. ``failed``: the points of NEW whose
+    engine failed, or gave broken output, where BASE's engine did neither; their figures are not
+    compared.
     """
 
     base: StoredExperiment
@@ -221,6 +223,7 @@ class SweepComparison:
     slo: Slo | None
     changes: tuple[MetricChange, ...]
     spreads: Mapping[Metric, CommonSpread | None]
+    failed: tuple[StoredPoint, ...]
     invalid: tuple[InvalidSide, ...]
     without_partner: tuple[WithoutPartner, ...]
     without_value: tuple[WithoutValue, ...]
@@ -232,8 +235,8 @@ class SweepComparison:
 
     @property
     def has_regressed(self) -> bool:
-        """Whether anything gated is certainly worse."""
-        return self.counts[Verdict.WORSE] > 0
+        """Whether anything gated is certainly worse, or a point of NEW failed."""
+        return self.counts[Verdict.WORSE] > 0 or bool(self.failed)
 
     @property
     def has_undecided(self) -> bool:
@@ -272,8 +275,12 @@ def compare_sweeps(
     _check_across(rules.across, [*of_base, *of_new])
     pairs, without_partner = _paired(of_base, of_new, rules.across)
     valid: list[Pair] = []
+    failed: list[StoredPoint] = []
     invalid: list[InvalidSide] = []
     for pair in pairs:
+        if _engine_failed(pair.new) and _holds(pair.base):
+            failed.append(pair.new)
+            continue
         spoilt = [
             InvalidSide(side, point)
             for side, point in (("BASE", pair.base), ("NEW", pair.new))
@@ -292,6 +299,7 @@ def compare_sweeps(
         slo=slo,
         changes=tuple(sorted(changes, key=_worst_first)),
         spreads=spreads,
+        failed=tuple(failed),
         invalid=tuple(invalid),
         without_partner=tuple(without_partner),
         without_value=tuple(without_value),
@@ -424,6 +432,15 @@ def _least_difference(
 
 def _shows_the_engine(point: StoredPoint) -> bool:
     return point.validity != BROKEN and any(repeat.shows_engine for repeat in point.used)
+
+
+def _engine_failed(point: StoredPoint) -> bool:
+    """Whether its engine failed in any repeat, after all retries, or gave broken output."""
+    return point.validity == BROKEN or bool(point.engine_failures)
+
+
+def _holds(point: StoredPoint) -> bool:
+    return _shows_the_engine(point) and not _engine_failed(point)
 
 
 def _metrics_of(pairs: Sequence[Pair], metrics: Sequence[Metric], slo: Slo | None) -> list[Metric]:

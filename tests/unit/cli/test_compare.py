@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.cli.numbers import parse_share
 from orchestrator.results.store import Store
 from tests.harness import ROOT
 from tests.unit.cli.commands import Done, invoke
+from tests.unit.plan.stored_sweeps import planned, store_attempt
 from tests.unit.report.stores import commit_starts
 
 
@@ -179,6 +181,68 @@ def test_an_invalid_point_is_no_regression(base: str, tmp_path: Path) -> None:
     done = invoke("compare", base, spoilt.uri)
     assert done.status == 3
     assert "NEW is client_bound: its core was full" in done.stdout
+
+
+CRASH = {
+    "status": "failed",
+    "validity": "valid",
+    "reason": "the engine died",
+    "failure_class": "engine_crash",
+    "failure_kind": "engine_crash",
+}
+BROKEN = {"validity": "broken_output", "validity_reasons": ["all answers are one token"]}
+
+
+def partly_failed(folder: Path, **columns: Any) -> str:
+    """Two deployments of two starts, of which the one with 8 sequences has these columns."""
+    store = Store.open(str(folder), "exp")
+    plan = planned()
+    store.write_plan(plan.to_json())
+    for point, of_point in zip(plan.points, (columns, {}), strict=True):
+        for start, ttft_ms in enumerate((100, 101)):
+            store_attempt(
+                store, plan, point, repeat=start, start=start, ttft_ms=ttft_ms, **of_point
+            )
+    return store.uri
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (CRASH, "the engine died (engine_crash)"),
+        (BROKEN, "broken_output: all answers are one token"),
+    ],
+)
+def test_an_engine_that_fails_where_base_holds_is_a_regression_in_every_form(
+    base: str, tmp_path: Path, columns: dict[str, Any], reason: str
+) -> None:
+    new = partly_failed(tmp_path / "new", **columns)
+    output = tmp_path / "compare.html"
+    sentence = f"failed where BASE holds: emulator seqs=8, chat 2 in flight: {reason}"
+    counts = "3 figures of 1 pair: 3 same; 1 pair failed in NEW"
+    done = invoke("compare", base, new, "--format", "md", "--output", str(output))
+    assert done.status == 4
+    assert f"- {counts}" in done.stdout
+    assert sentence in done.stdout
+    page = output.read_text()
+    assert '<h1 class="doubted">1 pair failed in NEW</h1>' in page
+    assert f"<li>{sentence}</li>" in page
+    assert counts in invoke("compare", base, new).stdout
+    document = json.loads(invoke("compare", base, new, "--format", "json").stdout)
+    assert document["regression"] is True
+    assert [failed["why"] for failed in document["failed"]] == [reason]
+    assert document["invalid"] == []
+
+
+def test_an_engine_that_failed_before_is_no_regression(base: str, tmp_path: Path) -> None:
+    before = partly_failed(tmp_path / "before", **CRASH)
+    after = partly_failed(tmp_path / "after", **BROKEN)
+    done = invoke("compare", before, after)
+    assert done.status == 0
+    assert "BASE failed: the engine died (engine_crash)" in done.stdout
+    assert invoke("compare", before, base).status == 0
+    by_the_cluster = CRASH | {"failure_class": "infra", "failure_kind": "hub"}
+    assert invoke("compare", base, partly_failed(tmp_path / "hub", **by_the_cluster)).status == 0
 
 
 def test_a_side_that_an_emulator_answered_is_said(base: str, tmp_path: Path) -> None:

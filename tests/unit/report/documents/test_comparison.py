@@ -114,6 +114,21 @@ def test_another_content_of_a_workload_is_no_partner(tmp_path: Path) -> None:
     assert [alone.side for alone in comparison.without_partner] == ["BASE", "BASE", "NEW", "NEW"]
 
 
+def test_a_point_whose_engine_failed_at_one_start_failed(tmp_path: Path) -> None:
+    base, new = store(tmp_path, "base"), store(tmp_path, "new")
+    commit_starts(base, (100, 101), max_num_seqs=[8])
+    plan = planned(max_num_seqs=[8])
+    new.write_plan(plan.to_json())
+    (point,) = plan.points
+    store_attempt(new, plan, point)
+    crash = {"status": "failed", "reason": "it died", "failure_class": "engine_crash"}
+    store_attempt(new, plan, point, repeat=1, start=1, **crash)
+    comparison = compared(base, new)
+    assert [failed.head.point_id for failed in comparison.failed] == [point.point_id]
+    assert comparison.has_regressed
+    assert not compared(new, base).has_regressed
+
+
 def test_a_lower_attainment_is_a_difference_of_shares(tmp_path: Path) -> None:
     base, new = store(tmp_path, "base"), store(tmp_path, "new")
     commit_starts(base, (100, 101))
