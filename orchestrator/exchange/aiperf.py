@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from orchestrator.exchange.consistency import OwnRequests, Values
 from orchestrator.exchange.fields import (
     Fields,
     UnixNs,
@@ -63,6 +65,11 @@ _FIGURES = {
     "output_tokens": "output_sequence_length",
 }
 _RATES = ("request_throughput", "output_token_throughput", "total_token_throughput")
+_NAMES = {
+    **_FIGURES,
+    **{rate: rate for rate in _RATES},
+    "input_token_throughput": "total_isl / benchmark_duration",
+}
 _UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "sec": 1e3, "s": 1e3, "tokens": 1.0}
 _SAME = 1e-6  # relative: two files state the mean of the same latencies
 
@@ -104,6 +111,7 @@ class _Summary(Fields):
     benchmark_duration: _Statistics
     input_config: _Config
     start_time: str | None = None
+    end_time: str | None = None
     was_cancelled: bool | None = None
     is_complete: bool | None = None
     incomplete_reason: str | None = None
@@ -316,6 +324,17 @@ def _point(summary: _Summary, records: Sequence[_Record]) -> ImportedPoint:
     begin_ns = min((record.metadata.request_start_ns for record in measured), default=None)
     requests = _requests(measured, begin_ns or 0)
     last_ns = max((request.sent_ns for request in requests), default=0)
+    figures = imported_figures(totals, duration_s, rates, distributions)
+    own = OwnRequests(
+        requests=requests,
+        surely_counted=requests,
+        values=_values(measured),
+        names=_NAMES,
+        times_s=_rate_times_s(summary, duration_s),
+    )
+    reasons = own.contradictions(figures)
+    if reasons:
+        raise UnreadableFile(reasons)
     return ImportedPoint(
         tool=TOOL,
         version=summary.aiperf_version,
@@ -323,14 +342,42 @@ def _point(summary: _Summary, records: Sequence[_Record]) -> ImportedPoint:
         model=_model(summary),
         load=_load(summary),
         workload=_workload(distributions),
-        started_unix_ns=begin_ns if begin_ns is not None else _started_unix_ns(summary),
+        started_unix_ns=begin_ns if begin_ns is not None else _unix_ns(summary.start_time),
         window_ns=(0, max(round(duration_s * 1e9), last_ns + 1)),
-        figures=imported_figures(totals, duration_s, rates, distributions),
+        figures=figures,
         definitions=_definitions(distributions, rates),
         aggregates={name: metric.model_dump(mode="json") for name, metric in metrics.items()},
         left_out=_left_out(summary, records, measured),
         requests=requests,
     )
+
+
+def _rate_times_s(summary: _Summary, duration_s: float) -> tuple[float, float]:
+    """The shortest and the longest time that its rates may be counted over, in seconds.
+
+    They are counted until the run ended, a few ms after the last response.
+    """
+    if summary.start_time is None or summary.end_time is None:
+        return duration_s, duration_s
+    run_s = (_unix_ns(summary.end_time) - _unix_ns(summary.start_time)) / 1e9
+    if run_s <= 0:
+        raise UnreadableFile(["end_time is not after start_time"])
+    return min(duration_s, run_s), max(duration_s, run_s)
+
+
+def _values(measured: Sequence[_Record]) -> dict[str, Values]:
+    """The values of answered requests as the records have them, in ms and tokens."""
+    values: dict[str, Values] = {}
+    answered = [record for record in measured if record.error is None]
+    for figure, name in _FIGURES.items():
+        of_requests: list[float | None] = []
+        for record in answered:
+            if figure == "itl_ms":
+                of_requests += [1e3 * gap_s for gap_s in _gaps_s(record) or ()]
+            else:
+                of_requests.append(record.milliseconds(name))
+        values[figure] = Values(of_requests)
+    return values
 
 
 def _metrics(summary: _Summary) -> dict[str, _Statistics]:
@@ -499,13 +546,11 @@ def _workload(distributions: Mapping[str, Distribution | None]) -> dict[str, obj
     return lengths
 
 
-def _started_unix_ns(summary: _Summary) -> int:
-    from datetime import datetime
-
+def _unix_ns(instant: str | None) -> int:
     try:
-        return round(datetime.fromisoformat(summary.start_time or "").timestamp() * 1e9)
+        return round(datetime.fromisoformat(instant or "").timestamp() * 1e9)
     except (ValueError, OverflowError, OSError) as error:
-        raise UnreadableFile([f"start_time is {summary.start_time!r}"]) from error
+        raise UnreadableFile([f"start_time or end_time is {instant!r}"]) from error
 
 
 def _definitions(

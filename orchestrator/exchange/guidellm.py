@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from orchestrator.exchange.consistency import OwnRequests, Values
 from orchestrator.exchange.fields import (
     Count,
     Fields,
@@ -66,6 +67,8 @@ _RATES = {
     "input_token_throughput": "prompt_tokens_per_second",
     "total_token_throughput": "tokens_per_second",
 }
+_NAMES = {**{figure: name for figure, (name, _) in _FIGURES.items()}, **_RATES}
+_ROUNDING_NS = 1_000_000
 
 
 class _Percentiles(Fields):
@@ -254,7 +257,21 @@ def _point(
         failed=metrics.request_totals.errored,
     )
     requests = _requests(benchmark, begin_s)
-    left_out = _left_out(benchmark)
+    window_ns = (
+        round((measured.measure_start_time - begin_s) * 1e9),
+        round((measured.measure_end_time - begin_s) * 1e9),
+    )
+    figures = imported_figures(totals, window_s, _rates(metrics), distributions)
+    own = OwnRequests(
+        requests=requests,
+        surely_counted=_within(window_ns, requests),
+        values=_values(benchmark.requests.successful),
+        names=_NAMES,
+        times_s=(window_s, window_s),
+    )
+    reasons = own.contradictions(figures)
+    if reasons:
+        raise UnreadableFile(reasons)
     return ImportedPoint(
         tool=TOOL,
         version=version,
@@ -263,14 +280,11 @@ def _point(
         load=_load(benchmark.config.strategy),
         workload=data,
         started_unix_ns=round(begin_s * 1e9),
-        window_ns=(
-            round((measured.measure_start_time - begin_s) * 1e9),
-            round((measured.measure_end_time - begin_s) * 1e9),
-        ),
-        figures=imported_figures(totals, window_s, _rates(metrics), distributions),
+        window_ns=window_ns,
+        figures=figures,
         definitions=_definitions(distributions),
         aggregates=_aggregates(metrics),
-        left_out=left_out,
+        left_out=_left_out(benchmark),
         requests=requests,
     )
 
@@ -329,6 +343,59 @@ def _requests(benchmark: _Benchmark, begin_s: float) -> tuple[ImportedRequest, .
     requests = [_request(request, begin_s, is_failed=False) for request in answered]
     requests += [_request(request, begin_s, is_failed=True) for request in failed]
     return tuple(sorted(requests, key=lambda request: request.sent_ns))
+
+
+def _within(
+    window_ns: tuple[int, int], requests: Sequence[ImportedRequest]
+) -> list[ImportedRequest]:
+    """The requests that were sent and ended while it measured: its rates leave out what happened
+    before and after.
+    """
+    begin_ns, end_ns = window_ns
+    within = []
+    for request in requests:
+        is_after = request.sent_ns >= begin_ns - _ROUNDING_NS
+        if is_after and request.done_ns <= end_ns + _ROUNDING_NS:
+            within.append(request)
+    return within
+
+
+def _values(answered: Sequence[_Request]) -> dict[str, Values]:
+    """The values of these requests under GuideLLM's definitions, in ms and tokens."""
+    ttfts: list[float | None] = []
+    ttfos: list[float | None] = []
+    latencies: list[float | None] = []
+    tpots: list[float] = []
+    weights: list[float] = []
+    for request in answered:
+        timings = request.info.timings
+        sent_s = timings.request_start
+        first_s, last_s = timings.first_token_iteration, timings.last_token_iteration
+        ttfts.append(_ms(sent_s, first_s))
+        ttfos.append(_ms(sent_s, timings.first_output_token_iteration))
+        latencies.append(_ms(sent_s, timings.request_end or timings.resolve_end))
+        decode_ms = _ms(first_s, last_s)
+        later_tokens = (request.output_tokens or 0) - 1
+        if decode_ms is not None and later_tokens > 0:
+            tpots.append(decode_ms / later_tokens)
+            weights.append(later_tokens)
+    return {
+        "ttft_ms": _complete(ttfts),
+        "ttfo_ms": _complete(ttfos),
+        "tpot_ms": Values(tpots, weights),
+        "e2e_ms": _complete(latencies),
+        "input_tokens": _complete([request.prompt_tokens for request in answered]),
+        "output_tokens": _complete([request.output_tokens for request in answered]),
+    }
+
+
+def _complete(values: Sequence[float | None]) -> Values:
+    """These values; none where one is unknown: the report may count it as 0."""
+    return Values(() if None in values else values)
+
+
+def _ms(begin_s: float | None, end_s: float | None) -> float | None:
+    return None if begin_s is None or end_s is None else 1e3 * (end_s - begin_s)
 
 
 def _request(request: _Request, begin_s: float, is_failed: bool) -> ImportedRequest:

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from orchestrator.base.redaction import redact
+from orchestrator.exchange.consistency import OwnRequests, Values
 from orchestrator.exchange.fields import (
     Count,
     Fields,
@@ -33,7 +34,6 @@ from orchestrator.exchange.imported import (
     UnreadableFiles,
 )
 from orchestrator.exchange.statistics import (
-    disagrees,
     distribution_of,
     filled_in,
     imported_figures,
@@ -45,6 +45,15 @@ from orchestrator.results.records import Distribution, RequestTotals
 TOOL = "vllm bench serve"
 _MARKS = frozenset({"date", "model_id", "tokenizer_id", "num_prompts", "burstiness", "duration"})
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
+_NAMES = {
+    **{figure: f"{name}_ms" for name, figure in _LATENCIES.items()},
+    "input_tokens": "total_input_tokens",
+    "output_tokens": "total_output_tokens",
+    "request_throughput": "request_throughput",
+    "input_token_throughput": "total_input_tokens / duration",
+    "output_token_throughput": "output_throughput",
+    "total_token_throughput": "total_token_throughput",
+}
 DEFINITIONS = {
     "ttft_ms": "ttft: first chunk - sending",
     "tpot_ms": "tpot: (last chunk - first chunk) / (output tokens - 1), of requests with 2 or more",
@@ -74,7 +83,7 @@ class _Result(Fields):
     ramp_up_strategy: str | None = None
     duration: Annotated[float, Field(gt=0, le=1e9)]
     completed: Count
-    failed: Count = 0
+    failed: Count | None = None
     total_input_tokens: Annotated[int, Field(ge=0, lt=2**53)]
     total_output_tokens: Annotated[int, Field(ge=0, lt=2**53)]
     request_throughput: Value
@@ -131,17 +140,29 @@ FORMAT = VllmBench()
 
 def _point(result: _Result, place: int) -> ImportedPoint:
     requests = _requests(result) if result.has_requests else ()
-    distributions = _distributions(result, requests)
+    values = _values(requests)
+    distributions = _distributions(result, values)
     rates = {
         "request_throughput": result.request_throughput,
         "output_token_throughput": result.output_throughput,
         "input_token_throughput": result.total_input_tokens / result.duration,
         "total_token_throughput": result.total_token_throughput,
     }
-    totals = RequestTotals(
-        scheduled=result.completed + result.failed, ok=result.completed, failed=result.failed
-    )
+    failed = result.failed
+    if failed is None:  # older versions do not count them
+        failed = sum(1 for request in requests if request.error is not None)
+    totals = RequestTotals(scheduled=result.completed + failed, ok=result.completed, failed=failed)
     figures = imported_figures(totals, result.duration, rates, distributions)
+    own = OwnRequests(
+        requests=requests,
+        surely_counted=requests,
+        values=values,
+        names=_NAMES,
+        times_s=(result.duration, result.duration),
+    )
+    reasons = own.contradictions(figures)
+    if reasons:
+        raise UnreadableFile(reasons)
     last_ns = max((request.sent_ns for request in requests), default=0)
     duration_ns = round(result.duration * 1e9)
     return ImportedPoint(
@@ -257,36 +278,25 @@ def _requests(result: _Result) -> list[ImportedRequest]:
     return requests
 
 
-def _distributions(
-    result: _Result, requests: Sequence[ImportedRequest]
-) -> dict[str, Distribution | None]:
+def _distributions(result: _Result, values: Mapping[str, Values]) -> dict[str, Distribution | None]:
     """The distributions that the result states, by their names in Figures.
 
     A result has only the percentiles that were asked for; those of a detailed one are completed
-    from its requests. Raises UnreadableFile where it contradicts its own requests.
+    from its requests.
     """
-    of_requests = _of_requests(requests)
+    of_requests = {figure: distribution_of(each.values) for figure, each in values.items()}
     distributions: dict[str, Distribution | None] = {}
-    reasons: list[str] = []
-    answered = sum(1 for request in requests if request.error is None)
-    if result.has_requests and answered != result.completed:
-        reasons.append(f"completed is {result.completed}, and {answered} requests have no error")
     for name, figure in _LATENCIES.items():
-        stated = _stated(result, name)
-        if disagrees(stated, of_requests.get(figure)):
-            reasons.append(f"mean_{name}_ms is not the mean of its own requests")
-        distributions[figure] = filled_in(stated, of_requests.get(figure))
+        distributions[figure] = filled_in(_stated(result, name), of_requests[figure])
     if distributions["e2e_ms"] is None and result.latencies and not result.failed:
         distributions["e2e_ms"] = distribution_of(1e3 * latency for latency in result.latencies)
-    if reasons:
-        raise UnreadableFile(reasons)
     totals = {
         "input_tokens": result.total_input_tokens,
         "output_tokens": result.total_output_tokens,
     }
     for figure, total in totals.items():
         stated = only_mean(total, result.completed)
-        distributions[figure] = filled_in(stated, of_requests.get(figure))
+        distributions[figure] = filled_in(stated, of_requests[figure])
     return distributions
 
 
@@ -313,8 +323,8 @@ def _stated(result: _Result, name: str) -> Distribution | None:
     return stated_distribution(values)
 
 
-def _of_requests(requests: Sequence[ImportedRequest]) -> dict[str, Distribution | None]:
-    """The distributions under vLLM's definitions, in ms and tokens."""
+def _values(requests: Sequence[ImportedRequest]) -> dict[str, Values]:
+    """The values of answered requests under vLLM's definitions, in ms and tokens."""
     ttfts: list[float] = []
     tpots: list[float] = []
     gaps: list[float] = []
@@ -330,12 +340,12 @@ def _of_requests(requests: Sequence[ImportedRequest]) -> dict[str, Distribution 
             decode_ns = request.last_token_ns - request.first_token_ns
             tpots.append(decode_ns / (request.output_tokens - 1) / 1e6)
     return {
-        "ttft_ms": distribution_of(ttfts),
-        "tpot_ms": distribution_of(tpots),
-        "itl_ms": distribution_of(gaps),
-        "e2e_ms": distribution_of(latencies),
-        "input_tokens": distribution_of(request.input_tokens for request in answered),
-        "output_tokens": distribution_of(request.output_tokens for request in answered),
+        "ttft_ms": Values(ttfts),
+        "tpot_ms": Values(tpots),
+        "itl_ms": Values(gaps),
+        "e2e_ms": Values(latencies),
+        "input_tokens": Values(request.input_tokens for request in answered),
+        "output_tokens": Values(request.output_tokens for request in answered),
     }
 
 

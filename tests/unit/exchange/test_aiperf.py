@@ -95,6 +95,22 @@ def test_records_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> Non
     assert refusal.startswith("it holds AIPerf's records")
 
 
+@pytest.mark.parametrize(
+    ("metric", "statistic", "refusal"),
+    [
+        ("time_to_first_token", "avg", "the mean of time_to_first_token is not that of its own"),
+        ("inter_chunk_latency", "p99", "p99 of inter_chunk_latency is not that of its own"),
+        ("output_token_throughput", "avg", "output_token_throughput is 0.001/s, and its own"),
+        ("benchmark_duration", "avg", "its requests took 0.78875 s, and its run 0.001 s"),
+    ],
+)
+def test_a_summary_that_contradicts_its_records_is_refused(
+    tmp_path: Path, metric: str, statistic: str, refusal: str
+) -> None:
+    path = changed(AIPERF, tmp_path, **{metric: {**SUMMARY[metric], statistic: 0.001}})
+    assert [reason for reason in reasons(path, AIPERF_RECORDS) if reason.startswith(refusal)]
+
+
 def test_warm_up_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     lines = AIPERF_RECORDS.read_text().splitlines()
     warmup = json.loads(lines[0])

@@ -118,6 +118,58 @@ def test_of_a_sample_of_requests_only_the_figures_are_kept(tmp_path: Path) -> No
     assert point.figures.requests.ok == benchmark["metrics"]["request_totals"]["successful"]
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "refusal"),
+    [
+        (
+            ("time_to_first_token_ms", "successful", "mean"),
+            0.001,
+            "the mean of time_to_first_token_ms is not that of its own requests",
+        ),
+        (
+            ("time_to_first_token_ms", "successful", "percentiles", "p99"),
+            0.001,
+            "p99 of time_to_first_token_ms is not that of its own requests",
+        ),
+        (
+            ("tokens_per_second", "successful", "mean"),
+            1e6,
+            "tokens_per_second is 1e+06/s, and its own requests give 490.452/s",
+        ),
+        (
+            ("request_totals", "successful"),
+            10,
+            "it states 10 answered and 0 failed requests, and lists 20 and 0",
+        ),
+    ],
+)
+def test_a_report_that_contradicts_its_requests_is_refused(
+    tmp_path: Path, place: tuple[str, ...], value: float, refusal: str
+) -> None:
+    benchmark = document(GUIDELLM)["benchmarks"][0]
+    inner = benchmark["metrics"]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    assert reasons(rewritten(tmp_path, benchmark)) == [f"benchmark 1: {refusal}"]
+
+
+def test_rates_may_leave_out_what_was_not_within_the_measured_time(tmp_path: Path) -> None:
+    benchmark = document(GUIDELLM)["benchmarks"][0]
+    scheduler = benchmark["scheduler_metrics"]
+    warmup_s = 0.1  # 2 requests began before, of 20
+    whole_s = scheduler["measure_end_time"] - scheduler["measure_start_time"]
+    scheduler["measure_start_time"] += warmup_s
+    for name in ("requests", "output_tokens", "prompt_tokens", "tokens"):
+        rate = benchmark["metrics"][f"{name}_per_second"]["successful"]
+        rate["mean"] *= 0.95 * whole_s / (whole_s - warmup_s)
+    (file,) = read_files([rewritten(tmp_path, benchmark)])
+    assert len(file.points[0].requests) == 20
+    benchmark["metrics"]["requests_per_second"]["successful"]["mean"] = 10.0
+    (refusal,) = reasons(rewritten(tmp_path, benchmark))
+    assert "its own requests give 11.9306 to 13.2563/s" in refusal
+
+
 def test_a_trace_is_no_level(tmp_path: Path) -> None:
     (benchmark, *_) = BENCHMARKS
     config = {**benchmark["config"], "strategy": {"type_": "trace", "time_scale": 1.0}}

@@ -136,9 +136,37 @@ def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert refusal.startswith("its lists have different lengths: ")
 
 
-def test_a_file_that_contradicts_its_requests_is_refused(tmp_path: Path) -> None:
-    refusal = refused(changed(VLLM_DETAILED, tmp_path, mean_ttft_ms=1.0))
-    assert refusal == "mean_ttft_ms is not the mean of its own requests"
+@pytest.mark.parametrize(
+    ("field", "value", "refusal"),
+    [
+        ("mean_ttft_ms", 1.0, "the mean of ttft_ms is not that of its own requests"),
+        ("p99_ttft_ms", 1.0, "p99 of ttft_ms is not that of its own requests"),
+        ("median_itl_ms", 90.0, "p50 of itl_ms is not that of its own requests"),
+        (
+            "output_throughput",
+            99_999.0,
+            "output_throughput is 99999/s, and its own requests give 118.946/s",
+        ),
+        (
+            "total_output_tokens",
+            10**9,
+            "the mean of total_output_tokens is not that of its own requests",
+        ),
+        (
+            "completed",
+            19,
+            "it states 19 answered and 0 failed requests, and lists 20 and 0",
+        ),
+        ("duration", 0.001, "its requests took 2.67864 s, and its run 0.001 s"),
+    ],
+)
+def test_a_file_that_contradicts_its_requests_is_refused(
+    tmp_path: Path, field: str, value: float, refusal: str
+) -> None:
+    path = changed(VLLM_DETAILED, tmp_path, **{field: value})
+    with pytest.raises(ProblemsError) as caught:
+        read_files([path])
+    assert refusal in [problem.message for problem in caught.value.problems]
 
 
 def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:
