@@ -248,7 +248,22 @@ def verdict_text(comparison: Comparison) -> str:
             counts = [f"{count} {name}" for name, count in comparison.verdict_counts.items()]
             return f"no point has a valid measurement{among}: {', '.join(counts)}"
         case Certainty.NOTHING_HOLDS:
+            passed = _passed_texts(comparison)
+            if passed:
+                return f"no deployment{among} is confirmed to hold {limits}: {listed(passed)}"
             return f"no deployment{among} holds {limits} at any level with a valid measurement"
+
+
+def _passed_texts(comparison: Comparison) -> list[str]:
+    """By deployment of which nothing is claimed, the highest level that passed in its search."""
+    texts: list[str] = []
+    for excluded in comparison.excluded:
+        for searched in excluded.claims:
+            passed = searched.claim.passed
+            if passed is not None:
+                level = load_text(searched.control, passed)
+                texts.append(f"{excluded.deployment.label} passed {level}, not confirmed")
+    return texts
 
 
 def remedy_texts(comparison: Comparison) -> list[str]:

@@ -15,6 +15,7 @@ from orchestrator.analysis.points import Attained
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.answers import (
     ExceededPercentile,
+    Excluded,
     Exclusion,
     MissedLimit,
     Note,
@@ -111,6 +112,20 @@ def test_a_heading_names_a_model_in_a_folder_by_two_names() -> None:
 def test_each_certainty_has_a_sentence(certainty: Certainty) -> None:
     judged = comparison(certainty, incomparable=Exclusion.PRICE_UNKNOWN)
     assert verdict_text(judged).startswith("certain") is judged.certain
+
+
+def test_a_level_that_passed_unconfirmed_is_named_where_nothing_holds() -> None:
+    claim = Claim(None, 0.0, math.inf, "budget", (), passed=8.0)
+    searched = Excluded(
+        deployment=SimpleNamespace(label="a"),  # type: ignore[arg-type]
+        reason=Exclusion.SEARCH_FOUND_NO_LEVEL,
+        claims=(SearchedClaim("request_rate", claim),),
+    )
+    text = verdict_text(comparison(Certainty.NOTHING_HOLDS, excluded=(searched,)))
+    assert text == (
+        "no deployment is confirmed to hold ttft<=500ms,attainment>=0.9:"
+        " a passed 8 req/s, not confirmed"
+    )
 
 
 def doubt(kind: DoubtKind, remedy: Remedy | None = None) -> Doubt:
