@@ -5,19 +5,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
+from orchestrator.analysis.prediction import UNKNOWN_START, PredictedStart
 from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# reported name -> predicted name: that in engine_reported_json (see Engine.reported), and that in
-# StoredPrediction.memory
-FIGURES = {
-    "weight_bytes": "weight_bytes",  # on the fullest rank
-    "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
-    "kv_cache_tokens": "kv_cache_tokens",
-    "max_concurrency": "max_concurrency",  # sequences of max_model_len at once
-    "max_model_len": "max_model_len",
-}
+# what is both predicted and reported, by the names of engine_reported_json (see Engine.reported)
+FIGURES = (
+    "weight_bytes",  # on the fullest rank
+    "kv_cache_bytes",  # on each rank
+    "kv_cache_tokens",
+    "max_concurrency",  # sequences of max_model_len at once
+    "max_model_len",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def load_launches(store: Store) -> list[StoredLaunch]:
     launches = []
     for row in rows_of(store.read_manifests("launches", committed, skip_damaged=True), LaunchRow):
         deployment = deployments.get(row.deployment_id)
-        predicted = deployment.prediction.memory if deployment else {}
+        predicted = deployment.prediction.start if deployment else UNKNOWN_START
         reported = json.loads(row.engine_reported_json or "{}")
         launches.append(StoredLaunch(row, deployment, compared(predicted, reported), reported))
     return sorted(launches, key=lambda launch: (launch.label, launch.row.started_unix_ns))
@@ -76,21 +76,30 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 
 
 def compared(
-    predicted: Mapping[str, float], reported: Mapping[str, object]
+    predicted: PredictedStart, reported: Mapping[str, object]
 ) -> dict[str, PredictedFigure]:
     """All figures of FIGURES as predicted and as reported.
 
-    ``predicted``: ``StoredPrediction.memory``. ``reported``: the content of
-    ``engine_reported_json``.
+    ``reported``: the content of ``engine_reported_json``.
     """
     figures = {}
-    for name, name_in_prediction in FIGURES.items():
-        predicted_value = predicted.get(name_in_prediction)
+    for name, predicted_value in _predicted_figures(predicted).items():
         reported_value = _number(reported.get(name))
         figures[name] = PredictedFigure(
             predicted_value, reported_value, _difference_percent(predicted_value, reported_value)
         )
     return figures
+
+
+def _predicted_figures(start: PredictedStart) -> dict[str, float | None]:
+    """By the names of FIGURES, in their order."""
+    return {
+        "weight_bytes": start.weight_bytes,
+        "kv_cache_bytes": start.kv_cache_memory_bytes,
+        "kv_cache_tokens": start.kv_cache_tokens,
+        "max_concurrency": start.max_concurrency,
+        "max_model_len": start.max_model_len,
+    }
 
 
 def _number(value: object) -> float | None:

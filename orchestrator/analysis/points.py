@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from orchestrator.analysis.attempt_summary import AttemptIds, computed, pool_key, pooled
 from orchestrator.analysis.deployments import (
-    ErrorFactors,
     StoredDeployment,
     stored_deployment,
     unknown_deployment,
@@ -39,6 +38,7 @@ from orchestrator.analysis.intervals import (
 )
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, UNCHECKED, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.requests import RequestParts
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, judge_each, stored_values
 from orchestrator.analysis.throughput import Batches

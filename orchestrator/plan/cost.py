@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
+from orchestrator.analysis.prediction import UNKNOWN_START, PredictedStart
 from orchestrator.base.text import counted, hours
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import ENGINES, ROUTERS
@@ -31,18 +32,17 @@ def estimated_start_s(deployment: Deployment) -> float:
         return 0.0
     if engine.emulated:
         return EMULATED_START_S
-    predicted = deployment.predicted or {}
+    starts = deployment.predicted.starts
     bytes_of_nodes = [
-        weight_bytes(predicted, role) * part.devices_per_node
+        weight_bytes(starts, role) * part.devices_per_node
         for role, part in deployment.settings.engines.items()
     ]
     return START_S + max(bytes_of_nodes) / READ_BYTES_S
 
 
-def weight_bytes(predicted: Mapping[str, Any], role: str) -> float:
+def weight_bytes(starts: Mapping[str, PredictedStart], role: str) -> float:
     """Predicted bytes of weights on one device of a role ("" without roles); 0 if not known."""
-    name = f"{role}.weight_bytes" if role else "weight_bytes"
-    return float(predicted.get(name) or 0)
+    return float(starts.get(role, UNKNOWN_START).weight_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)

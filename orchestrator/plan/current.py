@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from orchestrator import __version__
-from orchestrator.analysis.deployments import StoredDeployment, StoredPrediction, prediction_of
+from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.points import StoredPoint, load_points
+from orchestrator.analysis.prediction import NOTHING_PREDICTED
 from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import Group, MissingLevel, SearchRules
@@ -373,7 +374,7 @@ class StoredExperiment:
             group = Group(
                 experiment=self.name,
                 workload=workload,
-                model=model_key(model, deployment.predicted),
+                model=model_key(model, deployment.predicted.start.parameters),
                 hardware=deployment.hardware.name,
                 emulated=deployment.id in emulators or engine.emulated,
                 simulated=is_simulated,
@@ -390,8 +391,8 @@ class StoredExperiment:
             stored = replace(stored, usd_per_hour=price * stored.devices)
         if planned is not None:
             stored = replace(stored, label=planned.label, model=planned.settings.model)
-            if planned.predicted:
-                stored = replace(stored, prediction=self._predictions[stored.deployment_id])
+            if planned.predicted != NOTHING_PREDICTED:
+                stored = replace(stored, prediction=planned.predicted)
         if self.is_load_run:
             stored = replace(stored, label=self.name)
         return replace(stored, model=shown_path(stored.model))
@@ -417,15 +418,6 @@ class StoredExperiment:
         }
 
     @cached_property
-    def _predictions(self) -> dict[str, StoredPrediction]:
-        """What the plan predicts now, by deployment id."""
-        return {
-            deployment_id: prediction_of(deployment.predicted)
-            for deployment_id, deployment in self._planned.items()
-            if deployment.predicted
-        }
-
-    @cached_property
     def _planned(self) -> dict[str, Deployment]:
         """The deployments of the plan by id."""
         if self.plan is None:
@@ -435,7 +427,8 @@ class StoredExperiment:
 
 def _is_compared_in(comparison: Comparison, deployment: Deployment) -> bool:
     """Whether a deployment of the plan belongs to a comparison."""
-    model = model_key(shown_path(deployment.settings.model), deployment.predicted)
+    parameters = deployment.predicted.start.parameters
+    model = model_key(shown_path(deployment.settings.model), parameters)
     groups = {(group.model, group.hardware) for group in comparison.groups}
     is_served = comparison.workload not in deployment.unserved
     return is_served and (model, deployment.hardware.name) in groups
@@ -475,9 +468,7 @@ def _question(experiment: StoredExperiment) -> dict[str, object]:
     levels = plan.levels_of(load, deployment.id)
     control = levels[0].control if levels else load.control
     rules = load.rules(levels[0] if levels else Level(control=control, value=1))
-    question: dict[str, object] = {
-        "model": model_key(deployment.settings.model, deployment.predicted)
-    }
+    question: dict[str, object] = {"model": deployment.model_key}
     for name, value in {**load.workload.identity(), **rules}.items():
         question[name.removesuffix("_s").replace("_", " ")] = value
     question["levels"] = (load.search, control, levels)

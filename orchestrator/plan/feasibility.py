@@ -6,10 +6,11 @@ looks tight is ``risky`` and runs last. docs/explained/feasibility.md, "Feasibil
 rules.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.catalog import quantization
 from orchestrator.catalog.accelerators import Accelerator, memory_bytes, nearest, of_hardware
 from orchestrator.catalog.drafts import draft_bytes, is_own_layers
@@ -58,17 +59,17 @@ class RuleFinding:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """The verdict, its reasons, and what the engine is predicted to report (by the names of
-    ``Engine.reported``).
+    """The verdict, its reasons, and what the engines are predicted to report.
 
     ``excluded``: a rule of the experiment leaves the deployment out, so it was not judged.
-    ``unserved``: names of workloads that it cannot serve. ``reasons``: for the status.
+    ``starts``: by role, of those with a known model. ``unserved``: names of workloads that it
+    cannot serve. ``reasons``: for the status.
     ``remarks``: what is worth knowing and changes nothing.
     """
 
     status: FitStatus | Literal["excluded"]
     reasons: tuple[str, ...] = ()
-    predicted: dict[str, Any] = field(default_factory=dict)
+    starts: Mapping[str, PredictedStart] = field(default_factory=dict)
     unserved: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -116,18 +117,27 @@ def assess(
     case = feasibility_case(settings, facts, hardware, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
-    predicted = asdict(case.estimate)
-    concurrency = case.estimate.max_concurrency
-    if concurrency is not None:
-        predicted["max_concurrency"] = round(concurrency, 2)
-    if facts.has_parameter_count:
-        # tells which deployments serve the same model (results/ids.py)
-        predicted["parameters"] = facts.parameters.total
-    if facts.quantization is not None:
-        predicted["checkpoint_quantization"] = facts.quantization.method
+    start = _predicted_start(case.estimate, facts)
     reasons = [finding.sentence for finding in findings if finding.status != "fits"]
     remarks = [finding.sentence for finding in findings if finding.status == "fits"]
-    return Feasibility(status, tuple(reasons), predicted, remarks=tuple(remarks))
+    return Feasibility(status, tuple(reasons), {role: start}, remarks=tuple(remarks))
+
+
+def _predicted_start(estimate: MemoryEstimate, facts: ModelFacts) -> PredictedStart:
+    concurrency = estimate.max_concurrency
+    return PredictedStart(
+        weight_bytes=estimate.weight_bytes,
+        kv_bytes_per_token=estimate.kv_bytes_per_token,
+        max_model_len=estimate.max_model_len,
+        max_num_batched_tokens=estimate.max_num_batched_tokens,
+        max_num_seqs=estimate.max_num_seqs,
+        kv_cache_memory_bytes=estimate.kv_cache_memory_bytes,
+        kv_cache_tokens=estimate.kv_cache_tokens,
+        max_concurrency=None if concurrency is None else round(concurrency, 2),
+        # tells which deployments serve the same model (results/ids.py)
+        parameters=facts.parameters.total if facts.has_parameter_count else None,
+        checkpoint_quantization=None if facts.quantization is None else facts.quantization.method,
+    )
 
 
 def feasibility_case(

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import counted, hours
 from orchestrator.capacity.choose_level import FIRST_RATE
@@ -232,13 +233,13 @@ def _deployment(
     return Deployment(
         id=candidate.id,
         label=label,
-        settings=planned(candidate.settings, candidate.engine, verdict.predicted),
+        settings=planned(candidate.settings, candidate.engine, verdict.starts),
         hardware=candidate.hardware,
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,
         remarks=verdict.remarks,
         unserved=verdict.unserved,
-        predicted=verdict.predicted or None,
+        predicted=Prediction(verdict.starts),
         derived=derived,
         levels=levels,
     )

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import orjson
-from pydantic import ValidationError
+from pydantic import PlainSerializer, PlainValidator, ValidationError
 
 from orchestrator import __version__
+from orchestrator.analysis.prediction import NOTHING_PREDICTED, Prediction
 from orchestrator.base.errors import InputError
 from orchestrator.base.redaction import holds_key
 from orchestrator.base.text import counted
@@ -101,6 +102,26 @@ class PredictedShortlist(Strict):
     per: Objective = "gpu"
 
 
+def _prediction(value: object) -> Prediction:
+    """The prediction that a plan has. Raises ValueError if it is none."""
+    if isinstance(value, Prediction):
+        return value
+    if value is None:
+        return NOTHING_PREDICTED
+    try:
+        return Prediction.from_document(cast("Mapping[str, Any]", value))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a prediction: {error}") from error
+
+
+def _document(prediction: Prediction) -> dict[str, Any] | None:
+    """The JSON of a prediction; None if nothing is predicted."""
+    return prediction.document() or None
+
+
+PlannedPrediction = Annotated[Prediction, PlainValidator(_prediction), PlainSerializer(_document)]
+
+
 class Deployment(Strict):
     """One engine configuration. ``planned`` and ``risky`` deployments are run, the risky last."""
 
@@ -112,8 +133,8 @@ class Deployment(Strict):
     reasons: tuple[str, ...] = ()  # for the status
     remarks: tuple[str, ...] = ()  # what is worth knowing and changes nothing
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
-    # by feasibility.py (weights, KV tokens, ...) and predictions.py (capacity)
-    predicted: dict[str, Any] | None = None
+    # by feasibility.py (starts) and predictions.py (all else)
+    predicted: PlannedPrediction = NOTHING_PREDICTED
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # the file's levels, if they follow from these settings
     left_out: LeftOut | None = None  # why the shortlist of its plan leaves it out, if it does
@@ -140,8 +161,8 @@ class Deployment(Strict):
         """Predicted capacity: the highest level at which a workload meets an SLO; None: not
         predicted.
         """
-        capacity = (self.predicted or {}).get("capacity", {}).get(slo, {}).get(workload)
-        return capacity["level"] if capacity else None
+        capacity = self.predicted.capacity(slo, workload)
+        return None if capacity is None else capacity.level
 
     def divisor(self, per: Objective) -> float | None:
         """The number that throughput and capacity are divided by; None if it is 0 or not known."""
@@ -149,13 +170,18 @@ class Deployment(Strict):
             return (self.hardware.usd_per_gpu_hour or 0.0) * self.devices or None
         return 1.0 if per == "deployment" else float(self.devices) or None
 
+    @property
+    def model_key(self) -> str:
+        """A key that all checkpoints of one model share."""
+        return model_key(self.settings.model, self.predicted.start.parameters)
+
     def group(self, per: Objective) -> DeploymentGroup:
         """The deployments that it is compared with: those of one model, whatever its checkpoint, on
         one class of hardware, or on any if dollars make them comparable. Emulators are never
         compared with real engines.
         """
         return DeploymentGroup(
-            model=model_key(self.settings.model, self.predicted),
+            model=self.model_key,
             hardware="" if per == "usd" else self.hardware.name,
             emulated=ENGINES[self.settings.engine].emulated,
         )
@@ -524,7 +550,7 @@ class Plan(SweepRules):
         for deployment in self.deployments:
             if deployment.status != "impossible":
                 continue
-            if deployment.predicted is None or deployment.unserved:
+            if deployment.predicted == NOTHING_PREDICTED or deployment.unserved:
                 continue
             reasons = tuple(f"run all the same: {reason}" for reason in deployment.reasons)
             changed[deployment.id] = deployment.model_copy(

@@ -6,7 +6,7 @@ several nodes do not go first.
 import statistics
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.plan.model import Deployment, DeploymentGroup, Plan
 from orchestrator.spec.load import Objective
@@ -127,17 +127,16 @@ def objective_of(plan: Plan) -> Objective:
 
 def standings(deployment: Deployment, per: Objective) -> list[PredictedStanding]:
     """Where a deployment stands in every contest that a prediction is known for."""
-    by_slo: dict[str, dict[str, Any]] = (deployment.predicted or {}).get("capacity", {})
     # predictions are stored per GPU
     units = max(1, deployment.devices) / (deployment.divisor(per) or 1.0)
     found: list[PredictedStanding] = []
-    for slo, by_workload in by_slo.items():
+    for slo, by_workload in deployment.predicted.capacities.items():
         for workload, capacity in by_workload.items():
-            lower, upper = capacity["interval_per_gpu"]
+            lower, upper = capacity.interval_per_gpu
             found.append(
                 PredictedStanding(
                     contest=PredictedContest(deployment.group(per), slo, workload),
-                    tokens_per_s=capacity["output_throughput_per_gpu"] * units,
+                    tokens_per_s=capacity.output_throughput_per_gpu * units,
                     lower=lower * units,
                     upper=upper * units,
                 )

@@ -7,7 +7,7 @@ package imports ``predict``.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor
@@ -16,10 +16,6 @@ from orchestrator.spec.load import Slo
 # used if a file names no limits: those of MLPerf Inference 5.0, Llama 2 70B interactive
 # (mlcommons.org, April 2025)
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
-# key in ``Deployment.predicted``: URI of the simulation that the predictions come from
-SIMULATED = "simulated"
-ASSUMED = "assumed"  # key in ``Deployment.predicted``: the assumptions that it rests on, by name
-_PREDICTED = ("levels", "capacity", "error", "not_predicted", "no_row", SIMULATED, ASSUMED)
 
 
 def limits_of(plan: Plan) -> tuple[Slo, ...]:
@@ -40,25 +36,17 @@ def with_predictions(plan: Plan) -> Plan:
     return plan.with_deployments(deployments)
 
 
-def memory_of(deployment: Deployment) -> dict[str, Any]:
-    """What plan/feasibility.py predicts of a deployment."""
-    predicted = deployment.predicted or {}
-    return {name: value for name, value in predicted.items() if name not in _PREDICTED}
-
-
 def _is_to_predict(deployment: Deployment) -> bool:
-    return deployment.runs and SIMULATED not in (deployment.predicted or {})
+    return deployment.runs and not deployment.predicted.simulated
 
 
 def _predicted(deployment: Deployment, plan: Plan, predictor: Predictor) -> Deployment:
-    memory = memory_of(deployment)
     levels = {
         load.workload.name: plan.levels_of(load, deployment.id)
         for load in plan.loads_of(deployment.id)
     }
-    configuration = Configuration(deployment.settings, deployment.hardware, memory)
-    predicted = memory | predictor.predict(configuration, levels)
-    assumed = plan.assumptions.needed_for(plan.engine_facts(deployment)).stated()
-    if assumed:
-        predicted[ASSUMED] = assumed
+    starts = deployment.predicted.starts
+    configuration = Configuration(deployment.settings, deployment.hardware, starts)
+    assumed = plan.assumptions.needed_for(plan.engine_facts(deployment))
+    predicted = replace(predictor.predict(configuration, levels), starts=starts, assumed=assumed)
     return deployment.model_copy(update={"predicted": predicted})

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -252,7 +252,7 @@ def size_for_all_candidates(plan: Plan) -> int | None:
 
 def reason_not_predicted(deployment: Deployment) -> str:
     """Why nothing is predicted of a deployment."""
-    return str((deployment.predicted or {}).get("not_predicted", "nothing is known of it"))
+    return deployment.predicted.not_predicted or "nothing is known of it"
 
 
 def _references(plan: Plan) -> list[Deployment]:
@@ -369,20 +369,23 @@ def _frontier_places(deployments: Sequence[Deployment], per: Objective) -> dict[
 
 
 def _curves(deployment: Deployment, per: Objective) -> list[tuple[FrontierKey, PredictedCurve]]:
-    predicted = deployment.predicted or {}
-    levels: dict[str, list[Mapping[str, Any]]] = values_by_key(
-        (level["workload"], level)
-        for level in predicted.get("levels", ())
-        if level["tpot_ms"] and level["output_throughput"]
+    factors = deployment.predicted.error_factors
+    if factors is None:
+        return []
+    points = values_by_key(
+        (level.workload, (1e3 / level.tpot_ms, level.output_throughput))
+        for level in deployment.predicted.levels
+        if level.tpot_ms and level.output_throughput
     )
     divisor = deployment.divisor(per) or 1.0
     curves: list[tuple[FrontierKey, PredictedCurve]] = []
-    for workload, of_workload in levels.items():
+    for workload, of_workload in points.items():
+        per_user, throughputs = np.array(of_workload).T
         curve = PredictedCurve(
             deployment_id=deployment.id,
-            per_user=np.array([1e3 / level["tpot_ms"] for level in of_workload]),
-            per_unit=np.array([level["output_throughput"] / divisor for level in of_workload]),
-            factor=predicted["error"]["within"]["tpot"],
+            per_user=per_user,
+            per_unit=throughputs / divisor,
+            factor=factors.tpot,
         )
         curves.append((FrontierKey(deployment.group(per), workload), curve))
     return curves

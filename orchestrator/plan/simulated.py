@@ -14,29 +14,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from orchestrator.analysis.deployments import (
-    ErrorFactors,
-    PredictedCapacity,
-    usd_per_million_tokens,
-)
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.prediction import (
+    ErrorFactors,
+    PredictedCapacity,
+    PredictedLevel,
+    Prediction,
+    PredictionError,
+    usd_per_million_tokens,
+)
 from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Excluded
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.predictions import SIMULATED, limits_of, memory_of, with_predictions
+from orchestrator.plan.predictions import limits_of, with_predictions
 from orchestrator.plan.shortlist import size_with_room_for, without_shortlist
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import Slo
 
-# the keys that plan/predictions.py adds to the predictions of memory
 _NOT_SIMULATED = "the simulation has no valid point of it"
 _EXACT = ErrorFactors(1.0, 1.0)
 _ERROR_UNKNOWN = "nobody knows how far off a simulation of it is"
@@ -130,8 +132,8 @@ def _with_simulation_of(plan: Plan, experiment: StoredExperiment, uri: str) -> P
 def _without_simulation(plan: Plan) -> Plan:
     """The plan without what an earlier simulation said."""
     return plan.with_deployments(
-        deployment.model_copy(update={"predicted": memory_of(deployment)})
-        if SIMULATED in (deployment.predicted or {})
+        deployment.model_copy(update={"predicted": Prediction(deployment.predicted.starts)})
+        if deployment.predicted.simulated
         else deployment
         for deployment in plan.deployments
     )
@@ -182,30 +184,30 @@ class _Simulation:
         }
         self._capacities: dict[_SlowerLimits, dict[_Served, _SimulatedCapacity]] = {}
 
-    def predicted(self, deployment: Deployment, uri: str) -> dict[str, Any]:
-        """What the plan says of a deployment: memory as before, all else from the simulation."""
-        predicted = memory_of(deployment) | {SIMULATED: uri}
+    def predicted(self, deployment: Deployment, uri: str) -> Prediction:
+        """What the plan says of a deployment: starts as before, all else from the simulation."""
+        prediction = Prediction(deployment.predicted.starts, simulated_at=uri)
         points = {
             served.workload: of_workload
             for served, of_workload in self._points.items()
             if served.deployment_id == deployment.id
         }
         if not points:
-            return predicted | {"not_predicted": self._reason_not_simulated(deployment)}
+            return replace(prediction, not_predicted=self._reason_not_simulated(deployment))
         error = self._error_of(deployment)
-        if error is None:
-            return predicted | {"not_predicted": _ERROR_UNKNOWN}
-        factors = ErrorFactors(**error["within"])
-        levels: list[dict[str, Any]] = []
+        if error is None or error.within is None:
+            return replace(prediction, not_predicted=_ERROR_UNKNOWN)
+        factors = _factors(error.within)
+        levels: list[PredictedLevel] = []
         for workload, of_workload in points.items():
-            levels += [{"workload": workload, **_figures(point)} for point in of_workload]
-        capacity = {
+            levels += [_predicted_level(workload, point) for point in of_workload]
+        capacities = {
             slo.name: {
                 workload: self._capacity(deployment, workload, slo, factors) for workload in points
             }
             for slo in limits_of(self._plan)
         }
-        return predicted | {"levels": levels, "capacity": capacity, "error": error}
+        return replace(prediction, levels=tuple(levels), capacities=capacities, error=error)
 
     def _reason_not_simulated(self, deployment: Deployment) -> str:
         reason = self._failures.get(deployment.id)
@@ -218,8 +220,8 @@ class _Simulation:
         factors = {_EXACT}
         for deployment in self._plan.deployments:
             error = self._error_of(deployment) if deployment.runs else None
-            if error is not None:
-                slower = ErrorFactors(**error["within"])
+            if error is not None and error.within is not None:
+                slower = _factors(error.within)
                 factors |= {slower, _inverse(slower)}
         limits: dict[_SlowerLimits, Slo] = {}
         for slo in limits_of(self._plan):
@@ -238,28 +240,28 @@ class _Simulation:
             return None
         return _Served(deployment_id, workload) if point.head.simulated else None
 
-    def _error_of(self, deployment: Deployment) -> dict[str, Any] | None:
+    def _error_of(self, deployment: Deployment) -> PredictionError | None:
         """How far off the simulation is: what its plan says of the deployment, or else what the
         closed form of the same model says.
         """
         for stored_id, deployment_id in self._ids.items():
-            stored = self._stored.get(stored_id)
-            if deployment_id == deployment.id and stored is not None:
-                error: dict[str, Any] | None = (stored.predicted or {}).get("error")
-                if error is not None:
-                    return error
-        return (deployment.predicted or {}).get("error")
+            if deployment_id != deployment.id or stored_id not in self._stored:
+                continue
+            error = self._stored[stored_id].predicted.error
+            if error is not None:
+                return error
+        return deployment.predicted.error
 
     def _capacity(
         self, deployment: Deployment, workload: str, slo: Slo, factors: ErrorFactors
-    ) -> dict[str, Any]:
-        """The capacity under one SLO, in the form that predict/predictor.py gives it in a plan."""
+    ) -> PredictedCapacity:
+        """The capacity under one SLO."""
         served = _Served(deployment.id, workload)
         exact = self._capacities_under(slo, _EXACT).get(served)
-        closed_form = _closed_form(deployment, workload, slo)
+        closed_form = deployment.predicted.capacity(slo.name, workload)
         is_searched = self._searches[workload]
         if is_searched and exact is None and closed_form is not None:
-            return dict(closed_form)
+            return closed_form
         devices = max(1, deployment.devices)
         throughput = 0.0 if exact is None else exact.throughput
         per_gpu = throughput / devices
@@ -287,7 +289,7 @@ class _Simulation:
             output_throughput_per_gpu=per_gpu,
             interval_per_gpu=interval,
             usd_per_million_tokens=usd_per_million_tokens(usd_per_hour, throughput),
-        ).document()
+        )
 
     def _highest(
         self,
@@ -340,22 +342,20 @@ class _Simulation:
         return _Served(deployment_id, name) if deployment_id and name else None
 
 
-def _closed_form(deployment: Deployment, workload: str, slo: Slo) -> Mapping[str, Any] | None:
-    """The capacity that is predicted without a simulation."""
-    by_slo = (deployment.predicted or {}).get("capacity", {})
-    capacity: Mapping[str, Any] | None = by_slo.get(slo.name, {}).get(workload)
-    return capacity
-
-
-def _interval_like(closed_form: Mapping[str, Any], per_gpu: float) -> tuple[float, float] | None:
+def _interval_like(closed_form: PredictedCapacity, per_gpu: float) -> tuple[float, float] | None:
     """The interval of the closed form, moved to another value; None if it cannot be moved."""
-    value = closed_form["output_throughput_per_gpu"]
-    lowest, highest = closed_form["interval_per_gpu"]
+    value = closed_form.output_throughput_per_gpu
+    lowest, highest = closed_form.interval_per_gpu
     if not per_gpu:
         return 0.0, highest
     if not value:
         return None
     return lowest / value * per_gpu, highest / value * per_gpu
+
+
+def _factors(within: ErrorFactors) -> ErrorFactors:
+    """The factors alone: where they come from makes no other limits."""
+    return replace(within, source="")
 
 
 def _inverse(factors: ErrorFactors) -> ErrorFactors:
@@ -414,17 +414,18 @@ def _content(identity: object) -> str:
     return json.dumps(identity, sort_keys=True, default=str)
 
 
-def _figures(point: StoredPoint) -> dict[str, Any]:
+def _predicted_level(workload: str, point: StoredPoint) -> PredictedLevel:
     """Medians at a level; without latencies if the deployment falls behind there."""
     figures = point.figures
     keeps_up = point.validity != BACKLOG
-    return {
-        "control": point.head.control,
-        "level": point.head.level,
-        "ttft_ms": figures.ttft_ms.p50 if keeps_up and figures.ttft_ms else None,
-        "tpot_ms": figures.tpot_ms.p50 if keeps_up and figures.tpot_ms else None,
-        "output_throughput": figures.output_token_throughput,
-    }
+    return PredictedLevel(
+        workload=workload,
+        control=point.head.control,
+        level=point.head.level,
+        ttft_ms=figures.ttft_ms.p50 if keeps_up and figures.ttft_ms else None,
+        tpot_ms=figures.tpot_ms.p50 if keeps_up and figures.tpot_ms else None,
+        output_throughput=figures.output_token_throughput,
+    )
 
 
 def _by_model(point: StoredPoint, factors: ErrorFactors) -> Interval:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.catalog.models import model_facts
 from orchestrator.engines.dialects import dialects_of
 from orchestrator.engines.engine import Engine
@@ -70,16 +70,16 @@ def combine_verdicts(verdicts: Mapping[str, Feasibility]) -> Feasibility:
         return verdicts[""]
     reasons: list[str] = []
     remarks: list[str] = []
-    predicted: dict[str, Any] = {}
+    starts: dict[str, PredictedStart] = {}
     unserved: set[str] = set()
     for role, verdict in verdicts.items():
         reasons += [f"{role}: {reason}" for reason in verdict.reasons]
         remarks += [f"{role}: {remark}" for remark in verdict.remarks]
-        predicted |= {f"{role}.{name}": value for name, value in verdict.predicted.items()}
+        starts |= verdict.starts
         unserved.update(verdict.unserved)
     worst = min((verdict.status for verdict in verdicts.values()), key=ORDER.index)
     unserved_in_order = tuple(sorted(unserved))
-    return Feasibility(worst, tuple(reasons), predicted, unserved_in_order, tuple(remarks))
+    return Feasibility(worst, tuple(reasons), starts, unserved_in_order, tuple(remarks))
 
 
 def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) -> Feasibility:
@@ -107,7 +107,9 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
             return Feasibility("impossible", (tokenizer.sentence,))
         verdict = replace(verdict, remarks=(*verdict.remarks, tokenizer.sentence))
     # the length in effect, which also follows from the model
-    limit = verdict.predicted.get("max_model_len") or settings.max_model_len
+    limit = settings.max_model_len
+    if role in verdict.starts:
+        limit = verdict.starts[role].max_model_len or limit
     dialects = dialects_of(engine, candidate.settings)
     # a GGUF file has its encoder in another file
     may_see = facts is None or facts.vision_size is not None or settings.engine == "llama_cpp"

@@ -14,9 +14,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from orchestrator.analysis.deployments import (
+from orchestrator.analysis.prediction import (
     ErrorFactors,
     PredictedCapacity,
+    PredictedLevel,
+    PredictedStart,
+    Prediction,
+    PredictionError,
     usd_per_million_tokens,
 )
 from orchestrator.analysis.requests import RequestParts
@@ -111,16 +115,15 @@ class ErrorEstimate:
         source = f"{self.source}, none of them {what}: twice their error"
         return type(self)(2 * self.ttft, 2 * self.tpot, source, counted)
 
-    def document(self) -> dict[str, Any]:
-        """The estimate as a plan stores it."""
-        factors = self.factors
-        return {
-            "ttft": self.ttft,
-            "tpot": self.tpot,
-            "source": self.source,
-            "within": {"ttft": factors.ttft, "tpot": factors.tpot},
-            "counted": self.counted is not None,
-        }
+    def record(self) -> PredictionError:
+        """The estimate as a plan has it."""
+        return PredictionError(
+            ttft=self.ttft,
+            tpot=self.tpot,
+            source=self.source,
+            within=replace(self.factors, source=self.source),
+            is_counted=self.counted is not None,
+        )
 
 
 # more than the error that tests/unit/predict/test_steady.py finds
@@ -129,13 +132,13 @@ OF_THE_FORMULA = ErrorEstimate(0.3, 0.05, "emulators on this machine")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a deployment is predicted from. ``memory``: what plan/feasibility.py predicts of the
-    deployment; empty if it predicts nothing.
+    """What a deployment is predicted from. ``starts``: what plan/feasibility.py predicts, by role;
+    empty if it predicts nothing.
     """
 
     settings: EngineSettings
     hardware: Hardware
-    memory: Mapping[str, Any]
+    starts: Mapping[str, PredictedStart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +187,10 @@ class _FiniteLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _LoadPrediction:
-    """Figures at each level, and the capacity under each SLO, as in a plan."""
+    """Figures at each level, and the capacity under each SLO."""
 
-    levels: list[dict[str, Any]]
-    capacities: list[dict[str, Any]]
+    levels: list[PredictedLevel]
+    capacities: list[PredictedCapacity]
 
 
 class Predictor:
@@ -213,21 +216,19 @@ class Predictor:
 
     def predict(
         self, configuration: Configuration, levels: Mapping[str, tuple[Level, ...]]
-    ) -> dict[str, Any]:
-        """What is predicted of a deployment, as a plan stores it. The keys are ``levels``,
-        ``capacity`` and ``error``; or ``not_predicted``, with ``error`` if the deployment can at
-        least be simulated. ``no_row`` says why the formula answered although tables were asked for.
+    ) -> Prediction:
+        """What is predicted of a deployment, without its starts and assumptions.
 
         ``levels``: the file's levels by name of the workload, for all workloads that are served.
         """
         try:
             return self._predict_by_tables_or_formula(configuration, levels)
         except (NotPredictable, NoRow) as reason:
-            return {"not_predicted": str(reason), **self._error_of_model(configuration)}
+            return Prediction(not_predicted=str(reason), error=self._error_of_model(configuration))
 
     def _predict_by_tables_or_formula(
         self, configuration: Configuration, levels: Mapping[str, tuple[Level, ...]]
-    ) -> dict[str, Any]:
+    ) -> Prediction:
         """What is predicted: by tables, if they were asked for and have the deployment, else by the
         formula. Raises NotPredictable, or NoRow if neither covers it.
         """
@@ -238,23 +239,23 @@ class Predictor:
             return self._predict(configuration, levels, tables=True)
         except NoRow as reason:
             by_formula = self._predict(configuration, levels, tables=False)
-            return by_formula | {"no_row": str(reason)}
+            return replace(by_formula, missing_row=str(reason))
 
-    def _error_of_model(self, configuration: Configuration) -> dict[str, Any]:
-        """``error`` of the step model, if there is one: a load without a steady state can still be
+    def _error_of_model(self, configuration: Configuration) -> PredictionError | None:
+        """The error of the step model, if there is one: a load without a steady state can still be
         simulated.
         """
         try:
-            return {"error": self.step_model(configuration).error.document()}
+            return self.step_model(configuration).error.record()
         except NotPredictable:
-            return {}
+            return None
 
     def _predict(
         self,
         configuration: Configuration,
         levels: Mapping[str, tuple[Level, ...]],
         tables: bool,
-    ) -> dict[str, Any]:
+    ) -> Prediction:
         """What is predicted, by tables or by formula. Raises NotPredictable, or NoRow if the tables
         do not cover it.
         """
@@ -264,14 +265,14 @@ class Predictor:
             name: self._under_load(model, name, given, caches_prefixes)
             for name, given in levels.items()
         }
-        figures: list[dict[str, Any]] = []
-        for name, load in by_workload.items():
-            figures += [{"workload": name, **level} for level in load.levels]
-        capacity = {
+        figures: list[PredictedLevel] = []
+        for load in by_workload.values():
+            figures += load.levels
+        capacities = {
             slo.name: {name: load.capacities[index] for name, load in by_workload.items()}
             for index, slo in enumerate(self._slos)
         }
-        return {"levels": figures, "capacity": capacity, "error": model.error.document()}
+        return Prediction(levels=tuple(figures), capacities=capacities, error=model.error.record())
 
     def step_model(self, configuration: Configuration) -> StepModel:
         """The step model of a deployment, with its limits. It is made from tables if they were
@@ -324,10 +325,12 @@ class Predictor:
             source = self._emulated_source(configuration)
         else:
             source = self._real_source(configuration, tables)
-        memory = configuration.memory
-        limits = {name: memory[name] for name in LIMITS_FROM_MEMORY if name in memory}
-        if not engine.emulated and memory.get("kv_cache_tokens"):
-            limits["kv_cache_tokens"] = memory["kv_cache_tokens"]
+        limits: dict[str, Any] = {}
+        if "" in configuration.starts:
+            start = configuration.starts[""]
+            limits = {name: getattr(start, name) for name in LIMITS_FROM_MEMORY}
+            if not engine.emulated and start.kv_cache_tokens:
+                limits["kv_cache_tokens"] = start.kv_cache_tokens
         rank = replica(
             settings.model_copy(update=limits),
             source.facts,
@@ -476,10 +479,10 @@ class Predictor:
         if not finite_levels:
             finite_levels = _ladder(model, rank, control)
         figures = [
-            _figures(model, ranks[level.control], demand, level)
+            _figures(model, ranks[level.control], demand, name, level)
             for level in dict.fromkeys(finite_levels)
         ]
-        capacities = [_capacity(model, rank, demand, control, slo).document() for slo in self._slos]
+        capacities = [_capacity(model, rank, demand, control, slo) for slo in self._slos]
         return _LoadPrediction(figures, capacities)
 
 
@@ -567,7 +570,9 @@ def _ladder(model: _Model, rank: Rank, control: Control) -> list[_FiniteLevel]:
     return [_FiniteLevel(control, value) for value in values]
 
 
-def _figures(model: _Model, rank: Rank, demand: Demand, level: _FiniteLevel) -> dict[str, Any]:
+def _figures(
+    model: _Model, rank: Rank, demand: Demand, workload: str, level: _FiniteLevel
+) -> PredictedLevel:
     """Medians at a level; without latencies if the deployment cannot keep up with the level."""
     level_of_rank = level.value / model.ranks
     state = rank.under(level_of_rank)
@@ -577,13 +582,14 @@ def _figures(model: _Model, rank: Rank, demand: Demand, level: _FiniteLevel) -> 
         ttft_ms = float(np.median(latencies["ttft"])) * 1e3
         tpot_ms = float(np.median(latencies["tpot"])) * 1e3
     rate = (state or rank.full).rate
-    return {
-        "control": level.control,
-        "level": level.value,
-        "ttft_ms": ttft_ms,
-        "tpot_ms": tpot_ms,
-        "output_throughput": rate * model.ranks * float(demand.output.mean()),
-    }
+    return PredictedLevel(
+        workload=workload,
+        control=level.control,
+        level=level.value,
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        output_throughput=rate * model.ranks * float(demand.output.mean()),
+    )
 
 
 def _capacity(

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.best import Shortlisted
 from orchestrator.capacity.claim import claim_document

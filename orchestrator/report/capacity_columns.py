@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from operator import attrgetter
 
-from orchestrator.analysis.deployments import PredictedCapacity, StoredDeployment
+from orchestrator.analysis.deployments import StoredDeployment
+from orchestrator.analysis.prediction import PredictedCapacity
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.claim import claim_document
 from orchestrator.report.column import SIMULATED, ReportColumn, field_of

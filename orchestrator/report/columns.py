@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias
 
-from orchestrator.analysis.deployments import ErrorFactors, StoredDeployment
+from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.report.agreement import agreement_fields
 from orchestrator.report.column import (
     SETTINGS,

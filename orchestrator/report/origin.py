@@ -5,8 +5,8 @@ far off the model is.
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.base.text import listed
 from orchestrator.report.text import EMULATED, SIMULATED
 from orchestrator.spec.assumptions import Assumptions

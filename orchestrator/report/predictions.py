@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.deployments import PredictedCapacity
+from orchestrator.analysis.prediction import PredictedCapacity, PredictionError
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import listed
@@ -12,7 +12,6 @@ from orchestrator.plan.order import predicted_share
 from orchestrator.plan.predictions import DEFAULT_SLO, limits_of
 from orchestrator.report.documents.predicted_deployment import (
     PredictedDeployment,
-    PredictionError,
     predicted_deployments,
 )
 from orchestrator.report.text import Column, figure, styled, table

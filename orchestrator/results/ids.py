@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -59,11 +58,11 @@ def safe_name(what: str, name: str) -> str:
     return name
 
 
-def model_key(name: str, predicted: Mapping[str, Any] | None) -> str:
+def model_key(name: str, parameters: int | None) -> str:
     """A key that all checkpoints of one model share: the number of its parameters, which
     quantization does not change, or its name where the config is unknown.
     """
-    return str((predicted or {}).get("parameters") or name)
+    return str(parameters or name)
 
 
 def _plain(value: object) -> Any:

@@ -35,8 +35,8 @@ class EngineModels:
 
     def step_model(self, deployment: Deployment) -> StepModel:
         """The step model of a deployment. Raises NotPredictable if the model has none for it."""
-        memory = deployment.predicted or {}
-        configuration = Configuration(deployment.settings, deployment.hardware, memory)
+        starts = deployment.predicted.starts
+        configuration = Configuration(deployment.settings, deployment.hardware, starts)
         return self._predictor.step_model(configuration)
 
     def rules_digest(self, deployment: Deployment) -> str:

@@ -163,6 +163,7 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
     price = hardware.usd_per_gpu_hour
     columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
     columns -= {"roles", "router", "replicas"}
+    predicted = deployment.predicted.document()
     return DeploymentRow(
         **{name: getattr(settings, name) for name in columns},
         deployment_id=deployment.id,
@@ -177,7 +178,7 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
         nodes=max(part.nnodes for part in settings.engines.values()),
         usd_per_hour=price * devices if price is not None else None,
         settings_json=json.dumps(settings.without_defaults(), sort_keys=True),
-        predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
+        predicted_json=json.dumps(predicted) if predicted else None,
         work_json=work_json(settings, hardware),
     )
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import deciding_test
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.words import ranked_load_text

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.deployments import PredictedCapacity
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.prediction import PredictedCapacity
 from orchestrator.analysis.slo import format_limits
 from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.best import ranked_in

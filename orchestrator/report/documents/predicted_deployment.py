@@ -2,24 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from orchestrator.analysis.deployments import PredictedCapacity, prediction_of
+from orchestrator.analysis.prediction import PredictedCapacity, Prediction, PredictionError
 from orchestrator.plan.model import Deployment, Plan
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionError:
-    """How far off such predictions were: the median errors of TTFT and TPOT, as shares.
-
-    ``source``: with what they were compared. ``is_counted``: intervals hold nine in ten points by
-    count; else they would hold so many if the logarithms of errors were normal.
-    """
-
-    ttft: float
-    tpot: float
-    source: str
-    is_counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +42,13 @@ def predicted_memory(deployment: Deployment) -> PredictedMemory:
     Where replicas have roles, it is that of those that decode, since they hold the KV cache of
     every request that is being answered.
     """
-    figures = dict(deployment.predicted or {})
-    for name, value in list(figures.items()):
-        figures[name.removeprefix("decode.")] = value
-    at_once = figures.get("max_concurrency")
-    if at_once:
-        at_once = min(at_once, figures["max_num_seqs"])
+    start = deployment.predicted.starts.get("decode", deployment.predicted.start)
+    at_once = start.max_concurrency
+    if at_once and start.max_num_seqs is not None:
+        at_once = min(at_once, start.max_num_seqs)
     return PredictedMemory(
-        weight_bytes=figures.get("weight_bytes"),
-        kv_cache_tokens=figures.get("kv_cache_tokens"),
+        weight_bytes=start.weight_bytes,
+        kv_cache_tokens=start.kv_cache_tokens,
         sequences_at_once=at_once,
     )
 
@@ -73,31 +56,19 @@ def predicted_memory(deployment: Deployment) -> PredictedMemory:
 def predicted_deployments(plan: Plan) -> list[PredictedDeployment]:
     """Every deployment of a plan, also those that have no prediction."""
     return [
-        _predicted_deployment(deployment.label, deployment.predicted or {})
+        _predicted_deployment(deployment.label, deployment.predicted)
         for deployment in plan.deployments
     ]
 
 
-def _predicted_deployment(label: str, predicted: Mapping[str, Any]) -> PredictedDeployment:
-    """Makes the record of one deployment. ``predicted``: as in plan.json."""
-    prediction = prediction_of(predicted)
-    error = None if "not_predicted" in predicted else predicted.get("error")
+def _predicted_deployment(label: str, prediction: Prediction) -> PredictedDeployment:
+    # the error of a model that predicts no load is that of a simulation
+    error = prediction.error if prediction.not_predicted is None else None
     return PredictedDeployment(
         label=label,
         capacities=prediction.capacities,
-        error=_prediction_error(error),
-        missing_row=predicted.get("no_row"),
-        not_predicted=predicted.get("not_predicted"),
+        error=error,
+        missing_row=prediction.missing_row,
+        not_predicted=prediction.not_predicted,
         simulated=prediction.simulated,
-    )
-
-
-def _prediction_error(error: Mapping[str, Any] | None) -> PredictionError | None:
-    if not error:
-        return None
-    return PredictionError(
-        ttft=error["ttft"],
-        tpot=error["tpot"],
-        source=error["source"],
-        is_counted=bool(error.get("counted")),
     )

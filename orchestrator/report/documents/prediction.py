@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.analysis.deployments import PredictedLevel
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.prediction import PredictedLevel
 
 FIGURES = ("ttft_ms", "tpot_ms", "output_throughput")  # predicted for each level
 Values = Mapping[str, float | None]

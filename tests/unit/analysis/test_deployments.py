@@ -6,31 +6,13 @@ from typing import Any
 
 from orchestrator.analysis.deployments import (
     ComparedModel,
-    ErrorFactors,
     compared_model,
-    prediction_of,
     stored_deployment,
     unknown_deployment,
 )
+from orchestrator.analysis.prediction import NOTHING_PREDICTED
 from orchestrator.results.records import DeploymentRow
 from tests.unit.results.builders import deployment_row
-
-CAPACITY = {
-    "control": "request_rate",
-    "level": 24,
-    "output_throughput": 192.0,
-    "output_throughput_per_gpu": 96.0,
-    "interval_per_gpu": [80.0, 120.0],
-    "usd_per_million_tokens": None,
-}
-LEVEL = {
-    "workload": "chat",
-    "control": "concurrency",
-    "level": 4,
-    "ttft_ms": 40.0,
-    "tpot_ms": None,
-    "output_throughput": 400.0,
-}
 
 
 def deployment(**row: Any) -> Any:
@@ -78,27 +60,4 @@ def test_of_an_unknown_deployment_only_the_id_is_known() -> None:
     unknown = unknown_deployment("d9")
     assert unknown.label == "d9"
     assert unknown.settings == {}
-    assert unknown.prediction == prediction_of({})
-
-
-def test_predicted_levels_capacities_and_errors_are_records() -> None:
-    prediction = prediction_of(
-        {
-            "weight_bytes": 10,
-            "levels": [LEVEL],
-            "error": {"ttft": 0.5, "within": {"ttft": 2.7, "tpot": 1.25}},
-            "capacity": {"interactive": {"chat": CAPACITY, "batch": None}},
-        }
-    )
-    assert prediction.memory == {"weight_bytes": 10}
-    assert prediction.levels[0].level == 4.0
-    assert prediction.levels[0].tpot_ms is None
-    assert prediction.error_factors == ErrorFactors(ttft=2.7, tpot=1.25)
-    assert list(prediction.capacities["interactive"]) == ["chat"]
-    assert prediction.capacities["interactive"]["chat"].interval_per_gpu == (80.0, 120.0)
-
-
-def test_a_plan_that_predicts_no_load_has_no_levels() -> None:
-    prediction = prediction_of({"weight_bytes": 10, "not_predicted": "why"})
-    assert prediction.levels == ()
-    assert prediction.error_factors is None
+    assert unknown.prediction == NOTHING_PREDICTED

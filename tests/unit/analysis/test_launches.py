@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.launches import FIGURES, compared, load_launches
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.engines.registry import ENGINES
 from orchestrator.report.as_json import launch_json
 from orchestrator.report.documents.launch import launch_documents
@@ -111,19 +112,29 @@ def test_launches_are_sorted_by_label_and_time_whether_they_failed_or_lack_their
     ]
 
 
-ANY_FIGURES = st.dictionaries(
-    st.sampled_from([*FIGURES, *FIGURES.values()]), st.integers(0, 10**15)
+ANY_FIGURE = st.none() | st.integers(0, 10**15)
+ANY_START = st.builds(
+    PredictedStart,
+    weight_bytes=ANY_FIGURE,
+    kv_cache_memory_bytes=ANY_FIGURE,
+    kv_cache_tokens=ANY_FIGURE,
+    max_concurrency=ANY_FIGURE,
+    max_model_len=ANY_FIGURE,
 )
+ANY_REPORT = st.dictionaries(st.sampled_from(FIGURES), st.integers(0, 10**15))
 
 
-@given(predicted=ANY_FIGURES, reported=ANY_FIGURES)
+@given(start=ANY_START, reported=ANY_REPORT)
 def test_any_figures_compare_and_what_is_missing_has_no_difference(
-    predicted: dict[str, int], reported: dict[str, int]
+    start: PredictedStart, reported: dict[str, int]
 ) -> None:
-    for name, figure in compared(predicted, reported).items():
-        prediction = predicted.get(FIGURES[name])
+    figures = compared(start, reported)
+    assert tuple(figures) == FIGURES
+    assert figures["kv_cache_bytes"].predicted == start.kv_cache_memory_bytes
+    for name, figure in figures.items():
+        prediction = figure.predicted
         report = reported.get(name)
-        assert (figure.predicted, figure.reported) == (prediction, report)
+        assert figure.reported == report
         if prediction is None or not report:
             assert figure.difference_percent is None
         else:
@@ -135,7 +146,7 @@ def test_any_figures_compare_and_what_is_missing_has_no_difference(
 def test_engines_report_by_the_names_that_are_compared() -> None:
     for engine in ("vllm", "emulator"):
         reported = ENGINES[engine].reported(EMULATOR_LOG)
-        figures = compared({}, reported)
+        figures = compared(PredictedStart(), reported)
         values = {
             name: figure.reported for name, figure in figures.items() if figure.reported is not None
         }

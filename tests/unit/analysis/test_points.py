@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.analysis.deployments import ErrorFactors
 from orchestrator.analysis.points import (
     StoredPoint,
     VerdictBounds,
@@ -21,6 +20,7 @@ from orchestrator.analysis.points import (
     compute_ahead,
     load_points,
 )
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.slo import Test, Verdicts, parse_slo
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
@@ -275,7 +275,9 @@ def test_a_simulated_share_has_no_bounds_where_the_model_s_error_leaves_no_reque
 def test_a_simulated_rate_that_is_kept_up_with_gives_no_more_than_was_sent(
     store: Store, level: float, validity: str, bounds: tuple[float, float]
 ) -> None:
-    error = {"error": {"within": {"ttft": 2.0, "tpot": 1.25}, "source": "s"}}
+    error = {
+        "error": {"ttft": 0.4, "tpot": 0.1, "source": "s", "within": {"ttft": 2.0, "tpot": 1.25}}
+    }
     for number, rate in enumerate((1, 8, 10)):
         rows = [request(n, 100 * n, tokens=rate) for n in range(100)]
         commit_measurement(

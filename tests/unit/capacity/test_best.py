@@ -663,7 +663,9 @@ def test_what_was_simulated_is_marked_and_never_ranked_with_the_rest(sweep: Swee
 def test_a_simulation_is_never_certain_and_names_those_within_the_error_of_its_model(
     sweep: Sweep,
 ) -> None:
-    within = {"error": {"within": {"ttft": 2.0, "tpot": 1.25}, "source": "s"}}
+    within = {
+        "error": {"ttft": 0.4, "tpot": 0.1, "source": "s", "within": {"ttft": 2.0, "tpot": 1.25}}
+    }
     for name, level in (("d0", 20), ("d1", 16), ("d2", 2)):
         sweep.deployment(name, predicted_json=json.dumps(within))
         sweep.level(name, level, simulated=True)

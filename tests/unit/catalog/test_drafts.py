@@ -49,7 +49,7 @@ def test_a_draft_model_can_make_a_deployment_impossible() -> None:
     both = judge(target, facts(LLAMA_3B), method="draft_model", model=LLAMA_3B)
     assert alone.status == "fits"
     assert both.status == "impossible"
-    added = both.predicted["weight_bytes"] - alone.predicted["weight_bytes"]
+    added = both.starts[""].weight_bytes - alone.starts[""].weight_bytes
     assert added == pytest.approx(6.43e9, rel=0.005)
     (reason,) = (reason for reason in both.reasons if "weights" in reason)
     assert reason.startswith(
@@ -59,13 +59,13 @@ def test_a_draft_model_can_make_a_deployment_impossible() -> None:
 
 def test_a_draft_models_kv_cache_takes_room_from_the_models() -> None:
     target, draft = facts(LLAMA_8B), facts(LLAMA_3B)
-    alone = judge(target, None, method="ngram").predicted
-    both = judge(target, draft, method="draft_model", model=LLAMA_3B).predicted
+    alone = judge(target, None, method="ngram").starts[""]
+    both = judge(target, draft, method="draft_model", model=LLAMA_3B).starts[""]
     per_token = 2 * 2 * 8 * 128  # bytes of keys and values in one layer
-    assert alone["kv_bytes_per_token"] == 32 * per_token
-    assert both["kv_bytes_per_token"] == (32 + 28) * per_token
-    rooms = both["kv_cache_memory_bytes"], alone["kv_cache_memory_bytes"]
-    assert both["kv_cache_tokens"] / alone["kv_cache_tokens"] == pytest.approx(
+    assert alone.kv_bytes_per_token == 32 * per_token
+    assert both.kv_bytes_per_token == (32 + 28) * per_token
+    rooms = both.kv_cache_memory_bytes, alone.kv_cache_memory_bytes
+    assert both.kv_cache_tokens / alone.kv_cache_tokens == pytest.approx(
         32 / 60 * rooms[0] / rooms[1], rel=1e-4
     )
 
@@ -75,11 +75,11 @@ def test_the_models_own_draft_layer_counts_only_when_it_is_used() -> None:
     output layer.
     """
     model = facts(DEEPSEEK)
-    alone = judge(model, None, "H200", method="ngram", tensor_parallel_size=8).predicted
-    both = judge(model, None, "H200", method="mtp", tensor_parallel_size=8).predicted
-    added = 8 * (both["weight_bytes"] - alone["weight_bytes"])
+    alone = judge(model, None, "H200", method="ngram", tensor_parallel_size=8).starts[""]
+    both = judge(model, None, "H200", method="mtp", tensor_parallel_size=8).starts[""]
+    added = 8 * (both.weight_bytes - alone.weight_bytes)
     assert added == pytest.approx(11.7e9 + 7 * 2 * 2 * 7168**2, rel=0.03)
-    assert both["kv_bytes_per_token"] == alone["kv_bytes_per_token"] * 62 / 61
+    assert both.kv_bytes_per_token == alone.kv_bytes_per_token * 62 / 61
 
 
 def test_a_draft_head_shares_embedding_and_output_layer_with_the_model() -> None:
@@ -121,7 +121,7 @@ def test_a_draft_of_which_nothing_is_known_makes_nothing_impossible() -> None:
     unlike = facts_from_config("d", known_configs()[LLAMA_3B] | {"model_type": "new"})
     assert unlike is not None and not unlike.language_model_counted
     guess = judge(facts(LLAMA_70B, **FP8), unlike, method="draft_model", model="d")
-    assert guess.status == "risky" and guess.predicted["weight_bytes"] / GIB > 73.3
+    assert guess.status == "risky" and guess.starts[""].weight_bytes / GIB > 73.3
 
 
 def test_multi_token_prediction_without_layers_for_it_is_a_risk() -> None:

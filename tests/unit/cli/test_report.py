@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.base.errors import InputError
 from orchestrator.report.page import payload
 from orchestrator.results.store import Store
@@ -64,11 +65,17 @@ def test_a_predicted_point_may_lack_latencies_that_were_predicted(tmp_path: Path
     level = {"workload": "chat", "control": "concurrency", "level": 2, "ttft_ms": 1, "tpot_ms": 1}
     predicted = {
         "levels": [level | {"output_throughput": 1e6}],
-        "error": {"within": {"ttft": 1.1, "tpot": 1.1}},
+        "error": {
+            "ttft": 0.1,
+            "tpot": 0.1,
+            "source": "a test",
+            "within": {"ttft": 1.1, "tpot": 1.1},
+        },
     }
     plan = planned(tokens=1)
     deployments = tuple(
-        deployment.model_copy(update={"predicted": predicted}) for deployment in plan.deployments
+        deployment.model_copy(update={"predicted": Prediction.from_document(predicted)})
+        for deployment in plan.deployments
     )
     store = Store.open(str(tmp_path / "results"), "exp")
     store_sweep(store, plan.model_copy(update={"deployments": deployments}), 1)

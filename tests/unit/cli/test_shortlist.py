@@ -33,7 +33,7 @@ def test_a_run_goes_on_when_its_simulation_is_gone(tmp_path: Path) -> None:
 def test_without_a_number_a_simulation_orders_and_leaves_nothing_out(tmp_path: Path) -> None:
     plan = limited(planned(), ShortlistRequest(None, simulated(tmp_path)), None).plan
     assert ids_left_out(plan) == frozenset()
-    assert all("simulated" in (each.predicted or {}) for each in plan.deployments)
+    assert all(each.predicted.simulated for each in plan.deployments)
 
 
 def test_another_profile_of_the_file_chooses_anew() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import orchestrator.plan.verdict as verdicts
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.plan.feasibility import Feasibility, FitStatus
 
 settings.register_profile("no_deadline", deadline=None)
@@ -18,7 +20,8 @@ Judge = Callable[[Any], Any]
 
 
 def verdict(status: FitStatus, *reasons: str, **predicted: Any) -> Feasibility:
-    return Feasibility(status, reasons, predicted)
+    starts = {"": PredictedStart(**predicted)} if predicted else {}
+    return Feasibility(status, reasons, starts)
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +36,16 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
     """
 
     def use(judge: Judge) -> None:
+        def assess(settings: Any, role: str) -> Feasibility:
+            verdict_of_role = judge(settings)
+            if not verdict_of_role.starts:
+                return verdict_of_role
+            return replace(verdict_of_role, starts={role: verdict_of_role.starts[""]})
+
         monkeypatch.setattr(
-            verdicts, "assess", lambda settings, facts, hardware, draft, role: judge(settings)
+            verdicts,
+            "assess",
+            lambda settings, facts, hardware, draft, role: assess(settings, role),
         )
 
     use(lambda settings: verdict("fits"))

@@ -34,11 +34,9 @@ def capacity(deployment: Deployment, slo: str = "fast", workload: str = "chat") 
 
 
 def prediction_of(deployment: Deployment) -> dict[str, Any]:
-    assert deployment.predicted is not None
-    return deployment.predicted
+    """The prediction as plan.json has it."""
+    return deployment.predicted.document()
 
 
 def reasons_not_predicted(plan: Plan) -> set[str]:
-    return {
-        (deployment.predicted or {}).get("not_predicted", "") for deployment in plan.deployments
-    }
+    return {deployment.predicted.not_predicted or "" for deployment in plan.deployments}

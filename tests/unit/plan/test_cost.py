@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.prediction import PredictedCapacity, Prediction
 from orchestrator.plan.cost import (
     EMULATED_START_S,
     READ_BYTES_S,
@@ -129,8 +130,9 @@ def test_the_best_prediction_starts_first_as_in_the_sweep(
 
 def with_predicted_throughput(deployment: Deployment, per_gpu: float) -> Deployment:
     """``per_gpu``: output tokens per second of a GPU."""
-    capacity = {"output_throughput_per_gpu": per_gpu, "interval_per_gpu": [per_gpu, per_gpu]}
-    return deployment.model_copy(update={"predicted": {"capacity": {"s": {"w": capacity}}}})
+    capacity = PredictedCapacity("request_rate", 1.0, per_gpu, per_gpu, (per_gpu, per_gpu), None)
+    prediction = Prediction(capacities={"s": {"w": capacity}})
+    return deployment.model_copy(update={"predicted": prediction})
 
 
 def test_replicas_over_several_nodes_take_them_all_at_once() -> None:

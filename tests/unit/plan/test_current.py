@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.analysis.output_agreement import MADE_UP
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.capacity.best import Comparison, Shortlisted
 from orchestrator.cli.main import cli
 from orchestrator.plan.current import StoredExperiment
@@ -73,12 +74,17 @@ def test_a_superseded_point_is_not_compared_with_todays_prediction(store: Store)
     level = {"workload": "chat", "control": "concurrency", "level": 2, "ttft_ms": 1, "tpot_ms": 1}
     predicted = {
         "levels": [level | {"output_throughput": 1e6}],
-        "error": {"within": {"ttft": 1.1, "tpot": 1.1}},
+        "error": {
+            "ttft": 0.1,
+            "tpot": 0.1,
+            "source": "a test",
+            "within": {"ttft": 1.1, "tpot": 1.1},
+        },
     }
     for tokens in (64, 8):
         plan = planned(tokens=tokens)
         deployments = tuple(
-            deployment.model_copy(update={"predicted": predicted})
+            deployment.model_copy(update={"predicted": Prediction.from_document(predicted)})
             for deployment in plan.deployments
         )
         store_sweep(store, plan.model_copy(update={"deployments": deployments}), tokens)

@@ -45,10 +45,10 @@ def judge(
 def test_a_common_deployment_fits_and_says_what_to_expect() -> None:
     verdict = judge()
     assert (verdict.status, verdict.reasons) == ("fits", ())
-    assert verdict.predicted["weight_bytes"] == pytest.approx(16.06e9, rel=0.001)
-    assert verdict.predicted["kv_cache_tokens"] == pytest.approx(450_000, rel=0.05)
-    assert verdict.predicted["max_concurrency"] == pytest.approx(110, rel=0.05)
-    assert (verdict.predicted["max_num_batched_tokens"], verdict.predicted["max_num_seqs"]) == (
+    assert verdict.starts[""].weight_bytes == pytest.approx(16.06e9, rel=0.001)
+    assert verdict.starts[""].kv_cache_tokens == pytest.approx(450_000, rel=0.05)
+    assert verdict.starts[""].max_concurrency == pytest.approx(110, rel=0.05)
+    assert (verdict.starts[""].max_num_batched_tokens, verdict.starts[""].max_num_seqs) == (
         8192,
         1024,
     )
@@ -140,15 +140,15 @@ def test_on_cpu_shapes_are_judged_and_memory_is_not() -> None:
 
 
 def test_on_cpu_the_cache_is_known_when_its_size_is_given() -> None:
-    assert judge(LLAMA_8B, CPU).predicted["kv_cache_tokens"] is None
+    assert judge(LLAMA_8B, CPU).starts[""].kv_cache_tokens is None
     given = judge(LLAMA_8B, CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
-    assert given.predicted["kv_cache_tokens"] == 4 * 2**30 // 131072
+    assert given.starts[""].kv_cache_tokens == 4 * 2**30 // 131072
 
 
 def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
     settings = EngineSettings(engine="vllm", model="who/knows", tensor_parallel_size=3)
     verdict = assess(settings, None, H100)
-    assert (verdict.status, verdict.predicted) == ("fits", {})
+    assert (verdict.status, verdict.starts) == ("fits", {})
     (remark,) = verdict.remarks
     assert remark.startswith(
         "nothing is known of who/knows (no config.json at hand): its weights, KV cache"
@@ -182,7 +182,7 @@ def test_weights_that_leave_little_room_are_risky_not_impossible() -> None:
     verdict = judge(llama, tensor_parallel_size=2, max_model_len=2048)
     assert verdict.status == "risky"
     assert "leave less than 5 % and 2 GiB of 73.3 GiB" in verdict.reasons[0]
-    assert verdict.predicted["kv_cache_tokens"] > 2048
+    assert verdict.starts[""].kv_cache_tokens > 2048
 
 
 def test_memory_of_an_unknown_architecture_is_never_a_reason_for_impossible() -> None:
@@ -237,8 +237,8 @@ def test_a_slot_of_llama_cpp_holds_no_more_than_the_models_positions() -> None:
     verdict = judge(
         facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", kv_cache_dtype="q8_0"
     )
-    assert verdict.predicted["max_model_len"] == 2048
-    assert verdict.predicted["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 34 / 32
+    assert verdict.starts[""].max_model_len == 2048
+    assert verdict.starts[""].kv_bytes_per_token == 2 * 32 * 8 * 128 * 34 / 32
     assert "max_model_len=4096 is more than the model's 2048 positions" in verdict.reasons
 
 
@@ -253,7 +253,7 @@ def test_positions_given_to_llama_cpp_count(given: dict[str, Any]) -> None:
     verdict = judge(
         facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", extra_args=given
     )
-    assert (verdict.predicted["max_model_len"], verdict.status) == (4096, "fits")
+    assert (verdict.starts[""].max_model_len, verdict.status) == (4096, "fits")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(
     assert verdict.status == "fits"
     assert f"memory is not judged with {next(iter(given))}" in verdict.remarks
     unknown = ("weight_bytes", "kv_bytes_per_token", "kv_cache_memory_bytes", "kv_cache_tokens")
-    assert [verdict.predicted[name] for name in unknown] == [None] * 4, "nor predicted"
+    assert [getattr(verdict.starts[""], name) for name in unknown] == [None] * 4, "nor predicted"
     assert judge(LLAMA_70B, engine=engine).status == "impossible"
 
 
@@ -380,7 +380,7 @@ def test_vllm_serves_no_more_of_longrope_than_it_extends_unless_asked(
     known = facts_from_config("microsoft/Phi-3.5-mini-instruct", phi)
     assert known is not None and known.max_model_len == 131072
     verdict = judge(known, L4, **{"engine": engine, "max_model_len": None} | given)
-    assert (verdict.predicted["max_model_len"], verdict.status) == (length, status), verdict.reasons
+    assert (verdict.starts[""].max_model_len, verdict.status) == (length, status), verdict.reasons
 
 
 def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
@@ -562,7 +562,7 @@ def test_a_checkpoint_brings_its_own_kv_type_along() -> None:
     def tokens(stored: dict[str, Any], **changes: Any) -> float:
         model = facts(LLAMA_8B, quantization_config=stored)
         return float(
-            judge(model, CPU, kv_cache_memory_bytes=1 << 30, **changes).predicted["kv_cache_tokens"]
+            judge(model, CPU, kv_cache_memory_bytes=1 << 30, **changes).starts[""].kv_cache_tokens
         )
 
     scheme = {"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}
@@ -715,10 +715,12 @@ def test_more_memory_never_makes_a_deployment_less_feasible(
 def test_ranks_share_the_weights_and_never_hold_less_than_their_part(
     name: str, tensor: int, pipeline: int
 ) -> None:
-    whole = judge(facts(name), CPU).predicted["weight_bytes"]
-    part = judge(
-        facts(name), CPU, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline
-    ).predicted["weight_bytes"]
+    whole = judge(facts(name), CPU).starts[""].weight_bytes
+    part = (
+        judge(facts(name), CPU, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+        .starts[""]
+        .weight_bytes
+    )
     assert isinstance(whole, int)
     assert isinstance(part, int)
     assert whole / tensor / pipeline * 0.999 <= part <= whole + 1
@@ -737,10 +739,12 @@ def test_ten_thousand_combinations_take_a_few_seconds() -> None:
 
 
 def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> None:
-    plain = judge(facts(DEEPSEEK), CPU).predicted["weight_bytes"]
-    sized = judge(
-        replace(facts(DEEPSEEK), draft_layers=0, checkpoint_bytes=700_000_000_000), CPU
-    ).predicted["weight_bytes"]
+    plain = judge(facts(DEEPSEEK), CPU).starts[""].weight_bytes
+    sized = (
+        judge(replace(facts(DEEPSEEK), draft_layers=0, checkpoint_bytes=700_000_000_000), CPU)
+        .starts[""]
+        .weight_bytes
+    )
     assert plain == pytest.approx(673e9, rel=0.01)
     assert sized == pytest.approx(700e9, rel=0.001)
 
@@ -857,7 +861,7 @@ def test_unnamed_integer_weights_are_known_by_the_checkpoints_size(
         "quantization w8a8_int8 needs a checkpoint made for it" in reason
         for reason in verdict.reasons
     )
-    assert verdict.predicted["weight_bytes"] == pytest.approx(9.1e9, rel=0.03), (
+    assert verdict.starts[""].weight_bytes == pytest.approx(9.1e9, rel=0.03), (
         "never 2 bytes a weight"
     )
 

@@ -150,7 +150,7 @@ def test_context_parallelism_multiplies_the_gpus_where_the_engine_says_so(
     assert bool(placement_problems(settings, hardware)) is (devices > 4)
     if devices > 4:
         verdict = judge(facts(LLAMA), engine, tensor_parallel_size=4, extra_args=extra_args)
-        assert verdict.predicted["weight_bytes"] is None
+        assert verdict.starts[""].weight_bytes is None
 
 
 def test_figures_that_are_lists_give_no_number() -> None:
@@ -161,8 +161,8 @@ def test_figures_that_are_lists_give_no_number() -> None:
         "moe_intermediate_size": [1536, 512], "moe_k": 6, "max_position_embeddings": 131072,
     }  # fmt: skip
     verdict = judge(facts(ernie), accelerator="L4")
-    assert verdict.predicted["weight_bytes"] is None
-    assert "parameters" not in verdict.predicted
+    assert verdict.starts[""].weight_bytes is None
+    assert verdict.starts[""].parameters is None
     assert "nothing is known of its weights" in verdict.remarks[0]
     files = facts_from_config("m", ernie, checkpoint_bytes=58_000_000_000)
     assert files is not None
@@ -217,7 +217,7 @@ def test_a_state_has_the_numbers_of_the_published_figures() -> None:
 def test_jamba_large_on_eight_h100_is_impossible_without_its_files() -> None:
     verdict = judge(test_parameters.facts("AI21-Jamba-1.5-Large"), tensor_parallel_size=8)
     assert verdict.status == "impossible"
-    assert verdict.predicted["weight_bytes"] / GIB == pytest.approx(797e9 / 8 / GIB, rel=0.01)
+    assert verdict.starts[""].weight_bytes / GIB == pytest.approx(797e9 / 8 / GIB, rel=0.01)
 
 
 def test_every_engine_in_the_lists_is_one_that_is_launched() -> None:
@@ -251,5 +251,5 @@ def test_experts_that_no_formula_finds_are_not_denied(experts: dict[str, Any]) -
 )
 def test_no_kv_cache_is_predicted_of_layers_that_have_none(key: dict[str, Any]) -> None:
     verdict = judge(facts(LLAMA, model_type="exotic", **key))
-    assert verdict.predicted["kv_cache_tokens"] is None
-    assert verdict.predicted["weight_bytes"] is None
+    assert verdict.starts[""].kv_cache_tokens is None
+    assert verdict.starts[""].weight_bytes is None

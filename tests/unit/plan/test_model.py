@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.analysis.prediction import (
+    NOTHING_PREDICTED,
+    PredictedCapacity,
+    PredictedStart,
+    Prediction,
+)
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.capacity.strategy import LevelsInOrder
 from orchestrator.plan import make
@@ -158,11 +165,13 @@ def test_a_strategy_knows_the_predicted_capacity_of_its_deployment(
         LevelsInOrder, "__init__", lambda self, question: asked.append(question.first_guess)
     )
     load, (one, *_) = plan.loads[0], plan.deployments
-    capacity = {
-        "slow": {load.workload.name: {"level": 9.0}},
-        "fast": {load.workload.name: {"level": 2.5}},
+    slow = PredictedCapacity("request_rate", 9.0, 90.0, 90.0, (80.0, 99.0), None)
+    capacities = {
+        "slow": {load.workload.name: slow},
+        "fast": {load.workload.name: replace(slow, level=2.5)},
     }
-    for predicted in (None, {"weight_bytes": 1}, {"capacity": capacity}):
+    started = Prediction({"": PredictedStart(weight_bytes=1)})
+    for predicted in (NOTHING_PREDICTED, started, Prediction(capacities=capacities)):
         changed = plan.model_copy(
             update={"deployments": (one.model_copy(update={"predicted": predicted}),)}
         )

@@ -44,17 +44,11 @@ def test_the_best_share_is_one_and_the_unknown_have_the_median() -> None:
     plan = predicted_plan(deployments=deployments(vary=vary))
     shares = predicted_share(plan)
     for slo in ("fast", "slow"):
-        known = [
-            deployment
-            for deployment in plan.deployments
-            if "capacity" in (deployment.predicted or {})
-        ]
+        known = [deployment for deployment in plan.deployments if deployment.predicted.capacities]
         best = max(known, key=lambda one: capacity(one, slo)["output_throughput_per_gpu"])
         assert shares[best.id] == 1.0
     (unknown,) = [
-        deployment
-        for deployment in plan.deployments
-        if "not_predicted" in (deployment.predicted or {})
+        deployment for deployment in plan.deployments if deployment.predicted.not_predicted
     ]
     assert sorted(shares[one.id] for one in known)[1] == shares[unknown.id]
     assert all(0 < share <= 1 for share in shares.values())

@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.cost import START_S
 from orchestrator.plan.planned_settings import DOWNLOAD_BYTES_S, planned
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.spec.stages import PlannedSettings, ResolvedSettings
 
-LARGE = {"weight_bytes": 84e9}  # on each device
-SMALL = {"weight_bytes": 2e9}
+LARGE = {"": PredictedStart(weight_bytes=84e9)}  # on each device
+SMALL = {"": PredictedStart(weight_bytes=2e9)}
 
 
-def planned_settings(predicted: Mapping[str, Any], **fields: Any) -> PlannedSettings:
+def planned_settings(starts: Mapping[str, PredictedStart], **fields: Any) -> PlannedSettings:
     written = {"engine": "vllm", "model": "m", "tensor_parallel_size": 8, **fields}
     settings = EngineSettings.model_validate(written)
-    return planned(ResolvedSettings(settings), ENGINES[settings.engine], predicted)
+    return planned(ResolvedSettings(settings), ENGINES[settings.engine], starts)
 
 
 def test_an_engine_has_time_to_download_the_weights_of_all_devices() -> None:
@@ -32,17 +33,19 @@ def test_a_limit_of_the_file_stays() -> None:
     assert planned_settings(LARGE, startup_timeout_s=600).startup_timeout_s == 600
 
 
-@pytest.mark.parametrize("predicted", [SMALL, {}])
-def test_small_or_unknown_weights_leave_the_default_limit(predicted: dict[str, Any]) -> None:
-    assert planned_settings(predicted).startup_timeout_s == 1800
+@pytest.mark.parametrize("starts", [SMALL, {}])
+def test_small_or_unknown_weights_leave_the_default_limit(
+    starts: Mapping[str, PredictedStart],
+) -> None:
+    assert planned_settings(starts).startup_timeout_s == 1800
 
 
 def test_every_role_gets_the_limit_of_the_largest_download() -> None:
     part = {"engine": "vllm", "model": "m"}
     roles = {"prefill": part | {"tensor_parallel_size": 4}, "decode": part | {"replicas": 4}}
     router = {"engine": "vllm_router", "model": "m", "executable": "/router"}
-    predicted = {"prefill.weight_bytes": 84e9, "decode.weight_bytes": 84e9}
-    settings = planned_settings(predicted, roles=roles, router=router)
+    starts = {"prefill": LARGE[""], "decode": LARGE[""]}
+    settings = planned_settings(starts, roles=roles, router=router)
     limit_s = START_S + 4 * 84e9 / DOWNLOAD_BYTES_S
     assert {part.startup_timeout_s for part in settings.engines.values()} == {limit_s}
 

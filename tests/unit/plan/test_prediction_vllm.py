@@ -224,15 +224,15 @@ def test_weights_and_kv_tokens_are_what_real_vllm_holds(
     given = {"env": {"VLLM_CPU_KVCACHE_SPACE": KV_GIB}} | COMMON | options
     predicted = assess(
         EngineSettings(engine="vllm", model=name, **given), facts, Hardware(name="cpu")
-    ).predicted
+    ).starts[""]
     engine = engines[name]
     assert engine.kv_cache_tokens is not None, engine.log
     ranks = options.get("tensor_parallel_size", 1) * options.get("pipeline_parallel_size", 1)
     assert len(engine.weight_bytes) == ranks
     print(
-        f"{name}: weights {max(engine.weight_bytes):,} predicted {predicted['weight_bytes']:,}, "
-        f"KV tokens {engine.kv_cache_tokens:,} predicted {predicted['kv_cache_tokens']:,}"
+        f"{name}: weights {max(engine.weight_bytes):,} predicted {predicted.weight_bytes:,}, "
+        f"KV tokens {engine.kv_cache_tokens:,} predicted {predicted.kv_cache_tokens:,}"
     )
-    assert predicted["weight_bytes"] == pytest.approx(max(engine.weight_bytes), rel=0.02)
-    assert predicted["kv_cache_tokens"] == pytest.approx(engine.kv_cache_tokens, rel=0.05)
-    assert predicted["max_concurrency"] == pytest.approx(engine.max_concurrency, rel=0.05)
+    assert predicted.weight_bytes == pytest.approx(max(engine.weight_bytes), rel=0.02)
+    assert predicted.kv_cache_tokens == pytest.approx(engine.kv_cache_tokens, rel=0.05)
+    assert predicted.max_concurrency == pytest.approx(engine.max_concurrency, rel=0.05)

@@ -19,7 +19,7 @@ from tests.unit.plan.predicted import (
 def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
     plan = predicted_plan()
     for deployment in plan.deployments:
-        assert deployment.predicted is not None and deployment.predicted["weight_bytes"] > 0
+        assert prediction_of(deployment)["weight_bytes"] > 0
         low, high, beyond = prediction_of(deployment)["levels"]
         assert set(low) == {
             "workload",
@@ -44,7 +44,7 @@ def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
         )
         least, most = fast["interval_per_gpu"]
         assert least < fast["output_throughput_per_gpu"] < most
-        assert deployment.predicted["error"]["source"]
+        assert prediction_of(deployment)["error"]["source"]
     assert Plan.from_json(plan.to_json()) == plan
 
 

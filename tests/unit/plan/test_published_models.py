@@ -470,7 +470,7 @@ def test_the_verdict_is_the_true_one(
 ) -> None:
     verdict = judge(name, accelerator, engine, **given)
     assert verdict.status == status, verdict.reasons
-    weights = verdict.predicted["weight_bytes"]
+    weights = verdict.starts[""].weight_bytes
     assert (weights and weights / GIB) == (None if gib is None else pytest.approx(gib, rel=0.01))
 
 
@@ -529,8 +529,8 @@ def test_without_a_formula_only_the_size_of_files_counts() -> None:
         Hardware(name="x", accelerator="H100-80GB"),
     )
     unknown = judge(name, "H100-80GB")
-    assert (unknown.predicted["weight_bytes"], unknown.predicted["kv_cache_tokens"]) == (None, None)
-    assert "parameters" not in unknown.predicted
+    assert (unknown.starts[""].weight_bytes, unknown.starts[""].kv_cache_tokens) == (None, None)
+    assert unknown.starts[""].parameters is None
     assert "nothing is known of its weights" in unknown.remarks[0]
     stored = facts_from_config(
         name, spelled_out(PUBLISHED[name]["config"]), checkpoint_bytes=99_733_000_000
@@ -540,7 +540,7 @@ def test_without_a_formula_only_the_size_of_files_counts() -> None:
         for size in (1, 2)
     )
     assert (one.status, two.status) == ("impossible", "fits")
-    assert two.predicted["weight_bytes"] == 99_733_000_000 // 2
+    assert two.starts[""].weight_bytes == 99_733_000_000 // 2
 
 
 def test_files_are_the_truth_where_they_are_at_hand() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.model import Plan
 from orchestrator.plan.predictions import with_predictions
@@ -183,7 +184,13 @@ def test_the_verdict_is_the_worst_of_the_roles_and_names_them(judged: Any) -> No
     judged(lambda settings: verdict("fits", kv_cache_tokens=settings.tensor_parallel_size))
     (deployment,) = plan().deployments
     assert deployment.status == "planned"
-    assert deployment.predicted == {"prefill.kv_cache_tokens": 2, "decode.kv_cache_tokens": 1}
+    assert deployment.predicted.starts == {
+        "prefill": PredictedStart(kv_cache_tokens=2),
+        "decode": PredictedStart(kv_cache_tokens=1),
+    }
+    document = deployment.predicted.document()
+    assert document["prefill.kv_cache_tokens"] == 2
+    assert document["decode.kv_cache_tokens"] == 1
     judged(
         lambda settings: verdict("risky" if settings.tensor_parallel_size == 1 else "fits", "tight")
     )
@@ -296,6 +303,4 @@ def test_an_endpoint_has_no_roles() -> None:
 
 def test_roles_are_not_predicted_and_the_plan_says_so() -> None:
     (deployment,) = with_predictions(plan(slos={"x": {"ttft": "1s"}})).deployments
-    assert (deployment.predicted or {})[
-        "not_predicted"
-    ] == "the model has no term for replicas with roles"
+    assert deployment.predicted.not_predicted == "the model has no term for replicas with roles"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.base.errors import InputError
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.shortlist import (
@@ -52,14 +53,21 @@ def prediction(value: float, factor: float, tpot_ms: float = 20.0) -> dict[str, 
     return {
         "levels": [level],
         "capacity": {"fast": {"chat": capacity}},
-        "error": {"within": {"ttft": factor, "tpot": factor}},
+        "error": {
+            "ttft": 0.2,
+            "tpot": 0.1,
+            "source": "a test",
+            "within": {"ttft": factor, "tpot": factor},
+        },
     }
 
 
 def predicted(plan: Plan, predictions: list[dict[str, Any]]) -> Plan:
     pairs = zip(plan.deployments, predictions, strict=True)
     return plan.with_deployments(
-        deployment.model_copy(update={"predicted": (deployment.predicted or {}) | each})
+        deployment.model_copy(
+            update={"predicted": Prediction.from_document(deployment.predicted.document() | each)}
+        )
         for deployment, each in pairs
     )
 

@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.plan.predictions import SIMULATED, with_predictions
+from orchestrator.plan.predictions import with_predictions
 from orchestrator.plan.shortlist import shortlisted
 from orchestrator.plan.simulated import with_simulation
 from orchestrator.report.documents.prediction import compare_with_prediction
@@ -42,7 +42,7 @@ def at_level(requests: float) -> Level:
 
 
 def prediction(plan: Plan, number: int = 0) -> dict[str, Any]:
-    return plan.deployments[number].predicted or {}
+    return plan.deployments[number].predicted.document()
 
 
 def test_figures_of_a_simulation_take_the_place_of_predictions(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_figures_of_a_simulation_take_the_place_of_predictions(tmp_path: Path) -
         assert level["ttft_ms"] == pytest.approx(100)
         assert level["tpot_ms"] == pytest.approx(90 / 7)
         assert level["workload"] == "chat"
-    assert predicted[SIMULATED] == uri
+    assert predicted["simulated"] == uri
     assert predicted["error"] == prediction(with_predictions(plan))["error"]
 
 

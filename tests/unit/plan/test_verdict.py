@@ -78,18 +78,18 @@ def test_feasibility_decides_on_the_status_with_its_reasons(judged: Callable[...
     judged(
         lambda settings: {
             1: verdict("impossible", "does not fit"),
-            2: verdict("risky", "tight", kv_tokens=100),
-            4: verdict("fits", kv_tokens=9000),
+            2: verdict("risky", "tight", max_num_seqs=100),
+            4: verdict("fits", max_num_seqs=9000),
         }[settings.tensor_parallel_size]
     )
     plan = planned(deployments=grid(tensor_parallel_size=[1, 2, 4]))
     assert [
-        (deployment.status, deployment.reasons, deployment.predicted)
+        (deployment.status, deployment.reasons, deployment.predicted.start.max_num_seqs)
         for deployment in plan.deployments
     ] == [
         ("impossible", ("does not fit",), None),
-        ("risky", ("tight",), {"kv_tokens": 100}),
-        ("planned", (), {"kv_tokens": 9000}),
+        ("risky", ("tight",), 100),
+        ("planned", (), 9000),
     ]
     assert [deployment.label for deployment in plan.runnable()] == ["vllm tp=4", "vllm tp=2"]
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from orchestrator.analysis.deployments import ErrorFactors
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.base.errors import ProblemsError
 from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.profile import typical
@@ -162,8 +162,8 @@ def test_the_error_of_a_model_is_known_where_only_a_load_is_not_predicted() -> N
     ramp = {"levels": {"request_rate": [1]}, "arrivals": {"process": "ramp", "to": 5}}
     steady = predicted_plan(load={"levels": {"request_rate": [1]}})
     plan = predicted_plan(load=ramp)
-    errors = [(deployment.predicted or {})["error"] for deployment in plan.deployments]
-    assert errors == [(deployment.predicted or {})["error"] for deployment in steady.deployments]
+    errors = [deployment.predicted.error for deployment in plan.deployments]
+    assert errors == [deployment.predicted.error for deployment in steady.deployments]
     assert "median error of predictions" not in "\n".join(predictions_text(plan))
 
 

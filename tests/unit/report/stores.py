@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.prediction import PredictionError
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Plan
 from orchestrator.results.records import AnswerRow
@@ -34,7 +36,11 @@ def with_model_error(plan: Plan, error: dict[str, Any]) -> Plan:
     """The plan whose deployments have predictions that are off by this error."""
     deployments = [
         deployment.model_copy(
-            update={"predicted": {**(deployment.predicted or {}), "error": error}}
+            update={
+                "predicted": replace(
+                    deployment.predicted, error=PredictionError.from_document(error)
+                )
+            }
         )
         for deployment in plan.deployments
     ]

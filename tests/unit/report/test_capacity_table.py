@@ -14,6 +14,7 @@ from typing import Any
 import click
 import pytest
 
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.plan.current import StoredExperiment
@@ -56,7 +57,12 @@ def store_search(
         first, *more = plan.deployments
         known = {"capacity": {"interactive": {"chat": predicted}}}
         plan = plan.model_copy(
-            update={"deployments": (first.model_copy(update={"predicted": known}), *more)}
+            update={
+                "deployments": (
+                    first.model_copy(update={"predicted": Prediction.from_document(known)}),
+                    *more,
+                )
+            }
         )
     store.write_plan(plan.to_json())
     for value, ttft_ms, times in levels:

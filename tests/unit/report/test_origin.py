@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.deployments import ErrorFactors
+from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.report.origin import (
     badge_of,
     common_badge,
@@ -77,7 +77,9 @@ def test_errors_of_several_sources_are_a_range_and_the_page_has_each(store: Stor
     commit_simulation(store)
     first, *others = points_of(store)
     wider = replace(MODEL_ERROR_FACTORS, ttft=3.0, source="another source")
-    prediction = replace(first.deployment.prediction, error_factors=wider)
+    prediction = first.deployment.prediction
+    assert prediction.error is not None
+    prediction = replace(prediction, error=replace(prediction.error, within=wider))
     points = [
         replace(first, deployment=replace(first.deployment, prediction=prediction)),
         *others,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.deployments import prediction_of
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.documents.prediction import compare_with_prediction
 from orchestrator.report.prediction_error import (
@@ -89,9 +89,11 @@ def test_falling_behind_a_little_or_in_a_short_probe_is_no_reason_to_look() -> N
 
 
 def test_where_nothing_was_predicted_there_is_no_column() -> None:
-    bare = a_point(deployment=SimpleNamespace(prediction=prediction_of({}), label="x"))
+    bare = a_point(deployment=SimpleNamespace(prediction=Prediction.from_document({}), label="x"))
     unknown = a_point(
-        deployment=SimpleNamespace(prediction=prediction_of({"not_predicted": "why"}), label="x")
+        deployment=SimpleNamespace(
+            prediction=Prediction.from_document({"not_predicted": "why"}), label="x"
+        )
     )
     failed = a_point(used=())
     assert predicted_vs_measured_columns(documents([bare, unknown, failed])) == []
@@ -107,7 +109,7 @@ def test_of_one_deployment_the_worst_figure_is_named() -> None:
 def test_how_near_a_simulation_came_is_one_line() -> None:
     point, other = a_point(), a_point(level=1, ttft=10.0, tpot=6.0, rate=100.0)
     for each in (point, other):
-        prediction = replace(each.deployment.prediction, simulated=True)
+        prediction = replace(each.deployment.prediction, simulated_at="/results")
         each.deployment = SimpleNamespace(prediction=prediction, label="tp=2")
     line, *_ = predicted_vs_measured_notes(documents([point, other]))
     assert line.startswith("measured over simulated (median of 2): tokens/s ")

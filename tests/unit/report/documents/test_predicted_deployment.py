@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.documents.predicted_deployment import (
     PredictedMemory,
@@ -32,7 +33,7 @@ def predicting(*predicted: dict[str, Any] | None) -> Plan:
     """A plan whose two deployments have these predictions."""
     plan = planned()
     deployments = [
-        deployment.model_copy(update={"predicted": prediction})
+        deployment.model_copy(update={"predicted": Prediction.from_document(prediction or {})})
         for deployment, prediction in zip(plan.deployments, predicted, strict=True)
     ]
     return plan.with_deployments(deployments)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.deployments import prediction_of
+from orchestrator.analysis.prediction import Prediction
 from orchestrator.report.as_json import prediction_fields
 from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
 
@@ -28,7 +28,9 @@ def a_point(
     level: float = 4, control: str = "concurrency", ttft: float = 40.0, tpot: float | None = 9.0, rate: float = 400.0,
     **changes: Any,
 ) -> Any:  # fmt: skip
-    predicted = prediction_of({"weight_bytes": 1, "levels": PREDICTED_LEVELS, "error": ERROR})
+    predicted = Prediction.from_document(
+        {"weight_bytes": 1, "levels": PREDICTED_LEVELS, "error": ERROR}
+    )
     medians = {
         "ttft_ms": SimpleNamespace(p50=ttft),
         "tpot_ms": None if tpot is None else SimpleNamespace(p50=tpot),
@@ -103,7 +105,7 @@ def test_a_probe_that_fell_behind_and_ended_early_tells_nothing() -> None:
 
 @pytest.mark.parametrize("predicted", [{}, {"not_predicted": "why"}])
 def test_without_a_prediction_there_is_no_comparison(predicted: dict[str, Any]) -> None:
-    deployment = SimpleNamespace(prediction=prediction_of(predicted), label="x")
+    deployment = SimpleNamespace(prediction=Prediction.from_document(predicted), label="x")
     assert compare_with_prediction(a_point(deployment=deployment)) is None
 
 
