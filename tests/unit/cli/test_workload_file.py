@@ -34,7 +34,8 @@ def test_a_name_after_the_file_chooses_one(tmp_path: Path) -> None:
     assert workload_at(f"{written(tmp_path)}:long").name == "long"
 
 
-def test_a_colon_may_stand_in_the_name_of_the_file(tmp_path: Path) -> None:
+def test_of_names_with_colons_the_longest_that_is_a_file_counts(tmp_path: Path) -> None:
+    written(tmp_path, "w", text="workloads: []")
     place = written(tmp_path, "w:long")
     assert names_at(place) == ["short", "long"]
     assert names_at(f"{place}:short") == ["short"]
