@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from orchestrator.analysis.difference import (
     Gated,
     Judged,
@@ -28,13 +30,13 @@ from orchestrator.analysis.points import (
     attainment_of,
 )
 from orchestrator.analysis.start_spread import CommonSpread
-from orchestrator.base.errors import InputError
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import unknown_name
 from orchestrator.plan.current import Question, StoredExperiment
 from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
 from orchestrator.results.records import Figures
-from orchestrator.spec.load import Slo
+from orchestrator.spec.load import Slo, Workload
 
 ATTAINMENT = "attainment"
 RATES = tuple(name for name in Figures.__slots__ if name.endswith("_throughput"))
@@ -361,17 +363,19 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
 
 
 def _workload_alike(question: Question | None, name: str) -> dict[str, Any]:
-    """What must be alike in the workloads of a pair: what requests contain, whatever its name is.
+    """What must be alike in the workloads of a pair: what requests contain, whatever its name is
+    and wherever its files lie.
 
     Where the row of the point is not stored, only the name of its workload is known.
     """
     if question is None:
         return {"name": name}
     workload: dict[str, Any] = json.loads(question.workload_json or "{}")
-    workload.pop("name", None)
-    if workload.get("prompts_digest"):
-        workload.pop("prompts", None)  # the file counts by its content
-    return workload
+    try:
+        return Workload.model_validate(workload).identity()
+    except (ValidationError, ProblemsError):  # another tool's or release's: as it is stored
+        workload.pop("name", None)
+        return workload
 
 
 def _check_across(across: Sequence[str], points: Sequence[_KeyedPoint]) -> None:

@@ -102,7 +102,11 @@ def store_attempt(
             )
         )
     row = deployment_row(plan.deployment(point.deployment_id), plan.name)
-    rules = {"load_json": json.dumps(point.load.rules(point.level)), "repeat": repeat}
+    asked = {
+        "workload_json": point.workload.model_dump_json(exclude_defaults=True),
+        "load_json": json.dumps(point.load.rules(point.level)),
+        "repeat": repeat,
+    }
     commit_measurement(
         store,
         plan.measurement(point, repeat).measurement_id,
@@ -113,8 +117,7 @@ def store_attempt(
         experiment=plan.name,
         control=point.level.control,
         level=point.level.value,
-        workload_json=point.workload.model_dump_json(exclude_defaults=True),
-        **rules | columns,
+        **asked | columns,
     )
 
 

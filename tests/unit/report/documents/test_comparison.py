@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,44 @@ def test_the_name_of_a_workload_does_not_matter(tmp_path: Path) -> None:
     comparison = compared(base, new)
     assert len(comparison.changes) == 6
     assert not comparison.without_partner
+
+
+CONTENT = {
+    "a trace": {"kind": "trace", "trace": "at.csv", "rows_digest": "0123456789abcdef"},
+    "a file": {"kind": "file", "prompts": "at.json", "prompts_digest": "0123456789abcdef"},
+    "a text": {
+        "kind": "random",
+        "input_tokens": 16,
+        "output_tokens": 8,
+        "content": {"text": "at.txt", "text_digest": "0123456789abcdef"},
+    },
+}
+
+
+def mix_of(*contents: dict[str, Any]) -> dict[str, Any]:
+    parts = [
+        {"workload": f"part{number}", "content": {"name": f"part{number}", **content}}
+        for number, content in enumerate(contents)
+    ]
+    return {"kind": "mix", "parts": parts}
+
+
+@pytest.mark.parametrize(
+    "workload", [*CONTENT.values(), mix_of(*CONTENT.values())], ids=[*CONTENT, "a mix"]
+)
+def test_files_count_by_their_content_and_not_by_their_folders(
+    tmp_path: Path, workload: dict[str, Any]
+) -> None:
+    text = json.dumps({"name": "w", **workload})
+    moved = text.replace('"at.', '"/elsewhere/at.')
+    changed = text.replace("0123456789abcdef", "fedcba9876543210")
+    sides = []
+    for number, stored in enumerate((text, moved, changed)):
+        sides.append(store(tmp_path, str(number)))
+        commit_starts(sides[-1], (100,), max_num_seqs=[8], workload_json=stored)
+    base, elsewhere, other = sides
+    assert len(compared(base, elsewhere).changes) == 3
+    assert not compared(base, other).changes
 
 
 def test_another_accelerator_of_the_same_hardware_name_is_no_partner(tmp_path: Path) -> None:
