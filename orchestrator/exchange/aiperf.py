@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from orchestrator.base.redaction import redact
 from orchestrator.exchange.consistency import OwnRequests, Values
 from orchestrator.exchange.fields import (
     Fields,
@@ -341,7 +342,7 @@ def _point(summary: _Summary, records: Sequence[_Record]) -> ImportedPoint:
         place=0,
         model=_model(summary),
         load=_load(summary),
-        workload=_workload(distributions),
+        workload=_workload(summary),
         started_unix_ns=begin_ns if begin_ns is not None else _unix_ns(summary.start_time),
         window_ns=(0, max(round(duration_s * 1e9), last_ns + 1)),
         figures=figures,
@@ -536,14 +537,28 @@ def _model(summary: _Summary) -> str:
     return ", ".join(names) or "unknown"
 
 
-def _workload(distributions: Mapping[str, Distribution | None]) -> dict[str, object]:
-    """What is known of the prompts that another run shares: their mean lengths."""
-    lengths: dict[str, object] = {}
-    for name in ("input_tokens", "output_tokens"):
-        of_requests = distributions[name]
-        if of_requests is not None:
-            lengths[name] = round(of_requests.mean)
-    return lengths
+def _workload(summary: _Summary) -> dict[str, object]:
+    """The kinds of its data sets and the numbers that describe their prompts."""
+    datasets = summary.input_config.others.get("datasets")
+    kept: dict[str, object] = {}
+    for place, dataset in enumerate(datasets if isinstance(datasets, list) else ()):
+        if not isinstance(dataset, dict):
+            continue
+        if isinstance(dataset.get("type"), str):
+            kept[f"{place}.type"] = redact(dataset["type"])[:200]
+        kept |= _numbers(dataset.get("prompts"), f"{place}.prompts")
+    return kept
+
+
+def _numbers(value: object, name: str) -> dict[str, object]:
+    """The numbers in a JSON value, by the names that lead to them: ``prompts.isl.mean``."""
+    if isinstance(value, int | float):
+        return {printable_name(name): value}
+    numbers: dict[str, object] = {}
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            numbers |= _numbers(inner, f"{name}.{key}")
+    return numbers
 
 
 def _unix_ns(instant: str | None) -> int:

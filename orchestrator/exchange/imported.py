@@ -83,7 +83,9 @@ class ImportedLoad:
 class ImportedPoint:
     """One load level that a tool measured.
 
-    ``place``: which of its file's points it is, from 0. ``workload``: what is known of the prompts.
+    ``place``: which of its file's points it is, from 0. ``workload``: what the file states
+    of the prompts as they were asked for, never their measured lengths: a tool's points at several
+    loads share it.
     ``window_ns``: the begin and the end of the time that the figures are about, ns since the
     point's start. ``definitions``: figure -> its name in the file and its formula. ``aggregates``:
     the figures as the file has them. ``left_out``: content that has no place in our tables -> how

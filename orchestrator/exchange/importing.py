@@ -328,6 +328,7 @@ def _point_row(
     load: dict[str, object] = {"arrivals": point.load.arrivals}
     if point.load.max_in_flight is not None:
         load["max_in_flight"] = point.load.max_in_flight
+    workload = {"tool": point.tool, "workload": names.workload, "stated": point.workload}
     return PointRow(
         measurement_id=key.measurement_id,
         attempt_id=key.attempt_id,
@@ -336,7 +337,7 @@ def _point_row(
         launch_id="",
         experiment=experiment,
         workload=names.workload,
-        workload_json=json.dumps(point.workload, sort_keys=True),
+        workload_json=json.dumps(workload, sort_keys=True),
         load_json=json.dumps(load),
         control=point.load.control,
         level=point.load.level,

@@ -171,7 +171,7 @@ def _point(result: _Result, place: int) -> ImportedPoint:
         place=place,
         model=result.model_id,
         load=_load(result),
-        workload=_workload(result),
+        workload={},  # the file does not name the dataset
         started_unix_ns=_end_unix_ns(result.date) - duration_ns,
         window_ns=(0, max(duration_ns, last_ns + 1)),
         figures=figures,
@@ -201,16 +201,6 @@ def _load(result: _Result) -> ImportedLoad:
             control="concurrency", level=float(result.max_concurrency), arrivals="closed"
         )
     return ImportedLoad(control="request_rate", level=math.inf, arrivals="at_once")
-
-
-def _workload(result: _Result) -> dict[str, object]:
-    """What is known of the prompts: the file does not name the dataset, only its lengths."""
-    if not result.completed:
-        return {}
-    return {
-        "input_tokens": round(result.total_input_tokens / result.completed),
-        "output_tokens": round(result.total_output_tokens / result.completed),
-    }
 
 
 def _end_unix_ns(date: str) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.exchange.importing import check_place, read_files, store_points
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.exchange.recorded import (
@@ -22,6 +23,7 @@ from tests.unit.exchange.recorded import (
     VLLM_DETAILED,
     changed,
     copied,
+    document,
     imported,
     points_of,
     queried,
@@ -76,6 +78,24 @@ def test_a_file_imported_twice_counts_once(tmp_path: Path) -> None:
     (again,) = store_points(store, read_files([VLLM]), NAMES)
     assert again.already_stored == 1
     assert len(points_of(store)) == 1
+
+
+def test_a_sweep_is_one_workload_whatever_lengths_were_measured(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "aiperf.json"
+    lengths = {**document(AIPERF)["input_sequence_length"], "avg": 20.0}
+    changed(AIPERF, tmp_path, input_sequence_length=lengths).rename(other)
+    longer = changed(VLLM, tmp_path, total_input_tokens=9_000)
+    experiment = StoredExperiment(imported(tmp_path / "store", VLLM, longer, AIPERF, other))
+    groups = experiment.by_content(experiment.points().current)
+    assert [len(points) for points in groups.values()] == [2, 2]
+    vllm, aiperf = map(json.loads, groups)
+    assert vllm == {"tool": "vllm bench serve", "workload": "prompts", "stated": {}}
+    assert aiperf["stated"] == {
+        "0.type": "synthetic",
+        "0.prompts.isl.mean": 64,
+        "0.prompts.osl.mean": 16,
+    }
 
 
 def test_no_schedule_is_made_up(tmp_path: Path) -> None:
