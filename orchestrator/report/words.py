@@ -262,7 +262,7 @@ def _passed_texts(comparison: Comparison) -> list[str]:
             passed = searched.claim.passed
             if passed is not None:
                 level = load_text(searched.control, passed)
-                texts.append(f"{excluded.deployment.label} passed {level}, not confirmed")
+                texts.append(f"{excluded.deployment.label} passed {level}")
     return texts
 
 
