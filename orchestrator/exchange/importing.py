@@ -182,9 +182,11 @@ def check_place(store: Store) -> None:
 def store_points(store: Store, files: Sequence[ReadFile], names: ImportNames) -> list[StoredFile]:
     """Stores the points of these files, each with its requests, and commits them one by one.
 
-    A point that an earlier import stored is left as it is. Raises ResultsError where the storage
+    A point that an earlier import stored is left as it is. Raises ProblemsError, before anything is
+    stored, for files of which it stored points under other names, and ResultsError where the storage
     refuses.
     """
+    _check_names(store, files, names)
     measured = {measurement_id for measurement_id, _ in store.attempts()}
     stored: list[StoredFile] = []
     for read in files:
@@ -198,6 +200,27 @@ def store_points(store: Store, files: Sequence[ReadFile], names: ImportNames) ->
             measured.add(identity.measurement_id)
         stored.append(StoredFile(read, already_stored))
     return stored
+
+
+def _check_names(store: Store, files: Sequence[ReadFile], names: ImportNames) -> None:
+    """Raises ProblemsError for files whose points stand in the store under other names: they would
+    count twice.
+    """
+    rows = store.read("imported", ["file_sha256", "measurement_id"]).to_pylist()
+    stored: dict[str, set[str]] = {}
+    for row in rows:
+        stored.setdefault(row["file_sha256"], set()).add(row["measurement_id"])
+    problems: list[Problem] = []
+    for read in files:
+        ids = {_Identity.of(point, read.file, names).measurement_id for point in read.points}
+        if stored.get(read.file.sha256, set()) - ids:
+            reason = (
+                "it was imported before under another --deployment or --workload, and its points "
+                "would count twice: give the same, or another --name"
+            )
+            problems.append(Problem(reason, read.file.name))
+    if problems:
+        raise ProblemsError(problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError, ProblemsError
-from orchestrator.exchange.importing import check_place, read_files, store_points
+from orchestrator.exchange.importing import ImportNames, check_place, read_files, store_points
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
@@ -77,6 +77,11 @@ def test_a_file_imported_twice_counts_once(tmp_path: Path) -> None:
     store = imported(tmp_path, VLLM)
     (again,) = store_points(store, read_files([VLLM]), NAMES)
     assert again.already_stored == 1
+    for other in (ImportNames("tp2", "prompts"), ImportNames(None, "chat")):
+        with pytest.raises(ProblemsError) as caught:
+            store_points(store, read_files([GUIDELLM, VLLM]), other)
+        (problem,) = caught.value.problems
+        assert str(problem).startswith(f"{VLLM}: it was imported before under another --deployment")
     assert len(points_of(store)) == 1
 
 
