@@ -156,7 +156,8 @@ def not_compared_texts(comparison: SweepComparison) -> Iterator[str]:
 def across_texts(comparison: SweepComparison) -> Iterator[str]:
     """The option that makes pairs where there are none, because all points differ in one setting."""
     differences = [set(alone.differs_in) for alone in comparison.without_partner]
-    if comparison.changes or not differences:
+    has_other_load = any(alone.load_differs_in for alone in comparison.without_partner)
+    if comparison.changes or not differences or has_other_load:
         return
     shared = sorted(set.intersection(*differences))
     if shared:
@@ -265,7 +266,7 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
                 "side": alone.side,
                 **_point_object(alone.point),
                 "ambiguous": alone.is_ambiguous,
-                "differs_in": alone.differs_in,
+                "differs_in": [*alone.load_differs_in, *alone.differs_in],
             }
             for alone in comparison.without_partner
         ],
@@ -386,8 +387,9 @@ def _partner_texts(points: Sequence[WithoutPartner]) -> Iterator[str]:
 def _partner_reason(alone: WithoutPartner) -> str:
     if alone.is_ambiguous:
         return ": several points are alike apart from the settings of --across"
-    if alone.differs_in:
-        return f": the nearest differs in {listed(alone.differs_in)}"
+    differs_in = [*alone.load_differs_in, *alone.differs_in]
+    if differs_in:
+        return f": the nearest differs in {listed(differs_in)}"
     return ""
 
 

@@ -190,14 +190,17 @@ class InvalidSide:
 class WithoutPartner:
     """A point without a single partner on the other side.
 
-    ``differs_in``: the settings in which the other side's nearest point under the same load
-    differs; empty: the other side has no such load. ``is_ambiguous``: the other side has such
+    ``differs_in``: the settings in which the other side's nearest point at the same level differs.
+    ``load_differs_in``: what else that point differs in, as ``duration_s`` or
+    ``workload.input_tokens``; no ``--across`` makes it a pair. Both are empty where the other side
+    has no such level. ``is_ambiguous``: the other side has such
     points, but several points of one side are alike apart from the settings of ``--across``.
     """
 
     side: str
     point: StoredPoint
     differs_in: tuple[str, ...] = ()
+    load_differs_in: tuple[str, ...] = ()
     is_ambiguous: bool = False
 
 
@@ -312,17 +315,17 @@ def compare_sweeps(
 class _KeyedPoint:
     """A point, with what must be alike in a pair.
 
-    ``load``: everything but the deployment. ``settings``: each setting as JSON.
+    ``load``: everything but the deployment, each as JSON. ``settings``: each setting as JSON.
     """
 
     point: StoredPoint
-    load: str
+    load: Mapping[str, str]
     settings: Mapping[str, str]
 
     def key(self, across: Iterable[str]) -> str:
         left_out = set(across)
         kept = {name: text for name, text in self.settings.items() if name not in left_out}
-        return f"{self.load} {json.dumps(kept, sort_keys=True)}"
+        return json.dumps([self.load, kept], sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,10 +344,12 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
     for point in points:
         head, deployment = point.head, point.deployment
         question = asked.get(head.point_id)
+        workload = _workload_alike(question, head.workload)
+        rules = {} if question is None else json.loads(question.load_json or "{}")
         load = {
-            "workload": _workload_alike(question, head.workload),
-            "load": {} if question is None else json.loads(question.load_json or "{}"),
+            **{f"workload.{key}": value for key, value in workload.items()},
             "arrivals": head.arrivals,
+            **rules,
             "level": [head.control, head.level],
             "simulated": point.simulated,
             "source": point.source,
@@ -357,9 +362,12 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
             "accelerator": deployment.accelerator,  # two may have been called by one name
             "devices": deployment.devices,
         }
-        texts = {name: json.dumps(value, sort_keys=True) for name, value in settings.items()}
-        keyed.append(_KeyedPoint(point, json.dumps(load, sort_keys=True), texts))
+        keyed.append(_KeyedPoint(point, _as_json(load), _as_json(settings)))
     return keyed
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: json.dumps(value, sort_keys=True) for name, value in values.items()}
 
 
 def _workload_alike(question: Question | None, name: str) -> dict[str, Any]:
@@ -410,28 +418,50 @@ def _paired(
         is_ambiguous = bool(base and new)
         for side, points, others in (("BASE", base, of_new), ("NEW", new, of_base)):
             for each in points:
-                differs_in = () if is_ambiguous else _least_difference(each, others, across)
-                without_partner.append(WithoutPartner(side, each.point, differs_in, is_ambiguous))
+                if is_ambiguous:
+                    alone = WithoutPartner(side, each.point, is_ambiguous=True)
+                else:
+                    nearest = _least_difference(each, others, across)
+                    alone = WithoutPartner(side, each.point, nearest.settings, nearest.load)
+                without_partner.append(alone)
     return pairs, without_partner
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """The names of what two points differ in."""
+
+    load: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 def _least_difference(
     point: _KeyedPoint, others: Sequence[_KeyedPoint], across: Sequence[str]
-) -> tuple[str, ...]:
-    """The settings in which the nearest of ``others`` under the same load differs."""
-    nearest: tuple[str, ...] = ()
-    for other in others:
-        if other.load != point.load:
-            continue
-        names = dict.fromkeys([*point.settings, *other.settings])
-        differing = tuple(
-            name
-            for name in names
-            if name not in across and point.settings.get(name) != other.settings.get(name)
-        )
-        if not nearest or len(differing) < len(nearest):
-            nearest = differing
-    return nearest
+) -> _Difference:
+    """What the nearest of ``others`` at the same level differs in: it has the fewest differences
+    in its load, and among these the fewest in its settings. Empty: there is no such level.
+    """
+    differences = [
+        _difference(point, other, across)
+        for other in others
+        if other.load["level"] == point.load["level"]
+    ]
+    if not differences:
+        return _Difference()
+    return min(differences, key=lambda each: (len(each.load), len(each.settings)))
+
+
+def _difference(point: _KeyedPoint, other: _KeyedPoint, across: Sequence[str]) -> _Difference:
+    load = _differing(point.load, other.load)
+    if "workload.kind" in load:  # other keys of the workload say nothing more
+        load = [name for name in load if not name.startswith("workload.")]
+        load.append("workload.kind")
+    settings = _differing(point.settings, other.settings)
+    return _Difference(tuple(load), tuple(name for name in settings if name not in across))
+
+
+def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
 def _shows_the_engine(point: StoredPoint) -> bool:

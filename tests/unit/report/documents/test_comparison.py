@@ -151,6 +151,9 @@ def test_another_content_of_a_workload_is_no_partner(tmp_path: Path) -> None:
         store_attempt(new, plan, point, tokens=16)
     comparison = compared(base, new)
     assert not comparison.changes
+    assert {alone.load_differs_in for alone in comparison.without_partner} == {
+        ("workload.output_tokens",)
+    }
     assert [alone.side for alone in comparison.without_partner] == ["BASE", "BASE", "NEW", "NEW"]
 
 
@@ -167,6 +170,27 @@ def test_a_point_whose_engine_failed_at_one_start_failed(tmp_path: Path) -> None
     assert [failed.head.point_id for failed in comparison.failed] == [point.point_id]
     assert comparison.has_regressed
     assert not compared(new, base).has_regressed
+
+
+@pytest.mark.parametrize(
+    ("columns", "differs_in"),
+    [
+        ({"load_json": '{"measurement_version": 1, "duration_s": 5.0}'}, "duration_s"),
+        ({"source": "vllm 0.9"}, "source"),
+        ({"simulated": True}, "simulated"),
+        ({"workload_json": '{"kind": "trace", "trace": "at.csv"}'}, "workload.kind"),
+    ],
+)
+def test_what_differs_in_the_load_is_named(
+    tmp_path: Path, columns: dict[str, Any], differs_in: str
+) -> None:
+    base, new = store(tmp_path, "base"), store(tmp_path, "new")
+    commit_starts(base, (100,), max_num_seqs=[8])
+    commit_starts(new, (100,), max_num_seqs=[8], **columns)
+    of_base, of_new = compared(base, new).without_partner
+    assert differs_in in of_base.load_differs_in
+    assert of_base.load_differs_in == of_new.load_differs_in
+    assert of_base.differs_in == ()
 
 
 def test_a_lower_attainment_is_a_difference_of_shares(tmp_path: Path) -> None:
