@@ -2,7 +2,8 @@
 
 Names and units are those of its ``utils/process_result.py``: seconds, and tokens/s for ``intvty``,
 the interactivity 1 / TPOT. ``p99_intvty`` is that of the p99 of TPOT, so it is the slow end. Rows
-have no place for a verdict, so only valid points are written.
+have no place for a verdict, nor for what was not measured on the hardware that they name, so only
+valid points of real engines are written.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def _reason_to_leave_out(point: StoredPoint) -> str | None:
         return f"it was measured by {point.source}"
     if point.simulated:
         return "it is simulated"
+    if point.emulated:
+        return "it is emulated"
     if point.validity != "valid":
         return f"it is {point.validity}"
     if point.head.control != "concurrency":
@@ -72,9 +75,10 @@ def _row(point: StoredPoint) -> dict[str, object]:
         "conc": int(point.head.level),
         "image": settings.get("image"),
         "model": deployment.model,
+        "infmax_model_prefix": None,  # their own short name of the model, which no rule gives
         "framework": deployment.engine,
         "precision": deployment.quantization or settings.get("dtype"),
-        "spec_decoding": "mtp" if settings.get("speculative") else "none",
+        "spec_decoding": _drafting_method(settings),
         "disagg": bool(settings.get("roles")),
         "is_multinode": _number(settings, "nnodes") > 1,
         "isl": _mean(figures.input_tokens),
@@ -83,7 +87,6 @@ def _row(point: StoredPoint) -> dict[str, object]:
         "pp": _number(settings, "pipeline_parallel_size"),
         "ep": shards * copies if has_experts else 1,
         "dp_attention": copies > 1,
-        "emulated": point.emulated,
     }
     rates = {
         "tput_per_gpu": figures.total_token_throughput,
@@ -103,6 +106,14 @@ def _row(point: StoredPoint) -> dict[str, object]:
             if name == "tpot" and statistic != "std" and value_ms > 0:
                 row[f"{statistic}_intvty"] = 1e3 / value_ms
     return row
+
+
+def _drafting_method(settings: Mapping[str, object]) -> str:
+    """``none`` without speculation; ``unknown`` where the engine finds the method out itself."""
+    speculative = settings.get("speculative")
+    if not isinstance(speculative, Mapping):
+        return "none"
+    return str(speculative.get("method") or "unknown")
 
 
 def _number(settings: Mapping[str, object], name: str) -> int:

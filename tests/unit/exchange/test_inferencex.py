@@ -42,6 +42,30 @@ def test_a_row_has_seconds_and_rates_per_gpu(store: Store) -> None:
         figures.output_token_throughput / point.deployment.devices
     )
     assert (row["isl"], row["osl"]) == (10, 8)
+    assert (row["spec_decoding"], row["infmax_model_prefix"]) == ("none", None)
+
+
+@pytest.mark.parametrize(
+    ("speculative", "name"),
+    [
+        ("{method: ngram, num_speculative_tokens: 4, prompt_lookup_max: 4}", "ngram"),
+        ("{model: some-org/draft, num_speculative_tokens: 4}", "unknown"),
+    ],
+)
+def test_a_row_names_the_method_of_speculation(store: Store, speculative: str, name: str) -> None:
+    text = EXPERIMENT.format(**VALUES).replace("engine: emulator", "engine: vllm")
+    text = text.replace("grid: {", f"grid: {{speculative: [{speculative}], ")
+    store_sweep(store, make_plan(parse_experiment(text)))
+    (file,) = FORMAT.files(StoredExperiment(store))
+    assert isinstance(file, ExportedFile) and isinstance(file.document, list)
+    assert {row["spec_decoding"] for row in file.document} == {name}
+
+
+@pytest.mark.parametrize("origin", ["emulated", "simulated"])
+def test_what_no_device_did_has_no_row(store: Store, origin: str) -> None:
+    store_sweep(store, planned(), **{origin: True})
+    reasons = [item.reason for item in FORMAT.files(StoredExperiment(store))]
+    assert reasons == [f"it is {origin}"] * 2
 
 
 @pytest.mark.parametrize("validity", ["disturbed", "client_bound", "engine_bound_backlog"])
