@@ -37,23 +37,35 @@ LabelRow = dict[str, Any]  # settings of a deployment by the names that labels s
 
 @dataclass(frozen=True, slots=True)
 class Unlabelled:
-    """A deployment without a label yet. ``hardware``: the name of its class of nodes."""
+    """A deployment without a label yet.
+
+    ``hardware``: the name of its class of nodes. ``is_excluded``: a rule of the file leaves it out.
+    """
 
     id: str
     settings: EngineSettings
     hardware: str
+    is_excluded: bool = False
 
 
 def labels(deployments: Sequence[Unlabelled]) -> list[str]:
     """One label for each deployment, in order; unique if their ids are.
 
-    A label shows the settings in which deployments of the same engine differ.
+    A label shows the settings in which deployments of the same engine differ. Those in which only
+    excluded deployments differ stand in the labels of these alone, unless labels would be equal.
     """
     rows = _rows(deployments)
+    kept_rows = [row for row, each in zip(rows, deployments, strict=True) if not each.is_excluded]
     # by whole paths: two spellings of one path differ, although they are shortened alike
-    names_shown = {engine: _differing(group) for engine, group in _by_engine(rows).items()}
+    names_of_all = _names_by_engine(rows)
+    names_of_kept = names_of_all | _names_by_engine(kept_rows)
     _shorten_paths(rows)
-    texts = [_label(row, names_shown[row["engine"]]) for row in rows]
+    texts: list[str] = []
+    for row, deployment in zip(rows, deployments, strict=True):
+        names = names_of_all if deployment.is_excluded else names_of_kept
+        texts.append(_label(row, names[row["engine"]]))
+    if len(set(texts)) < len(texts):
+        texts = [_label(row, names_of_all[row["engine"]]) for row in rows]
     times = Counter(texts)
     return [
         text
@@ -63,11 +75,12 @@ def labels(deployments: Sequence[Unlabelled]) -> list[str]:
     ]
 
 
-def _by_engine(rows: Iterable[LabelRow]) -> dict[str, list[LabelRow]]:
+def _names_by_engine(rows: Iterable[LabelRow]) -> dict[str, list[str]]:
+    """By engine, the names of settings in which these rows differ."""
     groups: dict[str, list[LabelRow]] = {}
     for row in rows:
         groups.setdefault(row["engine"], []).append(row)
-    return groups
+    return {engine: _differing(group) for engine, group in groups.items()}
 
 
 def _rows(deployments: Sequence[Unlabelled]) -> list[LabelRow]:

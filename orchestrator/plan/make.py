@@ -210,7 +210,12 @@ def _judged_deployments(
     """
     titles = labels(
         [
-            Unlabelled(candidate.id, candidate.settings, candidate.hardware.name)
+            Unlabelled(
+                candidate.id,
+                candidate.settings,
+                candidate.hardware.name,
+                is_excluded=candidate.excluded_by is not None,
+            )
             for candidate in candidates
         ]
     )

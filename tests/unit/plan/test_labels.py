@@ -61,6 +61,31 @@ def test_values_are_short(fields: dict[str, Any], label: str) -> None:
     assert labelled(settings(), settings(**fields))[1] == label
 
 
+def labelled_with_excluded(kept: list[EngineSettings], excluded: EngineSettings) -> list[str]:
+    deployments = [Unlabelled(f"{place:016x}", each, "h100") for place, each in enumerate(kept)]
+    return labels([*deployments, Unlabelled("f" * 16, excluded, "h100", is_excluded=True)])
+
+
+def test_what_sets_only_excluded_deployments_apart_stands_in_their_labels_alone() -> None:
+    kept = [settings(nnodes=1), settings(nnodes=1, tensor_parallel_size=2)]
+    excluded = settings(nnodes=2, tensor_parallel_size=2)
+    assert labelled_with_excluded(kept, excluded) == [
+        "vllm tp=1",
+        "vllm tp=2",
+        "vllm tp=2 nodes=2",
+    ]
+
+
+def test_a_label_stays_long_where_it_would_equal_that_of_an_excluded_deployment() -> None:
+    kept = [settings(max_num_seqs=4), settings(max_num_seqs=4, tensor_parallel_size=2)]
+    excluded = settings(tensor_parallel_size=2)  # without a number of sequences
+    assert labelled_with_excluded(kept, excluded) == [
+        "vllm tp=1 seqs=4",
+        "vllm tp=2 seqs=4",
+        "vllm tp=2",
+    ]
+
+
 def test_hardware_is_shown_when_it_differs() -> None:
     deployments = [
         Unlabelled("1" * 16, settings(), "h100"),
