@@ -50,6 +50,7 @@ _ENERGY_NOTES = {
     EnergyNote.FOREIGN: "other programs used a GPU",
 }
 NO_GPU_READ = "no GPU was read while it ran"
+NO_ENERGY_MODEL = "simulated: no energy is modelled"
 OF_IMITATED = "of the accelerator that the emulator imitates"
 OF_MODEL = "simulated: what the model assumes, not what a device did"
 
@@ -71,8 +72,10 @@ def efficiency_note_text(point: StoredPoint) -> str | None:
 
 def energy_note_text(point: StoredPoint) -> str | None:
     """What to know of the energy of a point, or why it is not known; None: nothing."""
-    if point.simulated or not point.used:
+    if not point.used:
         return None
+    if point.simulated:
+        return NO_ENERGY_MODEL
     energy = point.energy
     if energy is None:
         return NO_GPU_READ

@@ -96,15 +96,18 @@ class NvidiaGpu:
         return values
 
     def foreign_bytes(self, own_pids: Collection[int]) -> int | None:
-        """Bytes that all processes but ``own_pids`` use.
+        """Bytes that all processes but ``own_pids`` use, be it for computing or for graphics.
 
         None if the driver does not say. None also if it lists none of ``own_pids``: then its process
         ids are not those of this host, as in some containers.
         """
-        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
-        if processes is None or not any(process.pid in own_pids for process in processes):
+        computing = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
+        if computing is None or not any(process.pid in own_pids for process in computing):
             return None
-        foreign = [process.usedGpuMemory for process in processes if process.pid not in own_pids]
+        drawing = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handle) or ()
+        # a process that does both is in both lists, with all its memory
+        used_bytes = {process.pid: process.usedGpuMemory for process in (*drawing, *computing)}
+        foreign = [used for pid, used in used_bytes.items() if pid not in own_pids]
         return None if None in foreign else sum(foreign)
 
     def close(self) -> None:

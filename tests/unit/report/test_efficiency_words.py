@@ -66,6 +66,8 @@ def test_energy_that_was_not_read_says_so_and_one_with_a_note_gives_it(
     stored: StoredLevels,
 ) -> None:
     assert energy_note_text(point_of(stored)) == NO_GPU_READ
+    simulated = point_of(stored, simulated=True)
+    assert energy_note_text(simulated) == "simulated: no energy is modelled"
 
 
 def test_foreign_programs_are_named(stored: StoredLevels) -> None:

@@ -47,6 +47,7 @@ class FakeGpu:
     fields: dict[int, int] = field(default_factory=lambda: dict(FIELDS))
     errors: dict[object, int] = field(default_factory=dict)
     processes: list[tuple[int, int | None]] = field(default_factory=list)
+    graphics_processes: list[tuple[int, int | None]] = field(default_factory=list)
     has_gpm: bool = True
     block_s: float = 0.0
     energy_step_mj: int = 0
@@ -132,6 +133,12 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:
         self._called(gpu, "nvmlDeviceGetComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: FakeGpu) -> list[Any]:
+        self._called(gpu, "nvmlDeviceGetGraphicsRunningProcesses")
+        return [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.graphics_processes
+        ]
 
     def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> Any:
         self._called(gpu, "nvmlGpmQueryDeviceSupport")

@@ -138,6 +138,18 @@ def test_memory_of_processes_that_are_not_the_launchs_is_foreign(
     assert reader.foreign_bytes({11, 12}) == foreign_bytes
 
 
+def test_what_draws_is_foreign_too_and_counts_once() -> None:
+    gpu = FakeGpu(
+        "GPU-a",
+        processes=[(11, 60 * GIB), (99, 5 * GIB)],
+        graphics_processes=[(99, 5 * GIB), (97, 2 * GIB)],
+    )
+    reader = reader_of(gpu)
+    assert reader.foreign_bytes({11}) == 7 * GIB
+    gpu.errors = {"nvmlDeviceGetGraphicsRunningProcesses": NOT_SUPPORTED}
+    assert reader.foreign_bytes({11}) == 5 * GIB
+
+
 def test_gpm_samples_are_freed_and_nvml_is_closed() -> None:
     nvml = FakeNvml(FakeGpu("GPU-a"))
     group = NvidiaGpus(["GPU-a"], nvml)
