@@ -159,14 +159,20 @@ class Difference:
 class Gated:
     """One figure of one pair, to be judged.
 
-    ``bound``: the difference that is tolerated, on the scale of ``sides``. ``spread``: how much
-    starts of this pair differ; None: Welch's test says it from the pair's own starts.
+    ``bound``: the fall that is tolerated, on the scale of ``sides``. ``spread``: how much starts of
+    this pair differ; None: Welch's test says it from the pair's own starts. ``growth_bound``: the
+    growth that is tolerated; None: as much as of a fall.
     """
 
     sides: Sides
     higher_is_better: bool
     bound: float
     spread: Spread | None = None
+    growth_bound: float | None = None
+
+    @property
+    def tolerated_growth(self) -> float:
+        return self.bound if self.growth_bound is None else self.growth_bound
 
     def difference(self) -> Difference | None:
         """NEW minus BASE; None where either side has one start."""
@@ -292,8 +298,8 @@ def judge_together(gated: Sequence[Gated]) -> list[Judged]:
     """Judges each figure, with a limit on the false alarms of all of them.
 
     ``worse`` and ``better``: the difference is certain (by Holm's method over everything gated),
-    and the measured difference is beyond the bound. ``same``: two one-sided tests show that the
-    difference is within the bound. With one start on either side nothing is decided.
+    and the measured difference is beyond the bounds. ``same``: two one-sided tests show that the
+    difference is within them. With one start on either side nothing is decided.
     """
     # what further starts may show must pass the strictest of Holm's levels
     level = FALSE_ALARMS / max(len(gated), 1)
@@ -332,12 +338,13 @@ def _verdict(
 ) -> Verdict:
     if difference is None:
         return Verdict.UNDECIDED
-    is_beyond = abs(difference.estimate) > gated.bound
+    is_beyond = not -gated.bound <= difference.estimate <= gated.tolerated_growth
     if is_worse and is_beyond:
         return Verdict.WORSE
     if is_better and is_beyond:
         return Verdict.BETTER
-    p_outside = max(difference.p_below(gated.bound), difference.p_above(-gated.bound))
+    p_growth = difference.p_below(gated.tolerated_growth)
+    p_outside = max(p_growth, difference.p_above(-gated.bound))
     return Verdict.SAME if p_outside <= FALSE_ALARMS else Verdict.UNDECIDED
 
 

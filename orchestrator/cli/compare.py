@@ -143,6 +143,8 @@ def compare(
     if output is not None:
         check_folder(output)
     metrics = tuple(metric_named(name) for name in _names(gated))
+    if not metrics:
+        raise click.UsageError("--fail-on names no figure: give one, like ttft_ms.p99")
     rules = DifferenceRules(_names(across), parse_share(within_text), metrics)
     base = _only_experiment(base_uri, "BASE", experiment)
     new = _only_experiment(new_uri, "NEW", experiment)

@@ -58,6 +58,7 @@ ONE_START_OF_A_SERVER = (
     "a server that already ran counts as one start, which decides nothing: to decide, let `run` "
     "start the engine, with `repeats: 2` and `starts: 2` in the file"
 )
+WITH_ITSELF = "BASE and NEW are the same results, so nothing can differ"
 MOST_ROWS = 12
 _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
@@ -76,6 +77,8 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.short_note(text, "yellow")
     for text in across_texts(comparison):
         yield from form.note(text)
+    if comparison.is_with_itself:
+        yield from form.note(WITH_ITSELF, "yellow")
     for text in not_measured_texts(comparison):
         yield from form.note(text)
     for text in spread_texts(comparison):

@@ -125,8 +125,12 @@ class DifferenceRules:
     metrics: tuple[Metric, ...]
 
     def bound(self, metric: Metric) -> float:
-        """The tolerated difference, on the scale on which the metric is compared."""
+        """The tolerated fall, on the scale on which the metric is compared."""
         return self.within if metric.is_share else -math.log1p(-self.within)
+
+    def growth_bound(self, metric: Metric) -> float:
+        """The tolerated growth, on the same scale."""
+        return self.within if metric.is_share else math.log1p(self.within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +236,12 @@ class SweepComparison:
     invalid: tuple[InvalidSide, ...]
     without_partner: tuple[WithoutPartner, ...]
     without_value: tuple[WithoutValue, ...]
+
+    @property
+    def is_with_itself(self) -> bool:
+        """Whether both sides are the same stored experiment."""
+        sides = {(side.store.uri, side.name) for side in (self.base, self.new)}
+        return len(sides) == 1
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -537,6 +547,7 @@ def _judged(
             each.metric.higher_is_better,
             rules.bound(each.metric),
             judged_spread(sides, spread_by_metric[each.metric]),
+            rules.growth_bound(each.metric),
         )
         for each, sides in zip(measured, all_sides, strict=True)
     ]

@@ -9,6 +9,7 @@ from orchestrator.analysis.difference import Verdict
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.grouping import values_by_key
 from orchestrator.report.comparison_text import (
+    WITH_ITSELF,
     change_alone_text,
     change_text,
     counts_text,
@@ -136,7 +137,8 @@ def comparison_page(comparison: SweepComparison) -> str:
 
 
 def _notes(comparison: SweepComparison) -> list[str]:
-    notes = [*not_measured_texts(comparison), *spread_texts(comparison)]
+    notes = [WITH_ITSELF] if comparison.is_with_itself else []
+    notes += [*not_measured_texts(comparison), *spread_texts(comparison)]
     notes += single_start_texts(comparison)
     return notes
 
@@ -222,13 +224,11 @@ def _change_chart(
     metric: Metric, changes: list[MetricChange], comparison: SweepComparison
 ) -> ChangeChart:
     within = comparison.rules.within
-    # a ratio r is tolerated if 1 - within < r < 1 / (1 - within)
-    upper = within if metric.is_share else within / (1 - within)
     return ChangeChart(
         title=metric_text(metric),
         unit="points" if metric.is_share else "%",
         lower=-100 * within,
-        upper=100 * upper,
+        upper=100 * within,
         changes=tuple(map(_charted_change, changes[:MOST_CHANGES])),
     )
 

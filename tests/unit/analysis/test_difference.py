@@ -194,6 +194,13 @@ def test_a_certain_difference_within_the_bound_is_the_same() -> None:
     assert verdict([0.0, 0.0], [-0.02, -0.02], Spread(0.001**2, 20)) is Verdict.SAME
 
 
+def test_a_growth_has_a_bound_of_its_own() -> None:
+    grown = sides([0.0, 0.0], [0.03, 0.03])
+    for growth_bound, expected in ((math.log1p(0.03), Verdict.WORSE), (None, Verdict.SAME)):
+        gated = Gated(grown, False, BOUND, Spread(0.0001**2, 20), growth_bound)
+        assert judge_together([gated])[0].verdict is expected
+
+
 def test_one_start_on_either_side_decides_nothing() -> None:
     for base, new in (([0.0], [-1.0, -1.0]), ([0.0, 0.0], [-1.0]), ([0.0], [-1.0])):
         for spread in (QUIET, None):

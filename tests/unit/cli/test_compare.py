@@ -49,10 +49,13 @@ def test_a_slower_sweep_fails_and_the_worst_comes_first(
     assert max(map(len, lines)) <= 80
 
 
-def test_a_sweep_with_itself_is_the_same(base: str) -> None:
+def test_a_sweep_with_itself_is_the_same(base: str, tmp_path: Path) -> None:
     done = invoke("compare", base, base)
     assert done.status == 0
     assert "6 figures of 2 pairs: 6 same" in done.stdout
+    note = "BASE and NEW are the same results, so nothing can differ"
+    assert done.stdout.count(note) == 1
+    assert note not in invoke("compare", base, sweep(tmp_path / "again", 100, 101)).stdout
 
 
 def test_an_improvement_fails_nothing(base: str, tmp_path: Path) -> None:
@@ -277,6 +280,11 @@ def test_two_experiments_of_one_store_are_compared_by_their_folders(tmp_path: Pa
 def test_a_wrong_name_is_refused(base: str, option: str, value: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         invoke("compare", base, base, option, value)
+
+
+def test_a_gate_of_nothing_is_refused(base: str) -> None:
+    with pytest.raises(click.UsageError, match="--fail-on names no figure"):
+        invoke("compare", base, base, "--fail-on", " , ")
 
 
 def test_shares_are_percentages_or_numbers() -> None:

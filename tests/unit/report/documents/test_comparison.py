@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,13 @@ def test_parts_are_gated_as_they_are_named(tmp_path: Path) -> None:
         compared(base, new, rules_of("chta:ttft_ms.p99"))
     without_limits = compared(base, new, rules_of("chat:attainment")).without_value
     assert [lacking.metric.name for lacking in without_limits] == ["chat:attainment"]
+
+
+def test_what_is_tolerated_is_the_same_share_up_and_down() -> None:
+    latency, share = metric_named("ttft_ms.p99"), metric_named("attainment")
+    assert math.expm1(RULES.growth_bound(latency)) == pytest.approx(0.03)
+    assert math.expm1(-RULES.bound(latency)) == pytest.approx(-0.03)
+    assert RULES.growth_bound(share) == RULES.bound(share) == 0.03
 
 
 def test_latencies_get_worse_upwards_and_rates_downwards() -> None:
