@@ -1,6 +1,5 @@
 """Stored deployments: their settings, and what the plan predicted of them, parsed once."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from orchestrator.analysis.token_work import work_of_row
 from orchestrator.catalog.work import MissingWork, StepWork
 from orchestrator.results.ids import model_key
 from orchestrator.results.records import DeploymentRow
+from orchestrator.results.stored_json import parsed_prediction, parsed_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def stored_deployment(row: DeploymentRow) -> StoredDeployment:
         quantization=row.quantization,
         kv_cache_dtype=row.kv_cache_dtype,
         usd_per_hour=row.usd_per_hour,
-        settings=json.loads(row.settings_json),
-        prediction=Prediction.from_document(json.loads(row.predicted_json or "{}")),
+        settings=parsed_settings(row.settings_json),
+        prediction=Prediction.from_document(parsed_prediction(row.predicted_json)),
         work=work_of_row(row.work_json, row.settings_json, row.hardware, row.accelerator),
     )
 

@@ -1,6 +1,5 @@
 """Starts of engines: what the plan predicted for each beside what the engine then reported."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from orchestrator.analysis.prediction import UNKNOWN_START, PredictedStart
 from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
+from orchestrator.results.stored_json import parsed_report
 
 # what is both predicted and reported, by the names of engine_reported_json (see Engine.reported)
 FIGURES = (
@@ -62,7 +62,7 @@ def load_launches(store: Store) -> list[StoredLaunch]:
     for row in rows_of(store.read_manifests("launches", committed, skip_damaged=True), LaunchRow):
         deployment = deployments.get(row.deployment_id)
         predicted = deployment.prediction.start if deployment else UNKNOWN_START
-        reported = json.loads(row.engine_reported_json or "{}")
+        reported = parsed_report(row.engine_reported_json)
         launches.append(StoredLaunch(row, deployment, compared(predicted, reported), reported))
     return sorted(launches, key=lambda launch: (launch.label, launch.row.started_unix_ns))
 

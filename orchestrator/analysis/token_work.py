@@ -9,6 +9,7 @@ from orchestrator.base.errors import OrchestratorError
 from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.catalog.models import model_facts
 from orchestrator.catalog.work import MissingWork, StepWork, step_work
+from orchestrator.results.stored_json import parsed_settings, parsed_work
 from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
 _MISSING = "missing"
@@ -73,7 +74,7 @@ def work_of_row(
     stored the row, so the work is computed from the other columns.
     """
     if stored is not None:
-        document = json.loads(stored)
+        document = parsed_work(stored)
         try:
             if _MISSING in document:
                 return MissingWork(document[_MISSING])
@@ -90,7 +91,7 @@ def _computed_work(
     if hardware_name == NO_HARDWARE:
         return MissingWork.ENDPOINT
     try:
-        settings = EngineSettings.model_validate(json.loads(settings_json))
+        settings = EngineSettings.model_validate(parsed_settings(settings_json))
         hardware = Hardware(name=hardware_name, accelerator=accelerator)
     except ValueError:  # settings of another version
         return MissingWork.MODEL

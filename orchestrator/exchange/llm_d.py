@@ -8,7 +8,6 @@ count from sending, as in reports of llm-d's own tools.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from orchestrator.plan.current import Question, StoredExperiment
 from orchestrator.results.ids import digest
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.results.store import Store
+from orchestrator.results.stored_json import parsed_load, parsed_workload
 from orchestrator.spec.load import in_json
 
 VERSION = "0.2.1"
@@ -222,8 +222,8 @@ def _load(
     experiment: StoredExperiment, point: StoredPoint, question: Question | None
 ) -> dict[str, object]:
     head, figures = point.head, point.figures
-    workload = json.loads(question.workload_json or "{}") if question is not None else {}
-    load_rules = json.loads(question.load_json or "{}") if question is not None else {}
+    workload = parsed_workload(question.workload_json) if question is not None else {}
+    load_rules = parsed_load(question.load_json) if question is not None else {}
     clients = sum(repeat.head.clients for repeat in point.used) // len(point.used)
     standardized: dict[str, object] = {
         **_tool(point.source),

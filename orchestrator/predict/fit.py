@@ -8,7 +8,6 @@ what was measured.
 from __future__ import annotations
 
 import itertools
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from orchestrator.predict.simulate import RequestTimes, Trace, run, run_closed
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import open_results
 from orchestrator.results.schemas import rows_of
+from orchestrator.results.stored_json import parsed_settings
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 # name of a sample, or value of a setting -> median errors by figure
@@ -511,7 +511,7 @@ def read_samples(uri: str, profile: Profile, with_emulated: bool = False) -> Sto
 def _sample(
     name: str, deployment: DeploymentRow, point: PointHead, rows: pa.Table, profile: Profile
 ) -> FitSample:
-    settings = EngineSettings.model_validate(json.loads(deployment.settings_json))
+    settings = EngineSettings.model_validate(parsed_settings(deployment.settings_json))
     hardware = Hardware(name=deployment.hardware, accelerator=deployment.accelerator)
     if hardware.is_cpu and not profile.accelerator:
         profile = profile.model_copy(update={"accelerator": "cpu"})

@@ -6,7 +6,6 @@ It has the default where the file gave no value; None: the engine decides.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from orchestrator.report.documents.point import point_document
 from orchestrator.report.formats import JsonObject, flat
 from orchestrator.report.selection import experiments, with_limits
 from orchestrator.results.root import open_results
+from orchestrator.results.stored_json import parsed_settings
 from orchestrator.spec.load import INFINITE
 from orchestrator.spec.settings import EngineSettings
 
@@ -82,7 +82,7 @@ def read(
         frame = rows.to_pandas(types_mapper=dtypes.get)
     if "settings_json" not in rows.column_names:
         return frame
-    settings = [{"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()]
+    settings = [{"settings": parsed_settings(text)} for text in rows["settings_json"].to_pylist()]
     settings_frame = _frame(settings, library)
     if library == "polars":
         return frames.concat([frame, settings_frame], how="horizontal")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from orchestrator.predict.predictor import NotPredictable
 from orchestrator.results.records import LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
+from orchestrator.results.stored_json import parsed_report
 from orchestrator.simulation.models import EngineModels, model_digest
 from orchestrator.simulation.virtual_clock import began_at, launch_id_at
 from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, with_option
@@ -125,7 +125,7 @@ def _changed_models(plan: Plan, store: Store, models: EngineModels) -> list[str]
     """Labels of the deployments whose simulated launches had another model than they have now."""
     rows = rows_of(store.read_manifests("launches", store.manifests("launch")), LaunchRow)
     models_before = {
-        row.deployment_id: json.loads(row.engine_reported_json or "{}").get("model") for row in rows
+        row.deployment_id: parsed_report(row.engine_reported_json).get("model") for row in rows
     }
     changed: list[str] = []
     for deployment in plan.runnable():

@@ -36,6 +36,7 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.plan.current import Question, StoredExperiment
 from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
 from orchestrator.results.records import Figures
+from orchestrator.results.stored_json import parsed_load, parsed_workload
 from orchestrator.spec.load import Slo, Workload
 
 ATTAINMENT = "attainment"
@@ -355,7 +356,7 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
         head, deployment = point.head, point.deployment
         question = asked.get(head.point_id)
         workload = _workload_alike(question, head.workload)
-        rules = {} if question is None else json.loads(question.load_json or "{}")
+        rules = {} if question is None else parsed_load(question.load_json)
         load = {
             **{f"workload.{key}": value for key, value in workload.items()},
             "arrivals": head.arrivals,
@@ -388,7 +389,7 @@ def _workload_alike(question: Question | None, name: str) -> dict[str, Any]:
     """
     if question is None:
         return {"name": name}
-    workload: dict[str, Any] = json.loads(question.workload_json or "{}")
+    workload = parsed_workload(question.workload_json)
     try:
         return Workload.model_validate(workload).identity()
     except (ValidationError, ProblemsError):  # another tool's or release's: as it is stored

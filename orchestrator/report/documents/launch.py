@@ -1,6 +1,5 @@
 """One start of an engine: the record that ``results --launches`` shows."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.launches import PredictedFigure, StoredLaunch
 from orchestrator.results.records import LaunchRow
+from orchestrator.results.stored_json import parsed_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _launch_document(launch: StoredLaunch) -> LaunchDocument:
         label=launch.label,
         figures=launch.figures,
         reported=reported,
-        environment=json.loads(launch.row.environment_json or "{}"),
+        environment=parsed_environment(launch.row.environment_json),
         checkpoint_bytes=_number(reported, "checkpoint_bytes"),
         quantization_kernel=_text(reported, "quantization_kernel"),
         network=_text(reported, "network"),

@@ -1,6 +1,5 @@
 """The engines, hardware and hosts with which an experiment was measured, as far as is stored."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,16 +7,13 @@ from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.grouping import values_by_key
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.launch import LaunchDocument
+from orchestrator.results.stored_json import (
+    HostEnvironment,
+    PlacedRank,
+    host_environment,
+    placed_ranks,
+)
 
-# What is shown of a host, and its title.
-FACTS = {
-    "cpu": "CPU",
-    "kernel": "kernel",
-    "system": "system",
-    "driver": "GPU driver",
-    "cuda": "CUDA",
-    "image": "image",
-}
 MOST_VERSIONS_READ = 50  # launches for which a stored row is read to find the version
 
 
@@ -81,11 +77,9 @@ class MeasuredWith:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _RankOfLaunch:
     launch_id: str
-    hostname: str
-    gpus: tuple[str, ...]
-    cores: tuple[int, ...]
+    rank: PlacedRank
 
 
 def measured_with(
@@ -135,7 +129,7 @@ def _engines(launches: Iterable[LaunchDocument]) -> Iterable[EngineVersions]:
 
 
 def _texts(values: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(sorted(value for value in values if value))
+    return tuple(sorted({value for value in values if value}))
 
 
 def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
@@ -152,45 +146,47 @@ def _hardware(points: Iterable[StoredPoint]) -> Iterable[HardwareClass]:
 
 
 def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[HostDescription]:
-    ranks: list[_Rank] = []
+    ranks: list[_RankOfLaunch] = []
     for launch in launches:
-        ranks += _ranks(launch)
-    ranks_by_host = values_by_key((rank.hostname, rank) for rank in ranks)
+        for rank in placed_ranks(launch.row.placement_json):
+            ranks.append(_RankOfLaunch(launch.row.launch_id, rank))
+    ranks_by_host = values_by_key((each.rank.hostname or "not known", each) for each in ranks)
     for name, of_host in sorted(ranks_by_host.items()):
         cores: set[int] = set()
         gpus: set[str] = set()
-        for rank in of_host:
-            cores.update(rank.cores)
-            gpus.update(rank.gpus)
+        for each in of_host:
+            cores.update(each.rank.cores)
+            gpus.update(each.rank.gpus)
         yield HostDescription(
             name=name,
             gpus=_texts(gpus),
             cores=len(cores),
-            launches=len({rank.launch_id for rank in of_host}),
+            launches=len({each.launch_id for each in of_host}),
             facts=tuple(_facts(launches, name)),
         )
 
 
-def _facts(launches: Sequence[LaunchDocument], host: str) -> Iterable[HostFact]:
-    environments = [launch.environment[host] for launch in launches if host in launch.environment]
-    for name, title in FACTS.items():
-        values = {str(facts[name]) for facts in environments if facts.get(name) is not None}
-        if values:
-            yield HostFact(title, _texts(values))
-    limits_w: set[str] = set()
-    for facts in environments:
-        for gpu in facts.get("gpus", ()):
-            if gpu.get("power_limit_w") is not None:
-                limits_w.add(f"{gpu['power_limit_w']:g} W")
-    if limits_w:
-        yield HostFact("power limit", _texts(limits_w))
+def _facts(launches: Sequence[LaunchDocument], name: str) -> Iterable[HostFact]:
+    """What a host was found to be, by titles."""
+    hosts = [
+        host_environment(launch.environment[name])
+        for launch in launches
+        if name in launch.environment
+    ]
+    facts = (
+        HostFact("CPU", _texts(host.cpu for host in hosts)),
+        HostFact("kernel", _texts(host.kernel for host in hosts)),
+        HostFact("system", _texts(host.system for host in hosts)),
+        HostFact("GPU driver", _texts(host.driver for host in hosts)),
+        HostFact("CUDA", _texts(host.cuda for host in hosts)),
+        HostFact("image", _texts(host.image for host in hosts)),
+        HostFact("power limit", _power_limits(hosts)),
+    )
+    return [fact for fact in facts if fact.values]
 
 
-def _ranks(launch: LaunchDocument) -> Iterable[_Rank]:
-    for place in json.loads(launch.row.placement_json or "[]"):
-        yield _Rank(
-            launch_id=launch.row.launch_id,
-            hostname=str(place.get("hostname") or "not known"),
-            gpus=tuple(map(str, place.get("gpus", ()))),
-            cores=tuple(place.get("cores", ())),
-        )
+def _power_limits(hosts: Iterable[HostEnvironment]) -> tuple[str, ...]:
+    limits_w: set[float] = set()
+    for host in hosts:
+        limits_w.update(host.power_limits_w)
+    return _texts(f"{limit_w:g} W" for limit_w in limits_w)
