@@ -78,8 +78,8 @@ def test_a_changed_value_is_shown_on_a_line_of_its_own() -> None:
     assert lines[-5:] == ['   "a": 1,', '-  "b": 2', '+  "b": 3', " }", REWRITE]
 
 
-# how footnotes begin, and lines of their own that stand below some
-FOOTNOTES = ("not certain: ", "look at ", "failed: ", "left out: ", "no valid measurement", "[")
+# how footnotes begin (doubts, which name what decides them, are whole), and lines below some
+FOOTNOTES = ("look at ", "failed: ", "left out: ", "[")
 BELOW_FOOTNOTES = ("  run again: ", "  nearest: ", "  the engine ", "  log: ", "  for example: ")
 WIDTH_BY_OUTPUT = {
     **{each.output: each.columns for each in [*OF_WIDTHS, *OF_SIMULATION] if each.columns},
