@@ -28,6 +28,11 @@ from orchestrator.analysis.difference import (
 from orchestrator.analysis.start_spread import UNEVEN_LEVEL, Spread, p_even
 
 BOUND = -math.log(1 - 0.03)
+GROWTH_BOUND = math.log(1 + 0.03)
+# of the two other figures that `compare` gates unless it is told otherwise
+TTFT_SPREAD = 0.05
+ATTAINMENT = 0.95
+REQUESTS = 400  # of each start
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class Case:
     """``spreads``: the standard deviation of log throughput between starts, taken in turn by the
     deployments. ``change``: of the first deployment's throughput; all others stay. ``levels``: how
     many points each deployment has; half of the variance between starts is common to them.
-    ``new_spread``: of NEW, as a multiple of BASE's.
+    ``new_spread``: of NEW, as a multiple of BASE's. ``gates_three``: TTFT p99 and attainment, which
+    do not change, are gated beside throughput.
     """
 
     starts: int
@@ -44,6 +50,7 @@ class Case:
     change: float = 0.0
     levels: int = 1
     new_spread: float = 1.0
+    gates_three: bool = False
 
     @property
     def spread_text(self) -> str:
@@ -54,6 +61,8 @@ class Case:
             text += f", 1 in {len(self.spreads) // noisy}"
         if self.new_spread != 1:
             text += f", NEW {self.new_spread:g} times that"
+        if self.gates_three:
+            text += ", three figures"
         return text
 
     @property
@@ -99,10 +108,14 @@ def cases() -> Iterator[Case]:
     yield Case(2, 20, (0.01, 0.02))
     yield Case(2, 10, (0.02, 0.08))
     yield Case(2, 3, (0.02,), new_spread=4.0)
+    yield Case(2, 10, (0.01,), gates_three=True)
+    for deployments in (10, 1):
+        for starts in (2, 3):
+            yield Case(starts, deployments, (0.01,), -0.05, gates_three=True)
 
 
 def judged(case: Case, random: np.random.Generator) -> list[Verdict]:
-    """The verdicts on one drawn sweep, deployment by deployment."""
+    """The verdicts on one drawn sweep, deployment by deployment, first those on throughput."""
     pairs = []
     for deployment in range(case.deployments):
         spread = case.spreads[deployment % len(case.spreads)]
@@ -112,7 +125,28 @@ def judged(case: Case, random: np.random.Generator) -> list[Verdict]:
         pairs += [Sides(base, new) for base, new in zip(of_base, of_new, strict=True)]
     shared = spread_of_pairs(pairs)
     gated = [Gated(pair, True, BOUND, judged_spread(pair, shared)) for pair in pairs]
+    if case.gates_three:
+        gated += _gated_ttfts(case, random) + _gated_attainments(case, random)
     return verdicts_together(gated)
+
+
+def _gated_ttfts(case: Case, random: np.random.Generator) -> list[Gated]:
+    pairs = []
+    for _ in range(case.deployments):
+        base, new = random.normal(0.0, TTFT_SPREAD, (2, case.starts))
+        pairs.append(Sides(StartValues(tuple(base)), StartValues(tuple(new))))
+    shared = spread_of_pairs(pairs)
+    return [Gated(pair, False, BOUND, judged_spread(pair, shared), GROWTH_BOUND) for pair in pairs]
+
+
+def _gated_attainments(case: Case, random: np.random.Generator) -> list[Gated]:
+    noise = math.sqrt(ATTAINMENT * (1 - ATTAINMENT) / (REQUESTS * case.starts))
+    gated = []
+    for _ in range(case.deployments):
+        base, new = random.binomial(REQUESTS, ATTAINMENT, (2, case.starts)) / REQUESTS
+        pair = Sides(StartValues(tuple(base), noise), StartValues(tuple(new), noise))
+        gated.append(Gated(pair, True, 0.03))
+    return gated
 
 
 def _points(
@@ -172,7 +206,7 @@ def main() -> None:
     print("\n| deployments | spread | Bartlett | quotient |")
     print("|---|---|---|---|")
     for case in drawn_cases:
-        has_two_starts_at_one_level = case.starts == 2 and case.levels == 1
+        has_two_starts_at_one_level = case.starts == 2 and case.levels == 1 and not case.gates_three
         if has_two_starts_at_one_level and case.change == 0 and case.deployments > 1:
             _print_noticed(case, options)
 
