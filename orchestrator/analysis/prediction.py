@@ -95,37 +95,36 @@ class ErrorFactors:
 class PredictionError:
     """How far off such predictions were: the median errors of TTFT and TPOT, as shares.
 
-    ``source``: with what they were compared. ``within``: None in results of early versions.
-    ``is_counted``: ``within`` holds nine in ten points by count; else it would hold so many if the
-    logarithms of errors were normal.
+    ``source``: with what they were compared. ``is_counted``: ``within`` holds nine in ten points by
+    count; else it would hold so many if the logarithms of errors were normal.
     """
 
     ttft: float
     tpot: float
     source: str
-    within: ErrorFactors | None
+    within: ErrorFactors
     is_counted: bool
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         source = document["source"]
-        within = document.get("within")
-        factors: ErrorFactors | None = None
-        if within:
-            factors = ErrorFactors(within["ttft"], within["tpot"], source)
+        within = document["within"]
         return cls(
             ttft=document["ttft"],
             tpot=document["tpot"],
             source=source,
-            within=factors,
-            is_counted=bool(document.get("counted")),
+            within=ErrorFactors(within["ttft"], within["tpot"], source),
+            is_counted=document["counted"],
         )
 
     def document(self) -> dict[str, Any]:
-        document: dict[str, Any] = {"ttft": self.ttft, "tpot": self.tpot, "source": self.source}
-        if self.within is not None:
-            document["within"] = {"ttft": self.within.ttft, "tpot": self.within.tpot}
-        return document | {"counted": self.is_counted}
+        return {
+            "ttft": self.ttft,
+            "tpot": self.tpot,
+            "source": self.source,
+            "within": {"ttft": self.within.ttft, "tpot": self.within.tpot},
+            "counted": self.is_counted,
+        }
 
 
 @dataclass(frozen=True, slots=True)

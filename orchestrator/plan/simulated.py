@@ -195,7 +195,7 @@ class _Simulation:
         if not points:
             return replace(prediction, not_predicted=self._reason_not_simulated(deployment))
         error = self._error_of(deployment)
-        if error is None or error.within is None:
+        if error is None:
             return replace(prediction, not_predicted=_ERROR_UNKNOWN)
         factors = _factors(error.within)
         levels: list[PredictedLevel] = []
@@ -220,7 +220,7 @@ class _Simulation:
         factors = {_EXACT}
         for deployment in self._plan.deployments:
             error = self._error_of(deployment) if deployment.runs else None
-            if error is not None and error.within is not None:
+            if error is not None:
                 slower = _factors(error.within)
                 factors |= {slower, _inverse(slower)}
         limits: dict[_SlowerLimits, Slo] = {}

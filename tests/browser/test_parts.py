@@ -21,7 +21,13 @@ from tests.browser.stores import MIXED, commit_varied, varied_plan
 from tests.unit.report.stores import with_model_error
 
 pytestmark = pytest.mark.browser
-MODEL_ERROR = {"within": {"ttft": 1.5, "tpot": 1.2}, "source": "a test"}
+MODEL_ERROR = {
+    "ttft": 0.2,
+    "tpot": 0.1,
+    "source": "a test",
+    "within": {"ttft": 1.5, "tpot": 1.2},
+    "counted": True,
+}
 JUDGED = """app.shown.result.judged.map(({ point, tests }) => [
   point.point_id, tests.map(({ part, share }) => [part, share.estimate, share.lower, share.upper])])"""
 CELLS = """[...document.querySelectorAll("#ranking-table tr")].map((row) => (

@@ -91,7 +91,5 @@ def test_a_plan_that_predicts_no_load_has_no_levels() -> None:
     assert prediction.error_factors is None
 
 
-def test_of_an_early_version_the_factors_of_an_error_are_not_known() -> None:
-    error = {"ttft": 0.5, "tpot": 0.1, "source": "x"}
-    assert Prediction.from_document({"error": error}).error_factors is None
+def test_an_empty_document_predicts_nothing() -> None:
     assert Prediction.from_document({}) == NOTHING_PREDICTED

@@ -664,7 +664,13 @@ def test_a_simulation_is_never_certain_and_names_those_within_the_error_of_its_m
     sweep: Sweep,
 ) -> None:
     within = {
-        "error": {"ttft": 0.4, "tpot": 0.1, "source": "s", "within": {"ttft": 2.0, "tpot": 1.25}}
+        "error": {
+            "ttft": 0.4,
+            "tpot": 0.1,
+            "source": "s",
+            "within": {"ttft": 2.0, "tpot": 1.25},
+            "counted": False,
+        }
     }
     for name, level in (("d0", 20), ("d1", 16), ("d2", 2)):
         sweep.deployment(name, predicted_json=json.dumps(within))

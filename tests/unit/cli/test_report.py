@@ -70,6 +70,7 @@ def test_a_predicted_point_may_lack_latencies_that_were_predicted(tmp_path: Path
             "tpot": 0.1,
             "source": "a test",
             "within": {"ttft": 1.1, "tpot": 1.1},
+            "counted": False,
         },
     }
     plan = planned(tokens=1)

@@ -79,6 +79,7 @@ def test_a_superseded_point_is_not_compared_with_todays_prediction(store: Store)
             "tpot": 0.1,
             "source": "a test",
             "within": {"ttft": 1.1, "tpot": 1.1},
+            "counted": False,
         },
     }
     for tokens in (64, 8):

@@ -137,6 +137,14 @@ def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
         Plan.from_json(text)
 
 
+@pytest.mark.parametrize("predicted", [[], {"capacity": 3}, {"levels": [{"workload": "chat"}]}])
+def test_a_plan_whose_prediction_is_none_is_refused(predicted: Any) -> None:
+    content = json.loads(planned().to_json())
+    content["deployments"][0]["predicted"] = predicted
+    with pytest.raises(InputError, match=r"deployments\.0\.predicted: .*not a prediction"):
+        Plan.from_json(json.dumps(content))
+
+
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError, match="cannot be read"):
         load_plan(tmp_path / "none.yaml")

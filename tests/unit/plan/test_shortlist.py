@@ -58,6 +58,7 @@ def prediction(value: float, factor: float, tpot_ms: float = 20.0) -> dict[str, 
             "tpot": 0.1,
             "source": "a test",
             "within": {"ttft": factor, "tpot": factor},
+            "counted": False,
         },
     }
 

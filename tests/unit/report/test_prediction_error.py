@@ -16,7 +16,7 @@ from orchestrator.report.prediction_error import (
     predicted_vs_measured_notes,
 )
 from orchestrator.report.text import Cell
-from tests.unit.report.test_prediction import BEHIND, a_point, compared, used
+from tests.unit.report.documents.test_prediction import BEHIND, a_point, compared, used
 
 
 def documents(points: list[Any]) -> list[PointDocument]:

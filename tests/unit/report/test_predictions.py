@@ -6,9 +6,15 @@ import click
 
 from orchestrator.plan.model import Plan
 from orchestrator.report.predictions import predictions_text
-from tests.unit.report.test_predicted_deployment import CAPACITY, predicting
+from tests.unit.report.documents.test_predicted_deployment import CAPACITY, predicting
 
-ERROR = {"ttft": 0.3, "tpot": 0.05, "source": "points of x", "within": {"ttft": 2, "tpot": 1.2}}
+ERROR = {
+    "ttft": 0.3,
+    "tpot": 0.05,
+    "source": "points of x",
+    "within": {"ttft": 2, "tpot": 1.2},
+    "counted": False,
+}
 
 
 def shown(plan: Plan) -> str:

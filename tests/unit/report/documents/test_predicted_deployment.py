@@ -59,7 +59,13 @@ def test_without_a_prediction_nothing_is_known_of_memory() -> None:
 
 
 def test_capacities_and_errors_are_records() -> None:
-    error = {"ttft": 0.3, "tpot": 0.05, "source": "x", "within": {"ttft": 2, "tpot": 1.2}}
+    error = {
+        "ttft": 0.3,
+        "tpot": 0.05,
+        "source": "x",
+        "within": {"ttft": 2, "tpot": 1.2},
+        "counted": False,
+    }
     predicted = {"capacity": {"interactive": {"chat": CAPACITY}}, "error": error}
     deployment, _ = predicted_deployments(predicting(predicted, None))
     assert deployment.capacities["interactive"]["chat"].interval_per_gpu == (80.0, 120.0)

@@ -21,7 +21,13 @@ PREDICTED_LEVELS = [
     {"workload": "chat", "control": "request_rate", "level": 9.0, "ttft_ms": None, "tpot_ms": None,
      "output_throughput": 800.0},
 ]  # fmt: skip
-ERROR = {"ttft": 0.5, "tpot": 0.1, "source": "x", "within": {"ttft": 2.7, "tpot": 1.25}}
+ERROR = {
+    "ttft": 0.5,
+    "tpot": 0.1,
+    "source": "x",
+    "within": {"ttft": 2.7, "tpot": 1.25},
+    "counted": False,
+}
 
 
 def a_point(
