@@ -209,6 +209,9 @@ class TraceWorkload(Workload):
     def notes(self, timed: bool = False) -> list[str]:
         rows = self.rows()
         notes = [f"{count:,} rows are left out: {reason}" for reason, count in rows.left_out]
+        if rows.subagents:
+            subagents = "is a subagent" if rows.subagents == 1 else "are subagents"
+            notes.append(f"{counted(rows.subagents, 'session')} {subagents}")
         if rows.unused:
             notes.append(f"columns that change nothing: {listed(rows.unused)}")
         if rows.cut_pauses:
@@ -388,9 +391,9 @@ class TraceRequests(WorkloadKind):
         """
         round_number, recorded = self._place(session)
         row = int(self._rows.first_request[recorded]) + turn
+        scope = int(self._rows.rows[row]) if self._rows.local_blocks else 0
         tokens_left = int(self._rows.inputs[row])
         parts: list[tuple[tuple[int, ...], int]] = []
-        scope = recorded + 1 if self._rows.local_blocks else 0
         for block in self._blocks(row):
             size = min(self._rows.block_tokens, tokens_left)  # the last block may be shorter
             parts.append(((_BLOCK, round_number, scope, block), size))

@@ -115,7 +115,8 @@ class TraceRows:
     first_block: Ints | None = None
     images: Ints | None = None
     block_tokens: int = 0
-    local_blocks: bool = False  # equal names mean equal blocks only within a session
+    local_blocks: bool = False  # equal names mean equal blocks only within a row of the file
+    subagents: int = 0  # how many sessions are those of subagents
     total: int = 0  # rows of the file
     left_out: tuple[tuple[str, int], ...] = ()
     distinct_times: int = 0
@@ -163,6 +164,8 @@ class TraceRows:
         ):
             content.update(b"-" if array is None else array.tobytes())
         content.update(f"{self.block_tokens} {self.local_blocks}".encode())
+        if self.local_blocks:
+            content.update(self.rows.tobytes())  # each row has blocks of its own
         if self.images is not None:
             content.update(self.images.tobytes())
         return content.hexdigest()[:16]
@@ -461,9 +464,13 @@ def _with_times_and_blocks(
 
 # -- WEKA's agent sessions
 
+SCOPES = ("local", "global")  # equal hash_ids are equal blocks: in one row, or in the whole file
+
 
 class _WekaSelection:
-    """Sessions of agents, one per line. A subagent's requests are a session of their own."""
+    """Sessions of agents, one per line. A subagent's requests are a session of their own, behind
+    that of its agent, and have blocks in common with it.
+    """
 
     def __init__(self, rules: TraceRules, trace_format: TraceFormat) -> None:
         self._rules = rules
@@ -473,6 +480,7 @@ class _WekaSelection:
         self._unused_keys: set[str] = set()
         self._kept_count = 0
         self.sessions: list[list[_AgentRequest]] = []
+        self.subagents = 0
         self.block_tokens: set[int] = set()
         self.scopes: set[str] = set()
         self.total = 0
@@ -485,15 +493,22 @@ class _WekaSelection:
         if not block_tokens:
             raise problem(path, f"{place}: block_size is 0")
         self.block_tokens.add(block_tokens)
-        self.scopes.add(str(session.get("hash_id_scope", "local")))
+        scope = session.get("hash_id_scope", "local")
+        if scope not in SCOPES:
+            shown = str(scope)[:60]
+            raise problem(path, f"{place}: hash_id_scope is {shown!r}; give {' or '.join(SCOPES)}")
+        self.scopes.add(scope)
         requests = session.get("requests")
         if not isinstance(requests, list):
             raise problem(path, f"{place}: requests are {str(requests)[:60]!r}; give a list")
-        self._add_requests(number, block_tokens, requests)
+        self._add_requests(number, block_tokens, requests, is_subagent=False)
 
-    def _add_requests(self, number: int, block_tokens: int, requests: list[Any]) -> None:
+    def _add_requests(
+        self, number: int, block_tokens: int, requests: list[Any], is_subagent: bool
+    ) -> None:
         path = self._rules.path
         kept: list[_AgentRequest] = []
+        subagents: list[list[Any]] = []
         for index, keys in enumerate(requests, start=1):
             place = f"row {number}, request {index}"
             if not isinstance(keys, dict):
@@ -503,7 +518,7 @@ class _WekaSelection:
                 inner = keys.get("requests")
                 if not isinstance(inner, list):
                     raise problem(path, f"{place}: a subagent without requests")
-                self._add_requests(number, block_tokens, inner)
+                subagents.append(inner)
                 continue
             self.total += 1
             request = _agent_request(path, place, number, block_tokens, keys)
@@ -515,6 +530,9 @@ class _WekaSelection:
                 raise problem(path, f"has more than {MOST_REQUESTS:,} requests: give fewer lines")
         if kept:
             self.sessions.append(kept)
+            self.subagents += is_subagent
+        for inner in subagents:
+            self._add_requests(number, block_tokens, inner, is_subagent=True)
 
     def _is_kept(self, keys: dict[str, Any], request: _AgentRequest) -> bool:
         for row_filter in self._rules.filters:
@@ -558,6 +576,7 @@ class _WekaSelection:
             first_block=np.concatenate([[0], np.cumsum(block_counts)]).astype(np.int64),
             block_tokens=next(iter(self.block_tokens), 0),
             local_blocks=self.scopes != {"global"},
+            subagents=self.subagents,
             total=self.total,
             left_out=tuple(sorted(self._left_out.items())),
             unused=tuple(self._unused_keys),
@@ -591,15 +610,19 @@ def _agent_request(
     path: str, place: str, number: int, block_tokens: int, keys: dict[str, Any]
 ) -> _AgentRequest:
     inputs = whole_number(path, place, keys, "in")
-    blocks = block_ids(path, place, keys)
+    blocks: Sequence[int] = ()
+    if keys.get("hash_ids") is not None:
+        blocks = block_ids(path, place, keys)
     if len(blocks) > -(-inputs // block_tokens):
         raise problem(
             path,
             f"{place}: {len(blocks)} hash_ids for {inputs} tokens of blocks of {block_tokens}",
         )
-    took_s = seconds(path, place, keys, "api_time") if "api_time" in keys else None
-    if took_s is not None and took_s < 0:
-        raise problem(path, f"{place}: api_time is {took_s:g}; give a number from 0 on")
+    took_s = None
+    if keys.get("api_time") is not None:
+        took_s = seconds(path, place, keys, "api_time")
+        if took_s < 0:
+            raise problem(path, f"{place}: api_time is {took_s:g}; give a number from 0 on")
     return _AgentRequest(
         row=number,
         t_s=seconds(path, place, keys, "t"),

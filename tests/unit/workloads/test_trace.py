@@ -16,6 +16,7 @@ from orchestrator.load.schedule import Schedule, kind_of
 from orchestrator.spec.load import Arrivals, Level
 from orchestrator.workloads import trace_reader
 from orchestrator.workloads.content import RandomIds
+from orchestrator.workloads.reuse import Reuse, reuse_of
 from orchestrator.workloads.trace import TraceRequests, TraceWorkload
 from tests.unit.load.test_schedule import point
 from tests.unit.workloads import traces
@@ -88,14 +89,21 @@ def test_equal_blocks_are_equal_tokens_up_to_a_shorter_last_one(tmp_path: Path) 
     assert first[1024:1200] != third[1024:]
 
 
-def test_blocks_of_agents_are_those_of_their_session(tmp_path: Path) -> None:
-    requests = trace(tmp_path / "t.jsonl", traces.WEKA).requests(IDS, 7)
-    before, after = ids(requests, 1, 0), ids(requests, 1, 1)
+def test_blocks_of_agents_are_those_of_their_row_with_its_subagents(tmp_path: Path) -> None:
+    workload = trace(tmp_path / "t.jsonl", traces.WEKA)
+    requests = workload.requests(IDS, 7)
+    before, after = ids(requests, 0, 0), ids(requests, 0, 1)
     assert len(before) == 130 and len(after) == 256
     assert before[:128] == after[:128]
     assert before[128:] != after[128:130], "beyond the last whole block nothing is shared"
+    assert ids(requests, 1) == before[:64], "a subagent begins as its agent does"
     assert ids(requests, 2)[:64] != before[:64]
-    assert ids(requests, 0)[:64] != before[:64]
+    assert "1 session is a subagent" in workload.notes()
+    hits = 128 + 256 + 48  # an engine computes the last block of a prompt in any case
+    reuse = reuse_of(workload, 7, range(3))
+    assert reuse == Reuse(prompt_tokens=130 + 256 + 300 + 64 + 128, cached_tokens=hits)
+    apart = trace(tmp_path / "two.jsonl", traces.WEKA.replace('"local"', '"global"'))
+    assert apart.identity() != workload.identity()
 
 
 def test_a_second_round_has_the_lengths_of_the_first_and_other_tokens(tmp_path: Path) -> None:

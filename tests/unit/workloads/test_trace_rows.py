@@ -115,14 +115,28 @@ def test_an_agent_has_its_subagents_beside_it_and_waits_only_between_answers(
 ) -> None:
     read = rows(tmp_path / "t.jsonl", traces.WEKA)
     assert read.starts_ns is None, "its sessions say no start"
-    assert read.first_request.tolist() == [0, 1, 4, 5]
-    assert read.inputs.tolist() == [64, 130, 256, 300, 128]
+    assert read.first_request.tolist() == [0, 3, 4, 5]
+    assert read.inputs.tolist() == [130, 256, 300, 64, 128]
+    assert read.subagents == 1
     assert read.pauses_s is not None
-    assert read.pauses_s.tolist() == [0.0, 0.0, 2.5, 60.0, 0.0]
+    assert read.pauses_s.tolist() == [0.0, 2.5, 60.0, 0.0, 0.0]
     assert read.local_blocks
     assert read.block_tokens == 64
     with pytest.raises(ProblemsError, match="no start of its sessions"):
         rows(tmp_path / "t.jsonl", traces.WEKA, window=["0s", "9s"])
+
+
+def test_what_an_agents_request_may_leave_out_is_absent_and_other_scopes_are_refused(
+    tmp_path: Path,
+) -> None:
+    bare = {"t": 0.0, "type": "s", "in": 300, "out": 3}
+    later = {**bare, "t": 9.0, "api_time": None, "hash_ids": None}
+    session = {"id": "a", "block_size": 64, "requests": [bare, later]}
+    read = rows(tmp_path / "t.jsonl", lines(session))
+    assert read.pauses_s is not None and read.blocks is not None
+    assert (read.pauses_s.tolist(), read.blocks.tolist()) == ([0.0, 0.0], [])
+    with pytest.raises(ProblemsError, match="hash_id_scope is 'weird'; give local or global"):
+        rows(tmp_path / "t.jsonl", lines({**session, "hash_id_scope": "weird"}))
 
 
 def test_keys_of_agents_requests_that_change_nothing_are_named(tmp_path: Path) -> None:
