@@ -240,7 +240,8 @@ class TraceRequests(WorkloadKind):
     """The sessions of a trace, round after round.
 
     ``images``: the pictures of requests that have some. ``chosen``: the sessions of a round; None:
-    all. ``stretched``: by how much recorded times are stretched.
+    all. ``stretched``: by how much the recorded starts of sessions are
+    stretched.
     """
 
     def __init__(
@@ -266,7 +267,7 @@ class TraceRequests(WorkloadKind):
     # -- one load
 
     def at_level(self, level: Level, arrivals: Arrivals) -> TraceRequests:
-        """Stretches the recorded times to the rate of the level, or leaves out whole sessions.
+        """Stretches the recorded starts to the rate of the level, or leaves out whole sessions.
         Raises InputError where the recorded rate does not allow that.
         """
         is_recorded = arrivals.process == "trace" and arrivals.trace is None
@@ -358,13 +359,12 @@ class TraceRequests(WorkloadKind):
         return float(self._rows.pauses_s[self._row(session, turn + 1)])
 
     def earliest_s(self, session: int, turn: int) -> float | None:
-        """Without recorded pauses, a request is sent at its own time or when the answer before it
-        has come, whichever is later.
+        """Without recorded pauses, a request is sent at its own time in the session, which is not
+        stretched, or when the answer before it has come, whichever is later.
         """
         if self._rows.pauses_s is not None or self._rows.offsets_ns is None:
             return None
-        offset_ns = int(self._rows.offsets_ns[self._row(session, turn)])
-        return offset_ns / 1e9 * self._stretched
+        return float(self._rows.offsets_ns[self._row(session, turn)]) / 1e9
 
     # -- requests
 
