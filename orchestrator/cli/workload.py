@@ -118,9 +118,7 @@ def show(
         except OSError as error:
             raise InputError(f"--write {str(write)!r}: {error.strerror or error}") from None
         click.echo(f"{count:,} requests: {write}", err=True)
-        if written.requests(prompter, seed).needs_reply:
-            text = "answers between turns are made up here; a run sends the engine's own"
-            click.echo(text, err=True)
+        _echo_what_differs(written, written.requests(prompter, seed).needs_reply)
     return 0
 
 
@@ -129,6 +127,17 @@ def _echo_if_fewer(shown: Workload, facts: WorkloadFacts, requests: int) -> None
     source = click.get_current_context().get_parameter_source("requests")
     if source is ParameterSource.COMMANDLINE and facts.requests < requests:
         text = f"--requests {requests:,}: {shown.name} has {facts.requests:,}, and no more"
+        click.echo(text, err=True)
+
+
+def _echo_what_differs(written: Workload, needs_reply: bool) -> None:
+    """Says what a run does that the written requests do not have."""
+    text = "lengths are limits here; a run forces answers to have them where its engine can"
+    click.echo(text, err=True)
+    if written.recorded_rate() is not None:
+        click.echo("times are not written", err=True)
+    if needs_reply:
+        text = "answers between turns are made up here; a run sends the engine's own"
         click.echo(text, err=True)
 
 
@@ -214,6 +223,7 @@ def _write(
             else:
                 body["prompt"] = request.prompt.flat()
             body["max_tokens"] = request.answer_tokens
+            body["temperature"] = 0.0  # as runs send it where nothing else is asked for
             body |= dialect.adapter_fields(request.prompt.adapter)
             line = {
                 "custom_id": f"{request.session}-{request.turn}",

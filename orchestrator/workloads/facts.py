@@ -104,7 +104,7 @@ def facts_of(workload: Workload, prompter: Prompter, seed: int, requests: int) -
     """The facts of a workload, from its first ``requests`` requests."""
     kind: WorkloadKind = workload.requests(prompter, seed)
     sessions = sessions_within(workload, kind, requests)
-    return _facts_of_sessions(workload, kind, sessions, prompter)
+    return _facts_of_sessions(workload, kind, sessions, prompter, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def facts_by_part(
     parts: list[PartFacts] = []
     for content in workload.contents:
         of_part = by_part.get(content.name, [])
-        facts = _facts_of_sessions(content, kind, of_part, prompter) if of_part else None
+        facts = _facts_of_sessions(content, kind, of_part, prompter, seed) if of_part else None
         share_of_sessions = workload.shares[content.name]
         share_of_requests = workload.request_shares[content.name]
         parts.append(PartFacts(content, share_of_sessions, share_of_requests, facts))
@@ -139,7 +139,11 @@ def facts_by_part(
 
 
 def _facts_of_sessions(
-    workload: Workload, kind: WorkloadKind, sessions: Sequence[int], prompter: Prompter
+    workload: Workload,
+    kind: WorkloadKind,
+    sessions: Sequence[int],
+    prompter: Prompter,
+    seed: int,
 ) -> WorkloadFacts:
     prompts: list[int] = []
     answers: list[int] = []
@@ -147,19 +151,19 @@ def _facts_of_sessions(
     pauses_s: list[float] = []
     for session in sessions:
         turns = kind.turns(session)
-        for turn in range(turns):
-            tokens = kind.input_tokens(session, turn)
-            answers.append(kind.output_tokens(session, turn))
-            if tokens:
-                prompts.append(tokens)
-                continue
-            text = _text(kind, session, turn)
-            if text is None:
-                continue
-            characters.append(len(text))
-            counted = prompter.count(text)
-            if counted is not None:
-                prompts.append(counted)
+        answers += [kind.output_tokens(session, turn) for turn in range(turns)]
+        lengths = [kind.input_tokens(session, turn) for turn in range(turns)]
+        if all(lengths):
+            prompts += lengths
+        else:
+            for prompt in _prompts_of(kind, prompter, seed, session):
+                texts = _texts(prompt)
+                if texts is None:
+                    continue
+                characters.append(sum(len(text) for text in texts))
+                counts = [prompter.count(text) for text in texts]
+                if None not in counts:
+                    prompts.append(sum(tokens or 0 for tokens in counts))
         pauses_s += [kind.pause_s(session, turn) for turn in range(turns - 1)]
     return WorkloadFacts(
         sessions=len(sessions),
@@ -178,12 +182,29 @@ def _facts_of_sessions(
     )
 
 
-def _text(kind: WorkloadKind, session: int, turn: int) -> str | None:
-    """The text of a prompt; None where it is made of token ids or of their names."""
-    messages = kind.prompt(session, turn, "measure", ()).messages
-    parts = [part for message in messages for part in message.content]
-    texts = [part for part in parts if isinstance(part, str)]
-    return "".join(texts) if len(texts) == len(parts) else None
+def _texts(prompt: Prompt) -> list[str] | None:
+    """The texts of a prompt's messages; None where it is made of token ids or of their names."""
+    texts: list[str] = []
+    for message in prompt.messages:
+        if not all(isinstance(part, str) for part in message.content):
+            return None
+        texts.append(message.text)
+    return texts
+
+
+def _prompts_of(
+    kind: WorkloadKind, prompter: Prompter, seed: int, session: int
+) -> Iterator[Prompt]:
+    """The prompts of a session, turn by turn. The answers in them are made up."""
+    earlier: list[Message] = []
+    for turn in range(kind.turns(session)):
+        prompt = kind.request(session, turn, "measure", tuple(earlier))
+        yield prompt
+        if kind.needs_reply:
+            answer_tokens = kind.output_tokens(session, turn)
+            rng = np.random.default_rng([seed, session, turn])
+            made = prompter.make(rng, answer_tokens)
+            earlier += (prompt.messages[-1], Message("assistant", (made,), answer_tokens))
 
 
 def sampled(
@@ -195,17 +216,10 @@ def sampled(
     kind.options = options_of(workload, seed)
     written = 0
     for session in sessions_within(workload, kind, requests):
-        earlier: list[Message] = []
-        for turn in range(kind.turns(session)):
+        for turn, prompt in enumerate(_prompts_of(kind, prompter, seed, session)):
             if written == requests:
                 return
-            prompt = kind.request(session, turn, "measure", tuple(earlier))
-            prompt = replace(prompt, adapter=kind.adapter(session))
             answer_tokens = kind.output_tokens(session, turn)
-            yield SampledRequest(session, turn, kind.part(session), answer_tokens, prompt)
+            with_adapter = replace(prompt, adapter=kind.adapter(session))
+            yield SampledRequest(session, turn, kind.part(session), answer_tokens, with_adapter)
             written += 1
-            if kind.needs_reply:
-                rng = np.random.default_rng([seed, session, turn])
-                made = prompter.make(rng, answer_tokens)
-                answer = Message("assistant", (made,), answer_tokens)
-                earlier += (prompt.messages[-1], answer)

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.workloads.entries import read_entry
 from tests.unit.cli.commands import invoke
+from tests.unit.workloads import traces
 
 FILE = """
 workloads:
@@ -62,13 +63,15 @@ def test_written_requests_are_a_batch_whose_bodies_can_be_sent(file: str, tmp_pa
     target = tmp_path / "w.jsonl"
     done = invoke("workload", "show", f"{file}:talk", "--requests", "6", "--write", str(target))
     assert "answers between turns are made up here" in done.stderr
+    assert "lengths are limits here" in done.stderr
+    assert "times are not written" not in done.stderr
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert [line["custom_id"] for line in lines] == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
     assert {line["url"] for line in lines} == {"/v1/chat/completions"}
     for line in lines:
         entry = read_entry({k: v for k, v in line["body"].items() if k != "model"}, line)
         assert entry is not None
-        assert entry.output_tokens == 7
+        assert (entry.output_tokens, entry.fields) == (7, {"temperature": 0.0})
     assert len(lines[1]["body"]["messages"]) == 3
 
 
@@ -105,6 +108,15 @@ def test_written_requests_ask_for_what_a_run_asks_for(tmp_path: Path) -> None:
     assert {body["temperature"] for body in written(file, "prompts")} == {0.7}
     with pytest.raises(InputError, match=r"a regex, for which .* no field \(known: json_schema"):
         written(file, "regex")
+
+
+def test_times_of_a_trace_are_said_not_to_be_written(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(traces.BURSTGPT_1)
+    file = tmp_path / "x.yaml"
+    file.write_text("workloads: [{name: t, kind: trace, trace: t.csv}]")
+    target = str(tmp_path / "w.jsonl")
+    done = invoke("workload", "show", str(file), "--requests", "3", "--write", target)
+    assert "times are not written" in done.stderr
 
 
 def test_a_file_without_engines_is_written_as_openai_has_it(tmp_path: Path) -> None:

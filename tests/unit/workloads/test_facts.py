@@ -98,3 +98,19 @@ def test_later_sampled_turns_contain_the_earlier_prompts_and_made_up_answers() -
 def test_sessions_end_with_the_file_or_with_the_requests(tmp_path: Path) -> None:
     talk = Workload.model_validate(TALK)
     assert sessions_within(talk, talk.requests(IDS, 0), 7) == [0, 1, 2]
+
+
+SHAREGPT = """[{"conversations": [
+  {"from": "human", "value": "one two"}, {"from": "gpt", "value": "a b c d"},
+  {"from": "human", "value": "three"}, {"from": "gpt", "value": "e"}]}]"""
+
+
+def test_later_turns_of_a_recorded_session_have_the_earlier_prompts_and_answers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "s.json").write_text(SHAREGPT)
+    session = {"name": "w", "kind": "file", "api": "chat", "use": "sessions", "output_tokens": 9}
+    workload = Workload.model_validate(session | {"prompts": str(tmp_path / "s.json")})
+    facts = facts_of(workload, CountedWords(), seed=0, requests=2)
+    assert facts.prompt_tokens is not None
+    assert (facts.prompt_tokens.least, facts.prompt_tokens.most) == (2, 2 + 9 + 1)
