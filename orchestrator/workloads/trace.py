@@ -240,8 +240,7 @@ class TraceRequests(WorkloadKind):
     """The sessions of a trace, round after round.
 
     ``images``: the pictures of requests that have some. ``chosen``: the sessions of a round; None:
-    all. ``stretched``: by how much the recorded starts of sessions are
-    stretched.
+    all. ``stretched``: by how much the starts of sessions are stretched.
     """
 
     def __init__(

@@ -194,6 +194,8 @@ def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> 
     trace_format = wanted_format(rules.path, rules.name, rules.columns, rules.unit, header)
     if rules.with_images and trace_format.images is None:
         raise problem(rules.path, "does not count images: leave 'images' out")
+    if rules.longest_pause_s is not None:
+        _check_pauses(rules.path, trace_format)
     if trace_format.columns is None:
         rows = _weka_rows(rules, trace_format)
     else:
@@ -213,6 +215,20 @@ def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> 
         lengths=TraceLengths.of(rows.inputs, rows.outputs),
         digest=rows.content_digest(),
     )
+
+
+def _check_pauses(path: str, trace_format: TraceFormat) -> None:
+    """Raises ProblemsError where a trace can have no pauses."""
+    columns = trace_format.columns
+    if columns is None:  # WEKA's sessions have some
+        return
+    lacks = ""
+    if columns.session is None and trace_format.name != "bailian":
+        lacks = "sessions"
+    elif columns.time is None:
+        lacks = "times"
+    if lacks:
+        raise problem(path, f"has no {lacks}, so it has no pauses: leave 'longest_pause' out")
 
 
 class _Selection:
@@ -442,9 +458,15 @@ def _with_times_and_blocks(
     changes: dict[str, Any] = {}
     if times_ns is not None and len(times_ns):
         starts_ns = times_ns[rows.first_request[:-1]]
-        of_session = np.repeat(starts_ns, np.diff(rows.first_request))
         changes["starts_ns"] = starts_ns - starts_ns[0]
-        changes["offsets_ns"] = times_ns - of_session
+        if elapsed_ns is None and longest_pause_s is not None:
+            gaps_ns = np.diff(times_ns, prepend=times_ns[0])
+            gaps_ns[rows.first_request[:-1]] = 0
+            longest_ns = round(longest_pause_s * 1e9)
+            changes["cut_pauses"] = int(np.count_nonzero(gaps_ns > longest_ns))
+            times_ns = np.cumsum(np.minimum(gaps_ns, longest_ns))
+            starts_ns = times_ns[rows.first_request[:-1]]
+        changes["offsets_ns"] = times_ns - np.repeat(starts_ns, np.diff(rows.first_request))
     if times_ns is not None and elapsed_ns is not None:
         ends_ns = times_ns + elapsed_ns
         pauses_s = np.zeros(len(times_ns))

@@ -89,6 +89,23 @@ def test_a_chat_is_its_own_and_its_descendants(tmp_path: Path) -> None:
     assert read.offsets_ns.tolist() == [0, 28_500_000_000, 0]
 
 
+def test_without_the_ends_of_answers_the_longest_pause_cuts_times_between_requests(
+    tmp_path: Path,
+) -> None:
+    text = "at,in,out,user\n0,1,1,a\n50,2,1,b\n60,3,1,a\n64,4,1,a\n"
+    columns = {"time": "at", "input_tokens": "in", "output_tokens": "out", "session": "user"}
+    read = rows(tmp_path / "t.csv", text, columns=columns, unit="s", longest_pause="10s")
+    assert read.offsets_ns is not None and read.starts_ns is not None
+    assert read.offsets_ns.tolist() == [0, 10_000_000_000, 14_000_000_000, 0]
+    assert read.starts_ns.tolist() == [0, 50_000_000_000]
+    assert read.cut_pauses == 1
+    del columns["time"]
+    with pytest.raises(ProblemsError, match="has no times, so it has no pauses"):
+        rows(tmp_path / "t.csv", text, columns=columns, longest_pause="10s")
+    with pytest.raises(ProblemsError, match="has no sessions, so it has no pauses: leave 'longest"):
+        rows(tmp_path / "t.jsonl", traces.MOONCAKE, longest_pause="10s")
+
+
 @pytest.mark.parametrize(
     ("parents", "sessions"),
     [([-1, 1, 2, 3], 1), ([-1, -1, 1, 2], 2), ([9, 1, 2, 9], 2), ([2, 1, 1, 3], 1)],
