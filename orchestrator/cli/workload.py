@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from orchestrator.base.errors import InputError
 
@@ -16,8 +15,13 @@ if TYPE_CHECKING:
     from orchestrator.spec.dialect import Dialect
     from orchestrator.spec.experiment import Experiment
     from orchestrator.spec.load import Workload
-    from orchestrator.workloads.facts import PartFacts, SampledRequest, WorkloadFacts
+    from orchestrator.workloads.facts import PartFacts, SampledRequest
     from orchestrator.workloads.kind import Prompter
+
+
+# How many requests are looked at where nobody says it: seconds of a core.
+MOST_OF_A_TRACE = 100_000
+OF_ANYTHING_ELSE = 10_000
 
 
 @click.group()
@@ -30,9 +34,8 @@ def workload() -> None:
 @click.option(
     "--requests",
     type=click.IntRange(1, 5_000_000),
-    default=10_000,
-    show_default=True,
-    help="How many requests to look at, or to write.",
+    help="How many requests to look at, or to write. Default: all of a trace, at most "
+    f"{MOST_OF_A_TRACE:,}; of what is drawn, {OF_ANYTHING_ELSE:,}.",
 )
 @click.option(
     "--sample",
@@ -52,7 +55,7 @@ def workload() -> None:
 )
 def show(
     place: str,
-    requests: int,
+    requests: int | None,
     sample: int,
     write: Path | None,
     tokenizer: str | None,
@@ -81,10 +84,13 @@ def show(
     documents: list[dict[str, Any]] = []
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
-        facts = facts_of(shown, prompter, seed, requests)
-        _echo_if_fewer(shown, facts, requests)
-        parts = facts_by_part(shown, prompter, seed, requests)
-        sessions = sessions_within(shown, shown.requests(prompter, seed), requests)
+        looked_at = requests or _default_requests(shown)
+        facts = facts_of(shown, prompter, seed, looked_at)
+        if requests is not None and facts.requests < requests:
+            text = f"--requests {requests:,}: {shown.name} has {facts.requests:,}, and no more"
+            click.echo(text, err=True)
+        parts = facts_by_part(shown, prompter, seed, looked_at)
+        sessions = sessions_within(shown, shown.requests(prompter, seed), looked_at)
         reuse = reuse_of(shown, seed, sessions)
         examples = list(sampled(shown, prompter, seed, sample)) if sample else []
         if output == "json":
@@ -113,8 +119,9 @@ def show(
     if write is not None:
         [written] = workloads
         prompter = _prompter(experiment, written, tokenizer)
+        wanted = requests or _default_requests(written)
         try:
-            count = _write(experiment, written, prompter, seed, requests, write)
+            count = _write(experiment, written, prompter, seed, wanted, write)
         except OSError as error:
             raise InputError(f"--write {str(write)!r}: {error.strerror or error}") from None
         click.echo(f"{count:,} requests: {write}", err=True)
@@ -122,12 +129,9 @@ def show(
     return 0
 
 
-def _echo_if_fewer(shown: Workload, facts: WorkloadFacts, requests: int) -> None:
-    """Says that a workload has fewer requests than ``--requests`` asks for, where it is given."""
-    source = click.get_current_context().get_parameter_source("requests")
-    if source is ParameterSource.COMMANDLINE and facts.requests < requests:
-        text = f"--requests {requests:,}: {shown.name} has {facts.requests:,}, and no more"
-        click.echo(text, err=True)
+def _default_requests(shown: Workload) -> int:
+    recorded = shown.most_requests()
+    return OF_ANYTHING_ELSE if recorded is None else min(recorded, MOST_OF_A_TRACE)
 
 
 def _echo_what_differs(written: Workload, needs_reply: bool) -> None:

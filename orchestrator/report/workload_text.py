@@ -5,9 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from orchestrator.base.text import counted
+from orchestrator.base.text import counted, hours
 from orchestrator.spec.load import Workload
-from orchestrator.workloads.facts import NumberSummary, PartFacts, SampledRequest, WorkloadFacts
+from orchestrator.workloads.facts import (
+    NumberSummary,
+    PartFacts,
+    Recording,
+    SampledRequest,
+    WorkloadFacts,
+)
 
 WIDTH = 80
 _TITLES = ("mean", "p50", "p90", "p99", "max")
@@ -29,6 +35,8 @@ def workload_lines(
     yield ""
     yield from _lengths(facts)
     yield ""
+    if facts.recording is not None:
+        yield _recording(facts.recording)
     if facts.recorded_rate is not None:
         yield f"recorded: {facts.recorded_rate:.4g} requests/s on average"
     if cached_share is not None:
@@ -37,6 +45,13 @@ def workload_lines(
         yield from _folded("texts are not counted: give the model's --tokenizer")
     for note in facts.notes:
         yield from _folded(note)
+
+
+def _recording(recording: Recording) -> str:
+    requests = counted(recording.requests, "request")
+    sessions = counted(recording.sessions, "session")
+    span = "without times" if recording.span_s is None else f"over {hours(recording.span_s)}"
+    return f"trace: {requests} in {sessions} {span}"
 
 
 def part_lines(parts: Sequence[PartFacts]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from orchestrator.workloads.adapters import adapters_of
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 from orchestrator.workloads.mix import MixWorkload
 from orchestrator.workloads.request_options import options_of
+from orchestrator.workloads.trace import TraceWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,15 @@ class NumberSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Recording:
+    """The whole of a trace. ``span_s``: from its first session to its last; None: it has no times."""
+
+    requests: int
+    sessions: int
+    span_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadFacts:
     """What the first sessions of a workload hold. ``prompt_tokens``: None where nobody counted
     them; ``prompt_characters`` then has their texts. ``requests_in_all``: None where they never
@@ -62,6 +72,7 @@ class WorkloadFacts:
     answer_tokens: NumberSummary | None
     turns: NumberSummary | None
     pauses_s: NumberSummary | None
+    recording: Recording | None  # of a trace
     recorded_rate: float | None  # requests/s
     left_out: int
     notes: tuple[str, ...]
@@ -176,10 +187,19 @@ def _facts_of_sessions(
         if kind.has_sessions
         else None,
         pauses_s=NumberSummary.of(pauses_s),
+        recording=_recording(workload),
         recorded_rate=workload.recorded_rate(),
         left_out=workload.left_out(),
         notes=tuple(workload.notes()),
     )
+
+
+def _recording(workload: Workload) -> Recording | None:
+    if not isinstance(workload, TraceWorkload):
+        return None
+    rows = workload.rows()
+    span_s = None if rows.starts_ns is None else rows.span_s
+    return Recording(rows.requests, rows.sessions, span_s)
 
 
 def _texts(prompt: Prompt) -> list[str] | None:

@@ -110,13 +110,19 @@ def test_written_requests_ask_for_what_a_run_asks_for(tmp_path: Path) -> None:
         written(file, "regex")
 
 
-def test_times_of_a_trace_are_said_not_to_be_written(tmp_path: Path) -> None:
+def test_a_trace_is_shown_and_written_once_and_its_times_are_not(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(traces.BURSTGPT_1)
     file = tmp_path / "x.yaml"
     file.write_text("workloads: [{name: t, kind: trace, trace: t.csv}]")
     target = str(tmp_path / "w.jsonl")
-    done = invoke("workload", "show", str(file), "--requests", "3", "--write", target)
+    done = invoke("workload", "show", str(file), "--write", target)
     assert "times are not written" in done.stderr
+    assert "t: trace, api completions; 3 requests\n" in done.stdout
+    assert "trace: 3 requests in 3 sessions over 113 s\n" in done.stdout
+    assert len(Path(target).read_text().splitlines()) == 3
+    (tmp_path / "t.csv").write_text(traces.WEKA)
+    shown = invoke("workload", "show", str(file)).stdout
+    assert "trace: 5 requests in 3 sessions without times\n" in shown
 
 
 def test_a_file_without_engines_is_written_as_openai_has_it(tmp_path: Path) -> None:
