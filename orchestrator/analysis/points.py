@@ -216,13 +216,18 @@ class Attained:
 
 def deciding_test(tests: Sequence[Attained]) -> Attained | None:
     """The test whose share is the attainment: the first; where limits are on parts of a mix, the
-    test that is worst off. None without tests.
+    test that is worst off, and of equal ones the least certain. None without tests.
     """
     if not tests:
         return None
     if tests[0].part is None:
         return tests[0]
-    return min(tests, key=lambda test: test.share.estimate - test.target)
+    return min(tests, key=_margins)
+
+
+def _margins(test: Attained) -> tuple[float, float]:
+    """How far a share and the lower end of its interval lie above the target."""
+    return test.share.estimate - test.target, test.share.lower - test.target
 
 
 def attainment_of(tests: Sequence[Attained]) -> Interval | None:

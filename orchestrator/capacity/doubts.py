@@ -351,7 +351,7 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
             (first.label,),
             Remedy.MORE_REPEATS_OR_LONGER,
             levels=_best_levels([first]),
-            test=may_miss[0],
+            test=min(may_miss, key=lambda test: test.share.lower - test.target),
         )
     yield from _order_doubts(first, others, bool(with_one_start))
 

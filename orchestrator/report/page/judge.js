@@ -496,9 +496,15 @@ const judge = (() => {
   const margin = (test) => test.share.estimate - test.target;
   const isMissed = (test) => margin(test) < 0;
 
-  /* The test that is furthest below its target, or least above it. */
+  /* Whether a test is further below its target than another, or less above it; of tests that are equally
+     far, whether it is less certain. */
+  function isWeaker(test, other) {
+    if (margin(test) !== margin(other)) return margin(test) < margin(other);
+    return test.share.lower - test.target < other.share.lower - other.target;
+  }
+
   function weakestOf(tests) {
-    return tests.reduce((weakest, test) => (margin(test) < margin(weakest) ? test : weakest));
+    return tests.reduce((weakest, test) => (isWeaker(test, weakest) ? test : weakest));
   }
 
   // Deployments

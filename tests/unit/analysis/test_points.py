@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import (
+    Attained,
     StoredPoint,
     VerdictBounds,
     attained,
     attained_by,
     compute_ahead,
+    deciding_test,
     load_points,
 )
 from orchestrator.analysis.prediction import ErrorFactors
@@ -149,6 +152,18 @@ def test_attainment_is_the_share_over_all_used_repeats(store: Store) -> None:
     assert point.attainment is not None
     assert point.attainment.estimate == 0.75
     assert point.starts == (0, 1, 0, 1)
+
+
+def test_of_parts_that_are_equally_far_from_their_targets_the_least_certain_decides() -> None:
+    shares = {
+        "chat": Interval(1, 0.862, 1),
+        "json": Interval(1, 0.012, 1),
+        "rag": Interval(1, 0.139, 1),
+    }
+    tests = [Attained("attainment", share, 0.95, part) for part, share in shares.items()]
+    decides = deciding_test(tests)
+    assert decides is not None
+    assert decides.part == "json"
 
 
 def test_without_limits_nothing_is_attained(store: Store) -> None:

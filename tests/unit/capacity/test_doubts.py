@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.points import Attained
 from orchestrator.capacity.answers import (
     DeploymentAnswer,
     Exclusion,
@@ -42,13 +43,15 @@ def answer(label: str, **changes: Any) -> DeploymentAnswer:
     return DeploymentAnswer(label, **fields | changes)
 
 
-def ranked(label: str, rate: float, starts: int = 2, **changes: Any) -> RankedDeployment:
+def ranked(
+    label: str, rate: float, starts: int = 2, tests: tuple[Attained, ...] = (), **changes: Any
+) -> RankedDeployment:
     point: Any = SimpleNamespace(
         deployment=SimpleNamespace(label=label, launched=True),
         head=SimpleNamespace(control="request_rate", level=8.0),
         repeats=[repeat(start) for start in range(starts)],
         used=[repeat(start) for start in range(starts)],
-        tests=(),
+        tests=tests,
     )
     throughput = Interval(rate, rate - 1, rate + 1, starts=starts, standard_error=0.1)
     share = Interval(1.0, 1.0, 1.0)
@@ -201,6 +204,19 @@ def test_with_one_start_each_is_to_be_started_again() -> None:
     (doubt,) = ranking_doubts([ranked("a", 100, starts=1), ranked("b", 50)])
     assert doubt.kind is DoubtKind.ONE_START
     assert doubt.to_remedy == ("a",)
+
+
+def test_of_tests_that_may_miss_their_targets_the_least_certain_is_named() -> None:
+    shares = {
+        "chat": Interval(1, 0.862, 1),
+        "json": Interval(1, 0.012, 1),
+        "rag": Interval(1, 0.139, 1),
+    }
+    tests = tuple(Attained("x", share, 0.95, part) for part, share in shares.items())
+    (doubt,) = ranking_doubts([ranked("a", 100, tests=tests), ranked("b", 50)])
+    assert doubt.kind is DoubtKind.MAY_MISS_TARGET
+    assert doubt.test is not None
+    assert doubt.test.part == "json"
 
 
 def test_a_difference_smaller_than_that_of_starts_asks_for_more_starts() -> None:
