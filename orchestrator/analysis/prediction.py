@@ -106,15 +106,18 @@ class PredictionError:
     is_counted: bool
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
+    def from_document(cls, document: Mapping[str, Any]) -> Self | None:
+        """None for results of early versions, whose errors have no factors."""
         source = document["source"]
-        within = document["within"]
+        within = document.get("within")
+        if within is None:
+            return None
         return cls(
             ttft=document["ttft"],
             tpot=document["tpot"],
             source=source,
             within=ErrorFactors(within["ttft"], within["tpot"], source),
-            is_counted=document["counted"],
+            is_counted=bool(document.get("counted")),
         )
 
     def document(self) -> dict[str, Any]:

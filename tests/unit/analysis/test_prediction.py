@@ -93,3 +93,8 @@ def test_a_plan_that_predicts_no_load_has_no_levels() -> None:
 
 def test_an_empty_document_predicts_nothing() -> None:
     assert Prediction.from_document({}) == NOTHING_PREDICTED
+
+
+def test_an_error_without_factors_is_not_known() -> None:
+    early = Prediction.from_document({"error": {"ttft": 0.2, "tpot": 0.1, "source": "points"}})
+    assert early.error is None
