@@ -123,7 +123,7 @@ def _timed_lines(text: str, ns_per_unit: int) -> list[tuple[dict[str, Any], Reco
 
 
 def weka(text: str) -> Sessions:
-    """A line is an agent. Its subagents are sessions of their own, which end before it does."""
+    """A line is an agent. Its subagents are sessions of their own, behind that of the agent."""
     sessions: Sessions = []
     for row, line in enumerate(text.splitlines(), start=1):
         sessions.extend(_agents(row, json.loads(line)["requests"]))
@@ -132,10 +132,11 @@ def weka(text: str) -> Sessions:
 
 def _agents(row: int, requests: list[dict[str, Any]]) -> Iterator[list[RecordedRequest]]:
     session: list[RecordedRequest] = []
+    subagents: list[list[dict[str, Any]]] = []
     end_s: float | None = None  # of the answer before, where the trace says how long it took
     for keys in requests:
         if keys["type"] == "subagent":
-            yield from _agents(row, keys["requests"])
+            subagents.append(keys["requests"])
             continue
         pause_s = 0.0
         if end_s is not None:
@@ -151,3 +152,5 @@ def _agents(row: int, requests: list[dict[str, Any]]) -> Iterator[list[RecordedR
         )
         session.append(request)
     yield session
+    for inner in subagents:
+        yield from _agents(row, inner)
