@@ -674,7 +674,7 @@ def _is_trace_of_lengths(path: str | None) -> bool:
         header = header_of(_path(path))
     except ProblemsError:
         return False
-    return format_of(path, header) is not None
+    return format_of(header) is not None
 
 
 def _trace_workload(options: LoadOptions, trace: str, refused: Problems) -> Workload | None:

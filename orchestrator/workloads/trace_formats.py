@@ -34,6 +34,7 @@ from orchestrator.spec.traces import Filters, TraceColumns
 WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FORMATS = ("azure", "burstgpt", "mooncake", "bailian", "weka", "columns")
+FORMATS_WITHOUT_OTHERS = ("azure", "burstgpt", "mooncake")  # found only by exactly their columns
 MOST_HEADER_BYTES = 1 << 20  # of the first line
 MOST_CELL_BYTES = 1 << 30  # of a table: a column may hold what was said
 
@@ -144,17 +145,18 @@ def problem(path: str, reason: str) -> ProblemsError:
     return ProblemsError([Problem(f"{WHAT} {path!r} {reason}")])
 
 
-def format_of(path: str, header: Header) -> TraceFormat | None:
-    """The published format that has exactly these columns; None where none has."""
+def format_of(header: Header, name: str | None = None) -> TraceFormat | None:
+    """The published format that has exactly these columns; None where none has. The format that the
+    user names may have others, too.
+    """
     names = set(header.names)
     if header.kind == "csv":
-        lengths = {AZURE.time, AZURE.input_tokens, AZURE.output_tokens}
-        if names == lengths:
-            return TraceFormat("azure", AZURE)
-        if names == lengths | {IMAGES}:
-            return TraceFormat("azure", AZURE, images=IMAGES)
+        azure = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}
+        if azure <= names and (name == "azure" or names <= azure | {IMAGES}):
+            return TraceFormat("azure", AZURE, images=IMAGES if IMAGES in names else None)
         burstgpt = {"Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens"}
-        if burstgpt <= names <= burstgpt | {"Log Type", "Session ID", "Elapsed time"}:
+        others = {"Log Type", "Session ID", "Elapsed time"}
+        if burstgpt <= names and (name == "burstgpt" or names <= burstgpt | others):
             has_sessions = {"Session ID", "Elapsed time"} <= names
             columns = BURSTGPT_SESSIONS if has_sessions else BURSTGPT
             return TraceFormat("burstgpt", columns, unit="s")
@@ -165,7 +167,7 @@ def format_of(path: str, header: Header) -> TraceFormat | None:
         return TraceFormat("weka", None, unit="s")
     if lengths <= names and {"chat_id", "parent_chat_id"} <= names:
         return TraceFormat("bailian", JSON_LENGTHS, unit="s", block_tokens=16)
-    if names == lengths:
+    if lengths <= names and (name == "mooncake" or names == lengths):
         return TraceFormat("mooncake", JSON_LENGTHS, unit="ms", block_tokens=512)
     return None
 
@@ -182,9 +184,16 @@ def wanted_format(
     """
     if columns is not None:
         return TraceFormat("columns", columns, unit=unit)
-    format_found = format_of(path, header)
+    format_found = format_of(header, name)
     if format_found is None:
         names = ", ".join(header.names)[:120]
+        for candidate in FORMATS_WITHOUT_OTHERS:
+            if name is None and format_of(header, candidate) is not None:
+                raise problem(
+                    path,
+                    f"has the columns {names}, which are those of {candidate} and others: if it is "
+                    f"such a trace, give 'format: {candidate}'",
+                )
         raise problem(
             path,
             f"has the columns {names}, which are those of no known trace: give "

@@ -32,9 +32,32 @@ def test_a_published_trace_is_found_by_its_header(
 ) -> None:
     path = tmp_path / "any name"
     path.write_bytes(gzip.compress(text.encode()) if is_packed else text.encode())
-    found = format_of(str(path), header_of(str(path)))
+    found = format_of(header_of(str(path)))
     assert found is not None
     assert (found.name, found.block_tokens) == (name, block_tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "other"),
+    [
+        (traces.MOONCAKE.replace('{"timestamp"', '{"user": 3, "timestamp"', 1), "mooncake", "user"),
+        (
+            traces.AZURE_2024.replace("+00:00,", "+00:00,x,").replace("P,", "P,user,"),
+            "azure",
+            "user",
+        ),
+        (traces.BURSTGPT_2.replace("Log Type", "Kind"), "burstgpt", "Kind"),
+    ],
+)
+def test_a_format_that_is_named_may_have_other_columns_which_change_nothing(
+    tmp_path: Path, text: str, name: str, other: str
+) -> None:
+    read = rows(tmp_path / "t", text, format=name)
+    assert read.format.name == name
+    assert read.requests == 3
+    assert other in read.unused
+    with pytest.raises(ProblemsError, match=f"of {name} and others: .*give 'format: {name}'"):
+        rows(tmp_path / "t", text)
 
 
 @pytest.mark.parametrize(
