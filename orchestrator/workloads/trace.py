@@ -48,7 +48,7 @@ _ROW, _BLOCK = range(2)
 class TraceWorkload(Workload):
     """``kind: trace``: the rows of a recorded trace."""
 
-    reason_against_mixing = "its times and sessions are those of all of its requests"
+    reason_against_mixing = "a mix draws its sessions and times, and a trace has its own"
     LATER_KEYS = frozenset({"images"})
 
     kind: Literal["trace"] = Field(

@@ -100,10 +100,8 @@ def test_all_parts_that_cannot_be_mixed_are_reported_with_their_lines() -> None:
         (14, "unknown workload 'caht'", "did you mean 'chat'?"),
         (
             15,
-            (
-                "'azure' cannot be a part of a mix: its times and sessions are those of all of its "
-                "requests"
-            ),
+            "'azure' cannot be a part of a mix: a mix draws its sessions and times, and a trace has "
+            "its own",
             "measure it as a workload of its own",
         ),
         (
