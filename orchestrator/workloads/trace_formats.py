@@ -6,7 +6,7 @@
 | burstgpt | CSV ``Timestamp,Model,Request tokens,...``; 1.2 also ``Session ID,Elapsed time`` | s | |
 | mooncake | JSONL ``timestamp, input_length, output_length, hash_ids`` | ms | 512 |
 | bailian | JSONL, also ``chat_id, parent_chat_id`` | s | 16 |
-| weka | JSONL, a session per line: ``id, block_size, requests`` | s in a session | per file |
+| weka | JSONL, a session per line or file: ``id, block_size, requests`` | s in a session | per file |
 | columns | CSV, JSONL or Parquet by the names that the user gives | dates, or in a unit | |
 
 Sources: github.com/Azure/AzurePublicDataset, github.com/HPMLL/BurstGPT,
@@ -35,6 +35,7 @@ WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FORMATS = ("azure", "burstgpt", "mooncake", "bailian", "weka", "columns")
 FORMATS_WITHOUT_OTHERS = ("azure", "burstgpt", "mooncake")  # found only by exactly their columns
+OPENING = b"{"  # a line that says only this begins an object over all lines of the file
 MOST_HEADER_BYTES = 1 << 20  # of the first line
 MOST_CELL_BYTES = 1 << 30  # of a table: a column may hold what was said
 
@@ -124,6 +125,8 @@ def _first_line(path: str) -> bytes:
         while True:
             line: bytes = file.readline(MOST_HEADER_BYTES)
             text = line.removeprefix(codecs.BOM_UTF8).strip()
+            if text == OPENING:
+                return text + file.read()
             if text or not line:
                 return text
 

@@ -32,6 +32,7 @@ from orchestrator.spec.load import MOST_TOKENS
 from orchestrator.spec.traces import Filter, TraceColumns, cell_text
 from orchestrator.workloads.trace_formats import (
     MOST_CELL_BYTES,
+    OPENING,
     UNITS_NS,
     Header,
     TraceFormat,
@@ -413,6 +414,8 @@ def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not text:
                     continue
                 number += 1
+                if text == OPENING:
+                    text += lines.read()
                 row = orjson.loads(text)
                 if not isinstance(row, dict):
                     shown = text[:60].decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def test_a_published_trace_is_found_by_its_header(
     found = format_of(header_of(str(path)))
     assert found is not None
     assert (found.name, found.block_tokens) == (name, block_tokens)
+
+
+def test_a_file_may_be_one_object_over_several_lines(tmp_path: Path) -> None:
+    session = json.loads(traces.WEKA.splitlines()[0])
+    read = rows(tmp_path / "t.json", json.dumps(session, indent=1))
+    assert read.inputs.tolist() == [130, 256, 300, 64]
+    with pytest.raises(ProblemsError, match="row 1: "):
+        rows(tmp_path / "t.json", json.dumps(session, indent=1)[:-2])
 
 
 @pytest.mark.parametrize(
