@@ -189,7 +189,7 @@ NOTES = (
         "offered_below_asked",
         MAX_BELOW_ASKED,
         "{0:.0%} fewer requests were due than the rate asks for: arrivals came in bursts, or "
-        "conversations were still beginning (start: anywhere, or a longer warmup)",
+        "conversations were still beginning (a longer warmup)",
     ),
     # large GPUs reach it under any heavy load, so it belongs to what is measured
     EvidenceLimit(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.analysis.prediction import Prediction
 from orchestrator.base.errors import InputError
-from orchestrator.base.text import counted, hours
+from orchestrator.base.text import counted, hours, listed
 from orchestrator.capacity.choose_level import FIRST_RATE
 from orchestrator.plan.candidates import Candidate, drained, engines_of, expand
 from orchestrator.plan.checks import check_candidates, checked_predictions
@@ -33,6 +33,8 @@ from orchestrator.plan.verdict import judge, models_left_behind, models_taken_fo
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
 from orchestrator.spec.load import Level, Slo, load_text
+from orchestrator.spec.settings import EngineSettings
+from orchestrator.workloads.drawn import ConversationsWorkload
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
 from orchestrator.workloads.mix import MixWorkload
 
@@ -106,6 +108,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     notes += _notes_on_starts(spec, candidates)
     notes += reader_notes
     notes += _notes_on_workloads(loads)
+    notes += _notes_on_drafts(loads, settings)
     notes += _notes_on_rare_parts(loads, slos)
 
     deployments = _judged_deployments(candidates, loads, levels, cluster_nodes)
@@ -139,6 +142,7 @@ def _notes_on_workloads(loads: Sequence[PlannedLoad]) -> list[str]:
             )
         has_own_times = load.arrivals.process == "trace"
         of_workload = [*load.workload.notes(has_own_times), *_notes_on_repeats(load)]
+        of_workload += _notes_on_first_turns(load)
         notes += [f"{load.workload.name!r}: {note}" for note in of_workload]
         factors = list(_factors(load))
         if factors:
@@ -157,6 +161,35 @@ def _notes_on_repeats(load: PlannedLoad) -> Iterator[str]:
             f"its {prompts:,} prompts come again until {load.requests:,} requests are sent; a "
             "prefix cache answers them faster"
         )
+
+
+def _notes_on_first_turns(load: PlannedLoad) -> Iterator[str]:
+    """That ``start: anywhere`` does nothing where no load is a closed loop."""
+    controls = {level.control for level in load.levels}
+    if load.control is not None:
+        controls.add(load.control)
+    if controls != {"request_rate"}:
+        return
+    for workload in load.workload.with_parts():
+        if isinstance(workload, ConversationsWorkload) and workload.start == "anywhere":
+            yield (
+                f"start: anywhere of {workload.name!r} has no effect at request rates, where all "
+                "sessions begin with their first turn; a longer warmup lets them spread"
+            )
+
+
+def _notes_on_drafts(loads: Sequence[PlannedLoad], settings: Sequence[EngineSettings]) -> list[str]:
+    """That drafts are judged by prompts which say nothing of how many are accepted."""
+    if all(candidate.speculative is None for candidate in settings):
+        return []
+    workloads = [part for load in loads for part in load.workload.with_parts()]
+    names = {workload.name for workload in workloads if workload.content_source() == "random"}
+    if not names:
+        return []
+    return [
+        f"random text says nothing of drafts, and {listed(sorted(names))} send it: give prompts or "
+        "a text of yours"
+    ]
 
 
 def _notes_on_rare_parts(loads: Sequence[PlannedLoad], slos: Sequence[Slo]) -> list[str]:

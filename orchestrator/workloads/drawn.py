@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.document import wrong
 from orchestrator.spec.images import Images
 from orchestrator.spec.load import (
     MOST_TOKENS,
     MOST_TURNS_OF_ALL,
+    TOKENS_PER_WORD,
     Arrivals,
     ContentKind,
     Lengths,
@@ -51,6 +53,7 @@ from orchestrator.workloads.random_values import Choices, mean
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}
 PREFIXES_KEPT = 1024  # in memory; others are drawn again
 DOCUMENTS_KEPT = 1024  # likewise
+PROMPTS_OF_TEXT = 20  # a text of fewer prompts makes many that are alike
 
 # The random streams below PROMPT_STREAM, by purpose. 2 is that of answers whose ids an engine does
 # not send.
@@ -182,6 +185,24 @@ class Drawn(Workload):
         if self.content is None or self.content.text is None:
             return self
         return self.model_copy(update={"content": identified(self.content, path)})
+
+    def notes(self, timed: bool = False) -> list[str]:
+        """That a text is short beside the prompts that are slices of it."""
+        if self.content is None or self.content.text is None:
+            return []
+        try:
+            words = len(read_text(self.content).split())
+        except ProblemsError:
+            return []  # the file is gone since the plan was made
+        weights = sum(pair.weight for pair in self.pairs)
+        input_tokens = sum(pair.weight * mean(pair.input) for pair in self.pairs) / weights
+        words_of_prompt = input_tokens / TOKENS_PER_WORD
+        if words >= PROMPTS_OF_TEXT * words_of_prompt:
+            return []
+        return [
+            f"text of {words:,} words: prompts of about {words_of_prompt:,.0f} words will begin "
+            "alike; a longer text has more beginnings"
+        ]
 
     def identity(self) -> dict[str, Any]:
         """Has the digest of the text file's content in place of its path."""

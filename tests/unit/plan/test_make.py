@@ -175,3 +175,22 @@ def test_frequent_parts_and_levels_need_no_such_note() -> None:
     frequent = planned(workloads=office(rag_weight=1), load=search, slos=LIMITS_OF_PARTS)
     at_levels = planned(workloads=office(rag_weight=1 / 49), load=levels, slos=LIMITS_OF_PARTS)
     assert not any("has limits" in note for note in frequent.notes + at_levels.notes)
+
+
+@pytest.mark.parametrize(
+    ("levels", "notes"), [({"request_rate": [4]}, 1), ({"concurrency": [4]}, 0)]
+)
+def test_sessions_that_begin_anywhere_are_noted_where_that_has_no_effect(
+    levels: dict[str, Any], notes: int
+) -> None:
+    talk = {"kind": "conversations", "turns": 3, "start": "anywhere"}
+    workload = {"name": "talk", "input_tokens": 10, "output_tokens": 10, **talk}
+    plan = planned(workloads=[workload], load={"levels": levels})
+    assert sum("start: anywhere of 'talk' has no effect" in note for note in plan.notes) == notes
+
+
+def test_random_prompts_are_noted_where_deployments_have_drafts() -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
+    plan = planned(deployments=grid(speculative=[None, drafts]))
+    assert sum("random text says nothing of drafts" in note for note in plan.notes) == 1
+    assert not any("drafts" in note for note in planned().notes)

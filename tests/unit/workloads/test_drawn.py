@@ -202,6 +202,15 @@ def test_popular_prefixes_are_sent_more_often() -> None:
     assert counts[0] / 500 == pytest.approx(weights[0] / weights.sum(), abs=0.07)
 
 
+def test_a_text_of_few_prompts_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or not to be " * 10)
+    sliced = random_requests(content={"text": str(tmp_path / "a.txt")})
+    (note,) = sliced.notes()
+    assert note.startswith("text of 60 words: prompts of about 6 words will begin alike")
+    (tmp_path / "a.txt").unlink()
+    assert sliced.notes() == []
+
+
 def test_a_text_is_sent_in_slices_and_known_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("to be or not to be that is the question " * 20)
     sliced = random_requests(content={"text": str(tmp_path / "a.txt")}).resolved(str)
@@ -210,6 +219,7 @@ def test_a_text_is_sent_in_slices_and_known_by_its_content(tmp_path: Path) -> No
     assert text.strip() in "to be or not to be that is the question " * 21
     (tmp_path / "b.txt").write_text("to be or not to be that is the question " * 20)
     copied = random_requests(content={"text": str(tmp_path / "b.txt")}).resolved(str)
+    assert copied.notes() == []
     assert copied.identity() == sliced.identity()
     assert sliced.identity() != random_requests().identity()
 
