@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.dialect import Dialect
     from orchestrator.spec.experiment import Experiment
     from orchestrator.spec.load import Workload
-    from orchestrator.workloads.facts import PartFacts, SampledRequest
+    from orchestrator.workloads.facts import PartFacts, SampledRequest, WorkloadFacts
     from orchestrator.workloads.kind import Prompter
 
 
@@ -86,9 +86,7 @@ def show(
         prompter = _prompter(experiment, shown, tokenizer)
         looked_at = requests or _default_requests(shown)
         facts = facts_of(shown, prompter, seed, looked_at)
-        if requests is not None and facts.requests < requests:
-            text = f"--requests {requests:,}: {shown.name} has {facts.requests:,}, and no more"
-            click.echo(text, err=True)
+        _echo_if_fewer(shown, facts, requests)
         parts = facts_by_part(shown, prompter, seed, looked_at)
         sessions = sessions_within(shown, shown.requests(prompter, seed), looked_at)
         reuse = reuse_of(shown, seed, sessions)
@@ -127,6 +125,20 @@ def show(
         click.echo(f"{count:,} requests: {write}", err=True)
         _echo_what_differs(written, written.requests(prompter, seed).needs_reply)
     return 0
+
+
+def _echo_if_fewer(shown: Workload, facts: WorkloadFacts, requests: int | None) -> None:
+    """Says that a workload has fewer requests than ``--requests`` asks for, where it is given."""
+    if requests is None:
+        return
+    recorded = shown.most_requests()
+    if recorded is not None and recorded < requests:
+        then = f"{recorded:,}, and begins again with other tokens"
+    elif facts.requests < requests:
+        then = f"{facts.requests:,}, and no more"
+    else:
+        return
+    click.echo(f"--requests {requests:,}: {shown.name} has {then}", err=True)
 
 
 def _default_requests(shown: Workload) -> int:

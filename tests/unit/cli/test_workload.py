@@ -120,6 +120,8 @@ def test_a_trace_is_shown_and_written_once_and_its_times_are_not(tmp_path: Path)
     assert "t: trace, api completions; 3 requests\n" in done.stdout
     assert "trace: 3 requests in 3 sessions over 113 s\n" in done.stdout
     assert len(Path(target).read_text().splitlines()) == 3
+    more = invoke("workload", "show", str(file), "--requests", "4")
+    assert more.stderr == "--requests 4: t has 3, and begins again with other tokens\n"
     (tmp_path / "t.csv").write_text(traces.WEKA)
     shown = invoke("workload", "show", str(file)).stdout
     assert "trace: 5 requests in 3 sessions without times\n" in shown
