@@ -30,7 +30,7 @@ def workload() -> None:
 
 
 @workload.command()
-@click.argument("place", metavar="FILE[:NAME]")
+@click.argument("place", metavar="FILE[:NAME]|PRESET")
 @click.option(
     "--requests",
     type=click.IntRange(1, 5_000_000),
@@ -62,12 +62,13 @@ def show(
     seed: int,
     output: str,
 ) -> int:
-    """Show lengths, turns, pauses and reuse of the workloads of an experiment file.
+    """Show lengths, turns, pauses and reuse of the workloads of an experiment file, or of a preset.
 
     \b
     Examples:
       orchestrator workload show experiment.yaml
       orchestrator workload show experiment.yaml:chat --sample 5
+      orchestrator workload show reasoning
       orchestrator workload show experiment.yaml:rag --requests 500 --write rag.jsonl
     """
     import orjson

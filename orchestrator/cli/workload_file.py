@@ -1,4 +1,6 @@
-"""The workloads that ``FILE[:NAME]`` names, of an experiment file or of one with workloads alone."""
+"""The workloads that ``FILE[:NAME]`` names, of an experiment file or of one with workloads alone;
+the name of a preset stands for a file of that preset.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.plan.paths import Paths
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Experiment, examined
-from orchestrator.spec.load import Workload
+from orchestrator.spec.load import PRESETS, Workload
 from orchestrator.spec.mixes import measured
 from orchestrator.workloads.file_reading import read_file
 
@@ -38,9 +40,12 @@ def _split(place: str) -> _Place:
 
 
 def experiment_at(place: str) -> Experiment:
-    """The experiment file of ``FILE[:NAME]``, which may have workloads alone."""
+    """The experiment file of ``FILE[:NAME]``, which may have workloads alone, or that of a preset."""
     path = _split(place).path
-    text = read_file("experiment", path).decode(errors="replace")
+    if place in PRESETS.names() and not Path(place).exists():
+        text = f"workloads: [{{name: {place}, preset: {place}}}]"
+    else:
+        text = read_file("experiment", path).decode(errors="replace")
     experiment = examined(parse_document(text, path))
     if "workloads" not in experiment.parts:
         experiment.problems.raise_any("workloads")

@@ -581,7 +581,7 @@ PRESETS: Registry[Any] = Registry(
 
 def with_preset(value: Any) -> Any:
     """A workload as it is written, with the keys of its ``preset`` that it does not give itself.
-    Raises PydanticCustomError for an unknown preset.
+    Raises PydanticCustomError for an unknown preset, and for one of another kind.
     """
     if not isinstance(value, dict) or "preset" not in value:
         return value
@@ -589,7 +589,13 @@ def with_preset(value: Any) -> Any:
     if name not in PRESETS.names():
         raise wrong("preset", f"unknown preset {name!r}", nearest(str(name), PRESETS.names()))
     own_keys = {key: written for key, written in value.items() if key != "preset"}
-    return {**PRESETS[name].keys, **own_keys}
+    keys = dict(PRESETS[name].keys)
+    if own_keys.get("kind", keys["kind"]) != keys["kind"]:
+        text = f"preset {name!r} is of kind {keys['kind']!r}, not {own_keys['kind']!r}"
+        raise wrong("kind", text, "leave 'kind' out, or 'preset'")
+    if "lengths" in own_keys:  # they stand for these two
+        del keys["input_tokens"], keys["output_tokens"]
+    return {**keys, **own_keys}
 
 
 _PROCESSES = ("constant", "poisson", "gamma", "ramp", "steps", "trace")

@@ -171,6 +171,7 @@ class PromptEntry:
     # what the user says more, where it is sent
     later: tuple[LaterTurn, ...] = field(default=(), compare=False)
     url: str | None = field(default=None, compare=False)  # of a line of an OpenAI batch
+    model: str | None = field(default=None, compare=False)  # that such a line names
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
     # answers that no user asked for, and what the system says behind the user's first message
     unsent_messages: int = field(default=0, compare=False)
@@ -203,7 +204,8 @@ def read_entry(
         both = " and ".join(f'"{name}"' for name in contents)
         problems.append(f"{both} both say what is sent: give one of them")
     unused = _unused_keys(keys, problems)
-    if url is not None and "model" in entry["body"]:
+    model = entry["body"].get("model") if url is not None else None
+    if model is not None:
         unused |= {"model"}  # every request goes to the model that is measured
     output_tokens = _answer_length(keys, problems)
     constraint = _constraint(keys, problems)
@@ -237,6 +239,7 @@ def read_entry(
         unsent_messages=content.unsent_messages,
         unused=unused,
         url=url,
+        model=None if model is None else str(model),
     )
 
 

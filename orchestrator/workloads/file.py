@@ -37,6 +37,7 @@ from orchestrator.spec.load import ContentKind, Lengths, Workload
 from orchestrator.spec.request_options import asks_for_more
 from orchestrator.spec.settings import OneLine, Strict, as_tuple
 from orchestrator.workloads.entries import (
+    ANSWERS,
     BLOCK_TOKENS,
     PromptEntry,
     block_sizes,
@@ -126,8 +127,12 @@ class PromptColumns(Strict):
             raise ValueError("give one of: prompt, messages, conversations, turns")
         if self.system is not None and self.prompt is None:
             raise ValueError("'system' goes with 'prompt'")
+        sent = list(self.named.values())
+        for column in sent:
+            if sent.count(column) > 1:
+                raise ValueError(f"{column!r} is named twice: give each column one role")
         for column in self.leave_out:
-            if column in self.named.values():
+            if column in sent:
                 raise ValueError(f"'leave_out' names {column!r}, which is sent")
         return self
 
@@ -168,6 +173,7 @@ class Summary:
     requests: int = 0  # with all turns that are sent
     unsent_messages: int = 0  # of all conversations
     urls: frozenset[str] = frozenset()  # of an OpenAI batch
+    models: frozenset[str] = frozenset()  # that its lines name
     images: int = 0  # pictures of all requests
     constrained: int = 0  # requests whose answers must be instances of a JSON schema
 
@@ -196,6 +202,7 @@ class Summary:
             requests=sum(1 + len(entry.later) for entry in requests),
             unsent_messages=sum(entry.unsent_messages for entry in requests),
             urls=frozenset(entry.url for entry in requests if entry.url is not None),
+            models=frozenset(entry.model for entry in requests if entry.model is not None),
         )
 
 
@@ -400,6 +407,8 @@ class FileWorkload(Workload):
         if unanswered:
             notes.append(f"{_entries(unanswered)} skipped: no answer was recorded")
         unused = file_summary.unused - {"timestamp"} if timed else file_summary.unused
+        if self.counts_answers:
+            unused -= {*ANSWERS}  # their lengths are those of the requests
         if unused:
             what = "change no request" if self.columns is None else "are not sent"
             notes.append(f"keys of the prompts that {what}: {listed(unused)}")
@@ -447,6 +456,12 @@ class FileWorkload(Workload):
             )
         if file_summary.images and self.api != "chat":
             reasons.append(f"has images, which are sent through the API chat, not {self.api!r}")
+        if len(file_summary.models) > 1:
+            reasons.append(
+                f"has requests of several models ({listed(file_summary.models)}), and all go to the "
+                "one that is measured: make a file for each; give adapters as the workload's "
+                "'adapters'"
+            )
         wrong_urls = [
             url for url in sorted(file_summary.urls) if not url.endswith(_PATHS.get(self.api, "?"))
         ]
@@ -643,7 +658,7 @@ def parse_prompts(
             return _read(_json_line(text), text, rules, pictures)
 
         entries = read_each("prompts", path, numbered, read)
-    return _checked(entries, path)
+    return _checked(entries, path, rules)
 
 
 def _entries_of_rows(
@@ -660,7 +675,7 @@ def _entries_of_rows(
         return _read(row.keys, row.keys, rules, pictures, is_table=True)
 
     places = ((row.place, row) for row in rows)
-    return _checked(read_each("prompts", path, places, read), path)
+    return _checked(read_each("prompts", path, places, read), path, rules)
 
 
 def _read(
@@ -686,10 +701,18 @@ def _read(
     return replace(request, unused=request.unused | entry.unsent)
 
 
-def _checked(entries: list[PromptEntry | None], path: str) -> list[PromptEntry | None]:
-    """The entries, if there is something to send."""
+def _checked(
+    entries: list[PromptEntry | None], path: str, rules: FileRules
+) -> list[PromptEntry | None]:
+    """The entries, if there is something to send and they have the columns that are left out."""
     if not any(entries):
         raise ProblemsError([Problem(f"prompts {path!r}: the user says nothing in any of them")])
+    if rules.columns is not None:
+        unsent = frozenset().union(*(entry.unused for entry in entries if entry))
+        for column in rules.columns.leave_out:
+            if column not in unsent:
+                text = f"'leave_out' names {column!r}, which no entry that is sent has"
+                raise ProblemsError([Problem(f"prompts {path!r}: {text}")])
     return _with_block_size(entries, path)
 
 

@@ -39,6 +39,11 @@ def test_all_workloads_are_shown(file: str) -> None:
     ]
 
 
+def test_a_preset_is_shown_by_its_name() -> None:
+    done = invoke("workload", "show", "rag", "--requests", "9")
+    assert done.stdout.startswith("rag: random, api completions; 9 requests")
+
+
 def test_a_file_that_has_fewer_requests_than_are_asked_for_is_told(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     file = tmp_path / "y.yaml"

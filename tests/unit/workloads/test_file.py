@@ -112,7 +112,7 @@ def test_answers_get_the_lengths_of_the_recorded_ones(tmp_path: Path) -> None:
         "of 1 conversation with more turns only the user's first message is sent",
         "1 entry of the prompts is skipped: the user says nothing there",
         "1 entry of the prompts is skipped: no answer was recorded",
-        "keys of the prompts that change no request: completion, id",
+        "keys of the prompts that change no request: id",
     ]
     again = FileWorkload.model_validate_json(planned.model_dump_json())
     assert again == planned and again.counts_answers
@@ -257,6 +257,13 @@ def test_a_batch_is_sent_to_the_measured_model(tmp_path: Path) -> None:
     prompt = requests.prompt(0, 0, "measure", ())
     assert (prompt.messages[0].text, requests.output_tokens(0, 0)) == ("Hi", 8)
     assert prompt.fields == {"temperature": 0.3}
+
+
+def test_a_batch_of_several_models_is_refused(tmp_path: Path) -> None:
+    [line] = batch()
+    other = {**line, "body": {**line["body"], "model": "other"}}
+    with pytest.raises(ProblemsError, match=r"several models \(.*other.*all go to the one that is"):
+        workload(tmp_path / "b.jsonl", [line, other], api="chat").resolved(str)
 
 
 def test_a_batch_of_another_api_is_refused(tmp_path: Path) -> None:
@@ -405,7 +412,7 @@ def test_a_response_format_that_cannot_be_checked_is_refused(
 
 def test_what_is_left_out_on_purpose_is_no_part_of_the_identity(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    lines = [{"q": "x"}]
+    lines = [{"q": "x", "m": 1}]
     plain = workload(path, lines, columns={"prompt": "q"}, output_tokens=8)
     without = workload(path, lines, columns={"prompt": "q", "leave_out": ["m"]}, output_tokens=8)
     assert plain.identity() == without.identity()

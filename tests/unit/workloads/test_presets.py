@@ -34,6 +34,17 @@ def test_a_preset_is_stored_written_out_and_own_keys_win() -> None:
     assert Workload.model_validate_json(workload.model_dump_json()) == workload
 
 
+def test_lengths_beside_a_preset_win_and_another_kind_is_refused_by_the_presets_name() -> None:
+    pairs = [{"input": 512, "output": 128}]
+    workload = Workload.model_validate({"name": "w", "preset": "rag", "lengths": pairs})
+    assert isinstance(workload, RandomWorkload)
+    assert (workload.input_tokens, workload.output_tokens) == (None, None)
+    with pytest.raises(
+        ProblemsError, match="preset 'chat' is of kind 'conversations', not 'random'"
+    ):
+        parsed(workloads=[{"name": "w", "preset": "chat", "kind": "random"}])
+
+
 def test_an_unknown_preset_and_an_unknown_key_are_refused_by_name() -> None:
     with pytest.raises(ProblemsError, match="unknown preset 'chta'.*did you mean 'chat'"):
         parsed(workloads=[{"name": "w", "preset": "chta"}])

@@ -154,6 +154,15 @@ def test_the_numbers_of_rows_that_pandas_writes_change_nothing() -> None:
     assert entry.unused == {"Unnamed: 0"}
 
 
+def test_a_column_has_one_role_and_those_that_are_left_out_are_there() -> None:
+    with pytest.raises(ValueError, match="'q' is named twice: give each column one role"):
+        PromptColumns.model_validate({"prompt": "q", "answer": "q"})
+    columns = PromptColumns.model_validate({"prompt": "q", "leave_out": ["nope"]})
+    for name, data in (("a.csv", b"q,n\nhi,1\n"), ("a.jsonl", b'{"q": "hi", "n": 1}\n')):
+        with pytest.raises(ProblemsError, match="'leave_out' names 'nope', which no entry"):
+            read(data, name, FileRules(columns))
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(ProblemsError, match="has several columns 'n': leave one of them"):
         read(b"prompt,n,n\nx,5,6\n", "a.csv", FileRules())
