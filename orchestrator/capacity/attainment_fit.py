@@ -104,7 +104,8 @@ class AttainmentFit:
         """
         error = math.sqrt(self._target * (1 - self._target) / independent_requests)
         distance = share - self._target
-        return self._target + math.copysign(max(error, abs(distance)), distance)
+        moved = self._target + math.copysign(max(error, abs(distance)), distance)
+        return min(max(moved, 0.0), 1.0)
 
 
 def is_known(evidence: LevelEvidence) -> bool:

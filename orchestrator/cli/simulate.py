@@ -206,9 +206,9 @@ def _notes(plan: Plan, experiment: Path, given: Assumptions) -> Iterator[str]:
     for text in assumption_texts(plan.assumptions):
         yield f"note: assumed: {text}"
     needed = plan.assumptions.stated()
-    for name in given.stated():
+    for name, value in given.stated().items():
         if name not in needed:
-            yield f"note: nothing in the plan needs --assume {name}"
+            yield f"note: nothing in the plan needs --assume {name}={value}"
     if plan.shortlist is not None:  # frozen in a plan.json
         yield from shortlist_lines(plan, plan.shortlist)
     if plan.budget is not None and plan.budget.wall is not None:

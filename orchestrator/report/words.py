@@ -129,9 +129,8 @@ def claim_text(control: str, claim: Claim) -> str:
 
 def failure_text(row: PointHead | LaunchRow) -> str:
     """Why something failed, with the class and kind of the failure."""
-    named = dict.fromkeys(
-        [row.failure_class, row.failure_kind]
-    )  # a kind may be named like its class
+    # a kind may be named like its class
+    named = dict.fromkeys([row.failure_class, row.failure_kind])
     kinds = [name for name in named if name]
     return f"{row.reason} ({': '.join(kinds)})" if kinds else str(row.reason)
 
@@ -195,11 +194,13 @@ def first_change_text(
         setting = setting_text("duration", probe_length(change.seconds))
         return f"{setting}: probes that long would decide {at}"
     limit = f"{change.limit.name}<={format_duration(change.limit.seconds)}"
+    part = change.limit.part
+    requests = "requests" if part is None else f"requests of {part}"
     if math.isinf(change.value_s):
-        shares = f"{change.met:.0%} of requests met it at {at}, not {change.needed:.0%}"
+        shares = f"{change.met:.0%} of {requests} met it at {at}, not {change.needed:.0%}"
         return f"the limit {limit}: {shares}"
     value = format_duration(float(f"{change.value_s:.3g}"))
-    return f"the limit {limit}: {change.needed:.0%} of requests took up to {value} at {at}"
+    return f"the limit {limit}: {change.needed:.0%} of {requests} took up to {value} at {at}"
 
 
 def precision_text(change: WiderPrecision) -> str:

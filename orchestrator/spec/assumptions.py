@@ -94,7 +94,9 @@ def parse_assumptions(options: Sequence[str]) -> Assumptions:
     for option in options:
         name, _, value = option.partition("=")
         if name not in VALUES:
-            problems.append(Problem(f"--assume {option}: unknown name", hint=nearest(name, VALUES)))
+            problems.append(
+                Problem(f"--assume {option!r}: unknown name", hint=nearest(name, VALUES))
+            )
         elif name in values:
             problems.append(Problem(f"--assume {option}: {name} is given twice"))
         else:

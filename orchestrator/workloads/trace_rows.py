@@ -288,8 +288,9 @@ class _Selection:
             raise problem(
                 self._rules.path,
                 f"has requests with images ({with_images:,} from row {row} on), and nothing says "
-                "of what size: give images: {sizes: [1120x700]} and api: chat, or where: "
-                f"{{{self._format.images}: 0}} for the requests without",
+                "of what size: give the workload images: {sizes: [1120x700]} and api: chat, or "
+                f"where: {{{self._format.images}: 0}} for the requests without (load takes a "
+                "workload of a file by --workload FILE --rate R --arrivals trace)",
             )
 
     def _narrowed(self, reason: str, is_kept: Bools, condition: Bools) -> Bools:

@@ -30,7 +30,7 @@ from orchestrator.analysis.points import (
     attainment_of,
 )
 from orchestrator.analysis.start_spread import CommonSpread
-from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.base.errors import FailureKind, InputError, ProblemsError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import unknown_name
 from orchestrator.plan.current import Question, StoredExperiment
@@ -364,6 +364,7 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
             "level": [head.control, head.level],
             "simulated": point.simulated,
             "source": point.source,
+            "assumed": deployment.prediction.assumed.stated() if point.simulated else {},
         }
         settings = {
             **deployment.settings,
@@ -480,8 +481,11 @@ def _shows_the_engine(point: StoredPoint) -> bool:
 
 
 def _engine_failed(point: StoredPoint) -> bool:
-    """Whether its engine failed in any repeat, after all retries, or gave broken output."""
-    return point.validity == BROKEN or bool(point.engine_failures)
+    """Whether its engine failed in any repeat, after all retries, or gave broken output. What could
+    not be simulated had no engine.
+    """
+    kinds = {repeat.head.failure_kind for repeat in point.engine_failures}
+    return point.validity == BROKEN or bool(kinds - {FailureKind.NOT_SIMULATED})
 
 
 def _holds(point: StoredPoint) -> bool:

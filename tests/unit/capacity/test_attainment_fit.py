@@ -34,6 +34,13 @@ def test_a_level_on_the_target_counts_as_a_standard_error_away() -> None:
     assert fit.requests(8.0) == pytest.approx(10 * 1000, rel=0.1)
 
 
+@pytest.mark.parametrize("requests", [700, 1000])
+def test_a_high_target_that_all_requests_met_still_takes_some_more(requests: int) -> None:
+    all_met = (np.ones(requests, bool),)
+    levels = at_levels([ProbeOutcome(8.0, all_met, whole=False)], [0.99])
+    assert AttainmentFit(levels, 0.99).requests(8.0) > 0
+
+
 def test_attainment_between_two_levels_never_rises() -> None:
     levels = at_levels([ProbeOutcome(8.0, flags(0.98)), ProbeOutcome(16.0, flags(0.5))], [TARGET])
     fit = AttainmentFit(levels, TARGET)

@@ -30,7 +30,7 @@ def test_all_problems_of_assumptions_are_found_at_once() -> None:
     with pytest.raises(ProblemsError) as raised:
         parse_assumptions([*options, "drafts_accepted=60"])
     assert [str(problem) for problem in raised.value.problems] == [
-        "--assume adapter=free: unknown name (did you mean 'adapters'?)",
+        "--assume 'adapter=free': unknown name (did you mean 'adapters'?)",
         "--assume adapters=free: adapters is given twice",
         "--assume drafts_accepted=60: the value of drafts_accepted must be a share from 0 to 1, as 0.6",
         "--assume constrained_answers=short: the value of constrained_answers must be asked",

@@ -51,7 +51,9 @@ def test_nothing_to_send_is_a_problem_with_its_reasons(tmp_path: Path) -> None:
 
 
 def test_images_need_sizes_or_rows_without_them(tmp_path: Path) -> None:
-    remedies = r"images \(3 from row 1 on\).*give images: .* or where: \{NumImages: 0\}"
+    remedies = (
+        r"images \(3 from row 1 on\).*give the workload images: .* or where: \{NumImages: 0\}"
+    )
     with pytest.raises(ProblemsError, match=remedies):
         rows(tmp_path / "t.csv", traces.AZURE_2025)
     without = rows(tmp_path / "t.csv", traces.AZURE_2025, where={"NumImages": 0})

@@ -173,6 +173,24 @@ def test_a_point_whose_engine_failed_at_one_start_failed(tmp_path: Path) -> None
     assert not compared(new, base).has_regressed
 
 
+def test_what_could_not_be_simulated_is_no_failure_of_an_engine(tmp_path: Path) -> None:
+    base, new = store(tmp_path, "base"), store(tmp_path, "new")
+    commit_starts(base, (100,), max_num_seqs=[8])
+    plan = planned(max_num_seqs=[8])
+    new.write_plan(plan.to_json())
+    (point,) = plan.points
+    store_attempt(
+        new,
+        plan,
+        point,
+        status="failed",
+        reason="It cannot be simulated.",
+        failure_class="bad_config",
+        failure_kind="not_simulated",
+    )
+    assert not compared(base, new).has_regressed
+
+
 @pytest.mark.parametrize(
     ("columns", "differs_in"),
     [
