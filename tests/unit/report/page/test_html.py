@@ -11,6 +11,7 @@ from markupsafe import escape
 from orchestrator.analysis.deployments import unknown_deployment
 from orchestrator.analysis.launches import StoredLaunch, compared
 from orchestrator.analysis.output_agreement import Agreement
+from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
 from orchestrator.report.page.environment import (
@@ -70,7 +71,9 @@ def section(name: str) -> ExperimentSection:
         unlisted=(UnlistedDeployment(name, name),),
         more_unlisted=0,
         capacities=(),
-        launches=tuple(launch_documents([StoredLaunch(row, deployment, compared({}, {}), {})])),
+        launches=tuple(
+            launch_documents([StoredLaunch(row, deployment, compared(PredictedStart(), {}), {})])
+        ),
         agreements=(DeploymentAgreement(name, Agreement(0.5, 8, "tokens", name)),),
         environment=MeasuredWith(
             measured_by=(name,),
