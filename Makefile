@@ -88,7 +88,7 @@ test-rest: install model
 	$(PYTEST) $(patsubst %,--ignore %,tests/unit tests/integration tests/cluster tests/chaos) -m "not ($(REAL))"
 
 test-llama_cpp: install model
-	$(PYTEST) -m llama_cpp
+	$(PYTEST) tests/integration -m llama_cpp
 
 # all 100 kill rounds, and what `make test` leaves out: outages of minutes, several hosts, pods (two hours)
 chaos: install engines model

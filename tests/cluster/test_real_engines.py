@@ -23,6 +23,7 @@ from tests.harness import (
     orchestrator,
     rows,
 )
+from tests.integration.engine_real import SGLANG_IDLE
 
 pytestmark = [
     *(
@@ -67,6 +68,8 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
     for deployment in experiment["deployments"]:
         deployment["executable"] = str(ROOT / ".engines" / deployment["engine"])
     for deployment in experiment["deployments"]:
+        if deployment["engine"] == "sglang":
+            deployment["extra_args"] = SGLANG_IDLE
         if deployment["engine"] in LEFT_OUT:
             (block,) = deployment["vary"]
             block["cases"].remove(LEFT_OUT[deployment["engine"]])

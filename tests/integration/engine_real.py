@@ -88,14 +88,20 @@ def home_of(engine: str) -> Path:
     return home
 
 
+# without it an idle SGLang takes a whole core
+SGLANG_IDLE = {"--sleep-on-idle": True}
+
+
 def settings(engine: str, **given: Any) -> EngineSettings:
     """Settings of an installed engine for the tiny model, with the ``given`` ones beside them."""
-    defaults = {
+    defaults: dict[str, Any] = {
         "engine": engine,
         "executable": str(home_of(engine)),
         "model": "tiny",
         "dtype": "float32",
     }
+    if engine == "sglang":
+        defaults["extra_args"] = SGLANG_IDLE
     return EngineSettings.model_validate(defaults | given)
 
 

@@ -184,7 +184,7 @@ def test_real_vllm_refuses_in_its_own_words(tmp_path: Path) -> None:
         assert words in reason
         assert "pydantic" not in reason
         assert "judges no GPU memory and no kernels" in reason
-    assert (
+    judged = (
         "accepts 3 and refuses 2 of 7 vllm deployments; 2 could not be judged: no config.json of"
-        in checked.notes[0]
     )
+    assert any(judged in note for note in checked.notes)
