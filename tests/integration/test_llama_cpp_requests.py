@@ -217,8 +217,11 @@ def test_load_constrains_the_answers_of_one_that_runs(
         *(*options[option], "--results", str(tmp_path / "results"), "--format", "json"),
         KEY=server.key,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    guidance = json.loads(ended.stdout)["guidance"]
+    measured = json.loads(ended.stdout)
+    # that it was fast enough is the machine's affair
+    is_disturbed = measured["validity"] in ("client_bound", "disturbed")
+    assert ended.returncode == (3 if is_disturbed else 0), ended.stdout + ended.stderr
+    guidance = measured["guidance"]
     assert (guidance["constrained_share"], guidance["constraint_violations"]) == (1.0, 0)
     met = [row["constraint_met"] for row in rows(tmp_path / "results", "requests")]
     assert met.count(True) > 6
