@@ -31,8 +31,8 @@ class Drafts:
 
     ``tokens``: drafted for each sequence in a step. ``acceptance``: the probability that a draft is
     accepted if all before it are. ``verifying``: the costs of the model, whose attention is that of
-    ``tokens`` + 1 tokens of each sequence. ``drafter``: those of the draft model, head or layer; None:
-    drafts are looked up in earlier tokens, which is taken to cost nothing.
+    ``tokens`` + 1 tokens of each sequence. ``drafter``: the costs of the draft model, head or
+    layer. It is None where drafts are looked up in earlier tokens, which is taken to cost nothing.
     """
 
     tokens: int
@@ -77,9 +77,8 @@ def drafts_of(
 ) -> Drafts:
     """The drafts of a deployment with ``speculative``.
 
-    ``draft``: facts of the draft model or head; None: drafts are looked up, or come from the model's
-    own layers. ``accepted_share``: accepted
-    tokens over drafted ones.
+    ``draft``: facts of the draft model or head. It is None where drafts are looked up, or come from
+    the model's own layers. ``accepted_share``: accepted tokens over drafted ones.
     """
     speculative = settings.speculative
     assert speculative is not None

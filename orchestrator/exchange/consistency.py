@@ -47,7 +47,9 @@ class Values:
             return end, end
         ends = np.cumsum(self._weights)
         place = int(np.searchsorted(ends, share * ends[-1] * (1 - 1e-12)))  # rounding
-        return float(self.values[max(place - 1, 0)]), float(self.values[min(place + 1, last)])
+        below = self.values[max(place - 1, 0)]
+        above = self.values[min(place + 1, last)]
+        return float(below), float(above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
