@@ -81,6 +81,8 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.note(WITH_ITSELF, "yellow")
     for text in not_measured_texts(comparison):
         yield from form.note(text)
+    for text in changed_texts(comparison):
+        yield from form.note(text, "yellow")
     for text in spread_texts(comparison):
         yield from form.note(text, "dim")
     for text in single_start_texts(comparison):
@@ -255,6 +257,15 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
             metric.name: None if spread is None else spread.is_even
             for metric, spread in comparison.spreads.items()
         },
+        "environment": [
+            {
+                "hardware": fact.hardware,
+                "fact": fact.title,
+                "base": fact.base,
+                "new": fact.new,
+            }
+            for fact in comparison.changed
+        ],
         "failed": [
             {**_point_object(point), "why": _failure_reason_text(point)}
             for point in comparison.failed
@@ -424,6 +435,15 @@ def not_measured_texts(comparison: SweepComparison) -> Iterator[str]:
             yield f"NEW is {text}"
         else:
             yield text
+
+
+def changed_texts(comparison: SweepComparison) -> Iterator[str]:
+    """A sentence on this program, and one on the hosts of each hardware class that changed."""
+    by_hardware = values_by_key((fact.hardware, fact) for fact in comparison.changed)
+    for hardware, facts in by_hardware.items():
+        texts = [f"{fact.title} {listed(fact.base)} → {listed(fact.new)}" for fact in facts]
+        what = "the measuring program" if hardware is None else f"hosts of {hardware}"
+        yield f"{what} changed, too, and may be the cause: {', '.join(texts)}"
 
 
 def spread_texts(comparison: SweepComparison) -> Iterator[str]:

@@ -15,15 +15,17 @@ from typing import Any
 class HostEnvironment:
     """What a host was found to be when an engine started on it. None: not known.
 
-    ``power_limits_w``: those of its GPUs that are known.
+    ``gpus``: the names of its GPUs, each once. ``power_limits_w``: those of its GPUs that are known.
     """
 
     cpu: str | None
+    cores: int | None
     kernel: str | None
     system: str | None
     driver: str | None
     cuda: str | None
     image: str | None
+    gpus: tuple[str, ...]
     power_limits_w: tuple[float, ...]
 
 
@@ -71,14 +73,18 @@ def parsed_environment(environment_json: str | None) -> dict[str, dict[str, Any]
 
 def host_environment(found: Mapping[str, Any]) -> HostEnvironment:
     """``found``: of one host, as it is stored. A host without GPUs has no keys of theirs."""
-    limits_w = [gpu.get("power_limit_w") for gpu in found.get("gpus", ())]
+    gpus = found.get("gpus", ())
+    names = {gpu.get("name") for gpu in gpus}
+    limits_w = [gpu.get("power_limit_w") for gpu in gpus]
     return HostEnvironment(
         cpu=found.get("cpu"),
+        cores=found.get("cores"),
         kernel=found.get("kernel"),
         system=found.get("system"),
         driver=found.get("driver"),
         cuda=found.get("cuda"),
         image=found.get("image"),
+        gpus=tuple(sorted(name for name in names if name is not None)),
         power_limits_w=tuple(limit_w for limit_w in limits_w if limit_w is not None),
     )
 

@@ -34,6 +34,11 @@ from orchestrator.base.errors import FailureKind, InputError, ProblemsError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import unknown_name
 from orchestrator.plan.current import Question, StoredExperiment
+from orchestrator.report.documents.changed_environment import (
+    ChangedFact,
+    MeasuredSide,
+    changed_facts,
+)
 from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
 from orchestrator.results.records import Figures
 from orchestrator.results.stored_json import parsed_load, parsed_workload
@@ -224,7 +229,7 @@ class SweepComparison:
     ``changes``: the worst first. ``spreads``: by metric, the variance between starts that its pairs
     share; None: each pair is judged by its own starts alone. ``failed``: the points of NEW whose
     engine failed, or gave broken output, where BASE's engine did neither; their figures are not
-    compared.
+    compared. ``changed``: what else changed between both sides, of the points that are pairs.
     """
 
     base: StoredExperiment
@@ -237,6 +242,7 @@ class SweepComparison:
     invalid: tuple[InvalidSide, ...]
     without_partner: tuple[WithoutPartner, ...]
     without_value: tuple[WithoutValue, ...]
+    changed: tuple[ChangedFact, ...]
 
     @property
     def is_with_itself(self) -> bool:
@@ -319,6 +325,10 @@ def compare_sweeps(
         invalid=tuple(invalid),
         without_partner=tuple(without_partner),
         without_value=tuple(without_value),
+        changed=changed_facts(
+            MeasuredSide(base, [pair.base for pair in pairs], _client_versions(of_base)),
+            MeasuredSide(new, [pair.new for pair in pairs], _client_versions(of_new)),
+        ),
     )
 
 
@@ -327,11 +337,13 @@ class _KeyedPoint:
     """A point, with what must be alike in a pair.
 
     ``load``: everything but the deployment, each as JSON. ``settings``: each setting as JSON.
+    ``client_version``: the version of this program that measured it; None: not known.
     """
 
     point: StoredPoint
     load: Mapping[str, str]
     settings: Mapping[str, str]
+    client_version: str | None
 
     def key(self, across: Iterable[str]) -> str:
         left_out = set(across)
@@ -374,8 +386,15 @@ def _keyed(experiment: StoredExperiment, points: Sequence[StoredPoint]) -> list[
             "accelerator": deployment.accelerator,  # two may have been called by one name
             "devices": deployment.devices,
         }
-        keyed.append(_KeyedPoint(point, _as_json(load), _as_json(settings)))
+        version = None if question is None else question.client_version
+        keyed.append(_KeyedPoint(point, _as_json(load), _as_json(settings), version))
     return keyed
+
+
+def _client_versions(points: Sequence[_KeyedPoint]) -> tuple[str, ...]:
+    """The versions of this program that measured these points, without what it only imported."""
+    measured = [each for each in points if each.point.source is None]
+    return tuple(sorted({each.client_version for each in measured if each.client_version}))
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from orchestrator.report.comparison_text import (
     WITH_ITSELF,
     change_alone_text,
     change_text,
+    changed_texts,
     counts_text,
     failed_texts,
     headline_text,
@@ -138,7 +139,8 @@ def comparison_page(comparison: SweepComparison) -> str:
 
 def _notes(comparison: SweepComparison) -> list[str]:
     notes = [WITH_ITSELF] if comparison.is_with_itself else []
-    notes += [*not_measured_texts(comparison), *spread_texts(comparison)]
+    notes += [*not_measured_texts(comparison), *changed_texts(comparison)]
+    notes += spread_texts(comparison)
     notes += single_start_texts(comparison)
     return notes
 

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.grouping import values_by_key
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.host_facts import HostFact, host_facts
 from orchestrator.report.documents.launch import LaunchDocument
-from orchestrator.results.stored_json import (
-    HostEnvironment,
-    PlacedRank,
-    host_environment,
-    placed_ranks,
-)
+from orchestrator.results.stored_json import PlacedRank, host_environment, placed_ranks
 
 MOST_VERSIONS_READ = 50  # launches for which a stored row is read to find the version
 
@@ -38,14 +34,6 @@ class HardwareClass:
     name: str
     accelerator: str
     usd_per_gpu_hour: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class HostFact:
-    """Something about a host, and what it was at its launches."""
-
-    title: str
-    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,31 +150,9 @@ def _hosts(launches: Sequence[LaunchDocument]) -> Iterable[HostDescription]:
             gpus=_texts(gpus),
             cores=len(cores),
             launches=len({each.launch_id for each in of_host}),
-            facts=tuple(_facts(launches, name)),
+            facts=host_facts(
+                host_environment(launch.environment[name])
+                for launch in launches
+                if name in launch.environment
+            ),
         )
-
-
-def _facts(launches: Sequence[LaunchDocument], name: str) -> Iterable[HostFact]:
-    """What a host was found to be, by titles."""
-    hosts = [
-        host_environment(launch.environment[name])
-        for launch in launches
-        if name in launch.environment
-    ]
-    facts = (
-        HostFact("CPU", _texts(host.cpu for host in hosts)),
-        HostFact("kernel", _texts(host.kernel for host in hosts)),
-        HostFact("system", _texts(host.system for host in hosts)),
-        HostFact("GPU driver", _texts(host.driver for host in hosts)),
-        HostFact("CUDA", _texts(host.cuda for host in hosts)),
-        HostFact("image", _texts(host.image for host in hosts)),
-        HostFact("power limit", _power_limits(hosts)),
-    )
-    return [fact for fact in facts if fact.values]
-
-
-def _power_limits(hosts: Iterable[HostEnvironment]) -> tuple[str, ...]:
-    limits_w: set[float] = set()
-    for host in hosts:
-        limits_w.update(host.power_limits_w)
-    return _texts(f"{limit_w:g} W" for limit_w in limits_w)

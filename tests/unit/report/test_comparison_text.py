@@ -14,6 +14,7 @@ from orchestrator.report.comparison_text import (
     ONE_START,
     ONE_START_OF_A_SERVER,
     change_text,
+    changed_texts,
     comparison_text,
     metric_text,
     pair_text,
@@ -21,6 +22,7 @@ from orchestrator.report.comparison_text import (
     spread_texts,
     verdict_text,
 )
+from orchestrator.report.documents.changed_environment import ChangedFact
 from orchestrator.report.documents.comparison import (
     DifferenceRules,
     MetricChange,
@@ -137,6 +139,22 @@ def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: 
     apart = "spread between starts, uneven over the pairs: TTFT p99 25.0%"
     assert lines(even, uneven) == [pooled, apart]
     assert max(map(len, lines(uneven, uneven))) <= 80
+
+
+def test_what_changed_around_the_engine_is_said_by_hardware(tmp_path: Path) -> None:
+    experiment = StoredExperiment(Store.open(str(tmp_path), "exp"))
+    comparison = compare_sweeps(experiment, experiment, DifferenceRules(ACROSS, 0.03, ()), None)
+    changed = (
+        ChangedFact(None, "orchestrator", ("0.1",), ("0.2",)),
+        ChangedFact("h100", "kernel", ("5.15", "6.1"), ("6.8",)),
+        ChangedFact("h100", "GPU driver", ("550",), ("560",)),
+    )
+    assert list(changed_texts(comparison)) == []
+    assert list(changed_texts(replace(comparison, changed=changed))) == [
+        "the measuring program changed, too, and may be the cause: orchestrator 0.1 → 0.2",
+        "hosts of h100 changed, too, and may be the cause: kernel 5.15, 6.1 → 6.8, "
+        "GPU driver 550 → 560",
+    ]
 
 
 def test_all_that_changed_is_shown_and_the_rest_is_counted(tmp_path: Path) -> None:

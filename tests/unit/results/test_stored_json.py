@@ -31,15 +31,23 @@ def test_a_host_without_gpus_has_no_driver() -> None:
     found = parsed_environment('{"node-1": {"kernel": "6.1", "system": null, "cpu": "EPYC"}}')
     assert host_environment(found["node-1"]) == HostEnvironment(
         cpu="EPYC",
+        cores=None,
         kernel="6.1",
         system=None,
         driver=None,
         cuda=None,
         image=None,
+        gpus=(),
         power_limits_w=(),
     )
 
 
-def test_limits_of_power_that_are_not_known_are_left_out() -> None:
-    gpus = [{"uuid": "a", "power_limit_w": 700.0}, {"uuid": "b", "power_limit_w": None}]
-    assert host_environment({"gpus": gpus}).power_limits_w == (700.0,)
+def test_what_gpus_do_not_say_is_left_out() -> None:
+    gpus = [
+        {"name": "H100", "power_limit_w": 700.0},
+        {"name": None, "power_limit_w": None},
+        {"name": "H100"},
+    ]
+    found = host_environment({"gpus": gpus})
+    assert found.power_limits_w == (700.0,)
+    assert found.gpus == ("H100",)

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 from orchestrator.analysis.launches import load_launches
 from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.host_facts import HostFact
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
 from orchestrator.report.page.environment import (
     EngineVersions,
     HostDescription,
-    HostFact,
     measured_with,
 )
 from orchestrator.results.store import Store
