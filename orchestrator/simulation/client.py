@@ -251,7 +251,7 @@ class VirtualClient:
     # --- probes
 
     def _look(self, now_s: float) -> None:
-        """Let a probe end itself once it knows enough."""
+        """End a probe once it knows enough."""
         assert self._early_end is not None
         self._look_s = next_look_s(now_s)
         ends_s = self._point.ends_s
@@ -260,8 +260,13 @@ class VirtualClient:
             return
         self._now_s = now_s
         progress = Progress(scheduled=self._queue.scheduled, sent=self._sent)
-        if self._early_end.look(self, progress, now_s) is not None:
-            self._look_s = math.inf
+        stop = self._early_end.look(self, progress, now_s)
+        if stop is None:
+            return
+        self._look_s = math.inf
+        self._queue.close(round(stop.at_s * 1e9))
+        if not stop.drain:
+            self._abort_s = stop.at_s
 
     def so_far(self) -> list[SoFar]:
         """What ``EarlyEnd`` asks of a run: what has ended since the last look, and what is open."""
@@ -279,11 +284,3 @@ class VirtualClient:
             of_state.append(request.planned)
         silent += self._waiting
         return [so_far(self._schedule, round(self._now_s * 1e9), ended, silent, answering)]
-
-    def finish(self, at_s: float, drain: bool) -> None:
-        """Let no request be due from ``at_s`` on, in seconds since the start. Without ``drain``,
-        requests that are still open then are aborted.
-        """
-        self._queue.close(round(at_s * 1e9))
-        if not drain:
-            self._abort_s = at_s

@@ -1,4 +1,4 @@
-"""Ends a search's probe as soon as it is known whether the level holds its limits."""
+"""Says when a search's probe may end, because it is known whether the level holds its limits."""
 
 from __future__ import annotations
 
@@ -27,28 +27,25 @@ class WatchedRun(Protocol):
         """What each client reports since the last call."""
         ...
 
-    def finish(self, at_s: float, drain: bool) -> None:
-        """Let no request be due from ``at_s`` on, in seconds since the start. Without ``drain``,
-        requests that are still open then are aborted.
-        """
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """When and why a probe ended early. ``at_s``: seconds since its start. ``limits``: its SLOs'
-    limits, as the column ``ended_for`` holds them.
+    """When and why a probe ends early. ``at_s``: in seconds since its start, from when on no request
+    is due. ``limits``: its SLOs' limits, as the column ``ended_for`` holds them. ``drain``: requests
+    that are open then are waited for; otherwise they are aborted, because requests come in faster
+    than they are answered.
     """
 
     at_s: float
     outcome: EarlyOutcome
     sentence: str
     limits: str
+    drain: bool = True
 
 
 class EarlyEnd:
-    """Watches one probe, and ends it as soon as its SLOs are decided. ``end``: when and why the
-    probe was ended; None until then.
+    """Watches one probe until its SLOs are decided. ``end``: when and why the probe ends; None until
+    that is known.
     """
 
     def __init__(self, point: LoadPoint, watch: ProbeWatch) -> None:
@@ -62,16 +59,13 @@ class EarlyEnd:
         self.end: EarlyStop | None = None
 
     def look(self, run: WatchedRun, progress: Progress, elapsed_s: float) -> EarlyStop | None:
-        """End the run once every SLO has its verdict, a verdict would take too long, or the search
-        is over. Returns when and why it was ended; None while it goes on.
-
-        Open requests are waited for, unless requests come in faster than they are answered: then
-        they are aborted.
+        """Returns, once, when and why the run ends: every SLO has its verdict, a verdict would take
+        too long, or the search is over. None before and after that.
         """
         if self.end is not None:
-            return self.end
+            return None
         if self._is_search_over():
-            return self._end(run, elapsed_s, "undecided", "the search is over")
+            return self._end(elapsed_s, "undecided", "the search is over")
         if elapsed_s < self._next_look_s:
             return None
         reports = run.so_far()
@@ -83,14 +77,14 @@ class EarlyEnd:
         decided = [verdict for verdict in verdicts if verdict is not None]
         if len(decided) < len(verdicts):
             if self._probe.takes_longer:
-                return self._end(run, now_s, "undecided", "a verdict would take too long")
+                return self._end(now_s, "undecided", "a verdict would take too long")
             return None
         outcome: EarlyOutcome = decided[0] if len(set(decided)) == 1 else "mixed"
         pairs = zip(self._slos, decided, strict=True)
         why = ", ".join(f"{slo.name} {verdict}" for slo, verdict in pairs)
         if self._probe.diverging:
             why = f"{why} (requests come in faster than they are answered)"
-        return self._end(run, now_s, outcome, why)
+        return self._end(now_s, outcome, why)
 
     def _verdicts(
         self, reports: Sequence[SoFar], progress: Progress
@@ -112,10 +106,10 @@ class EarlyEnd:
             new.open_counts(slos),
         )
 
-    def _end(self, run: WatchedRun, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
-        """Tell the clients to end the run in LEAD_S seconds, and note when and why."""
+    def _end(self, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
+        """Note that the run ends in LEAD_S seconds, and why."""
         at_s = now_s + LEAD_S
         limits = SEPARATOR.join(map(format_limits, self._slos))
-        self.end = EarlyStop(at_s, outcome, f"ended after {at_s:.1f} s: {why}", limits)
-        run.finish(at_s, drain=not self._probe.diverging)
+        sentence = f"ended after {at_s:.1f} s: {why}"
+        self.end = EarlyStop(at_s, outcome, sentence, limits, drain=not self._probe.diverging)
         return self.end

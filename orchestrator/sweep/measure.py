@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -61,17 +62,28 @@ class PointSnapshot:
     elapsed_s: float
 
 
+class Ending(Enum):
+    """How a point is ended before the end that was planned."""
+
+    NOW = auto()  # it is over: clients that have not reported are not waited for
+    ABORT = auto()  # clients abort what is open; it is over once they have reported
+    SHORTEN = auto()  # no request is due from an instant on; it is over once clients have reported
+
+
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a point ends before all clients have reported: because of a failure, or because the user
-    or too many errors interrupt it.
+    """How and why a point is ended: because of a failure, because the user or too many errors
+    interrupt it, because clients are late, or because it is a probe that knows enough (``early``).
     """
 
     failure: Failure | None = None
     interrupted: bool = False
+    how: Ending = Ending.NOW
+    early: EarlyStop | None = None
 
 
-# called about once a second while a point runs; returns how to end the point, or None
+# Called about once a second while a point runs. It returns how the point should be ended, or None;
+# ``Measurer._watch`` alone acts on that.
 Watcher = Callable[[PointSnapshot], End | None]
 
 
@@ -285,8 +297,8 @@ class Measurer:
     def _watch(
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> End | None:
-        """Watch a point until every client has reported or something ends it. Returns why it was
-        ended; None if it ran to its end.
+        """Watch a point until every client has reported or something ends it now. Returns why it
+        was ended; None if all clients have reported.
         """
         watchers = self._watchers(run, point, early_end)
         while True:
@@ -302,10 +314,14 @@ class Measurer:
             if all_reported:
                 return None
             snapshot = PointSnapshot(run.progress(), self.clock.now_s() - started_s)
+            self._show_load(point, early_end, snapshot)
             for watcher in watchers:
                 end = watcher(snapshot)
-                if end is not None:
+                if end is None:
+                    continue
+                if end.how is Ending.NOW:
                     return end
+                _ask_clients_to_end(run, end)
 
     def _watchers(
         self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd | None
@@ -314,12 +330,11 @@ class Measurer:
         watchers: list[Watcher] = [partial(self._look_for_lost_nodes, point, early_end)]
         if early_end is not None:
             watchers.append(partial(self._look_for_verdict, run, point, early_end))
-        watchers.append(partial(self._show_load, point, early_end))
         if point.max_errors:
             watchers.append(partial(look_for_errors, point.max_errors))
         if self.replicas.launched:
             watchers.append(partial(self._look_for_stall, point))
-        watchers.append(LateClients(run, point, len(self.clients.addresses)))
+        watchers.append(LateClients(point, len(self.clients.addresses)))
         return watchers
 
     def _look_for_lost_nodes(
@@ -332,11 +347,13 @@ class Measurer:
 
     def _look_for_verdict(
         self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd, snapshot: PointSnapshot
-    ) -> None:
-        """Let a probe end its run once it knows enough, unless the run is about to end anyway."""
+    ) -> End | None:
+        """Shorten a probe once it knows enough, unless it is about to end anyway."""
         length_s = _length_s(point, early_end)
-        if not length_s or snapshot.elapsed_s + self.lead_s < length_s:
-            early_end.look(run, snapshot.progress, snapshot.elapsed_s)
+        if length_s and snapshot.elapsed_s + self.lead_s >= length_s:
+            return None
+        early = early_end.look(run, snapshot.progress, snapshot.elapsed_s)
+        return End(how=Ending.SHORTEN, early=early) if early is not None else None
 
     def _look_for_stall(self, point: LoadPoint, snapshot: PointSnapshot) -> End | None:
         """End the point if an engine makes no progress."""
@@ -382,11 +399,10 @@ class Measurer:
 
 @dataclass(slots=True)
 class LateClients:
-    """A watcher of clients that do not report in time: it tells them to abort, and SETTLE_S seconds
-    later it gives them up.
+    """A watcher of clients that do not report in time: they have to abort, and SETTLE_S seconds
+    later they are given up.
     """
 
-    run: ClientRun
     point: LoadPoint
     clients: int
     has_aborted: bool = False
@@ -403,9 +419,17 @@ class LateClients:
         if late_s > SETTLE_S:
             return End(_client_lost(ClientLost(range(self.clients))))
         if late_s > 0.0 and not self.has_aborted:
-            self.run.abort()
             self.has_aborted = True
+            return End(how=Ending.ABORT)
         return None
+
+
+def _ask_clients_to_end(run: ClientRun, end: End) -> None:
+    """Ask the clients of a run to end it and to report."""
+    if end.how is Ending.ABORT:
+        run.abort()
+    elif end.early is not None:
+        run.finish(end.early.at_s, drain=end.early.drain)
 
 
 def _nothing_loaded(span_unix_ns: tuple[int, int]) -> Loaded:

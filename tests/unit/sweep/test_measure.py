@@ -19,6 +19,7 @@ from orchestrator.sweep.measure import (
     COMMIT_S,
     SETTLE_S,
     End,
+    Ending,
     LateClients,
     Measurer,
     PointSnapshot,
@@ -286,23 +287,12 @@ def test_who_watches_hears_every_phase_and_the_death() -> None:
     assert list(dict.fromkeys(names)) == ["write requests", "warm-up", "measure"]
 
 
-class AbortedRun:
-    """Counts how often it was told to abort."""
-
-    aborted = 0
-
-    def abort(self) -> None:
-        self.aborted += 1
-
-
 def test_late_clients_are_told_to_abort_and_given_up_later() -> None:
-    run: Any = AbortedRun()
-    point = load_point(drain_timeout_s=20.0)
-    watcher = LateClients(run, point, clients=2)
+    watcher = LateClients(load_point(drain_timeout_s=20.0), clients=2)
     assert watcher.limit_s == 70.0 + 20.0 + 2 * SETTLE_S
-    for late_s, aborted in ((-1.0, 0), (0.0, 0), (1.0, 1), (SETTLE_S, 1)):
-        assert watcher(PointSnapshot(Progress(), watcher.limit_s + late_s)) is None
-        assert run.aborted == aborted
+    abort = End(how=Ending.ABORT)
+    for late_s, expected in ((-1.0, None), (0.0, None), (1.0, abort), (SETTLE_S, None)):
+        assert watcher(PointSnapshot(Progress(), watcher.limit_s + late_s)) == expected
     end = watcher(PointSnapshot(Progress(), watcher.limit_s + SETTLE_S + 1.0))
     assert end is not None
     assert end.failure is not None
