@@ -21,6 +21,7 @@ import numpy as np
 
 from orchestrator.analysis.intervals import CONFIDENCE, MOST_STARTS
 from orchestrator.analysis.start_spread import CommonSpread, Spread, common_spread
+from orchestrator.results.records import RequestTotals
 
 # P-value below which NEW's starts count as spread differently from BASE's: a larger one than that of
 # UNEVEN_LEVEL, because three pairs of two starts show little of it (benchmarks/compare)
@@ -331,6 +332,17 @@ def holm(p_values: Sequence[float], level: float = FALSE_ALARMS) -> list[bool]:
             break
         fallen[index] = True
     return fallen
+
+
+def p_more_failed(base: RequestTotals, new: RequestTotals) -> float:
+    """One-sided p of "requests fail no oftener in NEW" (Fisher's exact test)."""
+    from scipy.stats import fisher_exact
+
+    table = [
+        [new.failed, new.scheduled - new.failed],
+        [base.failed, base.scheduled - base.failed],
+    ]
+    return float(fisher_exact(table, alternative="greater").pvalue)
 
 
 def _verdict(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from orchestrator.analysis.difference import Verdict
+from orchestrator.analysis.metrics import BROKEN
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.grouping import values_by_key
@@ -26,7 +27,7 @@ from orchestrator.report.documents.comparison import (
 from orchestrator.report.formats import JsonObject
 from orchestrator.report.origin import origin_texts
 from orchestrator.report.text import Column, figure
-from orchestrator.report.words import NO_REASON, failure_text
+from orchestrator.report.words import NO_REASON, failed_requests_text, failure_text
 from orchestrator.report.written_form import Form
 from orchestrator.spec.load import Slo, in_json, load_text
 
@@ -145,7 +146,7 @@ def headline_text(comparison: SweepComparison) -> str:
 
 
 def failed_texts(comparison: SweepComparison) -> Iterator[str]:
-    """A sentence on each point of NEW that failed where BASE holds."""
+    """A sentence on each point of NEW that failed where BASE holds, or failed fewer requests."""
     for point in comparison.failed:
         yield f"failed where BASE holds: {_point_text(point)}: {_failure_reason_text(point)}"
 
@@ -372,10 +373,12 @@ def _reason_text(point: StoredPoint) -> str:
 
 
 def _failure_reason_text(point: StoredPoint) -> str:
-    """Why the engine of this point failed, or what was wrong with its output."""
+    """Why the engine of this point failed, or what was wrong with its output or its requests."""
     if point.engine_failures:
         return failure_text(point.engine_failures[0].head)
-    return _reason_text(point)
+    if point.validity == BROKEN:
+        return _reason_text(point)
+    return failed_requests_text(point)
 
 
 def _invalid_text(side: InvalidSide) -> str:

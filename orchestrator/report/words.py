@@ -526,8 +526,7 @@ def point_doubt_texts(point: StoredPoint) -> list[str]:
     texts = []
     repeats = len(point.repeats)
     if point.validity == FAILING:
-        kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
-        texts.append(f"{FAILING}: {_failed_requests_text(point)} ({kinds})")
+        texts.append(f"{FAILING}: {failed_requests_text(point)}")
     elif point.validity != "valid":
         texts.append(f"{point.validity}: {'; '.join(point.reasons) or NO_REASON}")
     else:
@@ -541,6 +540,12 @@ def point_doubt_texts(point: StoredPoint) -> list[str]:
     if failed:
         texts.append(_failed_repeats_text(len(failed), repeats, failed[0].head.reason))
     return texts
+
+
+def failed_requests_text(point: StoredPoint) -> str:
+    """``30 of 200 requests failed (http_5xx 28, timeout 2)``."""
+    kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
+    return f"{_failed_requests_text(point)} ({kinds})"
 
 
 def _failed_requests_text(point: StoredPoint) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.analysis.difference import (
+    FALSE_ALARMS,
     Gated,
     Judged,
     Sides,
@@ -19,6 +20,7 @@ from orchestrator.analysis.difference import (
     Verdict,
     judge_together,
     judged_spread,
+    p_more_failed,
     spread_of_pairs,
 )
 from orchestrator.analysis.metrics import BROKEN
@@ -40,7 +42,7 @@ from orchestrator.report.documents.changed_environment import (
     changed_facts,
 )
 from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
-from orchestrator.results.records import Figures
+from orchestrator.results.records import Figures, RequestTotals
 from orchestrator.results.stored_json import parsed_load, parsed_workload
 from orchestrator.spec.load import Slo, Workload
 
@@ -228,8 +230,8 @@ class SweepComparison:
 
     ``changes``: the worst first. ``spreads``: by metric, the variance between starts that its pairs
     share; None: each pair is judged by its own starts alone. ``failed``: the points of NEW whose
-    engine failed, or gave broken output, where BASE's engine did neither; their figures are not
-    compared. ``changed``: what else changed between both sides, of the points that are pairs.
+    engine failed, gave broken output or failed more requests, where BASE's engine did not; their
+    figures are not compared. ``changed``: what else changed between both sides, of the points that are pairs.
     """
 
     base: StoredExperiment
@@ -262,8 +264,10 @@ class SweepComparison:
 
     @property
     def has_undecided(self) -> bool:
-        """Whether anything gated is neither certainly worse or better nor certainly the same."""
-        return self.counts[Verdict.UNDECIDED] > 0
+        """Whether anything gated is neither certainly worse or better nor certainly the same, or
+        was not compared because the point of a side is invalid.
+        """
+        return self.counts[Verdict.UNDECIDED] > 0 or bool(self.invalid)
 
 
 def metric_named(name: str) -> Metric:
@@ -300,7 +304,8 @@ def compare_sweeps(
     failed: list[StoredPoint] = []
     invalid: list[InvalidSide] = []
     for pair in pairs:
-        if _engine_failed(pair.new) and _holds(pair.base):
+        has_failed = _engine_failed(pair.new) or _fails_more_requests(pair, rules, len(pairs))
+        if has_failed and _holds(pair.base):
             failed.append(pair.new)
             continue
         spoilt = [
@@ -509,6 +514,29 @@ def _engine_failed(point: StoredPoint) -> bool:
 
 def _holds(point: StoredPoint) -> bool:
     return _shows_the_engine(point) and not _engine_failed(point)
+
+
+def _fails_more_requests(pair: Pair, rules: DifferenceRules, pairs: int) -> bool:
+    """Whether the share of failed requests certainly grew by more than is tolerated.
+
+    Fisher's exact test says so, with few false alarms among all ``pairs`` together. Repeats in which
+    the engine fell behind do not count, since the load itself may have ended requests.
+    """
+    base, new = _requests(pair.base), _requests(pair.new)
+    if base.scheduled == 0 or new.scheduled == 0:
+        return False
+    growth = new.failed / new.scheduled - base.failed / base.scheduled
+    return growth > rules.within and p_more_failed(base, new) <= FALSE_ALARMS / pairs
+
+
+def _requests(point: StoredPoint) -> RequestTotals:
+    """The requests of its valid repeats."""
+    totals = [repeat.requests for repeat in point.used if repeat.valid]
+    return RequestTotals(
+        scheduled=sum(each.scheduled for each in totals),
+        ok=sum(each.ok for each in totals),
+        failed=sum(each.failed for each in totals),
+    )
 
 
 def _metrics_of(pairs: Sequence[Pair], metrics: Sequence[Metric], slo: Slo | None) -> list[Metric]:

@@ -20,12 +20,14 @@ from orchestrator.analysis.difference import (
     holm,
     judge_together,
     judged_spread,
+    p_more_failed,
     pooled,
     spread_of_pairs,
     verdicts_together,
     welch,
 )
 from orchestrator.analysis.start_spread import Spread
+from orchestrator.results.records import RequestTotals
 
 BOUND = -math.log1p(-0.03)
 STARTS = st.lists(st.floats(-2, 2), min_size=2, max_size=8)
@@ -263,3 +265,10 @@ def test_p_values_of_a_known_t() -> None:
     assert difference.p_below(0.0) == pytest.approx(0.0367, abs=1e-4)
     assert difference.p_above(0.0) == pytest.approx(1 - 0.0367, abs=1e-4)
     assert difference.p_two_sided == pytest.approx(0.0734, abs=1e-4)
+
+
+def test_p_of_more_failed_requests_is_that_of_the_ladys_tea() -> None:
+    """Fisher, "The Design of Experiments" (1935), ch. 2: 3 of 4 cups told right, p = 17 / 70."""
+    base = RequestTotals(scheduled=4, ok=3, failed=1)
+    new = RequestTotals(scheduled=4, ok=1, failed=3)
+    assert p_more_failed(base, new) == pytest.approx(17 / 70)

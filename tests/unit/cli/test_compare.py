@@ -214,6 +214,7 @@ def partly_failed(folder: Path, **columns: Any) -> str:
     [
         (CRASH, "the engine died (engine_crash)"),
         (BROKEN, "broken_output: all answers are one token"),
+        ({"failed": 20}, "40 of 200 requests failed (http_5xx 40)"),
     ],
 )
 def test_an_engine_that_fails_where_base_holds_is_a_regression_in_every_form(

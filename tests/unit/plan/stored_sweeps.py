@@ -16,7 +16,7 @@ from orchestrator.plan.model import Plan, Point
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import deployment_row
-from tests.unit.results.builders import commit_measurement, request
+from tests.unit.results.builders import commit_measurement, failed_request, request
 
 EXPERIMENT = """
 version: 1
@@ -78,12 +78,13 @@ def store_attempt(
     repeat: int = 0,
     ttft_ms: float | Mapping[str, float] = 100,
     tokens: int = 8,
+    failed: int = 0,
     **columns: Any,
 ) -> None:
     """Stores an attempt at a point: ten seconds with a request each 100 ms.
 
     ``ttft_ms``: of all requests; or by part of a mix, whose requests take turns. ``tokens``: of each
-    answer; they take 90 ms after the first. ``columns``: values of the row in ``points`` that
+    answer; they take 90 ms after the first. ``failed``: so many requests fail. ``columns``: values of the row in ``points`` that
     differ from those of a valid attempt.
     """
     ttft_by_part = ttft_ms if isinstance(ttft_ms, Mapping) else {None: ttft_ms}
@@ -91,6 +92,9 @@ def store_attempt(
     for number, (part, ttft) in zip(range(100), cycle(ttft_by_part.items()), strict=False):
         due_ms = number * 100
         first_ms = due_ms + ttft
+        if number < failed:
+            rows.append(failed_request(number, due_ms, part=part))
+            continue
         rows.append(
             request(
                 number,

@@ -173,6 +173,47 @@ def test_a_point_whose_engine_failed_at_one_start_failed(tmp_path: Path) -> None
     assert not compared(new, base).has_regressed
 
 
+def with_failures(tmp_path: Path, name: str, *failed: int, **columns: Any) -> Store:
+    """A point with a start for each number, in which so many of its 100 requests failed."""
+    measured = store(tmp_path, name)
+    plan = planned(max_num_seqs=[8])
+    measured.write_plan(plan.to_json())
+    (point,) = plan.points
+    for start, count in enumerate(failed):
+        store_attempt(measured, plan, point, repeat=start, start=start, failed=count, **columns)
+    return measured
+
+
+def test_more_failed_requests_are_a_regression_without_limits(tmp_path: Path) -> None:
+    base, few, many = (
+        with_failures(tmp_path, name, *failed)
+        for name, failed in {"base": (0, 1), "few": (2, 2), "many": (4, 12)}.items()
+    )
+    rules = rules_of("output_token_throughput")
+    regressed = compared(base, many, rules)
+    assert len(regressed.failed) == 1
+    assert regressed.has_regressed
+    assert not regressed.changes, "the figures of the requests that are left would mislead"
+    for first, second in ((base, few), (many, base), (many, many)):
+        comparison = compared(first, second, rules)
+        assert not comparison.failed
+        assert len(comparison.changes) == 1
+
+
+def test_requests_that_the_load_may_have_ended_do_not_count(tmp_path: Path) -> None:
+    base = with_failures(tmp_path, "base", 0, 0)
+    behind = with_failures(tmp_path, "behind", 30, 30, validity="engine_bound_backlog")
+    assert not compared(base, behind, rules_of("output_token_throughput")).failed
+
+
+def test_what_is_invalid_is_undecided(tmp_path: Path) -> None:
+    base = with_failures(tmp_path, "base", 0, 0)
+    spoilt = with_failures(tmp_path, "spoilt", 0, 0, validity="client_bound")
+    comparison = compared(base, spoilt)
+    assert comparison.has_undecided
+    assert not comparison.has_regressed
+
+
 def test_what_could_not_be_simulated_is_no_failure_of_an_engine(tmp_path: Path) -> None:
     base, new = store(tmp_path, "base"), store(tmp_path, "new")
     commit_starts(base, (100,), max_num_seqs=[8])
