@@ -59,6 +59,7 @@ ONE_START_OF_A_SERVER = (
     "a server that already ran counts as one start, which decides nothing: to decide, let `run` "
     "start the engine, with `repeats: 2` and `starts: 2` in the file"
 )
+OTHER_SEEDS = "the seeds differ: both sides drew other requests from the same workload"
 WITH_ITSELF = "BASE and NEW are the same results, so nothing can differ"
 MOST_ROWS = 12
 _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
@@ -258,6 +259,7 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
             metric.name: None if spread is None else spread.is_even
             for metric, spread in comparison.spreads.items()
         },
+        "other_seeds": comparison.has_other_seeds,
         "environment": [
             {
                 "hardware": fact.hardware,
@@ -441,7 +443,11 @@ def not_measured_texts(comparison: SweepComparison) -> Iterator[str]:
 
 
 def changed_texts(comparison: SweepComparison) -> Iterator[str]:
-    """A sentence on this program, and one on the hosts of each hardware class that changed."""
+    """A sentence on seeds, one on this program, and one on the hosts of each hardware class, where
+    they are not the same on both sides.
+    """
+    if comparison.has_other_seeds:
+        yield OTHER_SEEDS
     by_hardware = values_by_key((fact.hardware, fact) for fact in comparison.changed)
     for hardware, facts in by_hardware.items():
         texts = [f"{fact.title} {listed(fact.base)} → {listed(fact.new)}" for fact in facts]

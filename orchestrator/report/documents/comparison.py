@@ -153,6 +153,12 @@ class Pair:
         """The parts of a mix that its requests are of; empty for other workloads."""
         return {of_part.part for side in (self.base, self.new) for of_part in side.part_figures}
 
+    @property
+    def has_other_seeds(self) -> bool:
+        """Whether no schedule of NEW was drawn with a seed of BASE."""
+        base_seeds = {repeat.head.seed for repeat in self.base.used}
+        return base_seeds.isdisjoint(repeat.head.seed for repeat in self.new.used)
+
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
@@ -251,6 +257,11 @@ class SweepComparison:
         """Whether both sides are the same stored experiment."""
         sides = {(side.store.uri, side.name) for side in (self.base, self.new)}
         return len(sides) == 1
+
+    @property
+    def has_other_seeds(self) -> bool:
+        """Whether pairs were measured with requests that were drawn with other seeds."""
+        return any(change.pair.has_other_seeds for change in self.changes)
 
     @property
     def counts(self) -> dict[Verdict, int]:

@@ -13,6 +13,7 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.comparison_text import (
     ONE_START,
     ONE_START_OF_A_SERVER,
+    OTHER_SEEDS,
     change_text,
     changed_texts,
     comparison_text,
@@ -155,6 +156,16 @@ def test_what_changed_around_the_engine_is_said_by_hardware(tmp_path: Path) -> N
         "hosts of h100 changed, too, and may be the cause: kernel 5.15, 6.1 → 6.8, "
         "GPU driver 550 → 560",
     ]
+
+
+def test_other_seeds_are_said(tmp_path: Path) -> None:
+    rules = DifferenceRules(ACROSS, 0.03, (metric_named("ttft_ms.p99"),))
+    sides = []
+    for seed in (1, 2):
+        store = Store.open(str(tmp_path / str(seed)), "exp")
+        commit_starts(store, (100,), max_num_seqs=[8], seed=seed)
+        sides.append(StoredExperiment(store))
+    assert list(changed_texts(compare_sweeps(*sides, rules, None))) == [OTHER_SEEDS]
 
 
 def test_all_that_changed_is_shown_and_the_rest_is_counted(tmp_path: Path) -> None:

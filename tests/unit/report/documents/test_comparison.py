@@ -206,6 +206,15 @@ def test_requests_that_the_load_may_have_ended_do_not_count(tmp_path: Path) -> N
     assert not compared(base, behind, rules_of("output_token_throughput")).failed
 
 
+def test_other_seeds_are_pairs_and_said(tmp_path: Path) -> None:
+    base = with_failures(tmp_path, "base", 0, 0, seed=1)
+    new = with_failures(tmp_path, "new", 0, 0, seed=2)
+    comparison = compared(base, new)
+    assert len(comparison.changes) == 3
+    assert comparison.has_other_seeds
+    assert not compared(base, base).has_other_seeds
+
+
 def test_what_is_invalid_is_undecided(tmp_path: Path) -> None:
     base = with_failures(tmp_path, "base", 0, 0)
     spoilt = with_failures(tmp_path, "spoilt", 0, 0, validity="client_bound")
