@@ -41,7 +41,7 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     _check_proposer(experiment, load)
     # a workload that cannot be read may have times
     all_are_read = len(workloads) == len(measured(experiment.parts.get("workloads", ())))
-    timeless = [workload.name for workload in workloads if workload.recorded_rate() is None]
+    timeless = [workload for workload in workloads if workload.recorded_rate() is None]
     resolved = _arrivals(experiment, load.arrivals, paths, timeless if all_are_read else [])
     arrivals = resolved.arrivals
     _check_arrivals(experiment, load, resolved, workloads)
@@ -143,13 +143,14 @@ def _question(experiment: Experiment, load: Load) -> SearchQuestion:
 
 
 def _arrivals(
-    experiment: Experiment, arrivals: Arrivals, paths: Paths, timeless: Sequence[str]
+    experiment: Experiment, arrivals: Arrivals, paths: Paths, timeless: Sequence[Workload]
 ) -> _ResolvedArrivals:
     """Resolves the path of the trace. Reports arrivals that cannot be drawn.
-    ``timeless``: names of the workloads that have no times of their own, or the same time always.
+    ``timeless``: the workloads that have no times of their own, or the same time always.
     """
     problem = arrivals.problem(has_recorded_times=not timeless)
     messages: list[str] = []
+    hint = None
     try:
         if arrivals.trace is not None:
             arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
@@ -164,9 +165,12 @@ def _arrivals(
     if problem:
         messages = [problem]
         if arrivals.process == "trace" and arrivals.trace is None and timeless:
-            messages = [f"{problem}: there are no different recorded times in {listed(timeless)}"]
+            names = [workload.name for workload in timeless]
+            messages = [f"{problem}: there are no different recorded times in {listed(names)}"]
+            if any(workload.part_names() for workload in timeless):
+                hint = "a mix draws when sessions begin, also those of a trace: take poisson"
     for message in messages:
-        experiment.problems.add(("load", "arrivals"), message)
+        experiment.problems.add(("load", "arrivals"), message, hint)
     return _ResolvedArrivals(arrivals, are_drawable=not messages)
 
 

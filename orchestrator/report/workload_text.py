@@ -37,8 +37,6 @@ def workload_lines(
     yield ""
     if facts.recording is not None:
         yield _recording(facts.recording)
-    if facts.recorded_rate is not None:
-        yield f"recorded: {facts.recorded_rate:.4g} requests/s on average"
     if cached_share is not None:
         yield f"reuse: an unlimited prefix cache would hold {cached_share:.1%} of prompt tokens"
     if facts.prompt_tokens is None:

@@ -115,7 +115,8 @@ def facts_of(workload: Workload, prompter: Prompter, seed: int, requests: int) -
     """The facts of a workload, from its first ``requests`` requests."""
     kind: WorkloadKind = workload.requests(prompter, seed)
     sessions = sessions_within(workload, kind, requests)
-    return _facts_of_sessions(workload, kind, sessions, prompter, seed)
+    facts = _facts_of_sessions(workload, kind, sessions, prompter, seed)
+    return replace(facts, notes=tuple(workload.notes(timed=True)))
 
 
 @dataclass(frozen=True, slots=True)

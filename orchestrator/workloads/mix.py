@@ -66,7 +66,8 @@ class MixPart(Strict):
 
 class MixWorkload(Workload):
     """``kind: mix``: each session draws by weight which of the parts it is one of. All parts have
-    one API, which is that of the mix.
+    one API, which is that of the mix. A trace gives its sessions in their order: when they begin is
+    drawn for the mix, so it has no recorded rate.
     """
 
     reason_against_mixing = "it is a mix itself"
@@ -195,13 +196,21 @@ class MixWorkload(Workload):
         notes = [f"shares of sessions: {', '.join(shares)}; its parts are not measured alone"]
         of_requests = self.request_shares
         for content in self.contents:
-            notes += [f"{content.name}: {note}" for note in content.notes(timed)]
+            notes += [f"{content.name}: {note}" for note in content.notes()]
             prompts = content.distinct_requests()
             if prompts is not None:
                 repeated_after = math.ceil(prompts / of_requests[content.name])
                 notes.append(
                     f"{content.name}: its {prompts:,} prompts come again after about "
                     f"{repeated_after:,} requests of the mix; a prefix cache answers them faster"
+                )
+            recorded = content.most_requests()
+            if recorded is not None:
+                begins_again = math.ceil(recorded / of_requests[content.name])
+                notes.append(
+                    f"{content.name}: its sessions begin when the mix draws them, in recorded order; "
+                    f"after about {begins_again:,} requests of the mix they begin again with other "
+                    "tokens"
                 )
         return notes
 

@@ -48,7 +48,6 @@ _ROW, _BLOCK = range(2)
 class TraceWorkload(Workload):
     """``kind: trace``: the rows of a recorded trace."""
 
-    reason_against_mixing = "a mix draws its sessions and times, and a trace has its own"
     LATER_KEYS = frozenset({"images"})
 
     kind: Literal["trace"] = Field(
@@ -222,7 +221,7 @@ class TraceWorkload(Workload):
                 f"recorded: {rows.requests_per_s:.4g} requests/s on average; "
                 f"{rows.distinct_times / rows.requests:.1%} as many distinct times as requests"
             )
-        if rows.starts_ns is not None and not self.spread:
+        if timed and rows.starts_ns is not None and not self.spread:
             per_stamp = rows.requests / max(rows.distinct_times, 1)
             if rows.distinct_times < FEW_TIMES * rows.requests:
                 notes.append(

@@ -188,7 +188,7 @@ def read_rows(rules: TraceRules, last_row: int | None = None) -> TraceRows:
     return _read(rules, last_row, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)  # traces of one file, all of which a mix may have as parts
 def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> TraceRows:
     header = header_of(rules.path)
     trace_format = wanted_format(rules.path, rules.name, rules.columns, rules.unit, header)

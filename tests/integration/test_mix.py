@@ -17,14 +17,17 @@ load: {levels: {concurrency: [1]}}
 workloads:
   - {name: chat, kind: conversations, turns: 2, input_tokens: 20, output_tokens: 4}
   - {name: rag, shared_prefix_tokens: 32, input_tokens: 200, output_tokens: 12}
-  - {name: office, kind: mix, parts: [{weight: 1, workload: chat}, {weight: 1, workload: rag}]}
+  - {name: log, kind: trace, trace: log.csv, unit: s, columns: {time: at, input_tokens: prompt, output_tokens: answer}}
+  - {name: office, kind: mix, parts: [{workload: chat}, {workload: rag}, {workload: log}]}
 """
+LOG = "at,prompt,answer\n0,30,6\n1,31,6\n"
 SLO = "chat:ttft<=60s,rag:e2e<=1us,rag:attainment>=0.5,attainment>=0.9"
 
 
 def test_a_mix_is_sent_judged_and_shown_by_part(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(WORKLOADS)
+    (tmp_path / "log.csv").write_text(LOG)
     results = tmp_path / "results"
     with serving(tmp_path) as server:
         model = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
@@ -46,11 +49,19 @@ def test_a_mix_is_sent_judged_and_shown_by_part(tmp_path: Path) -> None:
         for name in ("one", "three")
     }
     assert sent["one"] == sent["three"], "the same for any number of clients"
-    assert {(part, tokens) for _, part, _, tokens in sent["one"]} == {("chat", 20), ("rag", 232)}
+    assert {(part, tokens) for _, part, _, tokens in sent["one"]} == {
+        ("chat", 20),
+        ("rag", 232),
+        ("log", 30),
+        ("log", 31),
+    }
+    of_log = [tokens for _, part, _, tokens in sorted(sent["one"]) if part == "log"]
+    assert of_log == ([30, 31] * len(of_log))[: len(of_log)], "a trace keeps its order"
 
     document = json.loads(of_one.stdout)
-    chat, rag = document["parts"]
-    assert chat["requests"]["ok"] + rag["requests"]["ok"] == document["requests"]["ok"] == 60
+    chat, log, rag = document["parts"]
+    by_part = [part["requests"]["ok"] for part in (chat, log, rag)]
+    assert sum(by_part) == document["requests"]["ok"] == 60
     assert chat["output_tokens"]["max"] == 4 and rag["output_tokens"]["min"] == 12
     assert [part["slo"]["met"] for part in (chat, rag)] == [True, False]
     assert document["slo"]["met"] is False, "it holds only where it holds for every part"
@@ -58,7 +69,9 @@ def test_a_mix_is_sent_judged_and_shown_by_part(tmp_path: Path) -> None:
     shown = orchestrator("results", str(results))
     assert "by part" in shown.stdout and "rag:attainment" in shown.stdout
     points = json.loads(orchestrator("results", str(results), "--format", "json").stdout)
-    assert [[part["part"] for part in point["parts"]] for point in points] == [["chat", "rag"]] * 2
+    assert [[part["part"] for part in point["parts"]] for point in points] == [
+        ["chat", "log", "rag"]
+    ] * 2
     assert (
         orchestrator("report", str(results), "--output", str(tmp_path / "page.html")).returncode
         == 0

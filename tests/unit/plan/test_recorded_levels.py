@@ -210,6 +210,20 @@ def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:
     )
 
 
+def test_a_mix_of_a_trace_has_no_recorded_times(tmp_path: Path) -> None:
+    changes = of_trace(tmp_path, {"arrivals": "trace"})
+    drawn = {"name": "v", "input_tokens": 1, "output_tokens": 1}
+    parts = [{"workload": "w"}, {"workload": "v"}]
+    office = {"name": "office", "kind": "mix", "parts": parts}
+    changes["workloads"] += [drawn, office]
+    problem = only_problem(**changes)
+    assert "there are no different recorded times in office" in problem.message
+    assert problem.hint is not None and "a mix draws when sessions begin" in problem.hint
+    assert planned(
+        tmp_path / "x.yaml", workloads=changes["workloads"], load={"levels": {"request_rate": [1]}}
+    ).points
+
+
 @pytest.mark.parametrize(
     ("scale", "levels", "note"),
     [

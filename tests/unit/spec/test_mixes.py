@@ -83,13 +83,11 @@ def test_all_parts_that_cannot_be_mixed_are_reported_with_their_lines() -> None:
     text = (
         HEAD
         + """\
-  - {name: azure, kind: trace, trace: t.csv}
   - {name: "a, b", input_tokens: 5, output_tokens: 5}
   - name: office
     kind: mix
     parts:
       - {workload: caht}
-      - {workload: azure}
       - {workload: office}
       - {workload: rag}
       - {workload: rag}
@@ -97,21 +95,15 @@ def test_all_parts_that_cannot_be_mixed_are_reported_with_their_lines() -> None:
 """
     )
     assert problems(text) == [
-        (14, "unknown workload 'caht'", "did you mean 'chat'?"),
+        (13, "unknown workload 'caht'", "did you mean 'chat'?"),
         (
-            15,
-            "'azure' cannot be a part of a mix: a mix draws its sessions and times, and a trace has "
-            "its own",
-            "measure it as a workload of its own",
-        ),
-        (
-            16,
+            14,
             "'office' cannot be a part of a mix: it is a mix itself",
             "measure it as a workload of its own",
         ),
-        (18, "'rag' is a part twice", "add its weights together"),
+        (16, "'rag' is a part twice", "add its weights together"),
         (
-            19,
+            17,
             "'a, b' is no name for a part: limits are written as NAME:ttft<=500ms",
             "name the workload with letters, digits, '_', '.' and '-'",
         ),

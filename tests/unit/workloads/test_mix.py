@@ -21,6 +21,7 @@ from orchestrator.workloads.facts import facts_by_part, sampled
 from orchestrator.workloads.kind import WorkloadKind
 from orchestrator.workloads.mix import MixRequests, MixWorkload
 from orchestrator.workloads.reuse import reuse_of
+from tests.unit.workloads import traces
 
 IDS = RandomIds((1000, 30_000))
 CHAT = {
@@ -69,32 +70,66 @@ def test_any_number_of_clients_sends_the_same_bytes_of_the_same_parts(
     seed: int, weights: list[float], clients: int, control: str
 ) -> None:
     contents = [CHAT, RAG, {**RAG, "name": "long", "input_tokens": 90}, {**CHAT, "name": "slow"}]
-    point = LoadPoint(
+    point = point_of(mix(*zip(weights, contents, strict=False)), control, seed)
+    of_one = sent(point, 1)
+    assert sent(point, clients) == of_one
+    assert {row[0] for row in of_one.values()} <= {content["name"] for content in contents}
+
+
+def point_of(workload: MixWorkload, control: str, seed: int) -> LoadPoint:
+    return LoadPoint(
         targets=(Target("http://127.0.0.1:1", "m"),),
         dialect=Dialect("openai_completions", "/v1/completions", prompt_token_ids=True),
-        workload=mix(*zip(weights, contents, strict=False)),
+        workload=workload,
         level=Level(control=control, value=10.0),  # type: ignore[arg-type]
         duration_s=None,
         requests=60,
         seed=seed,
     )
 
-    def sent(count: int) -> dict[int, tuple[Any, ...]]:
-        rows: dict[int, tuple[Any, ...]] = {}
-        for client in range(count):
-            assignment = Assignment.of(point, client, count)
-            for session in assignment.schedule.own_sessions():
-                planned = assignment.schedule.first_request(session, 0)
-                if planned is None:
-                    continue
-                prompt = assignment.kind.prompt(session, planned.turn, "measure", ())
-                record = assignment.record(planned, 0, "measure", prompt.tokens, 1)
-                rows[planned.index] = (record.part, planned.session, str(prompt.flat()))
-        return rows
 
-    of_one = sent(1)
-    assert sent(clients) == of_one
-    assert {row[0] for row in of_one.values()} <= {content["name"] for content in contents}
+def sent(point: LoadPoint, clients: int) -> dict[int, tuple[Any, ...]]:
+    """Part, session and prompt of the first request of each session, by request_index."""
+    rows: dict[int, tuple[Any, ...]] = {}
+    for client in range(clients):
+        assignment = Assignment.of(point, client, clients)
+        for session in assignment.schedule.own_sessions():
+            planned = assignment.schedule.first_request(session, 0)
+            if planned is None:
+                continue
+            prompt = assignment.kind.prompt(session, planned.turn, "measure", ())
+            record = assignment.record(planned, 0, "measure", prompt.tokens, 1)
+            rows[planned.index] = (record.part, planned.session, str(prompt.flat()))
+    return rows
+
+
+def test_a_trace_in_a_mix_keeps_its_order_and_its_blocks_at_the_rate_of_the_mix(
+    tmp_path: Path,
+) -> None:
+    recorded = traces.trace(tmp_path / "moon.jsonl", traces.MOONCAKE, name="moon")
+    workload = mix((1, RAG), (1, recorded.model_dump()))
+    requests = requests_of(workload)
+    of_moon = [session for session in range(40) if requests.part(session) == "moon"]
+    lengths = [requests.input_tokens(session, 0) for session in of_moon]
+    assert lengths == ([1300, 600, 1200] * 40)[: len(of_moon)]
+    prompts = [requests.prompt(session, 0, "measure", ()).flat() for session in of_moon[:4]]
+    first, second, third, again = (np.asarray(prompt) for prompt in prompts)
+    assert np.array_equal(first[:512], second[:512]), "hash_ids 0"
+    assert np.array_equal(first[:1024], third[:1024]), "hash_ids 0 and 7"
+    assert len(again) == len(first) and not np.array_equal(again[:512], first[:512])
+
+    point = point_of(workload, "request_rate", seed=5)
+    assert sent(point, 3) == sent(point, 1)
+    assert workload.recorded_rate() is None
+    assert any("after about 6 requests of the mix" in note for note in workload.notes())
+
+
+def test_pauses_within_sessions_of_a_trace_stay_in_a_mix(tmp_path: Path) -> None:
+    recorded = traces.trace(tmp_path / "burst.csv", traces.BURSTGPT_2, name="burst")
+    requests = requests_of(mix((1, RAG), (1, recorded.model_dump())))
+    of_burst = next(session for session in range(40) if requests.part(session) == "burst")
+    assert requests.turns(of_burst) == 2
+    assert requests.pause_s(of_burst, 0) == 29.5 - 5.5 - 3.5
 
 
 def test_each_part_sends_its_own_sessions_in_its_own_order() -> None:
@@ -130,7 +165,7 @@ def test_a_mix_answers_every_question_that_a_kind_is_asked() -> None:
         if not name.startswith("_")
     }
     answered = {name for name in vars(MixRequests) if not name.startswith("_")}
-    # Recorded times are those of a whole trace, and no trace is a part. `request` asks `prompt`.
+    # A mix draws when its sessions begin, also those of a trace. `request` asks `prompt`.
     assert questions - answered == {"starts_s", "request"}
 
 
