@@ -165,7 +165,8 @@ def test_other_seeds_are_said(tmp_path: Path) -> None:
         store = Store.open(str(tmp_path / str(seed)), "exp")
         commit_starts(store, (100,), max_num_seqs=[8], seed=seed)
         sides.append(StoredExperiment(store))
-    assert list(changed_texts(compare_sweeps(*sides, rules, None))) == [OTHER_SEEDS]
+    base, new = sides
+    assert list(changed_texts(compare_sweeps(base, new, rules, None))) == [OTHER_SEEDS]
 
 
 def test_all_that_changed_is_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
