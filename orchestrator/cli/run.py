@@ -199,7 +199,7 @@ def run(
     from orchestrator.report.shortlist_words import left_out_event
     from orchestrator.results.phases import SWEEP, Phase, SweepStep
     from orchestrator.results.runs import ActiveRun, Runs
-    from orchestrator.sweep.context import SweepContext
+    from orchestrator.sweep.context import SweepContext, SweepSettings
     from orchestrator.sweep.sweep import Sweep
 
     stop = threading.Event()
@@ -232,15 +232,17 @@ def run(
                 live.print_line(f"note: {cluster.note}")
             context = SweepContext(
                 plan=plan,
-                cluster=cluster,
+                joined=cluster,
                 store=store,
                 listener=active,
-                placement_timeout_s=plan.placement_timeout,
-                storage_timeout_s=plan.storage_timeout,
-                retry_failed=retry_failed,
-                most_nodes=max_nodes or math.inf,
-                most_again=most_again,
-                decided_within=decided_within,
+                settings=SweepSettings(
+                    placement_timeout_s=plan.placement_timeout,
+                    storage_timeout_s=plan.storage_timeout,
+                    retry_failed=retry_failed,
+                    most_nodes=max_nodes or math.inf,
+                    most_again=most_again,
+                    decided_within=decided_within,
+                ),
                 stop=stop,
             )
             active.tell = context.tell

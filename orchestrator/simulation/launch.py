@@ -33,6 +33,7 @@ from orchestrator.sweep.commit import (
 )
 from orchestrator.sweep.deployment_work import DeploymentWork, NextMeasurement, expected_s
 from orchestrator.sweep.launch_lifecycle import leave_out
+from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.words import level_words
 
 MILLISECOND_NS = 1_000_000
@@ -40,7 +41,8 @@ SECOND_NS = 1_000_000_000
 
 
 class SimulatedLaunch:
-    """A launch of a deployment in virtual time. ``work``: what is left to simulate of it.
+    """A launch of a deployment in virtual time, in the states that any launch has
+    (``sweep/launch_state.py``). ``work``: what is left to simulate of it.
 
     Raises PlanChanged, also from ``run``, if an earlier simulation went on otherwise at this point.
     """
@@ -53,7 +55,6 @@ class SimulatedLaunch:
         self._start_index = work.start
         # the launch's id has its start in whole milliseconds
         self._clock.unix_ns = -(-self._clock.unix_ns // MILLISECOND_NS) * MILLISECOND_NS
-        self._began_s = self._clock.now_s
         self._row = self._new_row()
         self._stored = so_far.stored.launch(self._row.launch_id)
 
@@ -69,6 +70,9 @@ class SimulatedLaunch:
     def run(self) -> None:
         """Simulate measurement after measurement, and commit the launch."""
         so_far = self._so_far
+        self._advance(LaunchEvent.ADMITTED)
+        self._advance(LaunchEvent.HOSTS_TAKEN)  # nobody else holds a host
+        so_far.state.placed(self._deployment, self._clock.now_s)
         text = f"launch {self._row.launch_id}, {counted(self._work.left, 'measurement')} to do"
         so_far.tell(Event("launch", text, self._deployment.label, self._row.launch_id))
         failure: Failure | None = None
@@ -85,9 +89,14 @@ class SimulatedLaunch:
                 self._row, placed_s=0.0, ready_s=start_s, engine_reported_json=reported
             )
             self._clock.go_on(start_s)
+            self._advance(LaunchEvent.SERVING)
             if not self._measure_all(engines_of(self._deployment, model)):
+                self._begin_anew()
                 return
         self._end(failure)
+
+    def _advance(self, event: LaunchEvent) -> None:
+        self._so_far.state.advance(self._deployment, event)
 
     def _measure_all(self, engines: SimulatedEngines) -> bool:
         """Simulate until nothing is left for this start, or until the launch must end. Returns
@@ -102,7 +111,9 @@ class SimulatedLaunch:
                 return False
             if self._must_end(following):
                 return True
+            self._advance(LaunchEvent.LOAD_BEGAN)
             self._measure(engines, following)
+            self._advance(LaunchEvent.LOAD_ENDED)
 
     def _must_end(self, following: NextMeasurement) -> bool:
         """Whether the launch ends so that others are probed first, or because of the budget."""
@@ -111,8 +122,7 @@ class SimulatedLaunch:
             text = "it ends so that others are probed first; it goes on unless they hold more"
             self._so_far.tell(Event("gives_way", text, self._deployment.label, self._row.launch_id))
             return True
-        held_s = self._clock.now_s - self._began_s
-        over = self._so_far.over_budget(self._work, expected_s(following.point), held_s)
+        over = self._so_far.budget.over(self._deployment, expected_s(following.point))
         if over is None:
             return False
         leave_out(self._so_far, self._work, over)
@@ -208,14 +218,24 @@ class SimulatedLaunch:
             self._settle(committed, failure, given_up=True)
         self._work.drop()
 
+    def _begin_anew(self) -> None:
+        """Go back to the queue, without a row, because the user stops the simulation."""
+        state = self._so_far.state
+        self._advance(LaunchEvent.STOP_BEGAN)
+        state.released(self._deployment, self._clock.now_s)
+        self._advance(LaunchEvent.REQUEUED)
+        state.free_nodes(self._deployment)
+
     def _end(self, failure: Failure | None) -> None:
         """End the launch, and commit it unless it is stored. ``failure``: why it could not be
         simulated; None if it was.
         """
         so_far = self._so_far
-        held_s = self._clock.now_s - self._began_s
+        self._advance(LaunchEvent.STOP_BEGAN)
+        held_s = so_far.state.released(self._deployment, self._clock.now_s)
         row = replace(self._row, held_s=held_s, stopped_s=0.0, **how_it_ended(failure))
-        so_far.spend(self._deployment, held_s)
+        self._advance(LaunchEvent.STOPPED)
+        so_far.state.free_nodes(self._deployment)
         so_far.launches[self._deployment.id] += 1
         so_far.tell(Phase(self._deployment.label, PhaseName.ENDED))
         events = so_far.take_events()

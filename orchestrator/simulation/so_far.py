@@ -20,11 +20,12 @@ from orchestrator.simulation.models import EngineModels
 from orchestrator.simulation.point import PointSimulator
 from orchestrator.simulation.stored import LaunchesToRepeat
 from orchestrator.simulation.virtual_clock import VirtualClock
-from orchestrator.sweep.admission import Spending
+from orchestrator.spec.experiment import Budget
+from orchestrator.sweep.budget import SweepBudget
 from orchestrator.sweep.competition import race_of, shortlist_of
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.launch_lifecycle import close
-from orchestrator.sweep.state import MeasurementCounts, SweepState, cost_of, used_up
+from orchestrator.sweep.state import MeasurementCounts, SweepState
 
 
 class SweepSoFar:
@@ -53,14 +54,17 @@ class SweepSoFar:
         plan = self.plan
         self.state = SweepState()
         self.clock = VirtualClock()
+        self.budget = SweepBudget(_without_wall_time(plan.budget), self.state, self._now_s)
         self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
         self._events: list[Event] = []  # since the last commit of a launch
         race = race_of(plan)
         self.shortlist = shortlist_of(plan, race, self.priority)
-        self._spent = Spending()
         self.queued: dict[str, DeploymentWork] = {}
         for deployment in plan.runnable():
             self.queued[deployment.id] = DeploymentWork(plan, deployment, committed, race=race)
+
+    def _now_s(self) -> float:
+        return self.clock.now_s
 
     @property
     def is_stopped(self) -> bool:
@@ -116,23 +120,7 @@ class SweepSoFar:
         """
         return False
 
-    def over_budget(self, work: DeploymentWork, next_s: float, held_s: float = 0.0) -> str | None:
-        """Says which part of the budget is used up, or would be if a deployment that has held its
-        devices for ``held_s`` seconds went on for ``next_s`` seconds; None if the budget suffices.
-        Wall time does not count, because it depends on how many nodes there are.
-        """
-        budget = self.plan.budget
-        if budget is None:
-            return None
-        spent = self._spent + cost_of(work.deployment, held_s)
-        over = used_up(budget, spent, wall_s=0.0)
-        if over is not None:
-            return f"{over} is used up"
-        ahead_s = next_s + self.state.overrun_s
-        then_spent = spent + cost_of(work.deployment, ahead_s)
-        over = used_up(budget, then_spent, wall_s=0.0)
-        return f"{over} would be exceeded by the next point" if over is not None else None
 
-    def spend(self, deployment: Deployment, held_s: float) -> None:
-        """Note for how many seconds a launch held its devices."""
-        self._spent += cost_of(deployment, held_s)
+def _without_wall_time(limits: Budget | None) -> Budget | None:
+    """The budget of a simulation: wall time depends on how many nodes there are."""
+    return limits.model_copy(update={"wall": None}) if limits is not None else None

@@ -139,7 +139,7 @@ class SimulatedSweep:
         deployments = {deployment.id: deployment for deployment in self._plan.deployments}
         for row in rows_of(self._store.read_manifests("launches", launches), LaunchRow):
             if row.deployment_id in deployments:
-                self._so_far.spend(deployments[row.deployment_id], row.held_s or 0.0)
+                self._so_far.state.spend(deployments[row.deployment_id], row.held_s or 0.0)
 
     def _left(self) -> int:
         """How many measurements are left of the deployments that will be started."""
@@ -158,7 +158,7 @@ class SimulatedSweep:
             return
         name = min(waiting, key=self._position)
         work = self._so_far.queued[name]
-        over = self._so_far.over_budget(work, work.first_s())
+        over = self._so_far.budget.over(work.deployment, work.first_s())
         if over is not None:
             leave_out(self._so_far, work, over)
         else:

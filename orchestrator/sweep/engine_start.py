@@ -23,6 +23,7 @@ from orchestrator.base.errors import (
 )
 from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import HostLost, PlacementDeadline, Stopped
+from orchestrator.cluster.clients import owner_of
 from orchestrator.cluster.protocol import Placement
 from orchestrator.emulator.version import is_emulator
 from orchestrator.engines.command import Node, Worker, random_key
@@ -250,7 +251,9 @@ class EngineStart:
         began_s = self._clock.now_s()
         began_ns = self._clock.unix_ns()
         footprints = resources_of(self._deployment, exclusive=False).footprints()
-        deadline = PlacementDeadline(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
+        deadline = PlacementDeadline(
+            min(HELD_S, context.settings.placement_timeout_s), context.stop.is_set
+        )
         for footprint, nodes in zip(footprints, self._nodes, strict=True):
             self._phase(PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s)
             try:
@@ -337,13 +340,14 @@ class EngineStart:
         hardware = self._deployment.hardware
         cores_per_device = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
         exclusive = context.plan.isolation == "exclusive_node"
+        owner = owner_of(context.store)
         wishes: dict[int, Wish] = {}
         for placement, replica in zip(self._placements, self._replicas, strict=True):
             cores = cores_per_device * replica.settings.devices_per_node
             if replica.is_router:
                 cores = 0
             for agent in placement.agents:
-                wishes[id(agent)] = Wish(context.owner, exclusive, cores)
+                wishes[id(agent)] = Wish(owner, exclusive, cores)
         return wishes
 
     def _wait_in_line(
@@ -396,7 +400,7 @@ class EngineStart:
             return True
         if not looks_elsewhere:
             return False
-        over_budget = context.over_budget(self._deployment, 0.0) is not None
+        over_budget = context.budget.over(self._deployment, 0.0) is not None
         return over_budget or self._hooks.is_better_off_elsewhere()
 
     def _fetch_dead_logs(self) -> None:
@@ -481,7 +485,7 @@ class EngineStart:
                 host = self._environment.setdefault(name, environment)
                 if host is not environment and "gpus" in environment:
                     host["gpus"] = [*host.get("gpus", ()), *environment["gpus"]]
-                if self._context.is_new_host(name):
+                if self._context.news.is_new_host(name):
                     text = f"what doctor asks of {name}"
                     self._context.tell(Event("host_facts", text, data=agent.host_facts()))
         self._note(environment_json=json.dumps(self._environment))
@@ -674,14 +678,14 @@ def store_launch(
     """Commit the row of a launch, and the events since the last commit. If the row cannot be
     stored, the user is told so, and other launches go on.
     """
-    events = context.take_events()
+    events = context.news.take_events()
     try:
         commit_launch(context.store, deployment, row, events, answers)
     except Exception as error:
         # after any other error, one of the events may be what cannot be stored; given back, it
         # would cost all later rows, too
         if isinstance(error, ResultsError):
-            context.give_back_events(events)
+            context.news.give_back_events(events)
         text = f"the row of launch {row.launch_id} could not be stored: {error}"
         context.tell(Event("row_lost", text, deployment.label, row.launch_id))
 

@@ -276,9 +276,9 @@ class LaunchLifecycle:
             )
             return EndReason.GIVES_WAY
         next_s = expected_s(following.point)
-        if self._context.admit(self._deployment, next_s) is None:
+        if self._context.budget.admit(self._deployment, next_s) is None:
             return None
-        over = self._context.over_budget(self._deployment, next_s)
+        over = self._context.budget.over(self._deployment, next_s)
         if over is not None:
             leave_out(self._context, self._work, over)
             return EndReason.OVER_BUDGET

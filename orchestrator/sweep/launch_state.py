@@ -38,7 +38,8 @@ class LaunchEvent(StrEnum):
     LOAD_ENDED = "load ended"
     STOP_BEGAN = "stop began"
     STOPPED = "stopped"  # its row is stored, and its engines are gone
-    REQUEUED = "requeued"  # others kept its hosts: it begins anew, and leaves no row
+    # it begins anew, and leaves no row: others kept its hosts, or a simulation was stopped
+    REQUEUED = "requeued"
 
 
 _STOPPABLE = (

@@ -1,6 +1,4 @@
-"""What a sweep's launches hold and have used (nodes, GPU time, money), and how much of its budget
-is left.
-"""
+"""What a sweep's launches hold and have used: nodes, GPU time and money."""
 
 from __future__ import annotations
 
@@ -14,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from orchestrator.cluster.base import Machine
 from orchestrator.plan.model import Deployment
 from orchestrator.results.phases import LaunchState
-from orchestrator.spec.experiment import Budget
-from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
 from orchestrator.sweep.start_times import StartTimes
@@ -238,6 +234,11 @@ class SweepState:
             self._spent += cost_of(deployment, held_s)
             return held_s
 
+    def spend(self, deployment: Deployment, held_s: float) -> None:
+        """Count devices that an earlier run of the sweep held for this deployment."""
+        with self._lock:
+            self._spent += cost_of(deployment, held_s)
+
     def spent(self, now_s: float) -> Spending:
         """GPU time and money used so far, running launches included."""
         with self._lock:
@@ -378,25 +379,3 @@ def cost_of(deployment: Deployment, seconds: float) -> Spending:
     gpu_s = seconds * deployment.devices
     usd_per_gpu_hour = deployment.hardware.usd_per_gpu_hour or 0.0
     return Spending(gpu_s, gpu_s / 3600 * usd_per_gpu_hour)
-
-
-def used_up(budget: Budget, spent: Spending, wall_s: float) -> str | None:
-    """Which part of the budget is used up, in words; None if none is."""
-    if budget.wall is not None and wall_s >= budget.wall:
-        return f"the budget of {format_duration(budget.wall)} wall time"
-    if budget.gpu_hours is not None and spent.gpu_s / 3600 >= budget.gpu_hours:
-        return f"the budget of {budget.gpu_hours:g} GPU hours"
-    if budget.usd is not None and spent.usd >= budget.usd:
-        return f"the budget of {budget.usd:g} USD"
-    return None
-
-
-def left_of(budget: Budget | None, spent: Spending) -> Spending:
-    """GPU time and money that may still be used; infinite where the budget sets no limit."""
-    gpu_s = math.inf
-    usd = math.inf
-    if budget is not None and budget.gpu_hours is not None:
-        gpu_s = 3600 * budget.gpu_hours - spent.gpu_s
-    if budget is not None and budget.usd is not None:
-        usd = budget.usd - spent.usd
-    return Spending(gpu_s, usd)

@@ -54,7 +54,6 @@ from orchestrator.sweep.state import (
     MeasurementCounts,
     SweepReport,
     cost_of,
-    left_of,
 )
 from orchestrator.sweep.words import decided_words
 
@@ -200,7 +199,7 @@ class Sweep:
             return False
         machines = self._context.breakers.usable(self._context.cluster.machines())
         others = self._state.reservations(excluding=work.deployment.id)
-        most_nodes = self._context.most_nodes
+        most_nodes = self._context.settings.most_nodes
         for resources in {self._resources(other) for other in go_first}:
             if fit(resources, machines, others, most_nodes=most_nodes) is not None:
                 return True
@@ -215,7 +214,10 @@ class Sweep:
         reservation = self._state.reservation_of(deployment.id)
         usable = context.breakers.usable(context.cluster.machines())
         machines = self._state.rested(usable, self._clock.now_s())
-        if fit(reservation.resources, machines, others, most_nodes=context.most_nodes) is not None:
+        if (
+            fit(reservation.resources, machines, others, most_nodes=context.settings.most_nodes)
+            is not None
+        ):
             return True
         own = held([reservation])
         kept_idle = [machine for machine in machines if machine.node_id in own]
@@ -264,7 +266,7 @@ class Sweep:
         store = self._context.store
         deployments = on_this_cluster(plan.runnable(), self._context.cluster.machines())
         commits = store.commits(checked=True)
-        spoilt = spoilt_of(store, commits, self._context.most_again)
+        spoilt = spoilt_of(store, commits, self._context.settings.most_again)
         ok = best_ok(commits, spoilt.verdicts)
         check_same(store, deployments, ok.values())
         committed = self._settled(commits, ok, spoilt)
@@ -301,7 +303,7 @@ class Sweep:
         plan = self._context.plan
         store = self._context.store
         settled = {key: attempt for key, attempt in ok.items() if key not in spoilt.open}
-        if not self._context.retry_failed:
+        if not self._context.settings.retry_failed:
             failed = failed_by_configuration(store, commits)
             if any(load.searches for load in plan.loads):
                 failed |= died_at(store, commits)
@@ -331,7 +333,7 @@ class Sweep:
             self._context.tell(Event("open_again", text))
         if kept:
             text = f"{counted(len(kept), 'measurement')} kept as they are: {spoilt.words(kept)}"
-            text = f"{text}; --again {self._context.most_again + 1} tries once more"
+            text = f"{text}; --again {self._context.settings.most_again + 1} tries once more"
             self._context.tell(Event("kept", text))
 
     # --- the loop
@@ -474,7 +476,7 @@ class Sweep:
         The queue is checked when a launch has ended, and every QUEUE_S. That is enough, because the
         budget is also checked before each launch and each point.
         """
-        if self._context.plan.budget is None:
+        if not self._context.budget.is_limited:
             return
         now_s = self._clock.now_s()
         is_checked = now_s < self._budget_checked_s + QUEUE_S
@@ -485,7 +487,7 @@ class Sweep:
         queued_before = len(self._queued)
         for deployment_id, work in list(self._queued.items()):
             work.follow_race()
-            over = self._context.over_budget(work.deployment, work.first_s(), spent=spent)
+            over = self._context.budget.over(work.deployment, work.first_s(), spent=spent)
             if over is not None:
                 leave_out(self._context, work, over)
                 self._refuse(deployment_id)
@@ -510,7 +512,7 @@ class Sweep:
         context = self._context
         machines = context.cluster.machines()
         growth = context.cluster.growth()
-        if not (machines or growth.may) and context.node_events.are_all_taken_back():
+        if not (machines or growth.may) and context.cluster.are_all_taken_back():
             self._stop_without_nodes()
             return
         usable = context.breakers.usable(machines)
@@ -647,12 +649,12 @@ class Sweep:
         now_s = self._clock.now_s()
         if len(reservations) >= MOST_LAUNCHES:
             return None
-        pick = choose(self._queue, machines, reservations, now_s, self._context.most_nodes)
+        pick = choose(self._queue, machines, reservations, now_s, self._context.settings.most_nodes)
         if pick is None:
             return None
         work = self._queued[pick.job.key]
         work.follow_race()
-        over = self._context.admit(work.deployment, work.first_s())
+        over = self._context.budget.admit(work.deployment, work.first_s())
         self._blocked_by_budget = over is not None
         if self._blocked_by_budget:
             return None
@@ -681,7 +683,7 @@ class Sweep:
         context = self._context
         reservations = self._state.reservations()
         now_s = self._clock.now_s()
-        left = left_of(context.plan.budget, self._state.spent(now_s))
+        left = context.budget.left()
         for key, work in self._launched.items():
             rest_s = max(0.0, self._state.reservation_of(key).end_s - now_s)
             left -= cost_of(work.deployment, rest_s)
@@ -691,13 +693,13 @@ class Sweep:
             free,
             reservations,
             left,
-            context.most_nodes,
+            context.settings.most_nodes,
             most_launches=MOST_LAUNCHES - len(reservations),
             types=growth.types,
         )
         free_ids = {machine.node_id for machine in free}
         not_free = {machine.node_id for machine in machines} - free_ids
-        wanted = nodes_to_ask_for(jobs, machines, growth.types, context.most_nodes)
+        wanted = nodes_to_ask_for(jobs, machines, growth.types, context.settings.most_nodes)
         context.cluster.desire(wanted.footprints, held(reservations) | not_free)
         return wanted.requests
 
@@ -773,7 +775,9 @@ class Sweep:
         """Whether the machines could hold the request if nothing ran there."""
         if not resources.replicas:
             return True
-        return fit(resources, machines, (), most_nodes=self._context.most_nodes) is not None
+        return (
+            fit(resources, machines, (), most_nodes=self._context.settings.most_nodes) is not None
+        )
 
     def _is_unplaceable(
         self,
@@ -790,7 +794,7 @@ class Sweep:
         # during a pause no nodes are asked for; the wait begins anew after it
         if resources in before and not self._context.breakers.paused():
             return True
-        most_nodes = self._context.most_nodes
+        most_nodes = self._context.settings.most_nodes
         return resources.least_nodes(machines, growth.types, most_nodes) > most_nodes
 
     def _give_up_without_room(self, machines: list[Machine], growth: Growth) -> None:
@@ -801,7 +805,11 @@ class Sweep:
         for resources, since_s in list(self._unplaceable_since.items()):
             was_placeable = resources in self._once_placeable
             limit = resources.patience(
-                machines, growth, was_placeable, context.most_nodes, context.placement_timeout_s
+                machines,
+                growth,
+                was_placeable,
+                context.settings.most_nodes,
+                context.settings.placement_timeout_s,
             )
             waited_s = now_s - since_s
             if not is_shown:  # the live view shows only the first wait

@@ -200,7 +200,7 @@ def test_the_precision_of_a_decision_is_five_percent_or_as_it_is_given(
     asked: list[float | None] = []
 
     def sweep(context: SweepContext) -> SimpleNamespace:
-        asked.append(context.decided_within)
+        asked.append(context.settings.decided_within)
         report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
         return SimpleNamespace(run=lambda: report)
 
@@ -223,7 +223,7 @@ def test_limits_on_waiting_and_on_clients_are_those_of_the_file(
         return SimpleNamespace(note="", close=lambda: None)
 
     def sweep(context: SweepContext) -> SimpleNamespace:
-        asked.extend([context.placement_timeout_s, context.storage_timeout_s])
+        asked.extend([context.settings.placement_timeout_s, context.settings.storage_timeout_s])
         report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
         return SimpleNamespace(run=lambda: report)
 
@@ -270,7 +270,7 @@ class TestShortlist:
 
     def _sweep(self, context: SweepContext) -> SimpleNamespace:
         context.store.write_plan(context.plan.to_json())
-        self.events += context.take_events()
+        self.events += context.news.take_events()
         report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
         return SimpleNamespace(run=lambda: report)
 

@@ -57,8 +57,8 @@ def test_events_have_the_time_of_the_simulation_and_are_taken_once(sweep_of: Swe
 def test_a_budget_that_was_spent_is_used_up(sweep_of: SweepOf) -> None:
     sweep = sweep_of("{gpu_hours: 1}")
     two_gpus = deployment_of(sweep, devices=2)
-    sweep.spend(two_gpus, held_s=1800)  # of two GPUs: one hour
-    over = sweep.over_budget(sweep.queued[two_gpus.id], next_s=0)
+    sweep.state.spend(two_gpus, held_s=1800)  # of two GPUs: one hour
+    over = sweep.budget.over(two_gpus, next_s=0)
     assert over == "the budget of 1 GPU hours is used up"
 
 
@@ -67,8 +67,10 @@ def test_a_point_that_would_exceed_the_budget_is_not_begun(
     sweep_of: SweepOf, next_s: float, is_over: bool
 ) -> None:
     sweep = sweep_of("{usd: 3.6}")  # one hour of one GPU
-    work = sweep.queued[deployment_of(sweep, devices=1).id]
-    over = sweep.over_budget(work, next_s, held_s=1800)
+    deployment = deployment_of(sweep, devices=1)
+    sweep.state.placed(deployment, sweep.clock.now_s)
+    sweep.clock.go_on(1800)
+    over = sweep.budget.over(deployment, next_s)
     assert (over is not None) is is_over
 
 

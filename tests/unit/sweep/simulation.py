@@ -40,8 +40,8 @@ from orchestrator.results.row_writer import RowFile
 from orchestrator.results.store import FilePart, Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
-from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.state import SweepReport
+from orchestrator.sweep.context import SweepContext, SweepSettings
+from orchestrator.sweep.state import SweepReport, SweepState
 from orchestrator.sweep.sweep import Sweep
 from orchestrator.telemetry.engine_metrics import Sample
 from orchestrator.telemetry.node_sampler import NodeTelemetry
@@ -583,10 +583,25 @@ def world_of(nodes: Iterable[Machine] = (node("a"),), **given: Any) -> World:
 
 
 def sweep(
-    world: World, plan: Plan, store: Store, interrupt_s: float | None = None, **given: Any
+    world: World,
+    plan: Plan,
+    store: Store,
+    interrupt_s: float | None = None,
+    state: SweepState | None = None,
+    stop: threading.Event | None = None,
+    **settings: Any,
 ) -> SweepReport:
-    """``interrupt_s``: when Ctrl-C or SIGTERM comes."""
-    context = SweepContext(plan, world, store, world.events.append, clock=world.clock, **given)  # type: ignore[arg-type]
+    """``interrupt_s``: when Ctrl-C or SIGTERM comes. ``settings``: see ``SweepSettings``."""
+    context = SweepContext(
+        plan,
+        world,  # type: ignore[arg-type]
+        store,
+        world.events.append,
+        SweepSettings(**settings),
+        clock=world.clock,
+        state=state or SweepState(),
+        stop=stop or threading.Event(),
+    )
     if interrupt_s is not None:
         world.clock.at(interrupt_s, context.stop.set)
     return Sweep(context).run()

@@ -6,11 +6,15 @@ from functools import partial
 
 import pytest
 
+from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import Budget
-from orchestrator.sweep.state import SweepState, used_up
+from orchestrator.sweep.admission import Spending
+from orchestrator.sweep.budget import SweepBudget, left_of, used_up
+from orchestrator.sweep.state import SweepState
 from tests.unit.sweep.simulation import (
+    World,
     node,
     outcomes,
     plan_of,
@@ -162,3 +166,36 @@ def test_no_more_nodes_are_desired_than_the_budget_pays_for(store: Store) -> Non
     )
     sweep(world, plan_of(cases, more="budget: {gpu_hours: 0.4}"), store)
     assert world.most_held == 2
+
+
+def budget_of(plan: Plan, world: World) -> SweepBudget:
+    return SweepBudget(plan.budget, SweepState(), world.clock.now_s)
+
+
+def test_a_budget_says_whether_it_is_used_up_or_would_be() -> None:
+    world = world_of()
+    plan = plan_of(more="budget: {wall: 100s}")
+    (deployment,) = plan.deployments
+    budget = budget_of(plan, world)
+    assert budget.over(deployment, 99.0) is None
+    too_long = budget.over(deployment, 100.0)
+    assert too_long == "the budget of 100s wall time would be exceeded by the next point"
+    world.clock.sleep(100.0)
+    assert budget.over(deployment, 0.0) == "the budget of 100s wall time is used up"
+
+
+def test_a_second_launch_sees_what_the_first_got_of_the_budget() -> None:
+    plan = plan_of(TWO, more="budget: {gpu_hours: 0.15}")
+    first, second = plan.deployments
+    budget = budget_of(plan, world_of())
+    assert budget.admit(first, 100.0) is None
+    assert budget.admit(second, 100.0) is not None
+
+
+def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
+    budget = Budget(gpu_hours=2.0, usd=10.0)
+    assert used_up(budget, Spending(7199.0, 9.9), 1e9) is None
+    assert "2 GPU hours" in str(used_up(budget, Spending(7200.0, 0.0), 0.0))
+    assert "10 USD" in str(used_up(budget, Spending(0.0, 10.0), 0.0))
+    assert left_of(budget, Spending(3600.0, 4.0)) == Spending(3600.0, 6.0)
+    assert left_of(None, Spending(3600.0, 4.0)) == Spending(float("inf"), float("inf"))

@@ -54,7 +54,7 @@ def test_a_deployment_that_waits_for_nodes_is_an_event_once(tmp_path: Path) -> N
         context.tell(
             Phase("tp=16", PhaseName.WAIT_FOR_NODES, "2 nodes with 8 GPUs each", waited_s, 900.0)
         )
-    (event,) = context.take_events()
+    (event,) = context.news.take_events()
     assert (event.kind, event.deployment) == ("waiting", "tp=16")
     assert (
         event.text

@@ -8,12 +8,11 @@ import pytest
 
 from orchestrator.plan.model import Deployment
 from orchestrator.results.phases import LaunchState
-from orchestrator.spec.experiment import Budget
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest
-from orchestrator.sweep.state import MeasurementCounts, SweepState, left_of, used_up
+from orchestrator.sweep.state import MeasurementCounts, SweepState
 from tests.unit.sweep.simulation import node
 
 
@@ -154,15 +153,6 @@ def test_a_deployment_that_queues_again_after_its_withdrawal_has_a_new_launch() 
     state.withdraw(beaten)
     assert record.state is LaunchState.REFUSED
     assert state.launch(beaten).state is LaunchState.QUEUED
-
-
-def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
-    budget = Budget(gpu_hours=2.0, usd=10.0)
-    assert used_up(budget, Spending(7199.0, 9.9), 1e9) is None
-    assert "2 GPU hours" in str(used_up(budget, Spending(7200.0, 0.0), 0.0))
-    assert "10 USD" in str(used_up(budget, Spending(0.0, 10.0), 0.0))
-    assert left_of(budget, Spending(3600.0, 4.0)) == Spending(3600.0, 6.0)
-    assert left_of(None, Spending(3600.0, 4.0)) == Spending(float("inf"), float("inf"))
 
 
 def test_counts_add_up_each_by_itself() -> None:
