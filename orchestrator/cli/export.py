@@ -56,13 +56,13 @@ def export(uri: str, format_name: str, output: Path, experiment: str | None) -> 
     leave_pandas_out()
     writer = EXPORT_FORMATS[format_name]
     stored = experiments(open_results(uri), experiment)
-    output.mkdir(parents=True, exist_ok=True)
     points = 0
     files: list[str] = []
     left_out: list[str] = []
     for each in stored:
         for item in writer.files(each):
             if isinstance(item, ExportedFile):
+                output.mkdir(parents=True, exist_ok=True)
                 path = output / item.name
                 path.write_bytes(orjson.dumps(item.document, option=orjson.OPT_INDENT_2))
                 files.append(str(path))

@@ -59,6 +59,7 @@ def test_where_nothing_can_be_written_the_status_says_so(tmp_path: Path) -> None
         "InferenceX rows: nothing to write\n"
         "left out: 1 point: it was measured by vllm bench serve\n"
     )
+    assert not (tmp_path / "rows").exists()
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(store: Store, tmp_path: Path) -> None:
