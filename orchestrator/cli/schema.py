@@ -1,5 +1,9 @@
 """``orchestrator schema``: the JSON schema of experiment files, for editors."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import click
 
 from orchestrator.cli.command import CliCommand
@@ -7,7 +11,7 @@ from orchestrator.cli.command import CliCommand
 EXAMPLES = """
 \b
 Examples:
-  orchestrator schema > experiment.schema.json
+  orchestrator schema --output experiment.schema.json
 """
 DETAILS = """
 \b
@@ -25,9 +29,21 @@ orchestrator plan alone.
     details=DETAILS,
     short_help="Print the JSON schema of experiment files, for editors.",
 )
-def schema() -> None:
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the schema to this file, whole or not at all. Default: stdout.",
+)
+def schema(output: Path | None) -> None:
     """Print the JSON schema of experiment files: completion, descriptions and errors in an editor."""
-    click.echo(schema_text(), nl=False)
+    if output is None:
+        click.echo(schema_text(), nl=False)
+        return
+    from orchestrator.cli.output_file import check_folder, write_whole
+
+    check_folder(output)
+    write_whole(output, schema_text().encode())
 
 
 def schema_text() -> str:

@@ -54,7 +54,7 @@ OPEN_TO_PACKAGES = (ENGINES, ROUTERS, STRATEGIES, WORKLOADS)
     reason="the schema here also has the parts of other packages that are installed",
 )
 def test_the_shipped_schema_is_the_one_that_the_code_generates() -> None:
-    command = "orchestrator schema > orchestrator/spec/experiment.schema.json"
+    command = "orchestrator schema --output orchestrator/spec/experiment.schema.json"
     assert SHIPPED.read_text("utf-8") == schema_text(), f"run {command}"
     VALIDATOR.check_schema(SCHEMA)
 
