@@ -285,6 +285,7 @@ class RequestCounts:
             lost=_sum(requests.has_text("status", RequestStatus.LOST)),
             no_socket=_sum(requests.has_text("error_class", ErrorClass.CLIENT)),
             refused=_sum(requests.has_text("error_class", *REFUSED)),
+            later_turns=_sum(requests["turn"] > 0),
         )
 
     def _count_delays(self, requests: RequestColumns) -> None:

@@ -185,12 +185,6 @@ NOTES = (
         "throughput is {0:.0%} too low: the window has the end of the run, with less in flight; "
         "measure for a time (--duration, in a file `duration`), or with more requests",
     ),
-    EvidenceLimit(
-        "offered_below_asked",
-        MAX_BELOW_ASKED,
-        "{0:.0%} fewer requests were due than the rate asks for: arrivals came in bursts, or "
-        "conversations were still beginning (a longer warmup)",
-    ),
     # large GPUs reach it under any heavy load, so it belongs to what is measured
     EvidenceLimit(
         "gpu_power_limited_share",
@@ -312,6 +306,7 @@ def _evidence(
     return {
         "offered_rate": sums["all"] * per_s,
         "offered_below_asked": _offered_below_asked(sums["all"], due_s, point),
+        "later_turns_share": counts.share("later_turns"),
         "achieved_rate": sums["in_time"] * per_s,
         "achieved_over_offered": counts.share("in_time"),
         "ok_share": counts.share("ok"),
@@ -351,12 +346,11 @@ def _offered_below_asked(due: float, due_s: float, point: LoadPoint) -> float:
     explain it, and in closed loops.
 
     ``due``: requests that were due within ``due_s`` seconds. Arrivals of a Poisson process differ
-    by their square root; the later turns of conversations are due only after earlier answers. Of a
-    trace the rate is the mean of all that it holds, which a part of it need not have.
+    by their square root.
     """
     asked = point.level.value * due_s
-    is_drawn = point.level.control == "request_rate" and point.arrivals.process != "trace"
-    if not is_drawn or not np.isfinite(asked) or asked <= 0:
+    is_open_loop = point.level.control == "request_rate"
+    if not is_open_loop or not np.isfinite(asked) or asked <= 0:
         return 0.0
     missing = asked - due
     if missing <= BEYOND_CHANCE * np.sqrt(asked):
@@ -518,6 +512,7 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
     notes = []
     if evidence["ok_share"]:
         notes += _exceeded([MANY_FAILED], evidence)
+    notes += _notes_on_the_rate(evidence, point)
     notes += _exceeded([*NOTES, CONSTRAINT_CUT, CONSTRAINT_UNCHECKED], evidence)
     notes += _notes_on_hits(counts, evidence)
     notes += _notes_on_drafts(evidence, point)
@@ -578,17 +573,33 @@ def _notes_on_drafts(evidence: dict[str, float], point: LoadPoint) -> list[str]:
     return [note]
 
 
+def _notes_on_the_rate(evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    """At what rate requests were due, and why, where it is far below the one asked for."""
+    missing = evidence["offered_below_asked"]
+    if missing <= MAX_BELOW_ASKED:
+        return []
+    is_trace = point.arrivals.process == "trace"
+    causes = ["this part of the trace has fewer" if is_trace else "arrivals came in bursts"]
+    if evidence["later_turns_share"]:
+        causes.append("later turns waited for answers and pauses (a longer warmup gives them time)")
+    return [
+        f"{missing:.0%} fewer requests were due than the rate asks for, "
+        f"{evidence['offered_rate']:.3g} of {point.level.value:.3g} a second: "
+        f"{' or '.join(causes)}"
+    ]
+
+
 def _notes_on_fidelity(evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """At what rate a trace was sent that was recorded at another one."""
+    """How a trace was brought to another rate than the one at which it was recorded."""
     factor = evidence.get("rate_factor", 1.0)
     if abs(factor - 1) < RATE_DIFFERS:
         return []
-    how = "all gaps stretched alike"
+    rate = f"{factor:.3g} times the recorded {evidence['recorded_rate']:.4g} requests/s"
     if point.arrivals.scale is Scale.THIN:
-        how = f"{evidence['thinned_share']:.1%} of sessions left out"
-    return [
-        f"sent at {factor:.3g} times the recorded {evidence['recorded_rate']:.4g} requests/s: {how}"
-    ]
+        return [f"{evidence['thinned_share']:.1%} of sessions left out, for {rate}"]
+    if evidence["later_turns_share"]:
+        return [f"gaps between sessions stretched alike, pauses within them kept, for {rate}"]
+    return [f"all gaps stretched alike, for {rate}"]
 
 
 def _notes_on_answers(

@@ -708,6 +708,49 @@ def test_a_trace_at_another_rate_says_how(tmp_path: Path) -> None:
     assert any("75.0% of sessions left out" in reason for reason in judged.reasons)
 
 
+def notes_on_a_trace(
+    path: Path, requests: pa.Table, over_recorded: float, asked: float = 20.0
+) -> list[str]:
+    """The notes on the rate of a trace that is stretched to so many times its recorded rate.
+    ``asked``: the requests/s of which ``requests`` were due.
+    """
+    last_s = 2 / (asked / over_recorded)  # a third request after two mean gaps
+    rows = f"at,prompt,answer\n0,9,9\n{last_s / 2},9,9\n{last_s},9,9\n"
+    columns = {"time": "at", "input_tokens": "prompt", "output_tokens": "answer"}
+    sent = replace(
+        OPEN,
+        workload=trace(path / "t.csv", rows, unit="s", columns=columns),
+        level=Level(control="request_rate", value=asked),
+        arrivals=Arrivals.model_validate({"process": "trace", "scale": "stretch"}),
+    )
+    reasons = verdict(requests, of=sent).reasons
+    return [reason for reason in reasons if "recorded" in reason or "fewer" in reason]
+
+
+def test_of_a_stretched_trace_with_sessions_only_the_gaps_between_these_are_called_stretched(
+    tmp_path: Path,
+) -> None:
+    alone = notes_on_a_trace(tmp_path, table(turn=[0] * 400), over_recorded=2.0)
+    assert alone == ["all gaps stretched alike, for 2 times the recorded 10 requests/s"]
+    turns = notes_on_a_trace(tmp_path, table(turn=[0, 1] * 200), over_recorded=2.0)
+    assert turns == [
+        "gaps between sessions stretched alike, pauses within them kept, for 2 times the recorded "
+        "10 requests/s"
+    ]
+
+
+def test_a_trace_that_sent_far_less_than_its_rate_says_so(tmp_path: Path) -> None:
+    fewer = "25% fewer requests were due than the rate asks for, 15 of 20 a second: "
+    here = "this part of the trace has fewer"
+    alone = notes_on_a_trace(tmp_path, table(300, 15.0), over_recorded=1.0)
+    assert alone == [f"{fewer}{here}"]
+    turns = notes_on_a_trace(tmp_path, table(300, 15.0, turn=[0, 1] * 150), over_recorded=1.0)
+    assert turns == [
+        f"{fewer}{here} or later turns waited for answers and pauses (a longer warmup gives them "
+        "time)"
+    ]
+
+
 def test_a_trace_that_is_gone_at_the_verdict_leaves_its_fidelity_unknown(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     workload = trace(file, traces.AZURE_2023)
@@ -781,7 +824,7 @@ def test_a_rate_that_was_not_offered_is_noted() -> None:
     assert judged.validity == "valid"
     assert judged.evidence["offered_below_asked"] == pytest.approx(0.25)
     assert any(
-        "25% fewer requests were due than the rate asks for" in reason for reason in judged.reasons
+        reason.endswith("15 of 20 a second: arrivals came in bursts") for reason in judged.reasons
     )
 
 
