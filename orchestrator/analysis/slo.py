@@ -436,18 +436,20 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
     ``values``: of the requests of all attempts, one attempt after the other. ``ends``: where the
     requests of each attempt end.
     """
+    limits = slo.limits
+    share_to_meet = {limit.name: slo.to_meet(limit) for limit in limits}
     by_limit = _met(values, slo)
-    known_by_latency = {limit.of: _known_seconds(values, limit.of) for limit in slo.limits}
+    known_by_latency = {limit.of: _known_seconds(values, limit.of) for limit in limits}
     of_parts = {group.part: values.of_part(group.part) for group in slo.groups}
     tests_of_all = _tests(by_limit, values.ok, slo)
     begin = 0
     for end in ends:
         counts: dict[str, LimitCount] = {}
-        for limit in slo.limits:
+        for limit in limits:
             met = int(np.count_nonzero(by_limit[limit.name][begin:end]))
             is_of_part = of_parts[limit.part][begin:end]
             seconds = known_by_latency[limit.of][begin:end][is_of_part]
-            needed_s = _value_of_share(seconds, slo.to_meet(limit))
+            needed_s = _value_of_share(seconds, share_to_meet[limit.name])
             counts[limit.name] = LimitCount(met, seconds.size, needed_s)
         tests_of_attempt: list[Test] = []
         for test in tests_of_all:
@@ -525,7 +527,14 @@ def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
 
     Raises InputError as ``judge`` does.
     """
-    return judge(values, slo).tests
+    tests_of_slo: list[Test] = []
+    for test in tests_over_all_requests(values, slo):
+        if test.part is None:
+            tests_of_slo.append(test)
+        else:
+            met_in_part = test.met[values.of_part(test.part)]
+            tests_of_slo.append(replace(test, met=met_in_part))
+    return tuple(tests_of_slo)
 
 
 def tests_over_all_requests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
