@@ -207,6 +207,12 @@ class Prediction:
         return self.simulated_at is not None
 
     @property
+    def in_closed_form(self) -> bool:
+        """Whether the closed form predicts a load, or why none is predicted."""
+        is_complete = bool(self.levels) or self.not_predicted is not None
+        return is_complete and not self.simulated
+
+    @property
     def error_factors(self) -> ErrorFactors | None:
         return None if self.error is None else self.error.within
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from orchestrator import __version__
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import StoredPoint
@@ -97,7 +98,7 @@ def shortlist_size(experiment: StoredExperiment, labels: Collection[str]) -> int
     plan = without_shortlist(experiment.plan)
     contenders = set(labels)
     try:
-        plan = _with_simulation_of(plan, experiment, experiment.store.uri)
+        plan = _with_points_of(_in_closed_form(plan), experiment, experiment.store.uri)
         for slo in plan.slos:
             if slo.agreement is not None:
                 contenders |= _contenders(experiment, _scaled(slo, 1.0, 1.0))
@@ -119,7 +120,22 @@ def _with_simulation_of(plan: Plan, experiment: StoredExperiment, uri: str) -> P
     stored = experiment.plan
     if stored is not None:
         plan = plan.assuming(stored.assumptions)
-    plan = with_predictions(plan)
+    return _with_points_of(with_predictions(plan), experiment, uri)
+
+
+def _in_closed_form(plan: Plan) -> Plan:
+    """A stored plan with what the closed form predicts, as it is stored if this version made it."""
+    running = [deployment for deployment in plan.deployments if deployment.runs]
+    has_all = all(deployment.predicted.in_closed_form for deployment in running)
+    if has_all and plan.program_version == __version__:
+        return plan
+    return with_predictions(_without_simulation(plan))
+
+
+def _with_points_of(plan: Plan, experiment: StoredExperiment, uri: str) -> Plan:
+    """A plan that is predicted in closed form, with what the points of a stored simulation say.
+    Raises InputError where they are not those of a simulation.
+    """
     simulation = _Simulation(plan, experiment)
     return plan.with_deployments(
         deployment.model_copy(update={"predicted": simulation.predicted(deployment, uri)})
